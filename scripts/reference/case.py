@@ -16,12 +16,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """Elements spread uniformly over centre - spread .. centre + spread; or the rows of `parts` as one."""
+    """Elements spread uniformly over centre - spread .. centre + spread; or the rows of `parts` as one, in the order
+    of the numbers in `rows` if there are any."""
 
     shape: tuple[int, ...]
     centre: float = 0.0
     spread: float = 0.0
     parts: "tuple[tuple[str, Tensor], ...]" = ()
+    rows: tuple[int, ...] = ()
 
 
 def matrix(*shape, gain=1.0):
@@ -63,12 +65,31 @@ def fill(value) -> Change:
     return lambda values, *_: np.full_like(values, value)
 
 
+def other_order(dims, rope):
+    """Of the elements of a head that rope turns: the order in which the right kind of rope does with them what the
+    wrong one does with the original's."""
+    order = np.arange(dims)
+    return (order.reshape(2, -1).T if rope == "norm" else order.reshape(-1, 2).T).reshape(-1)
+
+
+def as_other_rope_from(start, stride, dims=None) -> Change:
+    """`as_other_rope` where each `stride` rows hold those that rope turns (by default as many as keys say) from row
+    `start` on."""
+
+    def change(values, case, _):
+        turned = dims or case.rope_dims
+        rows = values.reshape(-1, stride, *values.shape[1:]).copy()
+        rows[:, start : start + turned] = rows[:, start + other_order(turned, case.rope)]
+        return rows.reshape(values.shape)
+
+    return change
+
+
 def as_other_rope(values, case, name):
     """Rows of q and k such that the right kind of rope does with them what the wrong one does with the original's."""
-    dims, length = case.rope_dims, case.head_length
+    length = case.head_length
     order = np.arange(length)
-    pairs = order[:dims].reshape(2, -1).T if case.rope == "norm" else order[:dims].reshape(-1, 2).T
-    order[:dims] = pairs.reshape(-1)
+    order[: case.rope_dims] = other_order(case.rope_dims, case.rope)
     rotated = length * (case.keys["attention.head_count"] + case.keys["attention.head_count_kv"])
     rows, rest = (values[:rotated], values[rotated:]) if "qkv" in name else (values, values[:0])
     heads = rows.reshape(-1, length, *(() if "norm" in name else values.shape[1:]))
@@ -111,7 +132,8 @@ class Case:
 
     def elements(self, name, tensor):
         if tensor.parts:
-            return np.concatenate([self.elements(*part) for part in tensor.parts])
+            rows = np.concatenate([self.elements(*part) for part in tensor.parts])
+            return rows[list(tensor.rows)] if tensor.rows else rows
         words = self.words(name, math.prod(tensor.shape))
         unit = ((words >> np.uint64(40)).astype(np.float64) - 2**23) / 2**23  # -1 .. 1, exact
         return (unit * tensor.spread + tensor.centre).astype(np.float32).reshape(tensor.shape[::-1])

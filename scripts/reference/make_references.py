@@ -26,14 +26,17 @@ import transformers  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from cases import CASES  # noqa: E402
-from hf import cohere, gemma, glm, gpt_oss, granite, llama, olmo, phi, qwen  # noqa: E402
+from hf import cohere, deepseek, gated_delta, gemma, gemma4, glm, gpt_oss, granite  # noqa: E402
+from hf import lfm, llama, minimax, olmo, phi, qwen  # noqa: E402
 from hf.source import CONTEXT, Source  # noqa: E402
 
 BUILDERS = {
-    "command-r": cohere.command_r, "cohere2": cohere.cohere2, "gemma2": gemma.gemma2, "gemma3": gemma.gemma3,
-    "glm4": glm.glm4, "glm4moe": glm.glm4moe, "gpt-oss": gpt_oss.gpt_oss, "granite": granite.granite,
-    "granitemoe": granite.granitemoe, "llama": llama.llama, "mistral3": llama.mistral3, "olmo2": olmo.olmo2,
+    "command-r": cohere.command_r, "cohere2": cohere.cohere2, "deepseek2": deepseek.deepseek2, "gemma2": gemma.gemma2,
+    "gemma3": gemma.gemma3, "gemma4": gemma4.gemma4, "glm4": glm.glm4, "glm4moe": glm.glm4moe,
+    "gpt-oss": gpt_oss.gpt_oss, "granite": granite.granite, "granitemoe": granite.granitemoe, "lfm2": lfm.lfm2,
+    "llama": llama.llama, "minimax-m2": minimax.minimax_m2, "mistral3": llama.mistral3, "olmo2": olmo.olmo2,
     "phi3": phi.phi3, "qwen2": qwen.qwen2, "qwen2moe": qwen.qwen2moe, "qwen3": qwen.qwen3, "qwen3moe": qwen.qwen3moe,
+    "qwen3next": gated_delta.qwen3next, "qwen35": gated_delta.qwen35, "qwen35moe": gated_delta.qwen35moe,
 }  # fmt: skip
 PROMPTS = {1: [0], 7: list(range(7)), 300: sorted({*range(0, 300, 13), 298, 299})}
 # NMSE: of a mutated file, and of a change to what is in no file (tests tolerate 1e-9); of a run in float32.
@@ -138,6 +141,7 @@ def main():
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)  # the models are tiny
     failures = []
     with tempfile.TemporaryDirectory() as temporary:
         for case in CASES:

@@ -1,7 +1,7 @@
 """GLM-4: norms before and after, half of a head turned. GLM-4.5: a dense layer first, experts chosen by sigmoid and a
 bias, a shared expert, and behind the layers the draft head, which has no part in the logits."""
 
-from case import Case, Mutation, bias, fill, matrix, norm
+from case import Case, Mutation, bias, fill, norm
 
 from . import parts
 
@@ -22,12 +22,7 @@ def glm4moe(name, head_norms=False, more=None, mutations=None):
     dense = attention | parts.gated(E, FF)
     sparse = attention | parts.experts(E, WIDTH, EXPERTS) | parts.gated(E, WIDTH, "_shexp")
     sparse["exp_probs_b.bias"] = bias(EXPERTS, spread=0.3)
-    draft = sparse | {
-        "nextn.eh_proj.weight": matrix(2 * E, E), "nextn.enorm.weight": norm(E), "nextn.hnorm.weight": norm(E),
-        "nextn.embed_tokens.weight": matrix(E, parts.VOCAB), "nextn.shared_head_norm.weight": norm(E),
-        "nextn.shared_head_head.weight": matrix(E, parts.VOCAB),
-    }  # fmt: skip
-    layers = [dense, sparse, sparse, draft]
+    layers = [dense, sparse, sparse, sparse | parts.draft(E)]
     keys = parts.keys(E, len(layers), H, K, FF, DK) | {
         "rope.dimension_count": DK // 2, "leading_dense_block_count": 1, "nextn_predict_layers": 1,
         "expert_count": EXPERTS, "expert_used_count": 2, "expert_shared_count": 1, "expert_group_count": 1,

@@ -50,6 +50,15 @@ def experts(e, ff, count):
     }
 
 
+def draft(e):
+    """What the block of a draft head has besides a layer's tensors."""
+    return {
+        "nextn.eh_proj.weight": matrix(2 * e, e), "nextn.enorm.weight": norm(e), "nextn.hnorm.weight": norm(e),
+        "nextn.embed_tokens.weight": matrix(e, VOCAB), "nextn.shared_head_norm.weight": norm(e),
+        "nextn.shared_head_head.weight": matrix(e, VOCAB),
+    }  # fmt: skip
+
+
 def model(e, layers, tied=False, embedding=1.7, extra=None):
     """All tensors of a model whose layers are given; `extra` has those outside of the layers."""
     tensors = {"token_embd.weight": Tensor((e, VOCAB), 0.0, embedding)}

@@ -1,10 +1,8 @@
 """GLM-4 and GLM-4.5."""
 
-import re
-import types
-
 import transformers as hf
 
+from .routing import Routing
 from .source import Weights, build
 
 
@@ -26,20 +24,8 @@ def glm4(source):
     return build(hf.Glm4ForCausalLM, hf.Glm4Config(**config), weights)
 
 
-def softmax_router(self, x):
-    """Instead of sigmoid, for a file that asks for it; groups left out."""
-    logits = x.view(-1, self.hidden_dim) @ self.weight.T
-    scores = logits.softmax(-1)
-    ids = (scores + self.e_score_correction_bias).topk(self.top_k, dim=-1).indices
-    chosen = scores.gather(1, ids)
-    if self.norm_topk_prob:
-        chosen = chosen / chosen.sum(-1, keepdim=True)
-    return logits, chosen * self.routed_scaling_factor, ids
-
-
 def glm4moe(source):
-    draft = source.key("nextn_predict_layers", 0)
-    trunk = source.layers - draft
+    trunk = source.trunk
     dense = source.key("leading_dense_block_count")
     weights = Weights(source)
     for index in range(trunk):
@@ -52,7 +38,6 @@ def glm4moe(source):
         weights.experts(index)
         weights.gated(index, "mlp.shared_experts", "_shexp")
         weights.put_layer(index, {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"})
-    source.used |= {name for name in source.tensors if re.match(rf"blk\.{trunk}\.", name) and draft}
     config = source.config(
         head_dim=source.head_dim, attention_bias=True, rope_parameters=rope_parameters(source), num_mtp_layers=0,
         use_qk_norm=source.has("blk.0.attn_q_norm.weight"), first_k_dense_replace=dense,
@@ -65,7 +50,5 @@ def glm4moe(source):
     gating = source.key("expert_gating_func")
     model = build(hf.Glm4MoeForCausalLM, hf.Glm4MoeConfig(**config), weights)
     if gating != 2:
-        assert gating == 1, gating
-        for layer in model.model.layers[dense:]:
-            layer.mlp.gate.forward = types.MethodType(softmax_router, layer.mlp.gate)
+        Routing(source).put(model.model.layers[dense:])
     return model

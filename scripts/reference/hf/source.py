@@ -1,5 +1,7 @@
 """A GGUF file as a model's builder reads it: keys, and tensors in float64 with the row length last."""
 
+import re
+
 import gguf
 import torch
 
@@ -53,6 +55,15 @@ class Source:
         return self.key("block_count")
 
     @property
+    def trunk(self):
+        """How many layers there are before the blocks of draft heads, whose tensors count as used: they have no part in
+        the logits."""
+        trunk = self.layers - self.key("nextn_predict_layers", 0)
+        draft = re.compile("|".join(rf"blk\.{index}\." for index in range(trunk, self.layers)) or "(?!)")
+        self.used |= {name for name in self.tensors if draft.match(name)}
+        return trunk
+
+    @property
     def heads(self):
         return self.key("attention.head_count")
 
@@ -93,7 +104,7 @@ class Source:
         """Keyword arguments of a transformers configuration."""
         return {
             "hidden_size": self.embd, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads, "intermediate_size": self.key("feed_forward_length"),
+            "num_key_value_heads": self.kv_heads, "intermediate_size": self.key("feed_forward_length", 0),
             "rms_norm_eps": self.key("attention.layer_norm_rms_epsilon", 1e-6),
             "vocab_size": self.tensors["token_embd.weight"].shape[0], "tie_word_embeddings": self.tied,
             "max_position_embeddings": 512, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
@@ -132,11 +143,11 @@ def halves_from_neighbours(rows, heads):
 class Weights:
     """A state dictionary in the making: transformers' names from the file's."""
 
-    def __init__(self, source, minus_one=False, permuted=False):
+    def __init__(self, source, minus_one=False, permuted=False, last_norm=("output_norm.weight", "model.norm.weight")):
         self.source, self.minus_one, self.permuted = source, minus_one, permuted
         self.state = {}
         self.put("token_embd.weight", "model.embed_tokens.weight")
-        self.put("output_norm.weight", "model.norm.weight")
+        self.put(*last_norm)
         self.state["lm_head.weight"] = self.state["model.embed_tokens.weight"]
         if not source.tied:
             self.put("output.weight", "lm_head.weight")
@@ -178,9 +189,12 @@ class Weights:
                     self.put_layer(index, {f"ffn_{part}{suffix}.{kind}": f"{to}.{part}_proj.{kind}"})
 
     def experts(self, index, router="mlp.gate", to="mlp.experts"):
-        """Gate rows, then up rows of each expert."""
+        """Gate rows, then up rows of each expert, which may be one tensor in the file, too."""
         source = self.source
         self.put_layer(index, {"ffn_gate_inp.weight": f"{router}.weight", "ffn_down_exps.weight": f"{to}.down_proj"})
+        if source.has(f"blk.{index}.ffn_gate_up_exps.weight"):
+            self.put_layer(index, {"ffn_gate_up_exps.weight": f"{to}.gate_up_proj"})
+            return
         both = [source.take(f"blk.{index}.ffn_{part}_exps.weight") for part in ("gate", "up")]
         self.state[f"model.layers.{index}.{to}.gate_up_proj"] = torch.cat(both, dim=1)
 
