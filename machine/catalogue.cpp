@@ -39,6 +39,13 @@ const Gpu* find_gpu(std::string_view name) {
   return found == gpus.end() ? nullptr : &*found;
 }
 
+const Host* find_host(std::string_view name) {
+  const std::vector<Host>& hosts = catalogue().hosts;
+  const auto found =
+      std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return lower(host.name) == lower(name); });
+  return found == hosts.end() ? nullptr : &*found;
+}
+
 /// GPUs in the order of the name, each as often as it says.
 using Gpus = std::vector<const Gpu*>;
 
@@ -62,10 +69,18 @@ Group parse_group(std::string_view part) {
 std::pair<std::string_view, std::string_view> cut_link(std::string_view name) {
   const size_t plus = name.find_last_of('+'), last = plus == std::string_view::npos ? 0 : plus + 1;
   for (size_t end = name.size(); end != std::string_view::npos && end > last; end = name.rfind('-', end - 1)) {
-    if (parse_group(name.substr(last, end - last)).gpu == nullptr) continue;
+    const std::string_view part = name.substr(last, end - last);
+    if (parse_group(part).gpu == nullptr && find_host(part) == nullptr) continue;
     return {name.substr(0, end), end == name.size() ? std::string_view() : name.substr(end + 1)};
   }
   return {name, {}};
+}
+
+/// "RTX4090x4+EPYC9654" -> "RTX4090x4" and the host; nullptr where none is named.
+std::pair<std::string_view, const Host*> cut_host(std::string_view text) {
+  const size_t plus = text.find_last_of('+');
+  const Host* host = plus == std::string_view::npos ? nullptr : find_host(text.substr(plus + 1));
+  return {host == nullptr ? text : text.substr(0, plus), host};
 }
 
 Gpus parse_gpus(std::string_view name, std::string_view text) {
@@ -75,9 +90,9 @@ Gpus parse_gpus(std::string_view name, std::string_view text) {
     const Group group = parse_group(text.substr(begin, end - begin));
     if (group.gpu == nullptr) {
       fail<InvalidArgument>(
-          "there is no machine '{}': '{}' is none of the GPUs {}; write H200x8-nvlink, RTX4090+RTX3090x2-pcie, or the "
-          "path of a JSON file (docs/simulation.md)",
-          name, text.substr(begin, end - begin), fmt::join(catalogue_gpus(), ", "));
+          "there is no machine '{}': '{}' is none of the GPUs {}; write H200x8-nvlink, RTX4090+RTX3090x2-pcie, "
+          "RTX4090x4+EPYC9654 (behind the GPUs one of the hosts {}), or the path of a JSON file (docs/simulation.md)",
+          name, text.substr(begin, end - begin), fmt::join(catalogue_gpus(), ", "), fmt::join(catalogue_hosts(), ", "));
     }
     require<InvalidArgument>(group.count >= 1 && group.count <= kMostGpus, "machine '{}': expected 1 to {} {}, got {}",
                              name, kMostGpus, group.gpu->name, group.count);
@@ -170,6 +185,32 @@ DeviceModel device_of(const Gpu& gpu, int number, int domain) {
   return device;
 }
 
+/// Weights come from memory, and many columns are multiplied at the rate of the cores.
+DeviceModel device_of(const Host& host, int domain) {
+  const HostFigures& common = catalogue().host_common;
+  const double clocks = host.cores * host.clock_ghz * 1e9, peak = host.bandwidth_gb_s * 1e9;
+  DeviceModel device;
+  device.name = host.name;
+  device.identity = fmt::format("simulated {}", host.name);
+  device.type = DeviceType::kCpu;
+  device.domain = domain;
+  device.memory = static_cast<size_t>(host.memory_gib * 1024 * 1024 * 1024);
+  device.cores = host.cores;
+  device.bandwidth = peak;
+  device.activation_bandwidth = device.attention_bandwidth = common.bandwidth_of_peak * peak;
+  device.attention_rate = common.attention_per_clock * clocks;
+  device.op_seconds = common.op_seconds;
+  device.run_seconds = common.run_seconds;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DTypeTraits& dtype = traits(static_cast<DType>(i));
+    if (!dtype.is_float && !dtype.is_quantized) continue;
+    const double rate = (dtype.is_quantized ? common.quantized_per_clock : common.plain_per_clock) * clocks;
+    device.products[std::string(dtype.name)] =
+        product_at_rate(rate, common.bandwidth_of_peak * peak, static_cast<DType>(i));
+  }
+  return device;
+}
+
 CollectiveAlgorithm algorithm(std::string name, bool one_shot, const LinkStep& step) {
   return {std::move(name), one_shot, step.latency_us * 1e-6, step.per_rank_us * 1e-6, step.bandwidth_gb_s * 1e9};
 }
@@ -226,6 +267,12 @@ std::vector<std::string> catalogue_gpus() {
   return names;
 }
 
+std::vector<std::string> catalogue_hosts() {
+  std::vector<std::string> names;
+  for (const Host& host : catalogue().hosts) names.emplace_back(host.name);
+  return names;
+}
+
 std::vector<std::string> catalogue_links() {
   std::vector<std::string> names{"nvlink", "pcie", "pcie-p2p", "pcie-host"};
   for (const Link& link : catalogue().links) {
@@ -236,7 +283,8 @@ std::vector<std::string> catalogue_links() {
 
 MachineModel make_machine(std::string_view name) {
   const std::string_view bare = without_scheme(name);
-  const auto [text, link_name] = cut_link(bare);
+  const auto [devices, link_name] = cut_link(bare);
+  const auto [text, host] = cut_host(devices);
   const Gpus gpus = parse_gpus(bare, text);
   const Link& link = find_link(bare, gpus, lower(link_name));
   MachineModel machine;
@@ -245,7 +293,13 @@ MachineModel make_machine(std::string_view name) {
     machine.devices.push_back(device_of(*gpu, counts[gpu->name]++, static_cast<int>(machine.devices.size())));
     machine.domains.push_back({machine.devices.back().name, 0, 0});
   }
-  machine.name = gpus.size() > 1 ? fmt::format("{}-{}", text_of(gpus), link.name) : text_of(gpus);
+  const std::string names = text_of(gpus) + (host != nullptr ? "+" + host->name : "");
+  machine.name = gpus.size() > 1 ? fmt::format("{}-{}", names, link.name) : names;
+  if (host != nullptr) {
+    const int domain = static_cast<int>(machine.domains.size());
+    machine.devices.push_back(device_of(*host, domain));
+    machine.domains.push_back({host->name, machine.devices.back().bandwidth, machine.devices.back().cores});
+  }
   if (link.one_shot) machine.algorithms.push_back(algorithm("one_shot", true, *link.one_shot));
   if (link.two_shot) machine.algorithms.push_back(algorithm("two_shot", false, *link.two_shot));
   machine.algorithms.push_back(algorithm("nccl_small", false, link.nccl_small));

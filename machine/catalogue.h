@@ -6,6 +6,7 @@
 //   RTX4090x2-pcie-p2p   the same with a driver that has
 //   RTX4090+RTX3090x2    different GPUs: RTX4090.0, RTX3090.0, RTX3090.1
 //   L40S                 one
+//   RTX4090x4+EPYC9654   four, and a host whose CPU and memory can have what does not fit on them: the last device
 #pragma once
 
 #include <string>
@@ -16,16 +17,17 @@
 
 namespace shoal::machine {
 
-/// A machine of the catalogue: GPU[xN][+GPU[xN]...][-LINK], in any case, with "sim:" in front or not. Without a link it
-/// is the fastest that all of the GPUs have. Throws InvalidArgument that says which GPUs or links there are.
+/// A machine of the catalogue: GPU[xN][+GPU[xN]...][+HOST][-LINK], in any case, with "sim:" in front or not. Without a
+/// link it is the fastest that all of the GPUs have. Throws InvalidArgument that says which GPUs or links there are.
 MachineModel make_machine(std::string_view name);
 
 /// The catalogue, or where the name (after "sim:") ends in .json or has a slash, the file: a description as
 /// parse_machine() reads it. Throws InvalidArgument, also for a file that cannot be read.
 MachineModel find_machine(std::string_view name);
 
-/// Names of GPUs and of links, for help and messages.
+/// Names of GPUs, hosts and links, for help and messages.
 std::vector<std::string> catalogue_gpus();
+std::vector<std::string> catalogue_hosts();
 std::vector<std::string> catalogue_links();
 
 }  // namespace shoal::machine

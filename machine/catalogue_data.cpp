@@ -72,6 +72,20 @@ Gpu read_gpu(const JsonValue& row, std::string name, const std::vector<Generatio
           .pcie_peers = row.at("pcie_peers").truth()};
 }
 
+HostFigures read_host_common(const JsonValue& value) {
+  value.object({"bandwidth_of_peak", "quantized_per_clock", "plain_per_clock", "attention_per_clock", "op_seconds",
+                "run_seconds"});
+  return {value.at("bandwidth_of_peak").part(),   value.at("quantized_per_clock").positive(),
+          value.at("plain_per_clock").positive(), value.at("attention_per_clock").positive(),
+          value.at("op_seconds").not_negative(),  value.at("run_seconds").not_negative()};
+}
+
+Host read_host(const JsonValue& row, std::string name) {
+  row.object({"name", "memory_gib", "bandwidth_gb_s", "cores", "clock_ghz"});
+  return {std::move(name), row.at("memory_gib").positive(), row.at("bandwidth_gb_s").positive(),
+          static_cast<int>(row.at("cores").whole(1, 1 << 20)), row.at("clock_ghz").positive()};
+}
+
 LinkStep read_step(const JsonValue& value) {
   value.object({"latency_us", "per_rank_us", "bandwidth_gb_s"});
   return {value.at("latency_us").not_negative(), value.at("per_rank_us").not_negative(),
@@ -95,9 +109,10 @@ Link read_link(const JsonValue& row, std::string name) {
 
 }  // namespace
 
-Catalogue parse_catalogue(std::string_view gpus, std::string_view links) {
+Catalogue parse_catalogue(std::string_view gpus, std::string_view hosts, std::string_view links) {
   Catalogue out;
-  constexpr std::string_view kGpusFile = "data/machines/gpus.json", kLinksFile = "data/machines/links.json";
+  constexpr std::string_view kGpusFile = "data/machines/gpus.json", kLinksFile = "data/machines/links.json",
+                             kHostsFile = "data/machines/hosts.json";
   const auto gpus_json = parse_named_json(gpus, kGpusFile), links_json = parse_named_json(links, kLinksFile);
   const JsonValue devices(gpus_json, kGpusFile), ways(links_json, kLinksFile);
   devices.object({"source", "common", "generations", "gpus"});
@@ -107,6 +122,14 @@ Catalogue parse_catalogue(std::string_view gpus, std::string_view links) {
     row.at("name").device_name();
     out.gpus.push_back(read_gpu(row, new_name(row, out.gpus), generations));
     if (out.gpus.back().memory_mib <= out.common.context_mib) row.at("memory_mib").refuse("more than context_mib");
+  }
+  const auto hosts_json = parse_named_json(hosts, kHostsFile);
+  const JsonValue cpus(hosts_json, kHostsFile);
+  cpus.object({"source", "common", "hosts"});
+  out.host_common = read_host_common(cpus.at("common"));
+  for (const JsonValue& row : cpus.at("hosts").list("a list of hosts")) {
+    row.at("name").device_name();
+    out.hosts.push_back(read_host(row, new_name(row, out.hosts)));
   }
   ways.object({"source", "copy_latency_seconds", "links"});
   out.copy_latency_seconds = ways.at("copy_latency_seconds").not_negative();
@@ -121,7 +144,7 @@ Catalogue parse_catalogue(std::string_view gpus, std::string_view links) {
 }
 
 const Catalogue& catalogue() {
-  static const Catalogue kTables = parse_catalogue(kGpusJson, kLinksJson);
+  static const Catalogue kTables = parse_catalogue(kGpusJson, kHostsJson, kLinksJson);
   return kTables;
 }
 

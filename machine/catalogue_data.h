@@ -1,6 +1,6 @@
-// The figures of the catalogue of machines: data/machines/gpus.json and links.json, whose texts CMake puts into the
-// library (cmake/machines.cmake). Each field below is a key there, with its unit in the name; a GPU or a link is one
-// row. Where the figures come from: docs/simulation.md.
+// The figures of the catalogue of machines: data/machines/gpus.json, hosts.json and links.json, whose texts CMake puts
+// into the library (cmake/machines.cmake). Each field below is a key there, with its unit in the name; a GPU, a host or
+// a link is one row. Where the figures come from: docs/simulation.md.
 #pragma once
 
 #include <optional>
@@ -43,6 +43,25 @@ struct CommonFigures {
   double attention_of_bandwidth;  ///< of the memory's peak
 };
 
+/// A CPU with the memory that it has, for what stays beside the GPUs.
+struct Host {
+  std::string name;
+  double memory_gib;
+  double bandwidth_gb_s;  ///< peak
+  int cores;
+  double clock_ghz;  ///< of all cores at work
+};
+
+/// Figures of all hosts.
+struct HostFigures {
+  double bandwidth_of_peak;    ///< products of one column
+  double quantized_per_clock;  ///< operations of a core (2 per multiplication and addition), products of many columns
+  double plain_per_clock;      ///< the same of float weights
+  double attention_per_clock;
+  double op_seconds;   ///< all cores meet behind an op
+  double run_seconds;  ///< waking them
+};
+
 /// What one algorithm of collectives takes over a link.
 struct LinkStep {
   double latency_us, per_rank_us, bandwidth_gb_s;
@@ -59,17 +78,19 @@ struct Link {
 struct Catalogue {
   CommonFigures common;
   std::vector<Gpu> gpus;
+  HostFigures host_common;
+  std::vector<Host> hosts;
   double copy_latency_seconds;
   std::vector<Link> links;
 };
 
-/// Of the texts of gpus.json and links.json. Throws InvalidArgument that names file, row and key.
-Catalogue parse_catalogue(std::string_view gpus, std::string_view links);
+/// Of the texts of gpus.json, hosts.json and links.json. Throws InvalidArgument that names file, row and key.
+Catalogue parse_catalogue(std::string_view gpus, std::string_view hosts, std::string_view links);
 
 /// The one in the library, parsed by the first call. Any thread may call.
 const Catalogue& catalogue();
 
 /// Texts of the files (cmake/machines.cmake).
-extern const std::string_view kGpusJson, kLinksJson;
+extern const std::string_view kGpusJson, kHostsJson, kLinksJson;
 
 }  // namespace shoal::machine

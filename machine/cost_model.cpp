@@ -77,9 +77,14 @@ double CostModel::copy(double bytes) const {
   return bandwidth > 0 ? bytes / bandwidth : 0;
 }
 
-double CostModel::compute(const Tensor& node, int kind) const {
+double CostModel::compute(const Tensor& node, int kind, int64_t experts) const {
   const Kind& one = kinds_[static_cast<size_t>(kind)];
-  return node_cost(*one.device, one.products, node, 0, false).seconds;
+  return node_cost(*one.device, one.products, node, 0, false, experts).seconds;
+}
+
+double CostModel::pair_seconds(const Tensor& node, int kind, int64_t experts) const {
+  const Kind& one = kinds_[static_cast<size_t>(kind)];
+  return machine::pair_seconds(*one.device, one.products, node, false, experts);
 }
 
 }  // namespace shoal::machine

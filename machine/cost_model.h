@@ -31,7 +31,10 @@ class CostModel {
   /// Ranks are of as many kinds, which take different times.
   int kinds() const { return static_cast<int>(kinds_.size()); }
   /// Seconds of a node on a rank of that kind that does all of it.
-  double compute(const Tensor& node, int kind) const;
+  /// `experts`: as node_cost() takes them.
+  double compute(const Tensor& node, int kind, int64_t experts = 0) const;
+  /// Of one more pair of a mul_mat_id on such a rank (machine::pair_seconds).
+  double pair_seconds(const Tensor& node, int kind, int64_t experts) const;
   int kind_of(int rank) const { return ranks_.empty() ? 0 : ranks_[static_cast<size_t>(rank)]; }
 
   /// Factor on moving a weight. It was split because it should not be on every device: it moves only where nothing else

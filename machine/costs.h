@@ -31,9 +31,14 @@ struct ProductTable {
 
 /// Does a device do anything for it, other than a collective?
 bool is_executed(const Tensor& node);
-/// node_cost() with what is the same for all nodes of a device looked up once.
+/// node_cost() with what is the same for all nodes of a device looked up once. `experts`: among how many tokens choose,
+/// where a mul_mat_id has a part of them; 0: it has all.
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
-                   bool in_cache);
+                   bool in_cache, int64_t experts = 0);
+/// Seconds that one more (slot, token) pair takes a mul_mat_id which has a part of `experts`: the experts of a single
+/// token are all read for it, most of those of many tokens have been read anyway.
+double pair_seconds(const DeviceModel& device, const ProductTable& products, const Tensor& node, bool in_cache,
+                    int64_t experts);
 
 /// Bytes of weights and KV rows that runs of the graph read, each once, experts all of them: the next run takes others.
 double working_set(const Graph& graph, double kv_rows);

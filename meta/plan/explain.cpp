@@ -78,6 +78,7 @@ std::string strategy_text(const Tensor& node, const NodeChoice& choice, const Ru
   }
   if (choice.by_candidates) return fmt::format("candidates [{}]", choice.partition.to_string());
   if (choice.selected) return "candidates";
+  if (choice.routed && !is_view(node.op)) return "by expert";
   const bool split = choice.result.is_split() || std::any_of(choice.sources.begin(), choice.sources.end(),
                                                              [](const Layout& l) { return l.is_split(); });
   return split ? "on runs" : choice.result.is_partial() ? "linear" : "whole";

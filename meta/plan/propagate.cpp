@@ -6,6 +6,7 @@
 
 #include "meta/plan/candidates.h"
 #include "meta/plan/per_tensor.h"
+#include "meta/plan/routed.h"
 #include "meta/plan/strategies.h"
 #include "meta/rules/rule_cache.h"
 
@@ -23,7 +24,8 @@ class Propagator {
         rules_(*range.graph, rules),
         shares_(ranks),
         users_(*range.graph),
-        available_(*range.graph) {
+        available_(*range.graph),
+        routed_(*range.graph) {
     const auto count = static_cast<size_t>(range.end - range.begin);
     result_.layouts.reserve(2 * count);
     result_.choices.reserve(count);
@@ -96,6 +98,8 @@ class Propagator {
 
   /// A node downstream needs the sum itself, seen through views.
   bool needs_sum(const User& user) {
+    const auto& routing = routed_[*user.node->src[static_cast<size_t>(user.index)]];
+    if (routing && passes_routed(*user.node, user.index, *routing)) return false;
     if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
     const auto& users = users_[*user.node];
     return std::any_of(users.begin(), users.end(), [&](const User& next) { return needs_sum(next); });
@@ -126,9 +130,13 @@ class Propagator {
     return cost / static_cast<double>(users.size());
   }
 
-  /// A partial result will have to be made whole, unless the host alone reads it.
-  double later_cost(const Tensor& node, const Layout& result) {
+  /// A partial result will have to be made whole, unless the host alone reads it, or experts take its rows.
+  double later_cost(const Tensor& node, const NodeChoice& choice) {
+    const Layout& result = choice.result;
     if (!result.is_partial() || users_[node].empty()) return 0;
+    const auto routing = routing_of(node, choice, routings_of(node), rules_.find(node));
+    const auto passes = [&](const User& user) { return passes_routed(*user.node, user.index, *routing); };
+    if (routing && std::all_of(users_[node].begin(), users_[node].end(), passes)) return 0;
     // A view moves nothing, so its users may be asked; other ops are where partial sums meet.
     const auto sums = [&](const User& user) { return needs_sum(user); };
     if (is_view(node.op) && std::none_of(users_[node].begin(), users_[node].end(), sums)) return 0;
@@ -142,7 +150,7 @@ class Propagator {
   }
 
   double cost_of(const Tensor& node, const NodeChoice& choice) {
-    double cost = compute_cost(model_, node, parts_of(node, choice)) + later_cost(node, choice.result);
+    double cost = compute_cost(model_, node, parts_of(node, choice)) + later_cost(node, choice);
     if (choice.by_candidates) {
       const auto candidates = candidates_of(node, choice.partition);
       cost += gather_cost(model_, static_cast<double>(candidate_bytes(node, *candidates)), ranks_);
@@ -177,6 +185,9 @@ class Propagator {
     const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
     const Rule* rule = on_runs ? nullptr : rules_.find(node);
     auto candidates = strategies(node, sources, ranks_, rule);
+    if (auto routed = routed_strategy(node, sources, routings_of(node), rule)) {
+      candidates.insert(candidates.begin(), *std::move(routed));
+    }
     const bool is_divided = add_divided(node, sources, rule, candidates);
     size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
@@ -188,7 +199,20 @@ class Propagator {
     take(node, std::move(candidates[best]));
   }
 
+  /// Of the sources; good until it is asked again.
+  Routings routings_of(const Tensor& node) {
+    routings_.clear();
+    for (const Tensor* source : node.src) {
+      const bool is_routed = source != nullptr && routed_[*source].has_value();
+      routings_.push_back(is_routed ? &*routed_[*source] : nullptr);
+    }
+    return routings_;
+  }
+
   void take(const Tensor& node, NodeChoice choice) {
+    if (choice.result.is_partial()) {
+      routed_[node] = routing_of(node, choice, routings_of(node), rules_.find(node));
+    }
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] == nullptr) continue;
       auto& available = available_[*node.src[i]];
@@ -208,6 +232,8 @@ class Propagator {
   std::vector<double> shares_;  ///< split weight bytes of each rank
   PerTensor<std::vector<User>> users_;
   PerTensor<std::vector<Layout>> available_;  ///< layouts made so far of each tensor; its own first
+  PerTensor<std::optional<RowRouting>> routed_;
+  std::vector<const RowRouting*> routings_;
   Propagation result_;
 };
 

@@ -6,6 +6,8 @@
 //   split f by P   one factor of the rule is split the way a source already lies; sources that lie otherwise are
 //                  redistributed. Summed and selected factors give Partial.
 //   linear         a Partial source is passed through an op that is linear in it.
+//   by expert      what experts that lie whole give is a partial sum, but each row is on one rank and 0 on the others:
+//                  it goes through functions with f(0) = 0 and into the next experts as it is (routed.h).
 //   mirrored       everything whole on every rank.
 //   candidates     top_k and argmax of split rows: each rank selects, and only what it selected is gathered. Who looks
 //                  up what was selected has it then.
@@ -47,6 +49,7 @@ struct NodeChoice {
   Partition partition;         ///< of that factor, or of axis 0 of the source
   bool by_candidates = false;  ///< each rank selects from its part of the rows (candidates.h)
   bool selected = false;       ///< what its ids have selected by candidates came along with them
+  bool routed = false;         ///< takes partial sums whose rows lie on one rank each as they are (routed.h)
 };
 
 struct Propagation {

@@ -28,7 +28,11 @@ Tensor* Layer::weight(std::string_view of, Shape shape, Cut cut, TensorRole role
 /// `of`.weight [x, rows] times x, plus `of`.bias. A cut of the rows cuts the bias alike; one of axis 0 makes partial
 /// sums, to whose sum the whole bias is added.
 Tensor* Layer::linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bias bias, std::string_view result) {
-  Tensor* matrix = weight(of, {x->shape[0], rows, 1, 1}, cut);
+  return product(of, weight(of, {x->shape[0], rows, 1, 1}, cut), x, cut, bias, result);
+}
+
+Tensor* Layer::product(std::string_view of, Tensor* matrix, Tensor* x, Cut cut, Bias bias, std::string_view result) {
+  const int64_t rows = matrix->shape[1];
   Tensor* added = nullptr;
   if (bias != Bias::kNone) {
     const Cut with_rows = cut.axis == 1 ? Cut{cut.group, 0, cut.scale} : kMirrored;
@@ -44,6 +48,10 @@ Tensor* Layer::scaled_rms(Tensor* x, Tensor* weight, std::string_view result) {
 
 Tensor* Layer::rms_norm(Tensor* x, std::string_view of, std::string_view result) {
   return scaled_rms(x, d_.factors(name(of), x, index_), result);
+}
+
+Tensor* Layer::unit_rms(Tensor* x, std::string_view result) {
+  return shoal::rms_norm(g_, x, {d_.h_.norm_eps}, name(result));
 }
 
 Tensor* Layer::optional_rms_norm(Tensor* x, std::string_view of, std::string_view result) {
@@ -101,14 +109,37 @@ std::optional<Qkv> Layer::fused_qkv(Tensor* x, Bias bias) {
   return out;
 }
 
-Qkv Layer::qkv(Tensor* x, Bias bias) {
-  if (const std::optional<Qkv> fused = fused_qkv(x, bias)) return *fused;
+Qkv Layer::qkv(Tensor* x, Bias bias, Values values) {
+  const bool own = h_.kv_layer < 0;
+  if (const std::optional<Qkv> fused = own ? fused_qkv(x, bias) : std::nullopt) return *fused;
   const int64_t k = h_.head_dim_k, v = h_.head_dim_v;
   Qkv out;
   out.q = by_heads(linear("attn_q", x, h_.heads * k, {CutGroup::kQueryHeads, 1, k}, bias, "q"), k);
+  if (!own) return out;
   out.k = by_heads(linear("attn_k", x, h_.kv_heads * k, {CutGroup::kKvHeads, 1, k}, bias, "k"), k);
-  out.v = by_heads(linear("attn_v", x, h_.kv_heads * v, {CutGroup::kKvHeads, 1, v}, bias, "v"), v);
+  const Cut by_values{CutGroup::kKvHeads, 1, v};
+  const bool may_be_keys = values == Values::kMayBeKeys && k == v;
+  Tensor* matrix =
+      d_.source_({name("attn_v.weight"), {x->shape[0], h_.kv_heads * v, 1, 1}, index_, by_values, may_be_keys});
+  out.v = matrix == nullptr ? out.k : by_heads(product("attn_v", matrix, x, by_values, bias, "v"), v);
   return out;
+}
+
+Qkv Layer::qkv_and_gates(Tensor* x, Tensor*& gates) {
+  const int64_t k = h_.head_dim_k, v = h_.head_dim_v;
+  Cut both{CutGroup::kQueryHeads, 1, 2 * k};
+  Tensor* heads = by_heads(linear("attn_q", x, h_.heads * 2 * k, both, Bias::kOptional, "q_and_gates"), 2 * k);
+  gates = slice(g_, heads, {0, k, k}, name("q_gates"));
+  Qkv out;
+  out.q = slice(g_, heads, {0, 0, k}, name("q"));
+  out.k = by_heads(linear("attn_k", x, h_.kv_heads * k, {CutGroup::kKvHeads, 1, k}, Bias::kOptional, "k"), k);
+  out.v = by_heads(linear("attn_v", x, h_.kv_heads * v, {CutGroup::kKvHeads, 1, v}, Bias::kOptional, "v"), v);
+  return out;
+}
+
+Tensor* Layer::gate(Tensor* attended, Tensor* gates) {
+  Tensor* open = unary(g_, gates, UnaryKind::kSigmoid, name("q_gates.sigmoid"));
+  return mul(g_, attended, reshape(g_, open, attended->shape, name("q_gates.merged")), name("attention.gated"));
 }
 
 Qkv Layer::norm_projections(const Qkv& heads) {
@@ -164,18 +195,25 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     Tensor* rows = ring != nullptr ? ring->cache_rows : d_.out_.cache_rows;
     return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
   };
-  Tensor* keys = store(d_.cache_.layers[layer].k, k, "keys");
-  Tensor* values = store(d_.cache_.layers[layer].v, v, "values");
+  if (h_.kv_layer < 0) {
+    keys_ = store(d_.cache_.layers[layer].k, k, "keys");
+    values_ = h_.values_in_keys ? slice(g_, keys_, {0, 0, h_.head_dim_v}, name("values"))
+                                : store(d_.cache_.layers[layer].v, v, "values");
+  } else {
+    const Layer& writer = d_.layers_[static_cast<size_t>(h_.kv_layer)];
+    keys_ = writer.keys_, values_ = writer.values_;
+  }
   AttentionParams params = h_.attention;
   if (ring != nullptr) params.window = 0;  // the mask has it
   Tensor* heads =
-      shoal::attention(g_, by_tokens(q), keys, values, ring != nullptr ? ring->last_rows : d_.out_.positions,
+      shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.out_.positions,
                        ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
 Tensor* Layer::project(Tensor* attended, Bias bias) {
-  return linear("attn_output", attended, d_.h_.embd, {CutGroup::kQueryHeads, 0, h_.head_dim_v}, bias, "attn_out");
+  const Cut by_heads{CutGroup::kQueryHeads, 0, attended->shape[0] / h_.heads};
+  return linear("attn_output", attended, d_.h_.embd, by_heads, bias, "attn_out");
 }
 
 Tensor* Layer::activate(Tensor* gate, Tensor* up, Activation activation, std::string_view result) {
@@ -183,25 +221,36 @@ Tensor* Layer::activate(Tensor* gate, Tensor* up, Activation activation, std::st
   if (activation == Activation::kGeglu) return glu(g_, gate, up, GluKind::kGeglu, name(result));
   constexpr float kMost = 7.0f, kInfinity = std::numeric_limits<float>::infinity();
   gate = clamp(g_, gate, {-kInfinity, kMost}, name(result) + ".gate");
-  up = scale(g_, clamp(g_, up, {-kMost, kMost}, name(result) + ".up"), {1.0f, 1.0f}, name(result) + ".up_and_one");
-  return glu(g_, gate, up, GluKind::kGegluQuick, name(result));
+  up = clamp(g_, up, {-kMost, kMost}, name(result) + ".up");
+  // Not times up + 1, which would not be 0 where gate and up are: of experts that a device does not have.
+  Tensor* once = unary(g_, gate, UnaryKind::kGeluQuick, name(result) + ".gate_once");
+  return add(glu(g_, gate, up, GluKind::kGegluQuick, name(result) + ".gated"), once, result);
+}
+
+Tensor* Layer::activate_fused(Tensor* gate_up, Activation activation, std::string_view result) {
+  check(activation != Activation::kClampedSwiglu, "no model has this fused");
+  return glu_fused(g_, gate_up, activation == Activation::kSwiglu ? GluKind::kSwiglu : GluKind::kGeglu, name(result));
 }
 
 Tensor* Layer::feed_forward(Tensor* x, const FeedForward& kind) {
-  if (h_.experts > 0) {
-    Tensor* chosen = experts(x, kind);
-    return h_.shared_ff == 0 ? chosen : add(chosen, shared_expert(x, kind), "ffn_out");
-  }
-  const Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
+  if (h_.experts == 0) return dense(x, kind);
+  Tensor* chosen = experts(x, x, kind);
+  return h_.shared_ff == 0 ? chosen : add(chosen, shared_expert(x, kind), "ffn_out");
+}
+
+Tensor* Layer::dense(Tensor* x, const FeedForward& kind) {
+  const bool beside = h_.experts > 0;
+  const CutGroup group = beside ? CutGroup::kSharedExpert : CutGroup::kFeedForward;
+  const int64_t ff = beside ? h_.shared_ff : h_.ff;
+  const Cut columns{group, 1, 1}, rows{group, 0, 1};
   Tensor* hidden = nullptr;
   if (kind.fused) {
-    check(kind.activation == Activation::kSwiglu && kind.bias == Bias::kNone, "no model has this fused");
-    const Cut both{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
-    hidden =
-        glu_fused(g_, linear("ffn_up", x, 2 * h_.ff, both, Bias::kNone, "gate_up"), GluKind::kSwiglu, name("hidden"));
+    check(kind.bias == Bias::kNone, "no model has this fused");
+    const Cut both{group, 1, 1, {{{group, 1}}}};
+    hidden = activate_fused(linear("ffn_up", x, 2 * ff, both, Bias::kNone, "gate_up"), kind.activation, "hidden");
   } else {
-    Tensor* gate = linear("ffn_gate", x, h_.ff, columns, kind.bias, "gate");
-    hidden = activate(gate, linear("ffn_up", x, h_.ff, columns, kind.bias, "up"), kind.activation, "hidden");
+    Tensor* gate = linear("ffn_gate", x, ff, columns, kind.bias, "gate");
+    hidden = activate(gate, linear("ffn_up", x, ff, columns, kind.bias, "up"), kind.activation, "hidden");
   }
   return linear("ffn_down", hidden, d_.h_.embd, rows, kind.bias, "ffn_out");
 }
@@ -218,6 +267,13 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
   if (hparams.temperature.scale != 0.0f) {
     out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, batch.tokens, 1});
   }
+  int64_t state_rows = 0;
+  for (const CacheTensor& spec : cache.specs) {
+    if (spec.part == CachePart::kConv || spec.part == CachePart::kState) {
+      state_rows = std::max(state_rows, spec.shape[1]);
+    }
+  }
+  if (state_rows > 0) out_.state_rows = out_.graph->input("state_rows", DType::kI32, {state_rows, 1, 1, 1});
   for (int layer = 0; layer < hparams.layers; ++layer) {
     layers_.emplace_back(*this, layer);
     if (cache.is_ring(static_cast<size_t>(layer)))
@@ -259,9 +315,13 @@ Tensor* Decoder::embed() {
 }
 
 Tensor* Decoder::rope_factors() {
-  if (h_.rope.dims == 0) return nullptr;
+  return rope_factors(h_.rope);
+}
+
+Tensor* Decoder::rope_factors(const RopeParams& rope) {
+  if (rope.dims == 0) return nullptr;
   const auto find = [&](std::string name, bool alternative) {
-    const Shape pairs{h_.rope.dims / 2, 1, 1, 1};
+    const Shape pairs{rope.dims / 2, 1, 1, 1};
     return source_({std::move(name), pairs, -1, kMirrored, true, alternative, true, TensorRole::kRopeFactors});
   };
   Tensor* for_all = find("rope_freqs.weight", false);

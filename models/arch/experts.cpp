@@ -18,8 +18,9 @@ Tensor* Layer::without_other_groups(Tensor* preferred) {
   const auto named = [&](std::string_view what) { return name(fmt::format("router.groups.{}", what)); };
   Tensor* members = reshape(g_, preferred, {size, groups, t, 1}, named("members"));
   Tensor* rows = reshape(g_, preferred, {1, size, groups, t}, named("rows"));
-  Tensor* best = get_rows(g_, rows, top_k(g_, members, 2, named("best_ids")), {}, named("best"));
-  Tensor* sums = sum_rows(g_, reshape(g_, best, {2, groups, t, 1}, named("best_two")), named("sums"));
+  const int64_t count = routing.group_best;
+  Tensor* best = get_rows(g_, rows, top_k(g_, members, count, named("best_ids")), {}, named("best"));
+  Tensor* sums = sum_rows(g_, reshape(g_, best, {count, groups, t, 1}, named("best_of_each")), named("sums"));
   Tensor* scores = reshape(g_, sums, {groups, t, 1, 1}, named("scores"));
   Tensor* order = top_k(g_, scores, routing.groups_used, named("used"));
   Tensor* last = slice(g_, order, {0, routing.groups_used - 1, 1}, named("last_used"));
@@ -66,11 +67,24 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
 }
 
+/// The weights of the chosen times what the file multiplies their results by, where it does.
+Tensor* Layer::weigh(const Chosen& chosen) {
+  const int64_t count = h_.experts, used = chosen.ids->shape[0], t = chosen.ids->shape[1];
+  Tensor* of_all = d_.source_({name("ffn_down_exps.scale"), {count, 1, 1, 1}, index_, {}, true, false, true});
+  if (of_all == nullptr) return chosen.weights;
+  Tensor* rows = reshape(g_, of_all, {1, count, 1, 1}, name("experts.factor_rows"));
+  Tensor* flat = reshape(g_, chosen.ids, {used * t, 1, 1, 1}, name("experts.factor_ids"));
+  Tensor* factors = reshape(g_, get_rows(g_, rows, flat, {}, name("experts.factors_of_ids")), {1, used, t, 1},
+                            name("experts.factors"));
+  return mul(g_, chosen.weights, factors, name("experts.weights"));
+}
+
 /// Of the experts that `ids` names, f32 [length, used, t]; nullptr where there are none.
 Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias) {
   if (bias == Bias::kNone) return nullptr;
   const Shape shape{length, h_.experts, 1, 1};
-  Tensor* table = d_.source_({name(of) + ".bias", shape, index_, cut, bias == Bias::kOptional, false, true});
+  const TensorRole role = cut.group == CutGroup::kNone ? TensorRole::kBlock : TensorRole::kExperts;
+  Tensor* table = d_.source_({name(of) + ".bias", shape, index_, cut, bias == Bias::kOptional, false, true, role});
   if (table == nullptr) return nullptr;
   const int64_t used = ids->shape[0], t = ids->shape[1];
   Tensor* flat = reshape(g_, ids, {used * t, 1, 1, 1}, name(of) + ".ids");
@@ -86,25 +100,37 @@ Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view pr
   return reshape(g_, sum_rows(g_, by_element, named("sum")), {each->shape[0], each->shape[2], 1, 1}, name(result));
 }
 
-Tensor* Layer::experts(Tensor* x, const FeedForward& kind) {
-  const int64_t embd = d_.h_.embd, t = d_.batch_.tokens;
-  const Cut columns{CutGroup::kFeedForward, 1, 1}, rows{CutGroup::kFeedForward, 0, 1};
-  const auto [ids, weights] = route(x, kind.bias);
-  const auto times = [&, ids = ids](std::string_view of, Tensor* input, int64_t length, Cut cut,
-                                    std::string_view result) {
-    Tensor* matrices = weight(of, {input->shape[0], length, h_.experts, 1}, cut, TensorRole::kExperts);
-    return mul_mat_id(g_, matrices, input, ids, {}, name(result));
-  };
-  const auto biased = [&, ids = ids](Tensor* product, std::string_view of, std::string_view result) {
+/// What the experts that `ids` names make of their input [embd, 1, t] before ffn_down_exps: [ff, used, t]. The matrices
+/// of gate and up are one tensor (ffn_gate_up_exps) in some files.
+Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind) {
+  const Shape shape{d_.h_.embd, h_.ff, h_.experts, 1}, both{shape[0], 2 * h_.ff, h_.experts, 1};
+  const Cut columns{CutGroup::kFeedForward, 1, 1}, twice{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
+  if (kind.bias == Bias::kNone) {
+    Tensor* fused =
+        d_.source_({name("ffn_gate_up_exps.weight"), both, index_, twice, true, true, false, TensorRole::kExperts});
+    if (fused != nullptr) {
+      Tensor* gate_up = mul_mat_id(g_, fused, input, ids, {}, name("experts.gate_up"));
+      return activate_fused(gate_up, kind.activation, "experts.hidden");
+    }
+  }
+  const auto part = [&](std::string_view of, std::string_view result) {
+    Tensor* product = mul_mat_id(g_, weight(of, shape, columns, TensorRole::kExperts), input, ids, {}, name(result));
     Tensor* added = expert_biases(of, ids, h_.ff, {CutGroup::kFeedForward, 0, 1}, kind.bias);
-    return added == nullptr ? product : add(product, added, result);
+    return added == nullptr ? product : add(product, added, fmt::format("{}.biased", result));
   };
+  Tensor* gate = part("ffn_gate_exps", "experts.gate");
+  return activate(gate, part("ffn_up_exps", "experts.up"), kind.activation, "experts.hidden");
+}
+
+Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
+  const int64_t embd = d_.h_.embd, t = d_.batch_.tokens;
+  const auto [ids, chosen_weights] = route(routed, kind.bias);
+  Tensor* weights = kind.factors ? weigh({ids, chosen_weights}) : chosen_weights;
   Tensor* input = reshape(g_, x, {embd, 1, t, 1}, name("experts.input"));
-  Tensor* gate =
-      biased(times("ffn_gate_exps", input, h_.ff, columns, "experts.gate"), "ffn_gate_exps", "experts.gate.biased");
-  Tensor* up = biased(times("ffn_up_exps", input, h_.ff, columns, "experts.up"), "ffn_up_exps", "experts.up.biased");
-  Tensor* hidden = activate(gate, up, kind.activation, "experts.hidden");
-  Tensor* each = times("ffn_down_exps", hidden, embd, rows, "experts.each");
+  Tensor* hidden = hidden_of_experts(input, ids, kind);
+  const Cut rows{CutGroup::kFeedForward, 0, 1};
+  Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
+  Tensor* each = mul_mat_id(g_, down, hidden, ids, {}, name("experts.each"));
   Tensor* sum = sum_of_experts(each, weights, "experts", "ffn_out");
   // Added once, to the sum over devices.
   Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);

@@ -50,12 +50,16 @@ LayerCounts read_counts(const HparamsReader& in, const Hparams& h) {
   counts.ff = in.counts(in.has("feed_forward_length") ? "feed_forward_length" : "expert_feed_forward_length", h.layers);
   counts.heads = in.counts("attention.head_count", h.layers);
   const bool has_kv = in.has("attention.head_count_kv");
-  counts.kv_heads = has_kv ? in.counts("attention.head_count_kv", h.layers) : counts.heads;
-  for (size_t i = 0; i < counts.heads.size(); ++i) {
-    in.need(counts.heads[i] % counts.kv_heads[i] == 0, "attention.head_count_kv",
-            "is {}, which does not divide the {} heads", counts.kv_heads[i], counts.heads[i]);
-  }
+  counts.kv_heads = has_kv ? in.counts("attention.head_count_kv", h.layers, 0) : counts.heads;
   return counts;
+}
+
+/// Layers that keep a state may have no KV heads.
+void check_kv_heads(const HparamsReader& in, const Hparams& h) {
+  for (const LayerHparams& layer : h.per_layer) {
+    in.need(!layer.attends() || (layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0), "attention.head_count_kv",
+            "is {}, which does not divide the {} heads", layer.kv_heads, layer.heads);
+  }
 }
 
 void set_counts(LayerHparams& layer, const LayerCounts& counts, size_t index) {
@@ -192,6 +196,7 @@ Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more)
   h.vocab = read_vocab(file, in);
   h.per_layer = layers_of(h, counts);
   if (read_more != nullptr) read_more(in, h);
+  check_kv_heads(in, h);
   // All alike: one for all of them.
   static_cast<LayerHparams&>(h) = h.per_layer.front();
   if (std::equal(h.per_layer.begin() + 1, h.per_layer.end(), h.per_layer.begin())) h.per_layer.clear();

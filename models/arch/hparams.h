@@ -52,6 +52,18 @@ struct LayerHparams {
   bool operator==(const LayerHparams&) const = default;
 };
 
+/// Multi-head latent attention: the keys and values of all heads are made of one row of `rank` numbers for each token,
+/// and of rope.dims elements of keys beside it, which all heads share. Files have the matrices that make them for each
+/// head by themselves, so that they can be applied to queries and results instead and the cache keeps the rows (layers
+/// with values_in_keys); or in one tensor, in older files: then the cache keeps the keys and values of each head.
+struct LatentHparams {
+  int64_t rank = 0;        ///< 0: the model has none
+  int64_t query_rank = 0;  ///< of the row that queries are made of; 0: they are made of activations
+  int64_t head_dim_k = 0;  ///< of a head, the rope.dims shared elements at the end included
+  int64_t head_dim_v = 0;
+  bool operator==(const LatentHparams&) const = default;
+};
+
 /// What a router makes of its logits. Numbers as in expert_gating_func.
 enum class Gating : uint8_t { kSoftMax = 1, kSigmoid, kSoftMaxOfChosen, kSqrtSoftplus };
 
@@ -60,8 +72,9 @@ struct Routing {
   Gating gating = Gating::kSoftMax;
   bool normalised = true;  ///< the weights of the chosen add up to 1
   float scale = 1.0f;      ///< of the weights, after that
-  int64_t groups = 1;      ///< of experts side by side; those chosen are of the groups_used whose best two sum to most
+  int64_t groups = 1;      ///< of experts side by side; those chosen are of the groups_used whose best sum to most
   int64_t groups_used = 1;
+  int64_t group_best = 2;  ///< experts of a group that are summed
   bool operator==(const Routing&) const = default;
 };
 
@@ -80,8 +93,10 @@ struct Hparams : LayerHparams {
   int64_t embd = 0;
   int64_t vocab = 0;
   int64_t experts_used = 0;
+  int64_t layer_embd = 0;  ///< of the embedding that each layer has besides; 0: there is none
   Routing routing;
   AttentionTemperature temperature;
+  LatentHparams latent;
   float norm_eps = 0.0f;
   float embedding_scale = 1.0f;
   float residual_scale = 1.0f;  ///< of what attention and feed-forward block add

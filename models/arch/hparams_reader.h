@@ -38,7 +38,8 @@ class HparamsReader {
   int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
 
   /// Of each layer: the file has one number for all of them, or an array.
-  std::vector<int64_t> counts(std::string_view name, int64_t layers) const {
+  /// `least` is 1 or, where layers may have none of it, 0.
+  std::vector<int64_t> counts(std::string_view name, int64_t layers, int64_t least = 1) const {
     const GgufValue* value = file_.find_value(key(name));
     if (value == nullptr || value->type != GgufType::kArray) {
       return std::vector<int64_t>(static_cast<size_t>(layers), count(name));
@@ -47,7 +48,7 @@ class HparamsReader {
         value->element == GgufType::kI32 ? widened<int32_t>(name) : widened<uint32_t>(name);
     need_layers(name, all.size(), layers);
     for (const int64_t one : all) {
-      need(one > 0, name, "should be positive in every layer, found {}", one);
+      need(one >= least, name, "should be at least {} in every layer, found {}", least, one);
       within(name, one, kLargest);
     }
     return all;

@@ -39,12 +39,18 @@ std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architec
   });
 }
 
-/// Is it of a layer of draft heads, which follow the model's own?
-bool is_of_draft(std::string_view name, int64_t layers) {
+/// Of "blk.N.PART"; -1 for other names.
+int64_t layer_of(std::string_view name) {
   int64_t layer = -1;
-  if (!name.starts_with("blk.")) return false;
-  std::from_chars(name.data() + 4, name.data() + name.size(), layer);
-  return layer >= layers;
+  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  return layer;
+}
+
+/// Is it of the keys and values that a layer has in the file, but does not use, as it reads those of another one?
+bool is_of_unused_keys(std::string_view name, const Hparams& hparams) {
+  const int64_t layer = layer_of(name);
+  if (layer < 0 || layer >= hparams.layers || hparams.layer(layer).kv_layer < 0) return false;
+  return name.find(".attn_k") != std::string_view::npos || name.find(".attn_v") != std::string_view::npos;
 }
 
 /// A tensor that the graph would leave out would make the output silently wrong.
@@ -53,7 +59,8 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const TensorSpec& spec : specs) known.insert(spec.name);
   const bool has_drafts = file.get<uint32_t>(hparams.architecture + ".block_count") > hparams.layers;
   for (const GgufTensor& tensor : file.tensors()) {
-    if (has_drafts && is_of_draft(tensor.name, hparams.layers)) continue;
+    if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
+    if (is_of_unused_keys(tensor.name, hparams)) continue;
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
                              file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));

@@ -24,8 +24,18 @@
 
 namespace shoal::models {
 
-/// kStateHeads: the key heads of a layer that keeps a state instead of keys and values.
-enum class CutGroup : uint8_t { kNone, kQueryHeads, kKvHeads, kStateHeads, kFeedForward, kSharedExpert, kVocabulary };
+/// kStateHeads: the key heads of a layer that keeps a state instead of keys and values. kExperts: where they lie whole,
+/// which no tensor says of itself (models/place/expert_split.h).
+enum class CutGroup : uint8_t {
+  kNone,
+  kQueryHeads,
+  kKvHeads,
+  kStateHeads,
+  kFeedForward,
+  kExperts,
+  kSharedExpert,
+  kVocabulary
+};
 
 struct CutSegment {
   CutGroup group = CutGroup::kNone;  ///< kNone: there is no such segment
@@ -46,8 +56,9 @@ struct Cut {
 enum class TensorRole : uint8_t {
   kBlock,        ///< used whole in every step: matrices, norms, biases
   kEmbedding,    ///< rows are looked up; the output head too where there is no other
+  kLookup,       ///< rows are looked up, and nothing else
   kHead,         ///< gives the logits
-  kExperts,      ///< one matrix for each expert, of which a token uses some
+  kExperts,      ///< one matrix for each expert, or one row of biases, of which a token uses some; cut as they are
   kRopeFactors,  ///< frequency factors that all layers share
   kCache,
 };

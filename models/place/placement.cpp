@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <set>
 
 #include "base/error.h"
 
@@ -42,10 +44,40 @@ std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   return groups;
 }
 
+/// Layers that read what an earlier one keeps, those that they read, and those in between go to one group: where their
+/// middle is. Else their queries would go to the cache, and the results back, one layer after the other.
+///   layers 0 0 0 0 1 1 1 1, of which 5 to 7 read what 2 and 3 keep -> 0 0 1 1 1 1 1 1
+void keep_together(std::span<int> of_layer, const Hparams& h) {
+  for (int64_t end = h.layers; end > 0;) {
+    int64_t begin = end - 1;
+    for (int64_t i = end - 1; i >= begin; --i) {
+      if (h.layer(i).kv_layer >= 0) begin = std::min(begin, h.layer(i).kv_layer);
+    }
+    const auto shared = of_layer.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    const auto device = std::find_if(shared.begin(), shared.end(), [](int group) { return group != kHost; });
+    // Of those that are partly on the host the rest.
+    if (device != shared.end()) std::fill(device, shared.end(), device[(shared.end() - device) / 2]);
+    end = begin;
+  }
+}
+
 /// Tokens that a product is for; 0 for other nodes.
 int64_t batch_of(const Tensor& node) {
   if (node.op == Op::kMulMat) return node.shape[1];
   return node.op == Op::kMulMatId ? node.shape[2] : 0;
+}
+
+std::set<int> layers_of_experts(const Model& model) {
+  std::set<int> layers;
+  for (const TensorSpec& spec : model.specs) {
+    if (spec.role == TensorRole::kExperts) layers.insert(spec.layer);
+  }
+  return layers;
+}
+
+/// "blk.3.ffn_up_exps.bias" -> "blk.3.ffn_up_exps"
+std::string_view without_ending(std::string_view name) {
+  return name.substr(0, name.rfind('.'));
 }
 
 std::regex regex_of(const std::string& pattern) {
@@ -65,6 +97,10 @@ DeviceGroups joined(const DeviceGroups& groups) {
   return {all};
 }
 
+int64_t layers_with_experts(const Model& model) {
+  return static_cast<int64_t>(layers_of_experts(model).size());
+}
+
 void check_pattern(const std::string& pattern) {
   regex_of(pattern);
 }
@@ -73,7 +109,7 @@ Placement::Placement(const Model& model, std::vector<Device*> devices, const Pla
     : Placement(model, groups_of(std::move(devices), options.mode), options) {}
 
 Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options)
-    : threads_(options.threads) {
+    : threads_(options.threads), host_(options.host) {
   if (options.mode == SplitMode::kTensor) groups = joined(groups);
   for (const auto& group : groups) {
     require<InvalidArgument>(!group.empty(), "no device to run on; name at least one");
@@ -84,12 +120,12 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
     }
   }
   require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
-  const bool uses_host = options.device_layers >= 0 || options.cache_on_host || !options.overrides.empty();
   require<InvalidArgument>(
-      options.processes == nullptr || !uses_host,
+      options.processes == nullptr || !options.uses_host(),
       "over several processes nothing stays on the host beside the devices: no layers, no cache and "
       "no tensors; name CPU devices among the others, or use one process");
   place_layers(model, groups, options);
+  place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);
 }
 
@@ -108,8 +144,10 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
   for (const int group : divide_layers(here, by_layer ? std::span<const double>(shares) : one)) {
     of_layer.push_back(group);
   }
+  keep_together(of_layer, model.hparams);
   const int first = of_layer.empty() ? 0 : of_layer.front(), last = of_layer.empty() ? 0 : of_layer.back();
   const auto group_of = [&](const TensorSpec& spec) {
+    if (spec.role == TensorRole::kLookup && !all) return kHost;
     if (spec.layer >= 0) return of_layer[static_cast<size_t>(spec.layer)];
     if (spec.role == TensorRole::kEmbedding && all) return model.is_tied() ? last : first;
     if (spec.role == TensorRole::kEmbedding) return kHost;
@@ -151,7 +189,12 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
   // Of all tensors: those that lie elsewhere may be copied here for large batches.
-  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares));
+  ExpertOptions experts{experts_known_ ? experts_.split : options.experts, options.expert_tokens, {}};
+  std::vector<std::string> names;
+  for (const Device* member : group) names.push_back(member->name());
+  experts.costs = machine::CostModel::of(options.machine, names);
+  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts));
+  if (!experts_known_ && group.size() > 1) experts_ = policies_.back()->experts(), experts_known_ = true;
   metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
   devices_.push_back(metas_.back().get());
   params_.emplace_back();
@@ -159,8 +202,9 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
 
 /// The CPU device for what is not on the devices: one that is none of them, if there is one. Added when it is needed.
 int Placement::host_index(const DeviceGroups& groups) {
-  Device* host = nullptr;
+  Device* host = host_;
   for (Device* device : Registry::instance().devices()) {
+    if (host_ != nullptr) break;
     if (device->type() != DeviceType::kCpu) continue;
     const bool free = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
       return std::find(group.begin(), group.end(), device) != group.end();
@@ -177,6 +221,22 @@ int Placement::host_index(const DeviceGroups& groups) {
   policies_.push_back(nullptr);
   if (std::find(members_.begin(), members_.end(), host) == members_.end()) members_.push_back(host);
   return static_cast<int>(devices_.size()) - 1;
+}
+
+void Placement::place_experts(const Model& model, const DeviceGroups& groups, int64_t layers) {
+  if (layers <= 0) return;
+  std::set<int> chosen = layers_of_experts(model);
+  require<InvalidArgument>(!chosen.empty(), "{} has no experts that could stay on the host", model.file.path());
+  if (layers < static_cast<int64_t>(chosen.size())) chosen.erase(std::next(chosen.begin(), layers), chosen.end());
+  // With what belongs to them, such as biases.
+  std::set<std::string_view> names;
+  for (const TensorSpec& spec : model.specs) {
+    if (spec.role == TensorRole::kExperts && chosen.contains(spec.layer)) names.insert(without_ending(spec.name));
+  }
+  const int host = host_index(groups);
+  for (const TensorSpec& spec : model.specs) {
+    if (names.contains(without_ending(spec.name))) homes_[spec.name] = host;
+  }
 }
 
 void Placement::override_tensors(const Model& model, const DeviceGroups& groups,

@@ -8,6 +8,7 @@
 //   devices CPU0,CPU1, kLayer, ratio 3,1       of 8 layers CPU0 has the first 6, CPU1 the last 2 and the output head
 //   devices CPU0+CPU1,CPU2+CPU3, kLayer        META(CPU0,CPU1) the first half of the layers, META(CPU2,CPU3) the second
 //   devices CPU0,CPU1, device_layers 2         the host has the embedding and all layers but the last two
+//   devices CUDA0, expert_layers 8             the host has the experts of the first eight layers that have any
 #pragma once
 
 #include <memory>
@@ -28,6 +29,9 @@ using DeviceGroups = std::vector<std::vector<Device*>>;
 /// All devices in one group.
 DeviceGroups joined(const DeviceGroups& groups);
 
+/// Layers of a model that have experts.
+int64_t layers_with_experts(const Model& model);
+
 enum class SplitMode : uint8_t {
   kTensor,  ///< all devices act as one, whatever their groups
   kLayer,   ///< each group has some of the layers
@@ -46,8 +50,11 @@ struct PlacementOptions {
   int threads = 0;    ///< of each CPU device; 0: its default
   SplitMode mode = SplitMode::kTensor;
   int64_t device_layers = -1;  ///< the last N layers are on the devices, the rest on the host; -1: everything
+  int64_t expert_layers = 0;   ///< the experts of the first N layers that have any are on the host
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
+  /// Where what stays on the host lies; nullptr: on a CPU device that is none of the devices, if there is one.
+  Device* host = nullptr;
   /// From this many tokens on, products with weights on the host run on the meta devices, which are sent the weights;
   /// 0: where all members say so (Device::offload_op).
   int64_t offload_batch = 0;
@@ -55,8 +62,15 @@ struct PlacementOptions {
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Collectives of meta devices by which implementation (meta::MetaOptions::comm); empty: its default.
   std::string comm = {};
+  /// How meta devices divide routed experts; kAuto: as is faster for batches of this many tokens, for which the first
+  /// meta device speaks.
+  ExpertSplit experts = ExpertSplit::kAuto;
+  int64_t expert_tokens = 1;
   /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
   ProcessGroup* processes = nullptr;
+
+  /// Does something stay on the host, whatever the devices?
+  bool uses_host() const { return device_layers >= 0 || expert_layers > 0 || cache_on_host || !overrides.empty(); }
 };
 
 class Placement {
@@ -81,6 +95,8 @@ class Placement {
   const SplitPolicy* policy_of(int device) const { return policies_[static_cast<size_t>(device)].get(); }
   /// Of the first device, which must be a meta device.
   const SplitPolicy& policy() const { return *policies_.front(); }
+  /// How meta devices divide routed experts.
+  const ExpertChoice& experts() const { return experts_; }
   /// Members of devices()[device]: it alone, if it is simple.
   std::span<Device* const> members_of(int device) const;
   /// A stream of work on each of devices(), with the threads asked for.
@@ -91,9 +107,13 @@ class Placement {
   void add_device(const Model& model, const std::vector<Device*>& group, std::span<const double> shares,
                   const PlacementOptions& options);
   int host_index(const DeviceGroups& groups);
+  void place_experts(const Model& model, const DeviceGroups& groups, int64_t layers);
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
   int threads_ = 0;
+  ExpertChoice experts_;
+  bool experts_known_ = false;
+  Device* host_ = nullptr;
   std::vector<Device*> members_, devices_;
   std::vector<std::string> params_;                     ///< for Device::init, one for each of devices_
   std::vector<std::unique_ptr<SplitPolicy>> policies_;  ///< nullptr for simple devices

@@ -1,9 +1,12 @@
 #include "models/place/split_policy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "models/place/split_division.h"
@@ -15,6 +18,8 @@ namespace {
 // fill whole vector registers and cache lines.
 constexpr int64_t kFeedForwardUnit = 32;
 constexpr int64_t kVocabularyUnit = 32;
+// Experts lie whole where that is so much faster: less is rounding.
+constexpr double kLeastGain = 1e-6;
 
 /// What the tensors of one group of one layer ask of its division.
 struct GroupNeeds {
@@ -23,23 +28,35 @@ struct GroupNeeds {
 };
 
 using Needs = std::map<std::pair<int, CutGroup>, GroupNeeds>;
+using Partitions = std::map<std::pair<int, CutGroup>, meta::Partition>;
 
-Needs collect_needs(std::span<const ModelTensor> tensors) {
+bool is_of_experts(const TensorSpec& spec) {
+  return spec.role == TensorRole::kExperts && spec.cut.group == CutGroup::kFeedForward;
+}
+
+/// As the tensor says, or by experts.
+Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
+  if (split == ExpertSplit::kWhole && is_of_experts(spec)) return {CutGroup::kExperts, expert_axis(spec), 1};
+  return spec.cut;
+}
+
+Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
   Needs needs;
   for (const ModelTensor& tensor : tensors) {
     const TensorSpec& spec = *tensor.spec;
-    if (spec.cut.group == CutGroup::kNone) continue;
-    GroupNeeds& group = needs[{spec.layer, spec.cut.group}];
-    check(spec.cut.axis != 0 || spec.elementwise || spec.cut.more[0].group == CutGroup::kNone,
-          "blocks of {} would be cut", spec.name);
+    const Cut cut = cut_of(spec, split);
+    if (cut.group == CutGroup::kNone) continue;
+    GroupNeeds& group = needs[{spec.layer, cut.group}];
+    check(cut.axis != 0 || spec.elementwise || cut.more[0].group == CutGroup::kNone, "blocks of {} would be cut",
+          spec.name);
     int64_t elements = std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
     group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
-    if (spec.cut.axis != 0) continue;
+    if (cut.axis != 0) continue;
     int64_t block = traits(tensor.dtype).block_elems;
     // Segments that do not begin with a block are not cut.
-    const int64_t segment = spec.shape[0] / spec.cut.repeat;
+    const int64_t segment = spec.shape[0] / cut.repeat;
     const int64_t least = segment % block == 0 ? block : segment;
-    group.block_unit = std::lcm(group.block_unit, std::lcm(least, spec.cut.scale) / spec.cut.scale);
+    group.block_unit = std::lcm(group.block_unit, std::lcm(least, cut.scale) / cut.scale);
   }
   return needs;
 }
@@ -84,6 +101,24 @@ meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t
                                              : divide_units(ledger, wanted, h.heads, whole);
   enter(ledger, counts, h.heads, bytes);
   return meta::Partition::from_shares(counts);
+}
+
+/// What the query heads of a layer ask of their division, and those of layers that read what it keeps, which are
+/// divided alike; and the bytes that go with them.
+GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer) {
+  GroupNeeds all;
+  const auto find = [&](int of, CutGroup group) {
+    const auto found = needs.find({of, group});
+    return found == needs.end() ? GroupNeeds() : found->second;
+  };
+  for (int other = layer; other < h.layers; ++other) {
+    if (other != layer && h.layer(other).kv_layer != layer) continue;
+    check(h.layer(other).heads == h.layer(layer).heads, "layer {} has other heads than layer {}", other, layer);
+    const GroupNeeds q = find(other, CutGroup::kQueryHeads);
+    all.block_unit = std::lcm(all.block_unit, q.block_unit);
+    all.bytes += q.bytes + find(other, CutGroup::kKvHeads).bytes;
+  }
+  return all;
 }
 
 /// Key heads; or channels, as vectors and cache lines have them.
@@ -142,14 +177,22 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
     const auto [known, is_new] = units.emplace(group, count);
     if (!is_new) known->second = std::min(known->second, count);
   };
-  for (const auto& [key, needs] : collect_needs(tensors)) {
+  const Needs all = collect_needs(tensors, ExpertSplit::kInside);
+  for (const auto& [key, needs] : all) {
     const CutGroup group = key.second;
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
-    if (group == CutGroup::kQueryHeads) add(group, layer.heads, std::lcm(needs.block_unit, layer.group()));
+    // A single KV head is shared as soon as there are two devices.
+    const int64_t together = layer.kv_heads == 1 ? 1 : layer.group();
+    if (group == CutGroup::kQueryHeads && layer.kv_layer < 0) {
+      add(group, layer.heads, std::lcm(needs_of_heads(all, h, key.first).block_unit, together));
+    }
     if (group == CutGroup::kStateHeads) {
       add(group, layer.recurrent.k_heads, plain_unit(needs, layer.recurrent.k_heads, state_unit(layer.recurrent)));
     }
-    if (group == CutGroup::kFeedForward) add(group, layer.ff, plain_unit(needs, layer.ff, kFeedForwardUnit));
+    if (group == CutGroup::kFeedForward) {
+      add(group, layer.ff, plain_unit(needs, layer.ff, kFeedForwardUnit));
+      if (layer.experts > 0) add(CutGroup::kExperts, layer.experts, 1);
+    }
     if (group == CutGroup::kSharedExpert)
       add(group, layer.shared_ff, plain_unit(needs, layer.shared_ff, kFeedForwardUnit));
     if (group == CutGroup::kVocabulary) add(group, h.vocab, plain_unit(needs, h.vocab, kVocabularyUnit));
@@ -157,37 +200,122 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
   return units;
 }
 
-SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares)
-    : devices_(static_cast<int>(shares.size())) {
-  ShareLedger attention(shares), feed_forward(shares), whole(shares);
-  Needs needs = collect_needs(tensors);
+namespace {
+
+/// All groups of all layers, and the bytes of each device.
+struct Division {
+  Partitions partitions;
+  std::vector<double> bytes;
+};
+
+Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
+                ExpertSplit split) {
+  Division out;
+  ShareLedger attention(shares), feed_forward(shares), experts(shares), whole(shares);
+  Needs needs = collect_needs(tensors, split);
   for (int layer = 0; layer < h.layers; ++layer) {
     const LayerHparams& own = h.layer(layer);
-    if (own.attends()) {
-      const GroupNeeds &q = needs[{layer, CutGroup::kQueryHeads}], &kv = needs[{layer, CutGroup::kKvHeads}];
-      meta::Partition heads = divide_heads(attention, own, q.block_unit, q.bytes + kv.bytes);
+    if (own.attends() && own.kv_layer >= 0) {
+      const int writer = static_cast<int>(own.kv_layer);
+      for (const CutGroup group : {CutGroup::kQueryHeads, CutGroup::kKvHeads}) {
+        out.partitions[{layer, group}] = out.partitions.at({writer, group});
+      }
+    } else if (own.attends()) {
+      const GroupNeeds all = needs_of_heads(needs, h, layer);
+      meta::Partition heads = divide_heads(attention, own, all.block_unit, all.bytes);
       std::optional<meta::Partition> kv_heads = heads.group(own.group());
       check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
-      partitions_[{layer, CutGroup::kQueryHeads}] = std::move(heads);
-      partitions_[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
+      out.partitions[{layer, CutGroup::kQueryHeads}] = std::move(heads);
+      out.partitions[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     } else {
-      partitions_[{layer, CutGroup::kStateHeads}] = divide_plain(attention, needs[{layer, CutGroup::kStateHeads}],
-                                                                 own.recurrent.k_heads, state_unit(own.recurrent));
+      out.partitions[{layer, CutGroup::kStateHeads}] = divide_plain(attention, needs[{layer, CutGroup::kStateHeads}],
+                                                                    own.recurrent.k_heads, state_unit(own.recurrent));
     }
-    partitions_[{layer, CutGroup::kFeedForward}] =
-        divide_plain(feed_forward, needs[{layer, CutGroup::kFeedForward}], own.ff, kFeedForwardUnit);
-    if (own.shared_ff == 0) continue;
-    partitions_[{layer, CutGroup::kSharedExpert}] =
-        divide_plain(feed_forward, needs[{layer, CutGroup::kSharedExpert}], own.shared_ff, kFeedForwardUnit);
+    const auto add = [&](CutGroup group, ShareLedger& ledger, int64_t length, int64_t unit) {
+      const auto found = needs.find({layer, group});
+      if (found != needs.end()) out.partitions[found->first] = divide_plain(ledger, found->second, length, unit);
+    };
+    add(CutGroup::kExperts, experts, own.experts, 1);
+    add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
+    add(CutGroup::kSharedExpert, feed_forward, own.shared_ff, kFeedForwardUnit);
   }
   whole.add(attention);
   whole.add(feed_forward);
+  whole.add(experts);
   if (auto head = needs.find({-1, CutGroup::kVocabulary}); head != needs.end()) {
-    partitions_[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
+    out.partitions[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }
-  for (const ModelTensor& tensor : tensors) cuts_[tensor.spec->name] = {tensor.spec->layer, tensor.spec->cut};
+  out.bytes.assign(whole.given().begin(), whole.given().end());
+  return out;
+}
+
+/// The layers with routed experts, by number.
+std::map<int, ExpertLayer> expert_layers(const Hparams& h, std::span<const ModelTensor> tensors) {
+  std::map<int, ExpertLayer> layers;
+  for (const ModelTensor& tensor : tensors) {
+    const TensorSpec& spec = *tensor.spec;
+    if (!is_of_experts(spec)) continue;
+    const LayerHparams& own = h.layer(spec.layer);
+    ExpertLayer& layer = layers[spec.layer];
+    layer.experts = own.experts, layer.used = h.experts_used, layer.ff = own.ff;
+    if (!spec.elementwise) layer.matrices.push_back(tensor);
+  }
+  return layers;
+}
+
+/// Layers that are alike are costed once.
+class ExpertCosts {
+ public:
+  using Seconds = double (*)(const ExpertLayer&, const meta::Partition&, const ExpertOptions&);
+  ExpertCosts(Seconds seconds, const ExpertOptions& options) : seconds_(seconds), options_(options) {}
+
+  double of(const ExpertLayer& layer, const meta::Partition& partition) {
+    std::string key = fmt::format("{} {} {}", layer.experts, layer.ff, partition.to_string());
+    for (const ModelTensor& matrix : layer.matrices) key += fmt::format(" {}", name_of(matrix.dtype));
+    const auto [found, is_new] = known_.try_emplace(std::move(key), 0.0);
+    if (is_new) found->second = seconds_(layer, partition, options_);
+    return found->second;
+  }
+
+ private:
+  Seconds seconds_;
+  const ExpertOptions& options_;
+  std::map<std::string, double> known_;
+};
+
+/// Puts the seconds and the faster way into `choice`.
+void compare(const std::map<int, ExpertLayer>& layers, const Division& inside, const Division& whole,
+             const ExpertOptions& options, ExpertChoice& choice) {
+  ExpertCosts by_columns(seconds_inside, options), by_experts(seconds_whole, options);
+  for (const auto& [number, layer] : layers) {
+    choice.inside += by_columns.of(layer, inside.partitions.at({number, CutGroup::kFeedForward}));
+    choice.whole += by_experts.of(layer, whole.partitions.at({number, CutGroup::kExperts}));
+  }
+  choice.chosen = true;
+  choice.tokens = options.tokens;
+  if (choice.whole < choice.inside * (1 - kLeastGain)) choice.split = ExpertSplit::kWhole;
+}
+
+}  // namespace
+
+SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
+                         const ExpertOptions& experts)
+    : devices_(static_cast<int>(shares.size())) {
+  const std::map<int, ExpertLayer> layers = expert_layers(h, tensors);
+  const bool has_choice = !layers.empty() && devices_ > 1;
+  if (has_choice && experts.split != ExpertSplit::kAuto) experts_.split = experts.split;
+  Division division = divide(h, tensors, shares, experts_.split);
+  if (has_choice && experts.split == ExpertSplit::kAuto) {
+    Division whole = divide(h, tensors, shares, ExpertSplit::kWhole);
+    compare(layers, division, whole, experts, experts_);
+    if (experts_.split == ExpertSplit::kWhole) division = std::move(whole);
+  }
+  for (const ModelTensor& tensor : tensors) {
+    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split)};
+  }
   for (const TensorSpec& spec : cache_tensors(h, {.rows = 1})) cuts_[spec.name] = {spec.layer, spec.cut};
-  bytes_.assign(whole.given().begin(), whole.given().end());
+  partitions_ = std::move(division.partitions);
+  bytes_ = std::move(division.bytes);
 }
 
 const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {

@@ -20,6 +20,12 @@
 // Where there are fewer units than devices some devices get none in this layer: q4_k_m has one unit of heads, so the
 // attention of a layer lies on one device, and which one changes from layer to layer.
 //
+// Layers that read what an earlier layer keeps (LayerHparams::kv_layer) have its division: units are such that it is
+// legal for all of them, and the bytes of all of them are given out with it.
+// Experts. Where a layer has routed experts their columns are divided, or the experts (expert_split.h): for all such
+// layers alike, the faster of the two unless one is asked for. Experts are accounted for apart, too, because of their
+// bytes a token reads few. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
+//
 // Ratios. Attention is divided so that the attention bytes given out so far, over all layers, come as close to the
 // ratio as units allow, and feed-forward blocks likewise: the rounding error of one layer is made good in the next
 // ones. Each unit goes to the device that is furthest behind its share (the lowest of equals). The two are accounted
@@ -41,6 +47,7 @@
 
 #include "meta/layout/split_state.h"
 #include "models/arch/architecture.h"
+#include "models/place/expert_split.h"
 
 namespace shoal::models {
 
@@ -49,14 +56,15 @@ namespace shoal::models {
 std::vector<double> parse_ratio(std::string_view text, int devices);
 
 /// Into how many units each group of a layer is divided (kVocabulary: the head), the least of all layers: shares that
-/// differ by less than one of them may well be the same split.
+/// differ by less than one of them may well be the same split. kExperts: the routed ones, where they lie whole.
 ///   tiny-kjv-5m q8_0: query heads 4 (whole KV groups), feed-forward 24, vocabulary 32
 std::map<CutGroup, int64_t> split_units(const Hparams& hparams, std::span<const ModelTensor> tensors);
 
 class SplitPolicy {
  public:
   /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads.
-  SplitPolicy(const Hparams& hparams, std::span<const ModelTensor> tensors, std::span<const double> shares);
+  SplitPolicy(const Hparams& hparams, std::span<const ModelTensor> tensors, std::span<const double> shares,
+              const ExpertOptions& experts = {});
 
   /// The answer for a weight or a tensor of the KV cache, by name.
   meta::SplitState operator()(const Tensor& tensor) const;
@@ -64,11 +72,14 @@ class SplitPolicy {
   int devices() const { return devices_; }
   /// How a group of a layer (-1 for the vocabulary) is divided.
   const meta::Partition& partition(int layer, CutGroup group) const;
+  /// How routed experts are divided; "inside" where there are none.
+  const ExpertChoice& experts() const { return experts_; }
   /// Split weight bytes given to each device, a shared KV head counted once.
   std::span<const double> bytes() const { return bytes_; }
 
  private:
   int devices_;
+  ExpertChoice experts_;
   std::map<std::pair<int, CutGroup>, meta::Partition> partitions_;
   std::unordered_map<std::string, std::pair<int, Cut>> cuts_;
   std::vector<double> bytes_;

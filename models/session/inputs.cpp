@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace shoal::models {
@@ -58,6 +59,11 @@ void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<c
   tensor_set(*graph.positions, positions.data(), 0, positions.size_bytes());
   tensor_set(*graph.cache_rows, positions.data(), 0, positions.size_bytes());
   if (graph.temperature != nullptr) write(*graph.temperature, temperatures(hparams.temperature, positions));
+  if (graph.state_rows != nullptr) {
+    std::vector<int32_t> rows(static_cast<size_t>(graph.state_rows->shape[0]));
+    std::iota(rows.begin(), rows.end(), 0);
+    write(*graph.state_rows, rows);
+  }
   for (const WindowInputs& window : graph.windows) write_window(window, positions);
 }
 

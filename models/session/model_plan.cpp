@@ -115,33 +115,50 @@ size_t mapped_bytes(const Model& model, const WeightsPlacement& home, std::span<
   return bytes;
 }
 
-std::vector<DeviceUse> add_up(const ModelPlan& plan, const Planner& planner, const Model& model,
-                              const Placement& placement, std::span<const WeightsPlacement> homes) {
+/// Where weights and caches lie, and in what layout.
+struct Persistent {
+  const Model& model;
+  const Placement& placement;
+  const KvCache& cache;
+  std::span<const meta::ShardStore> stores;
+  std::span<const WeightsPlacement> homes;
+};
+
+/// Calls `add` with each part of what a member of a device has.
+template <class Add>
+std::vector<DeviceUse> add_up(const Persistent& p, const Add& add) {
   std::vector<DeviceUse> uses;
-  for (Device* member : placement.members()) {
+  for (Device* member : p.placement.members()) {
     uses.push_back({member->name(), {}, member->memory(), 0, family_name(*member) == "CPU"});
   }
-  for (size_t d = 0; d < placement.devices().size(); ++d) {
-    const auto members = placement.members_of(static_cast<int>(d));
-    const std::vector<Tensor*> weights = tensors_on(placement, d, model.weights.tensors());
-    const size_t mapped = mapped_bytes(model, homes[d], weights);
-    const auto weight_use = meta::persistent_memory(weights, plan.stores[d], members,
-                                                    homes[d].repacked ? &Device::weights_type : &Device::buffer_type);
+  for (size_t d = 0; d < p.placement.devices().size(); ++d) {
+    const auto members = p.placement.members_of(static_cast<int>(d));
+    const std::vector<Tensor*> weights = tensors_on(p.placement, d, p.model.weights.tensors());
+    const size_t mapped = mapped_bytes(p.model, p.homes[d], weights);
+    const auto weight_use = meta::persistent_memory(weights, p.stores[d], members,
+                                                    p.homes[d].repacked ? &Device::weights_type : &Device::buffer_type);
     const auto cache_use =
-        meta::persistent_memory(tensors_on(placement, d, plan.cache.context.tensors()), plan.stores[d], members);
+        meta::persistent_memory(tensors_on(p.placement, d, p.cache.context.tensors()), p.stores[d], members);
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      const auto known = std::find(placement.members().begin(), placement.members().end(), members[rank]);
-      DeviceUse& use = uses[static_cast<size_t>(known - placement.members().begin())];
+      const auto known = std::find(p.placement.members().begin(), p.placement.members().end(), members[rank]);
+      DeviceUse& use = uses[static_cast<size_t>(known - p.placement.members().begin())];
       use.use.weights += mapped > 0 ? 0 : weight_use[rank].weights;
       use.mapped += mapped;
       use.use.cache += cache_use[rank].cache;
-      use.use.compute += planner.compute(d, rank);
-      if (placement.policy_of(static_cast<int>(d)) != nullptr && plan.step.plans[d]) {
-        use.use.communication += plan.step.plans[d]->ranks[rank].memory.communication;
-      }
+      add(use, d, rank);
     }
   }
   return uses;
+}
+
+std::vector<meta::ShardStore> stores_of(const Model& model, const Placement& placement, const KvCache& cache) {
+  std::vector<meta::ShardStore> stores;
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
+    declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
+    declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
+  }
+  return stores;
 }
 
 std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& placement, const LoadOptions& load) {
@@ -156,20 +173,32 @@ std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& plac
 }  // namespace
 
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
-                     const LoadOptions& load)
+                     const LoadOptions& load, size_t most_prompts)
     : load(load), size(session_size(model.hparams, options)) {
   declare_cache(cache, model.hparams, cache_options(size, options));
-  for (size_t d = 0; d < placement.devices().size(); ++d) {
-    stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
-    declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
-    declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
-  }
+  stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});
-  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) prompts.push_back(planner.plan(shape));
-  memory = add_up(*this, planner, model, placement, homes);
+  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) {
+    if (prompts.size() < most_prompts) prompts.push_back(planner.plan(shape));
+  }
+  memory = add_up({model, placement, cache, stores, homes}, [&](DeviceUse& use, size_t d, size_t rank) {
+    use.use.compute += planner.compute(d, rank);
+    if (placement.policy_of(static_cast<int>(d)) != nullptr && step.plans[d]) {
+      use.use.communication += step.plans[d]->ranks[rank].memory.communication;
+    }
+  });
   host_bytes = planner.host_bytes();
+}
+
+std::vector<DeviceUse> persistent_use(const Model& model, const Placement& placement, const SessionOptions& options,
+                                      const LoadOptions& load) {
+  KvCache cache;
+  declare_cache(cache, model.hparams, cache_options(session_size(model.hparams, options), options));
+  const std::vector<meta::ShardStore> stores = stores_of(model, placement, cache);
+  const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
+  return add_up({model, placement, cache, stores, homes}, [](DeviceUse&, size_t, size_t) {});
 }
 
 void ModelPlan::announce(const Model& model, const Placement& placement) const {
@@ -182,12 +211,15 @@ void ModelPlan::announce(const Model& model, const Placement& placement) const {
   }
 }
 
-ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options,
-                       LoadOptions load) {
-  ModelPlan plan(model, placement, options, load);
-  if (!load.repack || fits(plan.memory)) return plan;
+ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load,
+                       size_t most_prompts) {
+  ModelPlan plan(model, placement, options, load, most_prompts);
+  // On devices that keep weights as they are in the file the other way is the same.
+  const bool can_repack = std::any_of(placement.members().begin(), placement.members().end(),
+                                      [](Device* member) { return &member->weights_type() != &member->buffer_type(); });
+  if (!load.repack || !can_repack || fits(plan.memory)) return plan;
   load.repack = false;
-  return {model, placement, options, load};
+  return {model, placement, options, load, most_prompts};
 }
 
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,

@@ -3,6 +3,7 @@
 // holds, to the byte, as long as one output is asked for at a time.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,9 +36,10 @@ struct PlannedGraph {
 
 /// A Session can be made from it, and then runs these very graphs.
 struct ModelPlan {
-  /// Throws InvalidArgument for options that do not fit the model.
-  ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
-            const LoadOptions& load = {});
+  /// Throws InvalidArgument for options that do not fit the model. `most_prompts`: of the graphs for prompts only so
+  /// many, the largest first, for predictions: that is where the memory is, and plans of large models take time.
+  ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load = {},
+            size_t most_prompts = std::numeric_limits<size_t>::max());
   /// Tells the placement's meta devices of the plan's shards, before weights are loaded there: else its graphs are
   /// planned again when a Session is made from it.
   void announce(const Model& model, const Placement& placement) const;
@@ -54,7 +56,12 @@ struct ModelPlan {
 
 /// The plan with weights repacked where `load` says so and there is room, else as they are in the file, which may need
 /// less, or nothing.
-ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load);
+ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load,
+                       size_t most_prompts = std::numeric_limits<size_t>::max());
+
+/// What lies on each device from loading on: weights and caches, without what it takes to compute. No graph is planned.
+std::vector<DeviceUse> persistent_use(const Model& model, const Placement& placement, const SessionOptions& options,
+                                      const LoadOptions& load);
 
 /// One more graph of the same session: for shapes that are not among the plan's prompts.
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,

@@ -12,6 +12,7 @@ using testing::StartsWith;
 using testing::ThrowsMessage;
 
 const std::string kGpusFile = "data/machines/gpus.json: ", kLinksFile = "data/machines/links.json: ";
+const std::string kHostsFile = "data/machines/hosts.json: ";
 
 /// The text with the first `old` in it replaced.
 std::string edited(std::string_view text, const std::string& old, const std::string& by) {
@@ -23,13 +24,19 @@ std::string edited(std::string_view text, const std::string& old, const std::str
 
 void refuses_gpus(const std::string& old, const std::string& by, const std::string& message) {
   const std::string text = edited(kGpusJson, old, by);
-  EXPECT_THAT([&] { parse_catalogue(text, kLinksJson); },
+  EXPECT_THAT([&] { parse_catalogue(text, kHostsJson, kLinksJson); },
               ThrowsMessage<InvalidArgument>(StartsWith(kGpusFile + message)));
+}
+
+void refuses_hosts(const std::string& old, const std::string& by, const std::string& message) {
+  const std::string text = edited(kHostsJson, old, by);
+  EXPECT_THAT([&] { parse_catalogue(kGpusJson, text, kLinksJson); },
+              ThrowsMessage<InvalidArgument>(StartsWith(kHostsFile + message)));
 }
 
 void refuses_links(const std::string& old, const std::string& by, const std::string& message) {
   const std::string text = edited(kLinksJson, old, by);
-  EXPECT_THAT([&] { parse_catalogue(kGpusJson, text); },
+  EXPECT_THAT([&] { parse_catalogue(kGpusJson, kHostsJson, text); },
               ThrowsMessage<InvalidArgument>(StartsWith(kLinksFile + message)));
 }
 
@@ -37,7 +44,8 @@ TEST(CatalogueData, RowsAreRead) {
   const std::string row = R"({"name": "H300", "generation": "Ada", "memory_mib": 1024, "bandwidth_gb_s": 7,
       "half_tflop_s": 8, "int8_top_s": 9, "processors": 10, "clock_ghz": 1.1, "nvlink_generation": 0,
       "nvlink_joined": 1, "pcie_generation": 6, "pcie_peers": false},)";
-  const Catalogue read = parse_catalogue(edited(kGpusJson, R"("gpus": [)", R"("gpus": [)" + row), kLinksJson);
+  const Catalogue read =
+      parse_catalogue(edited(kGpusJson, R"("gpus": [)", R"("gpus": [)" + row), kHostsJson, kLinksJson);
   ASSERT_EQ(read.gpus.size(), catalogue().gpus.size() + 1);
   const Gpu& gpu = read.gpus.front();
   EXPECT_EQ(gpu.name, "H300");
@@ -66,6 +74,10 @@ TEST(CatalogueData, ErrorsNameFileRowAndKey) {
   refuses_gpus(R"("op_seconds": 3e-6, )", "", "common.op_seconds: expected a value, got nothing");
   refuses_gpus("0.30", "1.30", "generations[0].quantized_of_int8: expected a number above 0, at most 1, got 1.3");
   refuses_gpus("]", "", "no JSON, from line ");
+  refuses_hosts(R"("memory_gib": 768, )", "", "hosts[0].memory_gib: expected a value, got nothing");
+  refuses_hosts(R"("name": "EPYC7763")", R"("name": "epyc9654")",
+                "hosts[1].name: expected a name of its own, got epyc9654 again");
+  refuses_hosts(R"("cores": 96)", R"("cores": 0)", "hosts[0].cores: expected a whole number from 1 to 1048576, got 0");
   refuses_links(R"("latency_us": 3.4, )", "", "links[0].one_shot.latency_us: expected a value, got nothing");
   refuses_links(R"("name": ")", R"("name": "X)", "links[0].name: expected a name in small letters");
   refuses_links("nccl_ring", "ring", "links[0].ring: unknown key; there are name, copy_bandwidth_gb_s");

@@ -70,6 +70,26 @@ TEST(Machines, LinksDependOnTheGpus) {
   EXPECT_EQ(make_machine("RTX3090x4").name, "RTX3090x4-pcie4");
 }
 
+TEST(Machines, AHostIsTheLastDevice) {
+  const MachineModel machine = make_machine("rtx4090x4+epyc9654-pcie");
+  EXPECT_EQ(machine.name, "RTX4090x4+EPYC9654-pcie4");
+  ASSERT_EQ(machine.devices.size(), 5u);
+  const DeviceModel& host = machine.devices.back();
+  EXPECT_EQ(host.name, "EPYC9654");
+  EXPECT_EQ(host.type, DeviceType::kCpu);
+  EXPECT_EQ(make_machine("RTX4090x4+EPYC9654"), machine) << "the link is that of the GPUs";
+  EXPECT_EQ(make_machine("L4+Ryzen9950X").name, "L4+Ryzen9950X");
+  // Reads at most as fast as its memory, which it has more of and which is slower than that of a GPU.
+  const double bytes = 18.0 / 32, seconds = host.products.at("q4_0").seconds(1, false);
+  EXPECT_LT(bytes / seconds, 460.8e9);
+  EXPECT_GT(bytes / seconds, 0.5 * 460.8e9);
+  EXPECT_GT(host.memory, machine.devices[0].memory * 8);
+  EXPECT_GT(seconds, machine.devices[0].products.at("q4_0").seconds(1, false));
+  EXPECT_GT(host.products.at("q4_0").seconds(512, false),
+            10 * machine.devices[0].products.at("q4_0").seconds(512, false));
+  for (const std::string& name : catalogue_hosts()) EXPECT_EQ(make_machine("L4x2+" + name).devices.size(), 3u) << name;
+}
+
 TEST(Machines, SaysWhatThereIs) {
   const auto refuses = [](const std::string& name, const auto& text) {
     EXPECT_THAT([&] { make_machine(name); }, ThrowsMessage<InvalidArgument>(text)) << name;
@@ -82,6 +102,8 @@ TEST(Machines, SaysWhatThereIs) {
   refuses("H200x40+H200x40", HasSubstr("expected up to 64 GPUs, got 80"));
   refuses("H200xlarge", HasSubstr("'H200xlarge' is none of the GPUs"));
   refuses("H200+", HasSubstr("'' is none of the GPUs"));
+  refuses("EPYC9654", AllOf(HasSubstr("'EPYC9654' is none of the GPUs"), HasSubstr("one of the hosts EPYC9654, ")));
+  refuses("EPYC9654+H200", HasSubstr("'EPYC9654' is none of the GPUs"));
   refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; there are nvlink, pcie"));
   refuses("RTX4090x2-nvlink", HasSubstr("NVLink joins no RTX4090; write -pcie"));
   refuses("RTX3090x4-nvlink", HasSubstr("NVLink joins up to 2 RTX3090"));

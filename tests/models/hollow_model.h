@@ -52,8 +52,8 @@ struct HollowModel {
       test::GgufTensorSpec tensor{spec.name, traits(kind).gguf_type, {}, {}, {}, end};
       int64_t elements = 1;
       for (const int64_t length : spec.shape) elements *= length;
-      tensor.dims =
-          spec.elementwise ? std::vector<int64_t>{spec.shape[0]} : std::vector<int64_t>{spec.shape[0], spec.shape[1]};
+      tensor.dims.assign(spec.shape.begin(), spec.shape.begin() + (spec.elementwise ? 1 : 2));
+      if (spec.shape[2] > 1) tensor.dims.push_back(spec.shape[2]);
       writer.add_tensor(tensor);
       end += (bytes_for(kind, elements) + writer.alignment - 1) / writer.alignment * writer.alignment;
     }
@@ -77,6 +77,9 @@ struct HollowModel {
     add("attention.head_count", static_cast<uint32_t>(h.heads));
     add("attention.head_count_kv", static_cast<uint32_t>(h.kv_heads));
     add("attention.layer_norm_rms_epsilon", h.norm_eps);
+    if (h.experts == 0) return;
+    add("expert_count", static_cast<uint32_t>(h.experts));
+    add("expert_used_count", static_cast<uint32_t>(h.experts_used));
   }
 };
 

@@ -148,6 +148,39 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_{}{}", name, mesh.devices, *mesh.ratio != 0 ? "_uneven" : "");
     });
 
+/// All models with experts, which lie whole on devices.
+class WholeExperts : public ::testing::TestWithParam<DevicesAndShares> {};
+
+TEST_P(WholeExperts, GiveTheLogitsOfTransformers) {
+  const DevicesAndShares& mesh = GetParam();
+  PlacementOptions options{mesh.ratio, 1};
+  options.experts = ExpertSplit::kWhole;
+  int models = 0;
+  for (const std::string& name : cases()) {
+    if (open_model(model_path(name))->hparams.experts_used == 0) continue;
+    SCOPED_TRACE(name);
+    ++models;
+    const ReferenceCase reference(name);
+    const auto context = reference.file.get<uint32_t>("reference.context");
+    LoadedModel loaded(model_path(name), cpu_groups({mesh.devices}), options, session_options(context, 48));
+    EXPECT_EQ(loaded.placement.experts().split, ExpertSplit::kWhole);
+    for (const Answer& answer : reference.answers) {
+      EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
+      EXPECT_LE(error_of(*loaded.session, answer, 7), kClose) << answer.ids.size() << " tokens in pieces";
+    }
+  }
+  EXPECT_GE(models, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
+                         ::testing::Values(DevicesAndShares{2, ""}, DevicesAndShares{2, "1,3"},
+                                           DevicesAndShares{3, "5,0,2"}, DevicesAndShares{4, ""},
+                                           DevicesAndShares{5, "1,4,2,2,3"}, DevicesAndShares{8, ""}),
+                         [](const auto& info) {
+                           const bool even = *info.param.ratio == 0;
+                           return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
+                         });
+
 class Mutations : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Mutations, ChangeTheLogits) {
@@ -170,20 +203,29 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const 
   return name;
 });
 
-/// Of a layer: after attention and after the feed-forward block; one where the two stand side by side; and a small one
-/// where q and k are normed as a whole.
-int64_t reductions_of(std::string_view architecture) {
-  if (architecture == "command-r" || architecture == "cohere2") return 1;
-  return architecture == "olmo2" ? 3 : 2;
+/// Of a layer: of rows of activations, and of two sums of squares.
+struct Reductions {
+  int64_t rows = 0, small = 0;
+};
+
+/// After attention and after the feed-forward block; one where the two stand side by side, and one more where experts
+/// and a dense block are each normed; and a small one where q and k are normed as a whole.
+Reductions reductions_of(const Model& model) {
+  const std::string_view architecture = model.architecture->name;
+  if (architecture == "command-r" || architecture == "cohere2") return {1, 0};
+  if (architecture == "gemma4" && model.hparams.experts > 0) return {3, 0};
+  return {2, architecture == "olmo2" || architecture == "minimax-m2" ? 1 : 0};
 }
 
 class LayersOf : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
   const auto model = open_model(model_path(GetParam()));
-  const int64_t each = reductions_of(model->architecture->name), rows = std::min<int64_t>(each, 2);
-  for (const DevicesAndShares& mesh : {DevicesAndShares{2, ""}, {3, ""}, {2, "3,1"}}) {
-    const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+  const Reductions each = reductions_of(*model);
+  const auto check = [&](const DevicesAndShares& mesh, ExpertSplit experts) {
+    PlacementOptions options{mesh.ratio, 1};
+    options.experts = experts;
+    const Placement placement(*model, cpu_devices(mesh.devices), options);
     const ModelPlan plan(*model, placement, session_options(320, 48));
     std::vector<const meta::Plan*> plans{&plan.step.on()};
     for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
@@ -191,14 +233,18 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
       const auto is_collective = [](const meta::Step& step) { return step.kind == meta::StepKind::kCollective; };
       const int reductions = of->count(Collective::kAllReduce);
       EXPECT_EQ(std::count_if(of->steps.begin(), of->steps.end(), is_collective), reductions);
-      EXPECT_LE(reductions, each * model->hparams.layers) << mesh.devices;
-      EXPECT_GE(reductions, rows * model->hparams.layers) << mesh.devices;  // no small one if one device has all heads
+      EXPECT_LE(reductions, (each.rows + each.small) * model->hparams.layers) << mesh.devices;
+      EXPECT_GE(reductions, each.rows * model->hparams.layers)
+          << mesh.devices;  // no small one if one device has all heads
     }
-    // Rows of activations, and two sums of squares.
-    const int64_t least = model->hparams.layers * rows * model->hparams.embd, small = each == 3 ? 2 : 0;
+    const int64_t least = model->hparams.layers * each.rows * model->hparams.embd;
     const int64_t floats = plan.step.on().collective_bytes() / static_cast<int64_t>(sizeof(float));
     EXPECT_GE(floats, least) << mesh.devices;
-    EXPECT_LE(floats, least + model->hparams.layers * small) << mesh.devices;
+    EXPECT_LE(floats, least + model->hparams.layers * 2 * each.small) << mesh.devices;
+  };
+  for (const DevicesAndShares& mesh : {DevicesAndShares{2, ""}, {3, ""}, {2, "3,1"}}) {
+    check(mesh, ExpertSplit::kInside);
+    if (model->hparams.experts_used > 0) check(mesh, ExpertSplit::kWhole);
   }
 }
 
@@ -209,13 +255,17 @@ TEST_P(LayersOf, TurnHeadsNextToTheWritesOfTheCache) {
   const ModelPlan plan(*model, placement, session_options(320, 48));
   const auto nodes = plan.step.graph.graph->nodes();
   const bool tempered = plan.step.graph.temperature != nullptr;  // queries are multiplied in between
+  const auto& layers = model->hparams.per_layer;
+  const bool shared = std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.kv_layer >= 0; });
   int turned = 0;
   for (size_t i = 0; i + 1 < nodes.size(); ++i) {
     if (nodes[i]->op != Op::kRope) continue;
     size_t next = i + 1;
     while (is_view(nodes[next]->op)) ++next;
     const Op op = nodes[next]->op;
-    EXPECT_TRUE(op == Op::kRope || op == Op::kSetRows || (tempered && op == Op::kMul)) << nodes[i]->name;
+    EXPECT_TRUE(op == Op::kRope || op == Op::kSetRows || (tempered && op == Op::kMul) ||
+                (shared && op == Op::kAttention))
+        << nodes[i]->name;
     ++turned;
   }
   EXPECT_GT(turned, 0);

@@ -100,7 +100,7 @@ TEST(Hparams, ReadsCountsOfEachLayer) {
     return refusal_of(other);
   };
   EXPECT_EQ(refused({2, 2}), "it opened");
-  EXPECT_THAT(refused({2, 0}), HasSubstr("'llama.attention.head_count_kv' should be positive in every layer"));
+  EXPECT_THAT(refused({2, 0}), HasSubstr("'llama.attention.head_count_kv' is 0, which does not divide the 4 heads"));
   EXPECT_THAT(refused({2, 3}), HasSubstr("'llama.attention.head_count_kv' is 3, which does not divide the 4 heads"));
   EXPECT_THAT(refused({2}), HasSubstr("'llama.attention.head_count_kv' has 1 entries for 2 layers"));
 }

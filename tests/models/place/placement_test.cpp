@@ -17,6 +17,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
+const std::string kSharedLayers = SHOAL_REFERENCE_MODELS "/gemma4-layers.gguf";
+
 std::vector<std::string> names_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
   for (const Device* device : devices) names.push_back(device->name());
@@ -59,6 +61,24 @@ TEST(Placement, LayersAreDividedByTheRatio) {
   EXPECT_THAT(names_of(placed("1,0,1", 3).devices()), ElementsAre("CPU0", "CPU2"));
   EXPECT_EQ(home(placed("", 2), *model, "token_embd.weight"), 0);
   EXPECT_EQ(home(placed("", 2), *model, "output.weight"), 1);
+}
+
+// Of 8 layers the last four read what layers 2 and 3 keep.
+TEST(Placement, LayersThatShareACacheStayTogether) {
+  const auto model = open_model(kSharedLayers);
+  const auto placed = [&](const std::string& ratio, int devices) {
+    return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
+  };
+  EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 1 1 1 1 1 1");
+  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0 0") << "where their middle is";
+  EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 1 1 1 1");
+  EXPECT_THAT(names_of(placed("", 3).devices()), ElementsAre("CPU0", "CPU2"));
+  EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0) << "the first layer is the first to need it";
+  PlacementOptions options{{}, 1};
+  options.device_layers = 3;
+  const Placement host(*model, cpu_devices(2), options);
+  EXPECT_EQ(layers_of(host, *model), "1 1 1 1 1 0 0 0");
+  EXPECT_EQ(home(host, *model, "per_layer_token_embd.weight"), 1);
 }
 
 TEST(Placement, TheFirstLayersStayOnTheHost) {

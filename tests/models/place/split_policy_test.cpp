@@ -36,21 +36,40 @@ Hparams large() {
   return h;
 }
 
+/// The shape of Qwen3 30B-A3B, but for the number of layers: narrow experts.
+Hparams narrow_experts() {
+  Hparams h = tiny();
+  h.layers = 4, h.embd = 2048, h.ff = 768, h.experts = 128, h.experts_used = 8, h.heads = 32, h.kv_heads = 4;
+  h.head_dim_k = h.head_dim_v = h.rope.dims = 128, h.vocab = 1024;
+  return h;
+}
+
+/// Of Mixtral 8x7B: few and wide ones.
+Hparams wide_experts() {
+  Hparams h = narrow_experts();
+  h.embd = 4096, h.ff = 14336, h.experts = 8, h.experts_used = 2, h.kv_heads = 8;
+  return h;
+}
+
 /// A model without a file: the architecture's tensors, matrices of one dtype.
 struct Declared {
-  Declared(const Hparams& hparams, DType dtype) : h(hparams) {
-    for (TensorSpec& spec : find_architecture("llama", {}).tensors(h)) {
+  Declared(const Hparams& hparams, DType dtype, std::string_view architecture = "llama") : h(hparams) {
+    for (TensorSpec& spec : find_architecture(architecture, {}).tensors(h)) {
       if (!spec.optional || spec.name == "output.weight") specs.push_back(std::move(spec));
     }
     for (const TensorSpec& spec : specs) {
-      DType used = spec.shape[1] == 1 ? DType::kF32 : dtype;
+      DType used = spec.shape[1] == 1 || spec.elementwise ? DType::kF32 : dtype;
       tensors.push_back({&spec, used});
       context.add(spec.name, used, spec.shape);
     }
     declare_cache(cache, h, {h.context, DType::kF16, DType::kF16});
   }
-  SplitPolicy policy(std::string_view ratio, int devices) const {
-    return SplitPolicy(h, tensors, parse_ratio(ratio, devices));
+  SplitPolicy policy(std::string_view ratio, int devices, const ExpertOptions& experts = {}) const {
+    return SplitPolicy(h, tensors, parse_ratio(ratio, devices), experts);
+  }
+  std::string layout(const SplitPolicy& policy, const std::string& name) const {
+    const Tensor* tensor = context.find(name);
+    return meta::to_layout(policy(*tensor), *tensor, policy.devices()).to_string();
   }
 
   Hparams h;
@@ -155,6 +174,34 @@ TEST(SplitPolicy, MovesRemaindersFromLayerToLayerInAttentionAndFeedForwardApart)
   EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
 }
 
+// Layers 3 to 5 read what layer 2 keeps; the rows of attn_output of layer 4 have longer blocks than those of the
+// others.
+TEST(SplitPolicy, LayersThatReadWhatAnotherKeepsAreDividedLikeIt) {
+  Hparams h = tiny();
+  h.head_dim_k = h.head_dim_v = h.rope.dims = 64;
+  h.per_layer.assign(6, h);
+  for (size_t layer = 3; layer < 6; ++layer) h.per_layer[layer].kv_layer = 2;
+  Declared model(h, DType::kQ8_0);
+  EXPECT_EQ(model.context.find("blk.4.attn_k.weight"), nullptr);
+  EXPECT_EQ(model.cache.layers[4].k, model.cache.layers[2].k);
+  for (ModelTensor& tensor : model.tensors) {
+    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // units of 4 heads of 8
+  }
+  EXPECT_EQ(split_units(h, model.tensors).at(CutGroup::kQueryHeads), 2);
+  for (const auto& [ratio, devices] : {std::pair{"", 2}, {"3,1", 2}, {"", 3}, {"5,0,2", 3}, {"", 8}}) {
+    const SplitPolicy policy = model.policy(ratio, devices);
+    for (int layer = 2; layer < 6; ++layer) {
+      const meta::Partition& heads = policy.partition(layer, CutGroup::kQueryHeads);
+      EXPECT_EQ(heads, policy.partition(2, CutGroup::kQueryHeads)) << layer << " " << ratio;
+      EXPECT_EQ(heads.group(2), policy.partition(layer, CutGroup::kKvHeads)) << layer << " " << ratio;
+      for (const meta::Run& run : heads.runs()) EXPECT_EQ(run.length % 4, 0) << layer << " " << ratio;
+    }
+    EXPECT_EQ(policy.partition(1, CutGroup::kQueryHeads).length(), 8);
+  }
+  EXPECT_EQ(model.policy("3,1", 2).partition(2, CutGroup::kQueryHeads).to_string(), "8:{0}") << "6 and 2 in units of 4";
+  EXPECT_EQ(model.policy("", 2).partition(2, CutGroup::kQueryHeads).to_string(), "4:{0} 4:{1}");
+}
+
 TEST(SplitPolicy, RefusesATensorItDoesNotKnow) {
   Declared model(tiny(), DType::kF16);
   SplitPolicy policy = model.policy("", 2);
@@ -189,6 +236,88 @@ TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
       for (int d = 0; d < c.devices; ++d) EXPECT_NEAR(policy.bytes()[d] / total, asked[d], 1e-4);
     }
   }
+}
+
+const ExpertOptions kWholeExperts{ExpertSplit::kWhole, 1, {}}, kInsideExperts{ExpertSplit::kInside, 1, {}};
+
+TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
+  Declared model(narrow_experts(), DType::kQ4_K);
+  const SplitPolicy whole = model.policy("3,1,0", 3, kWholeExperts);
+  EXPECT_EQ(whole.partition(1, CutGroup::kExperts).to_string(), "96:{0} 32:{1}");
+  for (const char* name : {"blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight", "blk.1.ffn_down_exps.weight"}) {
+    EXPECT_EQ(model.layout(whole, name), "split 2 [96:{0} 32:{1}]") << name;
+  }
+  EXPECT_EQ(model.layout(whole, "blk.1.ffn_gate_inp.weight"), "mirrored");
+  EXPECT_FALSE(whole.experts().chosen);
+  const SplitPolicy inside = model.policy("2,1,0", 3, kInsideExperts);
+  EXPECT_EQ(model.layout(inside, "blk.1.ffn_gate_exps.weight"), "split 1 [512:{0} 256:{1}]");
+  EXPECT_EQ(model.layout(inside, "blk.1.ffn_down_exps.weight"), "split 0 [512:{0} 256:{1}]");
+  EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no such group"));
+  EXPECT_EQ(inside.experts().split, ExpertSplit::kInside);
+  // Nothing to divide.
+  EXPECT_EQ(model.policy("", 1, kWholeExperts).experts().split, ExpertSplit::kInside);
+  EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts().split, ExpertSplit::kInside);
+}
+
+TEST(SplitPolicy, RemaindersOfExpertsMoveFromLayerToLayer) {
+  Declared model(narrow_experts(), DType::kQ4_K);
+  const SplitPolicy policy = model.policy("", 3, kWholeExperts);
+  EXPECT_EQ(policy.partition(0, CutGroup::kExperts).to_string(), "43:{0} 43:{1} 42:{2}");
+  EXPECT_EQ(policy.partition(1, CutGroup::kExperts).to_string(), "43:{0} 42:{1} 43:{2}");
+  const double all = std::accumulate(policy.bytes().begin(), policy.bytes().end(), 0.0);
+  const double expert = 3 * static_cast<double>(bytes_for(DType::kQ4_K, 2048 * 768));
+  for (int d = 0; d < 3; ++d) EXPECT_NEAR(policy.bytes()[d], all / 3, expert);
+  // More devices than experts.
+  Hparams few = wide_experts();
+  few.layers = 1, few.ff = 64;
+  const SplitPolicy sparse = Declared(few, DType::kF16).policy("", 10, kWholeExperts);
+  EXPECT_EQ(sparse.partition(0, CutGroup::kExperts).to_string(), "1:{0} 1:{1} 1:{2} 1:{3} 1:{4} 1:{5} 1:{6} 1:{7}");
+}
+
+TEST(SplitPolicy, BiasesLieWithTheirExperts) {
+  Hparams h = narrow_experts();
+  h.ff = 2880, h.experts = 32, h.experts_used = 4;
+  Declared model(h, DType::kMXFP4, "gpt-oss");
+  const SplitPolicy whole = model.policy("", 4, kWholeExperts), inside = model.policy("", 4, kInsideExperts);
+  EXPECT_EQ(model.layout(whole, "blk.0.ffn_up_exps.bias"), "split 1 [8:{0} 8:{1} 8:{2} 8:{3}]");
+  EXPECT_EQ(model.layout(whole, "blk.0.ffn_down_exps.bias"), "mirrored") << "added once, to the sum";
+  EXPECT_EQ(model.layout(inside, "blk.0.ffn_up_exps.bias"), "split 0 [736:{0} 736:{1} 704:{2} 704:{3}]");
+}
+
+ExpertSplit chosen(const Hparams& h, DType dtype, int devices, int64_t tokens = 1) {
+  const ExpertOptions options{ExpertSplit::kAuto, tokens, {}};
+  const Declared model(h, dtype);
+  const SplitPolicy policy = model.policy("", devices, options);
+  const ExpertChoice& choice = policy.experts();
+  EXPECT_TRUE(choice.chosen);
+  EXPECT_EQ(choice.split == ExpertSplit::kWhole, choice.whole < choice.inside);
+  EXPECT_EQ(model.policy("", devices, options).experts().whole, choice.whole) << "the same each time";
+  const CutGroup group = choice.split == ExpertSplit::kWhole ? CutGroup::kExperts : CutGroup::kFeedForward;
+  EXPECT_EQ(policy.partition(0, group).length(), choice.split == ExpertSplit::kWhole ? h.experts : h.ff);
+  return choice.split;
+}
+
+TEST(SplitPolicy, WideExpertsAreDividedInside) {
+  for (const int devices : {2, 3, 4, 8}) {
+    EXPECT_EQ(chosen(wide_experts(), DType::kQ4_K, devices), ExpertSplit::kInside) << devices;
+  }
+  for (const int devices : {2, 3, 4}) {
+    EXPECT_EQ(chosen(narrow_experts(), DType::kQ8_0, devices), ExpertSplit::kInside) << "24 units on " << devices;
+  }
+}
+
+TEST(SplitPolicy, NarrowExpertsLieWholeWhereThereAreFewUnits) {
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 8), ExpertSplit::kWhole) << "5 of 8 would idle";
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 16), ExpertSplit::kWhole);
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 2), ExpertSplit::kWhole) << "5.05 of 8 experts, or 2 of 3 units";
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 3), ExpertSplit::kInside) << "a unit each";
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 4), ExpertSplit::kInside) << "8 / 3 or 3.5 of 8 experts";
+}
+
+TEST(SplitPolicy, LargeBatchesUseAllExpertsAlike) {
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 4, 512), ExpertSplit::kWhole);
+  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 8, 512), ExpertSplit::kWhole);
+  EXPECT_EQ(chosen(wide_experts(), DType::kQ4_K, 8, 512), ExpertSplit::kInside);
 }
 
 /// Any model, any ratio: every answer is legal, devices without a share get nothing, heads and KV heads go together.

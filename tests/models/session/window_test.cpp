@@ -15,6 +15,8 @@ using ::testing::HasSubstr;
 
 // Of 7 layers the sixth sees everything, the others 29 tokens.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
+// Of 8 layers the fourth and the last see everything; the last four read what the third and the fourth keep.
+const std::string kShared = SHOAL_REFERENCE_MODELS "/gemma4-layers.gguf";
 constexpr int64_t kContext = 320, kWindow = 29;
 
 SessionOptions with_batch(int64_t batch) {
@@ -48,9 +50,13 @@ TEST(Window, CachesHoldWindowAndBatch) {
   EXPECT_FALSE(whole.session->cache().is_ring(0));
 }
 
-TEST(Window, AnyPiecesAndStepsBackGiveWhatAWholeCacheGives) {
+class Windows : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kShared),
+                         [](const auto& info) { return info.index == 0 ? "own" : "shared"; });
+
+TEST_P(Windows, AnyPiecesAndStepsBackGiveWhatAWholeCacheGives) {
   for (const int devices : {1, 2, 5}) {
-    const LoadedModel ring(kWindowed, devices, "", with_batch(16)), whole(kWindowed, 1, "", with_batch(kContext));
+    const LoadedModel ring(GetParam(), devices, "", with_batch(16)), whole(GetParam(), 1, "", with_batch(kContext));
     std::mt19937 random(7);
     int back = 0;
     for (int step = 0; step < 120; ++step) {
@@ -92,15 +98,15 @@ TEST(Window, GoesBackOneBatchAndToTheBeginning) {
   session.rewind(3);  // nothing has been forgotten since
 }
 
-TEST(Window, StatesGoToSessionsThatKeepMoreOrLess) {
+TEST_P(Windows, StatesGoToSessionsThatKeepMoreOrLess) {
   std::mt19937 random(3);
   const std::vector<int32_t> text = random_text(random, 150), more = random_text(random, 40);
-  const LoadedModel from(kWindowed, 2, "", with_batch(16));
+  const LoadedModel from(GetParam(), 2, "", with_batch(16));
   from.session->evaluate(text);
   const std::vector<std::byte> state = save_state(*from.session);
   from.session->evaluate(more);
   for (const int64_t batch : {int64_t{16}, int64_t{48}, kContext}) {
-    const LoadedModel to(kWindowed, 1, "", with_batch(batch));
+    const LoadedModel to(GetParam(), 1, "", with_batch(batch));
     to.session->evaluate(more);
     restore_state(*to.session, state);
     EXPECT_EQ(to.session->position(), 150);
@@ -108,7 +114,7 @@ TEST(Window, StatesGoToSessionsThatKeepMoreOrLess) {
     to.session->evaluate(more);
     ASSERT_NO_FATAL_FAILURE(expect_same_logits(*to.session, *from.session)) << batch;
   }
-  const LoadedModel whole(kWindowed, 1, "", with_batch(kContext));
+  const LoadedModel whole(GetParam(), 1, "", with_batch(kContext));
   whole.session->evaluate(text);
   restore_state(*from.session, save_state(*whole.session));
   from.session->evaluate(more);

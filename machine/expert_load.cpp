@@ -1,0 +1,145 @@
+#include "machine/expert_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace shoal::machine {
+namespace {
+
+/// Up to this many pairs the numbers of them are counted exactly; from there on they are nearly normal.
+constexpr int64_t kMostCounted = 64;
+/// Where distributions are taken to end, in deviations, and steps of the integral over them.
+constexpr double kDeviations = 8;
+constexpr int kSteps = 400;
+
+double as_double(int64_t number) {
+  return static_cast<double>(number);
+}
+
+double log_choose(double n, double k) {
+  return std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1);
+}
+
+/// Draws without replacement of `drawn` from a population in parts, one for each device.
+struct Draw {
+  std::vector<double> parts;  ///< sizes
+  std::vector<double> seconds;
+  double population = 0;
+  int64_t drawn = 0;
+
+  double mean(size_t part) const { return as_double(drawn) * parts[part] / population; }
+  double slowest_mean() const {
+    double most = 0;
+    for (size_t d = 0; d < parts.size(); ++d) most = std::max(most, seconds[d] * mean(d));
+    return most;
+  }
+};
+
+/// The pairs of T tokens are drawn from T copies of the experts: in mean and, nearly, variance what T draws from one
+/// copy have.
+Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens) {
+  Draw draw;
+  for (const int64_t count : experts) draw.parts.push_back(as_double(count * tokens));
+  draw.seconds.assign(seconds.begin(), seconds.end());
+  draw.population = std::accumulate(draw.parts.begin(), draw.parts.end(), 0.0);
+  draw.drawn = std::min(used * tokens, static_cast<int64_t>(draw.population));
+  return draw;
+}
+
+/// How many of a part can be drawn within `limit` seconds.
+int64_t most_within(const Draw& draw, size_t part, double limit) {
+  const double most = std::min(draw.parts[part], as_double(draw.drawn));
+  if (draw.seconds[part] <= 0) return static_cast<int64_t>(most);
+  return static_cast<int64_t>(std::min(most, std::floor(limit / draw.seconds[part] * (1 + 1e-12))));
+}
+
+/// The probability that every part stays within the limit: of all ways to draw, those that do, counted part by part.
+double probability_within(const Draw& draw, double limit, std::vector<double>& ways) {
+  const auto drawn = static_cast<size_t>(draw.drawn);
+  ways.assign(drawn + 1, 0.0);
+  ways[0] = 1;
+  // Chances of a part are scaled by (used / population)^n, so that sums over them stay of the order of 1.
+  const double odds = std::log(as_double(draw.drawn) / draw.population);
+  for (size_t part = 0; part < draw.parts.size(); ++part) {
+    const auto most = static_cast<size_t>(most_within(draw, part, limit));
+    std::vector<double> of_part(most + 1);
+    for (size_t n = 0; n <= most; ++n) {
+      of_part[n] = std::exp(log_choose(draw.parts[part], static_cast<double>(n)) + static_cast<double>(n) * odds -
+                            draw.mean(part));
+    }
+    for (size_t sum = drawn + 1; sum-- > 0;) {
+      double all = 0;
+      for (size_t n = 0; n <= std::min(most, sum); ++n) all += of_part[n] * ways[sum - n];
+      ways[sum] = all;
+    }
+  }
+  const double count = as_double(draw.drawn);
+  return ways[drawn] / std::exp(log_choose(draw.population, count) + count * odds - count);
+}
+
+/// Sum over the values that the maximum can have.
+double counted(const Draw& draw) {
+  std::vector<double> values;
+  for (size_t d = 0; d < draw.parts.size(); ++d) {
+    const auto most = static_cast<int64_t>(std::min(draw.parts[d], as_double(draw.drawn)));
+    for (int64_t n = 0; n <= most; ++n) values.push_back(draw.seconds[d] * as_double(n));
+  }
+  std::sort(values.begin(), values.end());
+  const auto same = [](double a, double b) { return b - a <= 1e-12 * b; };
+  values.erase(std::unique(values.begin(), values.end(), same), values.end());
+  double expected = values.back();
+  std::vector<double> ways;
+  for (size_t i = 0; i + 1 < values.size(); ++i) {
+    expected -= (values[i + 1] - values[i]) * std::min(1.0, probability_within(draw, values[i], ways));
+  }
+  return expected;
+}
+
+/// Numbers of pairs as normal: all n[d] = mean + deviation[d] * z[d] less what makes them add up, which is the same for
+/// devices that are equally busy.
+double integrated(const Draw& draw) {
+  const double correction = (draw.population - as_double(draw.drawn)) / std::max(draw.population - 1, 1.0);
+  std::vector<double> means, deviations;
+  double first = 0, last = 0;
+  for (size_t d = 0; d < draw.parts.size(); ++d) {
+    if (draw.parts[d] <= 0 || draw.seconds[d] <= 0) continue;
+    means.push_back(draw.seconds[d] * draw.mean(d));
+    deviations.push_back(draw.seconds[d] * std::sqrt(draw.mean(d) * correction));
+    first = std::max(first, means.back() - kDeviations * deviations.back());
+    last = std::max(last, means.back() + kDeviations * deviations.back());
+  }
+  double expected = first;
+  const double step = (last - first) / kSteps;
+  for (int i = 0; i < kSteps; ++i) {
+    const double x = first + (i + 0.5) * step;
+    double within = 1;
+    for (size_t d = 0; d < means.size(); ++d) {
+      if (deviations[d] > 0) within *= 0.5 * std::erfc((means[d] - x) / deviations[d] * M_SQRT1_2);
+    }
+    expected += (1 - within) * step;
+  }
+  return expected;
+}
+
+}  // namespace
+
+double expected_busiest(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used,
+                        int64_t tokens) {
+  const Draw draw = draw_of(experts, seconds, used, tokens);
+  const double least = draw.population > 0 ? draw.slowest_mean() : 0;
+  if (least <= 0) return 0;
+  const bool has_one = std::count_if(experts.begin(), experts.end(), [](int64_t count) { return count > 0; }) == 1;
+  if (has_one) return least;
+  return std::max(least, draw.drawn <= kMostCounted ? counted(draw) : integrated(draw));
+}
+
+double expected_excess(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used,
+                       int64_t tokens) {
+  const Draw draw = draw_of(experts, seconds, used, tokens);
+  if (draw.population <= 0) return 0;
+  return expected_busiest(experts, seconds, used, tokens) - draw.slowest_mean();
+}
+
+}  // namespace shoal::machine

@@ -1,0 +1,121 @@
+#include "meta/plan/routed.h"
+
+#include <algorithm>
+#include <array>
+
+namespace shoal::meta {
+namespace {
+
+/// Functions with f(0) = 0.
+constexpr std::array kVanishing{
+    UnaryKind::kAbs,  UnaryKind::kNeg,       UnaryKind::kSgn,  UnaryKind::kStep,    UnaryKind::kTanh,
+    UnaryKind::kElu,  UnaryKind::kRelu,      UnaryKind::kGelu, UnaryKind::kGeluErf, UnaryKind::kGeluQuick,
+    UnaryKind::kSilu, UnaryKind::kHardSwish, UnaryKind::kSqr,  UnaryKind::kSqrt,    UnaryKind::kSin,
+};
+
+/// The tensor whose elements these are, in the same order.
+const Tensor* without_reshapes(const Tensor* tensor) {
+  while (tensor->op == Op::kReshape) tensor = tensor->src[0];
+  return tensor;
+}
+
+bool has_same_rows(const Tensor& a, const Tensor& b) {
+  return std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+}
+
+bool is_sum(const Tensor& node) {
+  return node.op == Op::kAdd || node.op == Op::kSub;
+}
+
+/// What all routed sources have in common.
+const RowRouting* common(Routings routings) {
+  const RowRouting* found = nullptr;
+  for (const RowRouting* routing : routings) {
+    if (routing == nullptr) continue;
+    if (found != nullptr && !(*found == *routing)) return nullptr;
+    found = routing;
+  }
+  return found;
+}
+
+/// Products with experts that lie as those did which made the rows, for the same tokens.
+std::optional<NodeChoice> product_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
+                                           const RowRouting& routing, const Rule& rule) {
+  if (routings[1] == nullptr || !passes_routed(node, 1, routing)) return std::nullopt;
+  const auto split = factor_split(rule, rule.sources[0], sources[0]);
+  const bool alike = split && rule.factors[split->factor].kind == FactorKind::kSelected &&
+                     split->partition == routing.experts && sources[2].is_mirrored();
+  if (!alike) return std::nullopt;
+  NodeChoice choice{
+      {sources[0], Layout::partial(), Layout::mirrored()}, Layout::partial(), split->factor, split->partition};
+  choice.routed = true;
+  return choice;
+}
+
+}  // namespace
+
+bool keeps_zeros(const Tensor& node, int index) {
+  switch (node.op) {
+    case Op::kMul:
+    case Op::kGlu:
+    case Op::kContiguous:
+      return true;
+    case Op::kCast:  // what is summed is not rounded before
+      return node.dtype == DType::kF32 || node.dtype == node.src[0]->dtype;
+    case Op::kDiv:
+      return index == 0;
+    case Op::kScale:
+      return std::get<ScaleParams>(node.params).bias == 0.0f;
+    case Op::kClamp: {
+      const auto& limits = std::get<ClampParams>(node.params);
+      return limits.min <= 0.0f && limits.max >= 0.0f;
+    }
+    case Op::kUnary:
+      return std::find(kVanishing.begin(), kVanishing.end(), std::get<UnaryParams>(node.params).kind) !=
+             kVanishing.end();
+    case Op::kReshape:
+      return node.shape[0] == node.src[0]->shape[0];
+    default:
+      return false;
+  }
+}
+
+bool passes_routed(const Tensor& node, int index, const RowRouting& routing) {
+  if (node.op != Op::kMulMatId) return keeps_zeros(node, index);
+  // x has rows of its own for each expert of a token.
+  return index == 1 && node.src[1]->shape[1] == node.src[2]->shape[0] && without_reshapes(node.src[2]) == routing.ids;
+}
+
+std::optional<NodeChoice> routed_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
+                                          const Rule* rule) {
+  const RowRouting* routing = common(routings);
+  if (routing == nullptr) return std::nullopt;
+  if (node.op == Op::kMulMatId) {
+    return rule != nullptr ? product_strategy(node, sources, routings, *routing, *rule) : std::nullopt;
+  }
+  NodeChoice choice{std::vector<Layout>(sources.size(), Layout::mirrored()), Layout::partial(), -1, {}};
+  choice.routed = true;
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    if (node.src[i] == nullptr) continue;
+    if (routings[i] == nullptr) {
+      if (is_sum(node) || !sources[i].is_mirrored()) return std::nullopt;
+      continue;
+    }
+    const bool keeps = is_sum(node) || keeps_zeros(node, static_cast<int>(i));
+    if (!keeps || (node.op != Op::kReshape && !has_same_rows(*node.src[i], node))) return std::nullopt;
+    choice.sources[i] = Layout::partial();
+  }
+  return choice;
+}
+
+std::optional<RowRouting> routing_of(const Tensor& node, const NodeChoice& choice, Routings routings,
+                                     const Rule* rule) {
+  if (!choice.result.is_partial()) return std::nullopt;
+  if (choice.routed) return *common(routings);
+  const bool selects = choice.factor >= 0 && rule != nullptr && (node.op == Op::kMulMatId || node.op == Op::kGetRows) &&
+                       rule->factors[choice.factor].kind == FactorKind::kSelected;
+  if (!selects) return std::nullopt;
+  return RowRouting{without_reshapes(node.src.back()), choice.partition};
+}
+
+}  // namespace shoal::meta

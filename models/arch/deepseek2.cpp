@@ -1,0 +1,76 @@
+// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight: latent attention, dense layers first, then experts in
+// groups beside one that all tokens use.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void deepseek2(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    x = l.residual(x, l.project(l.latent_attention(normed)), "attn_residual");
+    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
+    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+namespace {
+
+/// Files with a matrix for each head have lengths of their own for heads; the others are those of the cached rows.
+bool read_latent(const HparamsReader& in, Hparams& h) {
+  const LayerHparams& first = h.per_layer.front();
+  const int64_t turned = first.rope.dims, rank = in.count("attention.kv_lora_rank");
+  const bool keeps_rows = in.has("attention.key_length_mla") || in.has("attention.value_length_mla");
+  h.latent.rank = rank;
+  h.latent.query_rank = in.count_or_zero("attention.q_lora_rank");
+  h.latent.head_dim_k = keeps_rows ? in.count("attention.key_length_mla") : first.head_dim_k;
+  h.latent.head_dim_v = keeps_rows ? in.count("attention.value_length_mla") : first.head_dim_v;
+  in.need(turned > 0 && turned < h.latent.head_dim_k, "rope.dimension_count",
+          "is {}; it must be less than the {} elements of a head", turned, h.latent.head_dim_k);
+  in.need(!keeps_rows || first.head_dim_k == rank + turned, "attention.key_length",
+          "is {}; it should be {}, of the latent row and what is turned", first.head_dim_k, rank + turned);
+  in.need(!keeps_rows || first.head_dim_v == rank, "attention.value_length", "is {}; it should be the latent row's {}",
+          first.head_dim_v, rank);
+  for (const LayerHparams& layer : h.per_layer) {
+    const int64_t expected = keeps_rows ? 1 : layer.heads;
+    in.need(layer.kv_heads == expected, "attention.head_count_kv", "is {}; it should be {}", layer.kv_heads, expected);
+  }
+  return keeps_rows;
+}
+
+/// Softmax scores are larger in longer contexts; rotations keep lengths. The key has 0.1 times the model's number.
+void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& layer) {
+  float scale = 1.0f / std::sqrt(static_cast<float>(h.latent.head_dim_k));
+  if (layer.rope.ext_factor != 0.0f) {
+    const float log_factor = -std::log(layer.rope.freq_scale);
+    const float magnitude = 1.0f + in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f) * log_factor;
+    scale *= magnitude * magnitude;
+    layer.rope.attn_factor = 1.0f / yarn_magnitude(layer.rope);
+  }
+  layer.attention.scale = scale;
+}
+
+/// Files of GLM 4.7 Flash lack the key.
+bool is_glm_flash(const Hparams& h) {
+  return (h.layers == 47 || h.layers == 48) && h.vocab == 154880;
+}
+
+}  // namespace
+
+void read_deepseek2(const HparamsReader& in, Hparams& h) {
+  const bool keeps_rows = read_latent(in, h);
+  if (in.count_or_zero("expert_gating_func") == 0 && is_glm_flash(h)) h.routing.gating = Gating::kSigmoid;
+  h.routing.normalised = in.flag_or("expert_weights_norm", false);
+  if (h.routing.gating == Gating::kSoftMax) h.routing.group_best = 1;
+  if (h.experts > 0) read_expert_width(in, h);
+  for (LayerHparams& layer : h.per_layer) {
+    layer.values_in_keys = keeps_rows;
+    layer.shared_ff = layer.experts > 0 ? in.count_or_zero("expert_shared_count") * layer.ff : 0;
+    scale_attention(in, h, layer);
+  }
+  read_leading_dense(in, h);
+}
+
+}  // namespace shoal::models

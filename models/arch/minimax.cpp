@@ -1,0 +1,28 @@
+// MiniMax M2: q and k normed as a whole, a part of each head turned, and experts chosen by sigmoids with an offset.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void minimax_m2(Decoder& d) {
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    auto [q, k, v] = l.norm_projections(l.qkv(normed));
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
+    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
+    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
+    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+void read_minimax_m2(const HparamsReader& in, Hparams& h) {
+  in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
+  if (in.count_or_zero("expert_gating_func") == 0) h.routing.gating = Gating::kSigmoid;
+  h.routing.normalised = in.flag_or("expert_weights_norm", true);
+  for (LayerHparams& layer : h.per_layer) layer.ff = in.count_or("expert_feed_forward_length", layer.ff);
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,75 @@
+// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers keep a state by the gated delta rule, the fourth attends with
+// gated heads of which a part is turned. With experts there is one that all tokens use, weighed by a gate of its own.
+#include "models/arch/decoder.h"
+#include "models/arch/hparams_reader.h"
+
+namespace shoal::models {
+
+void qwen35(Decoder& d) {
+  const auto attend = [](Layer& l, Tensor* x) {
+    Tensor* gates = nullptr;
+    auto [q, k, v] = l.qkv_and_gates(x, gates);
+    q = l.rms_norm(q, "attn_q_norm", "q_normed");
+    k = l.rms_norm(k, "attn_k_norm", "k_normed");
+    q = l.rope(q, nullptr, "q_rope");
+    k = l.rope(k, nullptr, "k_rope");
+    return l.project(l.gate(l.attention(q, k, v), gates));
+  };
+  Tensor* x = d.embed();
+  for (Layer& l : d.layers()) {
+    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
+    x = l.residual(x, l.hparams().attends() ? attend(l, normed) : l.delta_net(normed), "attn_residual");
+    normed = l.rms_norm(x, "post_attention_norm", "ffn_normed");
+    x = l.residual(x, l.feed_forward(normed, {.shared_gate = true}), "ffn_residual");
+  }
+  d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
+}
+
+namespace {
+
+/// Which layers keep a state: an array, or all but each full_attention_interval-th.
+std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
+  constexpr std::string_view kEach = "attention.recurrent_layers";
+  if (in.has(kEach)) return in.pattern_or(kEach, h.layers, 0);
+  const int64_t period = in.count_or("full_attention_interval", 4);
+  std::vector<bool> each;
+  for (int64_t i = 0; i < h.layers; ++i) each.push_back((i + 1) % period != 0);
+  return each;
+}
+
+void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
+  RecurrentHparams r{in.count("ssm.conv_kernel"), in.count("ssm.group_count"), in.count("ssm.time_step_rank"),
+                     in.count("ssm.state_size"), tiled};
+  in.need(r.taps >= 2, "ssm.conv_kernel", "is {}; a convolution has 2 taps or more", r.taps);
+  in.need(r.v_heads % r.k_heads == 0, "ssm.time_step_rank", "is {}, which the {} key heads do not divide", r.v_heads,
+          r.k_heads);
+  const int64_t inner = in.count("ssm.inner_size");
+  in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {}", inner, r.v_heads,
+          r.head_dim);
+  const std::vector<bool> recurrent = recurrent_layers(in, h);
+  for (size_t i = 0; i < recurrent.size(); ++i) {
+    if (recurrent[i]) h.per_layer[i].recurrent = r;
+  }
+}
+
+void read_more(const HparamsReader& in, Hparams& h, bool tiled) {
+  read_delta_net(in, h, tiled);
+  if (h.experts == 0) return;
+  h.routing.normalised = in.flag_or("expert_weights_norm", true);
+  read_expert_width(in, h);
+  for (LayerHparams& layer : h.per_layer) {
+    layer.shared_ff = in.count_or("expert_shared_feed_forward_length", layer.ff);
+  }
+}
+
+}  // namespace
+
+void read_qwen35(const HparamsReader& in, Hparams& h) {
+  read_more(in, h, true);
+}
+
+void read_qwen3next(const HparamsReader& in, Hparams& h) {
+  read_more(in, h, false);
+}
+
+}  // namespace shoal::models

@@ -1,0 +1,299 @@
+// Latent attention: the form whose cache keeps one row for each token against the one that keeps keys and values of
+// each head, of the same weights, on any devices; what they cost between devices; hyper-parameters.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <map>
+#include <random>
+
+#include "base/error.h"
+#include "models/session/model_plan.h"
+#include "tests/models/tiny_model.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/temporary.h"
+
+namespace shoal::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kLayers = 3, kEmbd = 64, kHeads = 6, kPlain = 16, kTurned = 8, kRank = 32, kValues = 16, kVocab = 96;
+constexpr int64_t kHeadRows = kPlain + kValues;
+
+/// A small random model of both forms; the elements of a tensor follow from its name.
+struct SyntheticLatent {
+  bool keeps_rows = true;
+  int64_t query_rank = 24;
+  std::map<std::string, uint32_t> counts = {};
+  std::map<std::string, float> numbers = {};
+  std::string scaling = {};
+
+  std::string write() const {
+    test::GgufWriter writer;
+    write_keys(writer);
+    const auto add = [&](const std::string& name, const std::vector<int64_t>& dims) {
+      writer.add_tensor(name, DType::kF32, dims, elements(name, dims));
+    };
+    add("token_embd.weight", {kEmbd, kVocab});
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const std::string prefix = fmt::format("blk.{}.", layer);
+      add(prefix + "attn_norm.weight", {kEmbd});
+      if (query_rank > 0) {
+        add(prefix + "attn_q_a.weight", {kEmbd, query_rank});
+        add(prefix + "attn_q_a_norm.weight", {query_rank});
+        add(prefix + "attn_q_b.weight", {query_rank, kHeads * (kPlain + kTurned)});
+      } else {
+        add(prefix + "attn_q.weight", {kEmbd, kHeads * (kPlain + kTurned)});
+      }
+      add(prefix + "attn_kv_a_mqa.weight", {kEmbd, kRank + kTurned});
+      add(prefix + "attn_kv_a_norm.weight", {kRank});
+      add_heads(writer, prefix);
+      add(prefix + "attn_output.weight", {kHeads * kValues, kEmbd});
+      add(prefix + "ffn_norm.weight", {kEmbd});
+      add_feed_forward(add, prefix, layer);
+    }
+    add("output_norm.weight", {kEmbd});
+    add("output.weight", {kEmbd, kVocab});
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    const std::string path = test::temporary(fmt::format("{}.{}.gguf", test->name(), keeps_rows));
+    writer.write(path);
+    return path;
+  }
+
+ private:
+  template <class Add>
+  static void add_feed_forward(const Add& add, const std::string& prefix, int layer) {
+    if (layer == 0) {
+      for (const char* name : {"ffn_gate", "ffn_up"}) add(prefix + name + ".weight", {kEmbd, 96});
+      return add(prefix + "ffn_down.weight", {96, kEmbd});
+    }
+    add(prefix + "ffn_gate_inp.weight", {kEmbd, 4});
+    for (const char* name : {"ffn_gate", "ffn_up"}) {
+      add(fmt::format("{}{}_exps.weight", prefix, name), {kEmbd, 32, 4});
+      add(fmt::format("{}{}_shexp.weight", prefix, name), {kEmbd, 64});
+    }
+    add(prefix + "ffn_down_exps.weight", {32, kEmbd, 4});
+    add(prefix + "ffn_down_shexp.weight", {64, kEmbd});
+  }
+
+  /// What makes the keys and values of each head: one tensor, or a transposed one of keys and one of values.
+  void add_heads(test::GgufWriter& writer, const std::string& prefix) const {
+    const std::vector<int64_t> dims{kRank, kHeads * kHeadRows};
+    const std::vector<float> both = elements(prefix + "attn_kv_b.weight", dims);
+    if (!keeps_rows) {
+      writer.add_tensor(prefix + "attn_kv_b.weight", DType::kF32, dims, both);
+      return;
+    }
+    std::vector<float> keys, values;
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const float* rows = &both[static_cast<size_t>(head * kHeadRows * kRank)];
+      for (int64_t j = 0; j < kRank; ++j) {
+        for (int64_t i = 0; i < kPlain; ++i) keys.push_back(rows[i * kRank + j]);
+      }
+      values.insert(values.end(), rows + kPlain * kRank, rows + kHeadRows * kRank);
+    }
+    writer.add_tensor(prefix + "attn_k_b.weight", DType::kF32, {kPlain, kRank, kHeads}, keys);
+    writer.add_tensor(prefix + "attn_v_b.weight", DType::kF32, {kRank, kValues, kHeads}, values);
+  }
+
+  static std::vector<float> elements(const std::string& name, const std::vector<int64_t>& dims) {
+    std::seed_seq seed(name.begin(), name.end());
+    std::mt19937 random(seed);
+    const bool is_norm = name.ends_with("norm.weight");
+    int64_t count = 1;
+    for (const int64_t length : dims) count *= length;
+    std::normal_distribution<float> draw(is_norm ? 1.0f : 0.0f, is_norm ? 0.1f : 0.2f);
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& value : out) value = draw(random);
+    return out;
+  }
+
+  void write_keys(test::GgufWriter& writer) const {
+    std::map<std::string, uint32_t> all{{"block_count", kLayers},
+                                        {"context_length", 64},
+                                        {"embedding_length", kEmbd},
+                                        {"feed_forward_length", 96},
+                                        {"attention.head_count", kHeads},
+                                        {"attention.head_count_kv", keeps_rows ? 1 : kHeads},
+                                        {"attention.kv_lora_rank", kRank},
+                                        {"attention.key_length", keeps_rows ? kRank + kTurned : kPlain + kTurned},
+                                        {"attention.value_length", keeps_rows ? kRank : kValues},
+                                        {"rope.dimension_count", kTurned},
+                                        {"leading_dense_block_count", 1},
+                                        {"expert_count", 4},
+                                        {"expert_used_count", 2},
+                                        {"expert_shared_count", 2},
+                                        {"expert_feed_forward_length", 32}};
+    if (query_rank > 0) all["attention.q_lora_rank"] = static_cast<uint32_t>(query_rank);
+    if (keeps_rows) {
+      all["attention.key_length_mla"] = kPlain + kTurned;
+      all["attention.value_length_mla"] = kValues;
+    }
+    for (const auto& [name, value] : counts) all[name] = value;
+    writer.add("general.architecture", "deepseek2");
+    for (const auto& [name, value] : all) writer.add("deepseek2." + name, value);
+    writer.add("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f);
+    for (const auto& [name, value] : numbers) writer.add("deepseek2." + name, value);
+    if (!scaling.empty()) writer.add("deepseek2.rope.scaling.type", scaling);
+  }
+};
+
+struct Mesh {
+  int devices;
+  const char* ratio;
+};
+constexpr Mesh kMeshes[] = {{2, ""}, {3, ""}, {4, ""}, {5, ""}, {8, ""}, {2, "3,1"}, {3, "5,0,2"}, {3, "0,1,0"}};
+
+const std::vector<int32_t> kText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
+
+SessionOptions in_f32() {
+  SessionOptions options;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  options.batch = 4;
+  return options;
+}
+
+/// Logits after a prompt in uneven batches, then after each of the single tokens behind it.
+std::vector<float> answer(const std::string& path, const Mesh& mesh, const SessionOptions& options) {
+  LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
+  std::vector<float> out;
+  loaded.session->evaluate({kText.data(), 7});
+  for (size_t length = 7; length <= kText.size(); ++length) {
+    if (length > 7) loaded.session->evaluate({&kText[length - 1], 1});
+    const std::span<const float> logits = loaded.session->logits();
+    out.insert(out.end(), logits.begin(), logits.end());
+  }
+  return out;
+}
+
+double nmse(const std::vector<float>& found, const std::vector<float>& expected) {
+  EXPECT_EQ(found.size(), expected.size());
+  double difference = 0, all = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    all += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return difference / all;
+}
+
+TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
+  for (const int64_t query_rank : {0, 24}) {
+    SyntheticLatent model{.keeps_rows = false, .query_rank = query_rank};
+    const std::vector<float> expected = answer(model.write(), {1, ""}, in_f32());
+    for (const Mesh& mesh : kMeshes) {
+      EXPECT_LE(nmse(answer(model.write(), mesh, in_f32()), expected), 1e-10) << mesh.devices << " " << mesh.ratio;
+    }
+    model.keeps_rows = true;
+    const std::string path = model.write();
+    EXPECT_LE(nmse(answer(path, {1, ""}, in_f32()), expected), 1e-10);
+    for (const Mesh& mesh : kMeshes) {
+      EXPECT_LE(nmse(answer(path, mesh, in_f32()), expected), 1e-10) << mesh.devices << " " << mesh.ratio;
+    }
+    SessionOptions rounded = in_f32();
+    rounded.dtype_k = DType::kF16;
+    EXPECT_LE(nmse(answer(path, {2, ""}, rounded), expected), 1e-5);
+  }
+}
+
+TEST(LatentAttention, TakesTwoReductionsALayerOnAnyDevices) {
+  for (const bool keeps_rows : {true, false}) {
+    const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());
+    for (const Mesh& mesh : kMeshes) {
+      SCOPED_TRACE(fmt::format("{} devices {} rows {}", mesh.devices, mesh.ratio, keeps_rows));
+      const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
+      const ModelPlan plan(*model, placement, {});
+      std::vector<const meta::Plan*> plans{&plan.step.on()};
+      for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
+      for (const meta::Plan* of : plans) {
+        EXPECT_EQ(of->count(Collective::kAllReduce), 2 * kLayers);
+        for (const meta::Step& step : of->steps) {
+          EXPECT_TRUE(step.kind != meta::StepKind::kCollective || step.collective == Collective::kAllReduce);
+        }
+      }
+      EXPECT_EQ(plan.step.on().collective_bytes(), 2 * kLayers * kEmbd * static_cast<int64_t>(sizeof(float)));
+    }
+  }
+}
+
+TEST(LatentAttention, KeepsOneRowOfATokenOnEachDevice) {
+  const auto model = open_model(SyntheticLatent{}.write());
+  EXPECT_EQ(model->hparams.head_dim_k, kRank + kTurned);
+  SessionOptions options;
+  options.context = 64;
+  for (const int devices : {1, 3, 8}) {
+    const Placement placement(*model, cpu_devices(devices), {{}, 1});
+    const ModelPlan plan(*model, placement, options);
+    for (int device = 0; device < devices; ++device) {
+      // None where there are no heads.
+      const size_t rows = device < std::min<int64_t>(devices, kHeads) ? kLayers * 64 : 0;
+      EXPECT_EQ(plan.memory[static_cast<size_t>(device)].use.cache, rows * (kRank + kTurned) * 2) << devices;
+    }
+  }
+}
+
+Hparams hparams_of(const SyntheticLatent& model) {
+  return open_model(model.write())->hparams;
+}
+
+TEST(LatentAttention, YarnScalesScoresAndNotLengths) {
+  SyntheticLatent model;
+  EXPECT_FLOAT_EQ(hparams_of(model).attention.scale, 1 / std::sqrt(24.0f));
+  model.scaling = "yarn";
+  model.numbers = {{"rope.scaling.factor", 40.0f}, {"rope.scaling.yarn_log_multiplier", 0.0707f}};
+  model.counts = {{"rope.scaling.original_context_length", 16}};
+  const Hparams h = hparams_of(model);
+  const float magnitude = 1 + 0.0707f * std::log(40.0f);
+  EXPECT_FLOAT_EQ(h.attention.scale, magnitude * magnitude / std::sqrt(24.0f));
+  EXPECT_FLOAT_EQ(h.rope.attn_factor * (1 + 0.1f * std::log(40.0f)), 1);
+  EXPECT_FLOAT_EQ(h.rope.freq_scale, 1 / 40.0f);
+}
+
+TEST(LatentAttention, GatingFollowsFromTheKeyAndElseFromTheModel) {
+  SyntheticLatent model;
+  EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSoftMax);
+  EXPECT_FALSE(hparams_of(model).routing.normalised);
+  EXPECT_EQ(hparams_of(model).routing.group_best, 1);
+  model.counts = {{"expert_gating_func", 2}};
+  EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSigmoid);
+  EXPECT_EQ(hparams_of(model).routing.group_best, 2);
+
+  // GLM 4.7 Flash is told by its layers and its vocabulary.
+  test::GgufWriter writer;
+  writer.add("general.architecture", "deepseek2").add("deepseek2.attention.layer_norm_rms_epsilon", 1e-5f);
+  const std::map<std::string, uint32_t> counts{{"block_count", 47},
+                                               {"context_length", 64},
+                                               {"embedding_length", 1},
+                                               {"feed_forward_length", 8},
+                                               {"attention.head_count", 1},
+                                               {"attention.kv_lora_rank", 6},
+                                               {"attention.key_length", 8},
+                                               {"attention.value_length", 6},
+                                               {"attention.key_length_mla", 4},
+                                               {"rope.dimension_count", 2},
+                                               {"attention.value_length_mla", 4},
+                                               {"expert_count", 2},
+                                               {"expert_used_count", 1},
+                                               {"expert_feed_forward_length", 8}};
+  for (const auto& [name, value] : counts) writer.add("deepseek2." + name, value);
+  writer.add_tensor("token_embd.weight", DType::kF32, {1, 154880}, std::vector<float>(154880));
+  const std::string path = test::temporary("flash.gguf");
+  writer.write(path);
+  const Architecture& architecture = find_architecture("deepseek2", {});
+  EXPECT_EQ(read_hparams(GgufFile(path), architecture.rope, architecture.read).routing.gating, Gating::kSigmoid);
+}
+
+TEST(LatentAttention, LengthsMustBelongTogether) {
+  const auto refused = [](const std::string& key, uint32_t value, const char* message) {
+    SyntheticLatent model;
+    model.counts = {{key, value}};
+    EXPECT_THAT([&] { open_model(model.write()); },
+                ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("deepseek2." + key), HasSubstr(message))));
+  };
+  refused("attention.key_length", 48, "is 48; it should be 40");
+  refused("attention.value_length", 16, "is 16; it should be the latent row's 32");
+  refused("attention.head_count_kv", 2, "is 2; it should be 1");
+  refused("rope.dimension_count", 24, "is 24; it must be less than the 24 elements of a head");
+}
+
+}  // namespace
+}  // namespace shoal::models
