@@ -1,6 +1,6 @@
 # The files of data/machines become part of the library, so that a program is one file: a source with their texts,
 # made anew when one of them changes. machine/catalogue_data.h declares what it defines.
-foreach(name gpus links)
+foreach(name gpus hosts links)
   set(file ${PROJECT_SOURCE_DIR}/data/machines/${name}.json)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} ${name})
@@ -10,6 +10,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/catalogue_texts.cpp @ONLY 
 namespace shoal::machine {
 
 const std::string_view kGpusJson = R"json(@gpus@)json";
+const std::string_view kHostsJson = R"json(@hosts@)json";
 const std::string_view kLinksJson = R"json(@links@)json";
 
 }  // namespace shoal::machine

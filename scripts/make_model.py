@@ -6,6 +6,7 @@
     scripts/make_model.py --preset 8b --type q8_0 --layers 4 8b-4-layers.gguf
     scripts/make_model.py --preset 8b --type q4_k_m --tensor-type 'ffn_(gate|up)=q5_0' --dry-run
     scripts/make_model.py --preset 70b --type q4_k_m --sparse 70b-q4_k_m.gguf
+    scripts/make_model.py --preset deepseek-v3 --type iq1_s --sparse deepseek-v3-iq1_s.gguf
     scripts/make_model.py --preset gpt-oss-20b --layers 4 --type q8_0 --tensor-type _exps=mxfp4 gpt-oss.gguf
 
 Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
@@ -29,6 +30,8 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from measuring import arguments, python  # noqa: E402
+from shapes.layers import add_keys, is_matrix, layer_parts  # noqa: E402
+from shapes.shape import PRESETS, Shape  # noqa: E402
 
 if __name__ == "__main__":
     python.use_packages("make_model", "gguf", "numpy")
@@ -41,58 +44,6 @@ except ImportError as error:
     sys.exit(f"make_model.py: {error}; run scripts/install_python")
 
 Type = gguf.GGMLQuantizationType
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    embd: int
-    layers: int
-    ff: int
-    heads: int
-    kv_heads: int
-    vocab: int
-    ctx: int
-    rope_base: float
-    tied: bool
-    given_head_dim: int = 0  # 0: embd / heads
-    architecture: str = "llama"
-    experts: int = 0
-    experts_used: int = 0
-    window: int = 0  # of attention, where the architecture has one
-
-    @property
-    def head_dim(self):
-        return self.given_head_dim or self.embd // self.heads
-
-
-PRESETS = {
-    "tiny": Shape(256, 6, 768, 8, 4, 1024, 512, 10000.0, False),
-    "1b": Shape(2048, 16, 8192, 32, 8, 32000, 8192, 500000.0, True),
-    "8b": Shape(4096, 32, 14336, 32, 8, 128256, 8192, 500000.0, False),
-    "70b": Shape(8192, 80, 28672, 64, 8, 128256, 8192, 500000.0, False),
-    "llama-3.2-1b": Shape(2048, 16, 8192, 32, 8, 128256, 131072, 500000.0, True),
-    "qwen3-0.6b": Shape(1024, 28, 3072, 16, 8, 151936, 40960, 1000000.0, True, 128, "qwen3"),
-    "qwen3-30b-a3b": Shape(2048, 48, 768, 32, 4, 151936, 40960, 1000000.0, False, 128, "qwen3moe", 128, 8),
-    "gpt-oss-20b": Shape(2880, 24, 2880, 64, 8, 201088, 131072, 150000.0, False, 64, "gpt-oss", 32, 4, 128),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What layers of an architecture have besides Llama's matrices and norms."""
-
-    head_norms: bool = False
-    biases: bool = False
-    sinks: bool = False
-    ffn_norm: str = "ffn_norm"
-
-
-ARCHITECTURES = {
-    "llama": Parts(),
-    "qwen3": Parts(head_norms=True),
-    "qwen3moe": Parts(head_norms=True),
-    "gpt-oss": Parts(biases=True, sinks=True, ffn_norm="post_attention_norm"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +73,25 @@ BLOCKS = {
     Type.MXFP4: Scales(0, is_power=True),
 }
 PLAIN = {Type.F32, Type.F16, Type.BF16}
-NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
+# Without random blocks: only for --sparse.
+HOLLOW = {
+    Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S,
+} - set(BLOCKS)  # fmt: skip
+NAMES = {t.name.lower(): t for t in sorted(PLAIN | HOLLOW | set(BLOCKS))}
 # Types whose output head is kept in q6_k, as quantised files usually have it.
-COARSE = {
+COARSE = HOLLOW | {
     Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
     Type.MXFP4,
 }  # fmt: skip
+# What the quantiser takes for rows that are no multiple of 256.
+FOR_SHORT_ROWS = {
+    Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0,
+    Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(HOLLOW, Type.IQ4_NL),
+}  # fmt: skip
 FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q3_k_m": 12,
-    "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25,
-    "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
+    "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "iq2_xxs": 19,
+    "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31, "bf16": 32, "mxfp4": 38,
 }  # fmt: skip
 # Blocks in the pool that rows are cut from. A prime, so that rows do not begin at the same places in it again and again.
 POOL_BLOCKS = 131071
@@ -263,39 +223,6 @@ def layer_types(shape, name, layer):
     return types
 
 
-def layer_parts(shape):
-    """(name without the layer, shape) of each tensor of a layer."""
-    parts = ARCHITECTURES[shape.architecture]
-    q, kv = shape.head_dim * shape.heads, shape.head_dim * shape.kv_heads
-    per_expert = (shape.experts,) if shape.experts else ()
-    suffix = "_exps" if shape.experts else ""
-
-    def linear(part, rows, row, experts=()):
-        yield part, (*experts, rows, row)
-        if parts.biases:
-            yield f"{part}.bias", (*experts, rows)
-
-    yield "attn_norm", (shape.embd,)
-    for part, rows, row in (("q", q, shape.embd), ("k", kv, shape.embd), ("v", kv, shape.embd), ("output", shape.embd, q)):
-        yield from linear(f"attn_{part}", rows, row)
-    if parts.head_norms:
-        yield "attn_q_norm", (shape.head_dim,)
-        yield "attn_k_norm", (shape.head_dim,)
-    if parts.sinks:
-        yield "attn_sinks", (shape.heads,)
-    yield parts.ffn_norm, (shape.embd,)
-    if shape.experts:
-        yield from linear("ffn_gate_inp", shape.experts, shape.embd)
-    yield from linear(f"ffn_gate{suffix}", shape.ff, shape.embd, per_expert)
-    yield from linear(f"ffn_up{suffix}", shape.ff, shape.embd, per_expert)
-    yield from linear(f"ffn_down{suffix}", shape.embd, shape.ff, per_expert)
-
-
-def is_matrix(name, dims):
-    """Of a quantised type; norms, biases, sinks and the choice of experts are float32."""
-    return len(dims) > 1 and not name.endswith(".bias") and "ffn_gate_inp" not in name
-
-
 def usual_tensors(shape, name, output_name):
     """(tensor name, shape with the row length last, type) of each tensor in file order."""
     base = MIXTURES[name][0] if name in MIXTURES else NAMES[name]
@@ -303,7 +230,7 @@ def usual_tensors(shape, name, output_name):
     yield "token_embd.weight", (shape.vocab, shape.embd), output if shape.tied else base
     for layer in range(shape.layers):
         types = layer_types(shape, name, layer)
-        for part, dims in layer_parts(shape):
+        for part, dims in layer_parts(shape, layer):
             kind = types.get(part.removesuffix("_exps"), base) if is_matrix(part, dims) else Type.F32
             yield f"blk.{layer}.{part}" + ("" if part.endswith(".bias") else ".weight"), dims, kind
     yield "output_norm.weight", (shape.embd,), Type.F32
@@ -335,7 +262,7 @@ def tensors(shape, args):
     for name, dims, kind in usual_tensors(shape, args.type, args.output_type):
         match = next((one for one in args.tensor_type if is_matrix(name, dims) and one.pattern.search(name)), None)
         used.add(match)
-        kind = match.kind if match else kind
+        kind = match.kind if match else fitting(kind, dims[-1])
         plan.append((name, dims, kind, bytes_of(name, dims, kind)))
     for one in args.tensor_type:
         if one not in used:
@@ -343,6 +270,11 @@ def tensors(shape, args):
             sys.exit(f"make_model.py: --tensor-type {text} is the first match of no matrix; "
                      "--dry-run without it prints their names")  # fmt: skip
     return plan
+
+
+def fitting(kind, row):
+    """The type that rows of this length have where most have `kind`."""
+    return FOR_SHORT_ROWS.get(kind, kind) if row % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
 def bytes_of(name, dims, kind):
@@ -357,25 +289,7 @@ def add_metadata(writer, shape, args):
     writer.add_name(f"random {args.preset}")
     writer.add_file_type(FILE_TYPES[args.type])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_vocab_size(shape.vocab)
-    writer.add_context_length(shape.ctx)
-    writer.add_embedding_length(shape.embd)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.ff)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.head_dim)
-    if shape.given_head_dim:
-        writer.add_key_length(shape.head_dim)
-        writer.add_value_length(shape.head_dim)
-    if shape.experts:
-        writer.add_expert_count(shape.experts)
-        writer.add_expert_used_count(shape.experts_used)
-        writer.add_expert_feed_forward_length(shape.ff)
-    if shape.window:
-        writer.add_sliding_window(shape.window)
+    add_keys(writer, shape)
     texts, scores, types = pieces(shape.vocab)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(texts)
@@ -463,6 +377,9 @@ def main():
     if shape.head_dim < 2 or shape.head_dim % 2:
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)
+    hollow = sorted({kind.name.lower() for _, _, kind, _ in plan if kind in HOLLOW})
+    if hollow and not args.sparse and not args.dry_run:
+        sys.exit(f"make_model.py: there are no random weights of {', '.join(hollow)}; use --sparse")
     if args.dry_run:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of the table may stop early
         print_plan(plan)

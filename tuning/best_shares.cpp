@@ -81,7 +81,7 @@ class Search {
     BestShares out;
     consider({});
     out.even = best_;
-    if (names_.size() > 1) {
+    if (names_.size() > 1 && !is_best_even() && may_fit(best_)) {
       std::vector<double> shares = raised(shares_by_speed(scenario_, candidate_, options_.objective));
       for (int i = 0; i < kClippings; ++i) {
         const Prediction one = consider(shares);
@@ -98,6 +98,12 @@ class Search {
   }
 
  private:
+  /// Between devices that are alike, each as large a part as the others is the fastest, if that fits.
+  bool is_best_even() const {
+    return best_.fits && !kinds_.empty() &&
+           std::all_of(kinds_.begin(), kinds_.end(), [&](size_t kind) { return kind == kinds_.front(); });
+  }
+
   /// What one unit is, where there are most of them; an even share where there are fewer than sharers.
   double least_share() const {
     const models::Model& model = scenario_.model;
@@ -105,7 +111,8 @@ class Search {
     if (candidate_.mode == models::SplitMode::kTensor) {
       most = 1;
       for (const auto& [group, units] : split_units(model.hparams, model.split_tensors())) {
-        if (group != models::CutGroup::kVocabulary) most = std::max(most, units);
+        const bool is_of_layer = group != models::CutGroup::kVocabulary && group != models::CutGroup::kExperts;
+        if (is_of_layer) most = std::max(most, units);
       }
     }
     return 1 / std::max(static_cast<double>(most), static_cast<double>(names_.size()));
@@ -140,7 +147,7 @@ class Search {
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
     if (options_.progress) options_.progress(static_cast<int>(known_.size()), options_.predictions);
-    const models::ModelPlan plan(scenario_.model, placement, scenario_.session, scenario_.load);
+    const models::ModelPlan plan(scenario_.model, placement, scenario_.session, scenario_.load, 1);
     Prediction prediction = scenario_.predict(candidate, placement, plan);
     if (known_.empty() || is_better(prediction, best_)) best_ = prediction;
     known_.emplace(key, prediction);
@@ -234,11 +241,25 @@ class Search {
 
 }  // namespace
 
+bool may_fit(const Prediction& prediction) {
+  int64_t margin = 0;
+  for (const models::DeviceUse& use : prediction.memory) margin += margin_bytes(use);
+  return prediction.fits || margin >= 0;
+}
+
 std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective) {
+  std::vector<Device*> all;
+  for (const auto& group : candidate.groups) all.insert(all.end(), group.begin(), group.end());
+  const DeviceKinds kinds(all, scenario.machine);
   const auto speeds_in = [&](const Scenario& alone) {
     std::vector<double> speeds;
+    std::map<std::string, double> known;
     const auto add = [&](const std::vector<Device*>& devices) {
-      speeds.push_back(1 / seconds_of(alone.predict({{devices}, models::SplitMode::kTensor, {}}), objective));
+      const auto [found, is_new] = known.try_emplace(kinds.of(devices), 0.0);
+      if (is_new) {
+        found->second = 1 / seconds_of(alone.predict({{devices}, models::SplitMode::kTensor, {}}), objective);
+      }
+      speeds.push_back(found->second);
     };
     for (const auto& group : candidate.groups) {
       if (candidate.mode == models::SplitMode::kLayer) {

@@ -35,6 +35,10 @@ BestShares best_shares(const Scenario& scenario, const Candidate& candidate, con
 /// would fit there or not.
 std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective);
 
+/// Have its devices together as much memory as they need? Where they have not, no other shares fit either, or only by
+/// what rounding to units leaves.
+bool may_fit(const Prediction& prediction);
+
 /// As little as possible changed so that no device has more than its memory holds, as far as `prediction`, made with
 /// its candidate's shares, tells.
 std::vector<double> clipped_by_memory(const Prediction& prediction);

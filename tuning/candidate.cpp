@@ -97,9 +97,16 @@ std::string Candidate::ratio() const {
 }
 
 std::string Candidate::name() const {
-  if (device_count() < 2) return devices();
-  return fmt::format("{} {} {}", devices(), mode == models::SplitMode::kLayer ? "layer" : "tensor",
-                     shares.empty() ? "even" : ratio());
+  const std::string rest = host.empty() ? "" : " " + host.flags();
+  if (device_count() < 2) return devices() + rest;
+  return fmt::format("{} {} {}{}", devices(), mode == models::SplitMode::kLayer ? "layer" : "tensor",
+                     shares.empty() ? "even" : ratio(), rest);
+}
+
+std::string HostPart::flags() const {
+  std::string text = device_layers < 0 ? "" : fmt::format("-ngl {}", device_layers);
+  if (expert_layers > 0) text += fmt::format("{}-ncmoe {}", text.empty() ? "" : " ", expert_layers);
+  return text;
 }
 
 std::string_view name_of(Objective objective) {
@@ -123,6 +130,9 @@ void require_work(const Workload& workload, Objective objective) {
 models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options) {
   options.mode = candidate.mode;
   options.ratio = candidate.ratio();
+  if (candidate.host.empty()) return options;
+  options.device_layers = candidate.host.device_layers;
+  options.expert_layers = candidate.host.expert_layers;
   return options;
 }
 

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "machine/costs.h"
+#include "machine/expert_load.h"
 #include "tuning/estimate_fluid.h"
 
 namespace shoal::tuning {
@@ -16,7 +19,9 @@ namespace {
 /// A rank of the plan, and what does not depend on the segments.
 struct Member {
   const machine::DeviceModel* device = nullptr;
-  std::vector<Work> nodes;  ///< by number; nothing for those that do not run
+  std::vector<Work> nodes;           ///< by number; nothing for those that do not run
+  std::vector<double> pair_seconds;  ///< of each mul_mat_id
+  std::vector<double> excess;  ///< by number, of the first rank: what luck adds to the longest of all (expert_load.h)
 };
 
 /// Ranks whose devices share a domain.
@@ -54,7 +59,9 @@ struct Ground {
       : plan(plan), machine(machine), devices(devices.begin(), devices.end()), options(options) {
     require<InvalidArgument>(devices.size() == plan.ranks.size(), "the plan of {} has {} ranks, got {} devices",
                              plan.graph_name, plan.ranks.size(), devices.size());
+    find_experts();
     for (size_t rank = 0; rank < devices.size(); ++rank) add_member(rank);
+    add_excess();
   }
 
   const meta::Plan& plan;
@@ -65,6 +72,55 @@ struct Ground {
   std::vector<Group> groups;
 
  private:
+  /// Products of experts, in the order that they have on every rank.
+  std::vector<const Tensor*> expert_products(size_t rank) const {
+    std::vector<const Tensor*> found;
+    for (const Tensor* node : plan.ranks[rank].graph->nodes()) {
+      if (node->op == Op::kMulMatId) found.push_back(node);
+    }
+    return found;
+  }
+
+  /// Where each rank has some of the experts: how many there are in all.
+  void find_experts() {
+    for (size_t rank = 0; rank < devices.size(); ++rank) {
+      const std::vector<const Tensor*> products = expert_products(rank);
+      if (rank == 0) experts_.resize(products.size()), divided_.resize(products.size());
+      check(products.size() == experts_.size(), "rank {} has {} products of experts, rank 0 has {}", rank,
+            products.size(), experts_.size());
+      for (size_t i = 0; i < products.size(); ++i) {
+        experts_[i] += products[i]->src[0]->shape[2];
+        divided_[i] = divided_[i] || !std::get<SelectParams>(products[i]->params).ranges.empty();
+      }
+    }
+    for (size_t i = 0; i < experts_.size(); ++i) experts_[i] = divided_[i] ? experts_[i] : 0;
+  }
+
+  /// The device that has most of the experts that a token takes is another one each time.
+  void add_excess() {
+    if (members.size() < 2) return;
+    const Graph& first = *plan.ranks[0].graph;
+    members[0].excess.resize(first.nodes().size());
+    std::vector<std::vector<const Tensor*>> products;
+    for (size_t rank = 0; rank < members.size(); ++rank) products.push_back(expert_products(rank));
+    std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // layers are alike
+    for (size_t i = 0; i < experts_.size(); ++i) {
+      if (experts_[i] == 0) continue;
+      const Tensor& ids = *products[0][i]->src[2];
+      std::vector<int64_t> counts;
+      std::vector<double> seconds;
+      for (size_t rank = 0; rank < members.size(); ++rank) {
+        counts.push_back(products[rank][i]->src[0]->shape[2]);
+        seconds.push_back(members[rank].pair_seconds[i]);
+      }
+      std::vector<int64_t> key = counts;
+      key.insert(key.end(), {ids.shape[0], ids.shape[1]});
+      const auto [found, is_new] = known.try_emplace({std::move(key), seconds}, 0.0);
+      if (is_new) found->second = machine::expected_excess(counts, seconds, ids.shape[0], ids.shape[1]);
+      members[0].excess[static_cast<size_t>(products[0][i]->id)] = found->second;
+    }
+  }
+
   void add_member(size_t rank) {
     const int index = devices[rank];
     require<InvalidArgument>(index >= 0 && static_cast<size_t>(index) < machine.devices.size(),
@@ -76,11 +132,14 @@ struct Ground {
     const Graph& graph = *plan.ranks[rank].graph;
     const machine::ProductTable products(device);
     const bool in_cache = device.cache_bytes > 0 && machine::working_set(graph, options.kv_rows) <= device.cache_bytes;
-    Member member{&device, {}};
+    Member member{&device, {}, {}, {}};
     member.nodes.reserve(graph.nodes().size());
     for (const Tensor* node : graph.nodes()) {
-      const machine::NodeCost cost = node_cost(device, products, *node, options.kv_rows, in_cache);
+      const bool has_experts = node->op == Op::kMulMatId;
+      const int64_t experts = has_experts ? experts_[member.pair_seconds.size()] : 0;
+      const machine::NodeCost cost = node_cost(device, products, *node, options.kv_rows, in_cache, experts);
       member.nodes.push_back({cost.seconds, cost.bytes});
+      if (has_experts) member.pair_seconds.push_back(pair_seconds(device, products, *node, in_cache, experts));
     }
     members.push_back(std::move(member));
 
@@ -89,6 +148,9 @@ struct Ground {
     if (group == groups.end()) group = groups.insert(group, {domain, {}});
     group->ranks.push_back(rank);
   }
+
+  std::vector<int64_t> experts_;  ///< by product; 0: every rank has all of them
+  std::vector<bool> divided_;
 };
 
 /// Goes over the steps of some segments. All ranks meet at every collective: one clock will do.
@@ -150,6 +212,7 @@ class Walk {
         // Nodes that are joined with a collective are part of its call.
         if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
         if (work.seconds > 0) todo.work.push_back(work);
+        if (!member.excess.empty()) excess_ += member.excess[static_cast<size_t>(i)];
       }
       if (todo.work.size() == before) continue;
       if (!joined && member.device->step_seconds > 0) todo.work.push_back({member.device->step_seconds, 0});
@@ -171,6 +234,7 @@ class Walk {
     }
     double longest = 0;
     for (const Todo& todo : todo_) longest = std::max(longest, todo.end());
+    longest += std::exchange(excess_, 0.0);
     for (size_t rank = 0; rank < todo_.size(); ++rank) finish(rank, longest);
     now_ += longest;
   }
@@ -224,6 +288,7 @@ class Walk {
 
   const Ground& ground_;
   double now_ = 0;
+  double excess_ = 0;  ///< that all will wait for one of them, whichever it is
   std::vector<Todo> todo_;
   std::vector<Flow> flows_;
   std::vector<Row> rows_;

@@ -2,6 +2,9 @@
 // the costs of its ops; ranks of one domain that compute at the same time share its bandwidth and cores, and a rank
 // that is done leaves them to the others. A collective begins when the last rank has come to it. Pure functions.
 //
+// Where each rank has some of the experts, it is busy for as many as a token takes of them on the average, and all wait
+// for the one that luck has given most (machine/expert_load.h).
+//
 //   rank 0  |== compute 40 us ==|........|= all_reduce 5 us =|
 //   rank 1  |====== compute 60 us =======|= all_reduce 5 us =|      waiting: rank 0 20 us, rank 1 0
 #pragma once

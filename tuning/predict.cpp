@@ -16,6 +16,8 @@ namespace {
 
 /// Long prompts have many batches that differ little: this many fill levels of the cache are computed.
 constexpr int64_t kPromptSamples = 8;
+/// Graphs of prompts in a plan that predictions make: the others are planned where a prompt has such batches.
+constexpr size_t kPlannedPrompts = 1;
 
 double as_double(int64_t value) {
   return static_cast<double>(value);
@@ -140,7 +142,8 @@ class Predictor {
     if (shape.tokens == 1) return plan_.step;
     const std::vector<models::BatchShape> largest = models::largest_prompt_shapes(plan_.size.batch);
     const auto known = std::find(largest.begin(), largest.end(), shape);
-    if (known != largest.end()) return plan_.prompts[static_cast<size_t>(known - largest.begin())];
+    const auto number = static_cast<size_t>(known - largest.begin());
+    if (number < plan_.prompts.size()) return plan_.prompts[number];
     for (const auto& [made, graph] : more_) {
       if (made == shape) return *graph;
     }
@@ -261,7 +264,7 @@ void require_room(const Workload& workload, int64_t context) {
 
 Prediction Scenario::predict(const Candidate& candidate) const {
   const models::Placement there(model, candidate.groups, placement_of(candidate, *this));
-  return predict(candidate, there, models::plan_to_load(model, there, session, load));
+  return predict(candidate, there, models::plan_to_load(model, there, session, load, kPlannedPrompts));
 }
 
 Prediction Scenario::predict(const Candidate& candidate, const models::Placement& there,

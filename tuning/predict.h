@@ -32,16 +32,26 @@ struct Workload {
 /// The same with no more tokens than fit into a context.
 Workload clipped(Workload workload, int64_t context);
 
+/// What stays on the host beside the devices; as PlacementOptions has it.
+struct HostPart {
+  int64_t device_layers = -1;
+  int64_t expert_layers = 0;
+  bool empty() const { return device_layers < 0 && expert_layers == 0; }
+  std::string flags() const;  ///< "-ngl 40 -ncmoe 60"; "" where it is empty
+  bool operator==(const HostPart&) const = default;
+};
+
 /// One way to use devices.
 struct Candidate {
   models::DeviceGroups groups;  ///< as Placement takes them
   models::SplitMode mode = models::SplitMode::kTensor;
   std::vector<double> shares;  ///< of the devices (kTensor) or groups (kLayer); empty: even
+  HostPart host = {};          ///< empty: as the options of the placement say
 
   size_t device_count() const;
   std::string devices() const;  ///< "CPU0,CPU1", "CPU0+CPU1,CPU2"
   std::string ratio() const;    ///< as parse_ratio reads it, "3,1"; empty: even
-  std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even"
+  std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even", "CUDA0 -ncmoe 8"
 };
 
 /// "3,1" for {0.75, 0.25}: whole numbers where their sum is at most 999, or else decimals.

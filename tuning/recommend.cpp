@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "tuning/device_kinds.h"
+#include "tuning/host_part.h"
 
 namespace shoal::tuning {
 namespace {
@@ -120,9 +121,21 @@ class Comparison {
     return std::move(found_);
   }
 
+  /// All devices, and on the host as little as has to be there.
+  std::vector<Prediction> with_host(const models::DeviceGroups& groups) {
+    const std::vector<Device*> set = all_of(groups);
+    std::vector<Candidate> ways{acting_as_one(set)};
+    if (set.size() > 1 && has_layers_for(set)) ways.push_back(layers_of(set));
+    for (const Candidate& candidate : host_parts(scenario_, ways, {})) consider(candidate);
+    return std::move(found_);
+  }
+
  private:
   void consider_set(const std::vector<Device*>& set, const ShareSearch& search) {
-    if (set.size() == 1) return consider(acting_as_one(set));
+    if (set.size() == 1) {
+      consider(acting_as_one(set));
+      return;
+    }
     try {
       const BestShares shares = best_shares(scenario_, acting_as_one(set), search);
       add(shares.even);
@@ -132,7 +145,8 @@ class Comparison {
     }
     if (!has_layers_for(set)) return;
     Candidate layers = layers_of(set);
-    consider(layers);
+    const Prediction* even = consider(layers);
+    if (even != nullptr && (!may_fit(*even) || (even->fits && are_alike(set)))) return;
     layers.shares = shares_of_layers(layers);
     if (!layers.shares.empty() && has_all(layers.shares)) consider(layers);
   }
@@ -158,11 +172,21 @@ class Comparison {
     }
   }
 
-  void consider(const Candidate& candidate) {
+  /// All of one kind: none has to have more of the layers than another.
+  bool are_alike(const std::vector<Device*>& set) const {
+    const std::vector<size_t> kinds = DeviceKinds(set, scenario_.machine).exchangeable(set);
+    return std::all_of(kinds.begin(), kinds.end(), [&](size_t kind) { return kind == kinds.front(); });
+  }
+
+  /// nullptr: it is not possible.
+  const Prediction* consider(const Candidate& candidate) {
     try {
-      add(scenario_.predict(candidate));
+      considered_ = scenario_.predict(candidate);
+      add(considered_);
+      return &considered_;
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
+      return nullptr;
     }
   }
 
@@ -174,6 +198,7 @@ class Comparison {
   const Scenario& scenario_;
   const RecommendOptions& options_;
   std::vector<Prediction> found_;
+  Prediction considered_;  ///< the latest
   std::set<std::string> known_;
   std::exception_ptr refusal_;
 };
@@ -310,6 +335,14 @@ Recommendation recommend(const Scenario& scenario, const models::DeviceGroups& g
     sort(out.candidates, options.objective);
   }
   if (out.candidates.empty()) return out;
+  const Device* host = host_beside(all_of(groups), scenario.placement);
+  const bool knows_host =
+      host != nullptr && std::any_of(scenario.machine.devices.begin(), scenario.machine.devices.end(),
+                                     [&](const auto& device) { return device.name == host->name(); });
+  if (!out.candidates.front().fits && knows_host) {
+    for (Prediction& one : comparison.with_host(groups)) out.candidates.push_back(std::move(one));
+    sort(out.candidates, options.objective);
+  }
   if (out.candidates.front().fits) {
     out.best = 0;
     out.reason = reason_of(out.candidates, options.objective);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "devices/offload.h"
 
 namespace shoal::sim {
 namespace {
@@ -51,6 +52,14 @@ size_t SimBufferType::alignment() const {
 }
 std::unique_ptr<Buffer> SimBufferType::allocate(size_t size) {
   return std::make_unique<SimBuffer>(*this, device_, size);
+}
+
+bool SimBufferType::is_host() const {
+  return device_.type() == DeviceType::kCpu;
+}
+
+bool SimDevice::offload_op(const Tensor& node) const {
+  return spec_.type == DeviceType::kGpu && is_worth_bringing(node);
 }
 
 DeviceMemory SimDevice::memory() const {

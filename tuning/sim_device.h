@@ -27,7 +27,7 @@ struct SimSpec {
 
 class SimDevice;
 
-/// Of GPUs aligned as CUDA devices do it, else as the CPU's.
+/// Of GPUs aligned as CUDA devices do it, else as the CPU's, and then memory of the host.
 class SimBufferType final : public BufferType {
  public:
   explicit SimBufferType(SimDevice& device) : device_(device) {}
@@ -36,6 +36,7 @@ class SimBufferType final : public BufferType {
   /// Counts the bytes; there are none. Throws OutOfMemory past the device's memory.
   std::unique_ptr<Buffer> allocate(size_t size) override;
   size_t alignment() const override;
+  bool is_host() const override;
 
  private:
   SimDevice& device_;
@@ -55,6 +56,8 @@ class SimDevice final : public Device {
   std::unique_ptr<Backend> init(std::string_view params = {}) override;
   BufferType& buffer_type() override { return type_; }
   bool supports_op(const Tensor&) const override { return true; }
+  /// Of GPUs what CUDA devices say.
+  bool offload_op(const Tensor& node) const override;
 
   const SimSpec& spec() const { return spec_; }
   /// Counts an allocation and returns its address, which must not be used. Throws OutOfMemory.

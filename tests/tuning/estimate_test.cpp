@@ -143,6 +143,33 @@ TEST(Estimate, ACollectiveBeginsWhenTheLastHasCome) {
   EXPECT_EQ(found.collectives[0].seconds, 5);
 }
 
+/// Two of four experts for a token, two on each rank: both on one in 2 of 6 cases, which is 2, 1 and 0 or 4 / 3 on the
+/// busiest.
+TEST(Estimate, ExpertsOnRanksAreAsManyAsLuckHasIt) {
+  const auto estimate_of = [](const std::string& first, const std::string& second, int64_t experts, int64_t tokens) {
+    HandMade made({{1, 1}});
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const std::string& ranges = rank == 0 ? first : second;
+      made.weights[rank] = {};
+      made.plan.ranks[rank].graph = std::make_unique<Graph>("local");
+      parse_graph(fmt::format("input %x f32 [4, 1, {0}]\ninput %ids.i i32 [2, {0}]\nweight %w f32 [4, 10, {1}]\n"
+                              "%n = mul_mat_id(%w, %x, %ids.i){2}\n",
+                              tokens, experts, ranges),
+                  *made.plan.ranks[rank].graph, made.weights[rank]);
+    }
+    return made.on(apart(2));
+  };
+  const Estimate whole = estimate_of(" {ranges=[0:2]}", " {ranges=[2:2]}", 2, 1);
+  EXPECT_NEAR(whole.seconds, 10 * 4.0 / 3, 1e-9);
+  EXPECT_NEAR(whole.ranks[0].compute, 10, 1e-9) << "on the average";
+  EXPECT_NEAR(whole.ranks[1].waiting, 10 / 3.0, 1e-9);
+  const Estimate inside = estimate_of("", "", 4, 1);
+  EXPECT_NEAR(inside.seconds, 20, 1e-9) << "where every rank has some columns of all";
+  const Estimate many = estimate_of(" {ranges=[0:2]}", " {ranges=[2:2]}", 2, 100);
+  EXPECT_LT(many.ranks[0].waiting / many.seconds, 0.1);
+  EXPECT_GT(many.ranks[0].waiting, 0);
+}
+
 TEST(Estimate, RanksOfADomainShareItsBandwidth) {
   // 12 of 16 each until 48 bytes are read, then 48 more with 16.
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 24, 0}}, {0, 0}));

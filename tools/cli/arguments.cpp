@@ -16,7 +16,7 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 13> kShortFlags{{
+constexpr std::array<ShortFlag, 14> kShortFlags{{
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
@@ -25,6 +25,7 @@ constexpr std::array<ShortFlag, 13> kShortFlags{{
     {"-nkvo", "--no-kv-offload"},
     {"-ot", "--override-tensor"},
     {"-cmoe", "--cpu-moe"},
+    {"-ncmoe", "--n-cpu-moe"},
     {"-fit", "--fit"},
     {"-fitc", "--fit-ctx"},
     {"-fitt", "--fit-target"},

@@ -109,31 +109,20 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
              "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
              "layers")
       ->default_str("tensor");
+  const auto read_experts = [this](const std::string& flag, const std::string& text) {
+    naming(flag, [&] { experts = models::parse_expert_split(text); });
+  };
+  add_parsed(app, "--expert-split", "WAY", read_experts,
+             "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
+             "each has some of the experts; auto: as is predicted to be faster")
+      ->default_str("auto");
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
   };
   add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, mpi, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
-  add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
-              "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
-  app.add_flag("--no-kv-offload", cache_on_host, "Keep the KV cache on the host's CPU");
-  const auto read_override = [this](const std::string& flag, const std::string& text) {
-    for (const std::string& part : split_list(text)) {
-      const size_t equals = part.rfind('=');
-      require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
-                               "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
-      overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
-      naming(flag, [&] { models::check_pattern(overrides.back().pattern); });
-    }
-  };
-  add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
-             "Put the weights whose names a regular expression matches on a device; CPU: the host's");
-  add_integer(
-      app, "--offload-batch", offload_batch, 0, kMostTokens,
-      "For batches of N tokens and more, send weights that lie on the host to the devices instead of computing on the "
-      "host; 0: where the devices themselves say so");
-  app.add_flag("--cpu-moe", experts_on_host, "Keep the weights of experts on the host's CPU");
+  host.add_to(app);
 }
 
 int devices_together(models::SplitMode mode, std::span<const int> group_sizes) {
@@ -155,12 +144,7 @@ namespace {
 /// Throws UsageError where something is to stay on the host: several processes have none that all of them see.
 void check_for_processes(const DeviceFlags& flags) {
   if (processes() == nullptr) return;
-  const std::string flag = flags.device_layers >= 0 ? fmt::format("-ngl {}", flags.device_layers)
-                           : flags.cache_on_host    ? "-nkvo"
-                           : flags.experts_on_host  ? "-cmoe"
-                           : flags.overrides.empty()
-                               ? ""
-                               : fmt::format("-ot {}={}", flags.overrides[0].pattern, flags.overrides[0].device);
+  const std::string flag = flags.host.given();
   if (flag.empty()) return;
   throw UsageError(
       fmt::format("{}: over several processes everything lies on their devices, and nothing on a host beside them; "
@@ -172,16 +156,9 @@ void check_for_processes(const DeviceFlags& flags) {
 
 models::PlacementOptions DeviceFlags::placement() const {
   check_for_processes(*this);
-  models::PlacementOptions options{.ratio = ratio,
-                                   .threads = threads,
-                                   .mode = mode,
-                                   .device_layers = device_layers,
-                                   .cache_on_host = cache_on_host,
-                                   .overrides = overrides,
-                                   .offload_batch = offload_batch,
-                                   .comm = comm,
-                                   .processes = processes()};
-  if (experts_on_host) options.overrides.insert(options.overrides.begin(), {"ffn_(gate|up|down)_exps", "CPU"});
+  models::PlacementOptions options{
+      .ratio = ratio, .threads = threads, .mode = mode, .comm = comm, .experts = experts, .processes = processes()};
+  host.put_into(options);
   return options;
 }
 

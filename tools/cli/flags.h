@@ -15,6 +15,7 @@
 #include "models/session/loader.h"
 #include "models/session/sampler.h"
 #include "models/session/session.h"
+#include "tools/cli/host_flags.h"
 #include "tools/cli/split_profile.h"
 #include "tuning/fit.h"
 #include "tuning/predict.h"
@@ -39,7 +40,7 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
-/// -dev -ts -t --plugin, and where the parts of a model go: -sm -ngl -nkvo -ot -cmoe
+/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split, and those of HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
@@ -65,12 +66,9 @@ struct DeviceFlags {
   std::string comm;  ///< of --comm; "": not given
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
+  models::ExpertSplit experts = models::ExpertSplit::kAuto;
   std::optional<SplitProfile> profile;  ///< that check() has read
-  int64_t device_layers = -1;
-  int64_t offload_batch = 0;
-  bool cache_on_host = false;
-  bool experts_on_host = false;
-  std::vector<models::TensorOverride> overrides;
+  HostFlags host;
 };
 
 /// Most devices that exchange data by collectives: with layers those of a group, else all.

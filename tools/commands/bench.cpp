@@ -84,7 +84,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
   columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
   columns.cache_types = flags.options.dtype_k != usual.dtype_k || flags.options.dtype_v != usual.dtype_v;
   columns.split_mode = flags.devices.mode != models::SplitMode::kTensor;
-  columns.layers = flags.devices.device_layers >= 0;
+  columns.layers = flags.devices.host.device_layers >= 0;
   columns.devices_width = widest(setups, [](const BenchSetup& setup) { return setup.devices.text(); });
   columns.ratio_width = width_of_shares(setups);
   columns.test_width = width_of_tests(tests);

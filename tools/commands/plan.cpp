@@ -305,10 +305,12 @@ Request request_of(const PlanFlags& flags) {
     const auto devices = flags.machine.empty() ? flat(request.devices) : std::vector<Device*>();
     warn_of_profile(*flags.devices.profile, *request.model, devices);
   }
+  request.placement.host = host_on(flags.machine, request.devices);
   request.session.candidates = flags.sampling.candidates();
   request.load = flags.load.load(request.session.op_offload);
   request.fit = flags.fit.asked(flags.context.context);
   request.goal = goal_of(flags, request);
+  if (flags.objective() == tuning::Objective::kPrompt) request.placement.expert_tokens = request.session.batch;
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
   request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
   if (flags.recommend) {
@@ -333,13 +335,14 @@ int plan_model(PlanFlags& flags) {
     json["model_type"] = describe_model(*planned.model);
     json["descriptions"] = descriptions(planned.devices);
     json["units"] = units_json(*planned.model);
+    add_experts(json, *planned.model, *planned.placement);
     json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
   }
-  std::string text = plan_text(plan, flags);
+  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
   if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective());

@@ -27,10 +27,13 @@
 #include "tools/startup/machine_choice.h"
 #include "tuning/best_shares.h"
 #include "tuning/fit.h"
+#include "tuning/host_part.h"
 #include "tuning/predict.h"
 
 namespace shoal::tools {
 namespace {
+
+using tuning::Candidate;
 
 struct SimulateFlags {
   std::string machine;
@@ -41,6 +44,7 @@ struct SimulateFlags {
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
   ContextFlags context;
+  HostFlags host;
   BenchFormat format = BenchFormat::kMarkdown;
   std::string trace;
 };
@@ -55,7 +59,7 @@ std::vector<int64_t> usual_counts(int64_t devices) {
 
 /// The lists of devices that the counts mean, where no lists were given.
 void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
-  const auto most = static_cast<int64_t>(machine.devices().size());
+  const auto most = static_cast<int64_t>(machine.devices_to_use());
   if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
     throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
   }
@@ -240,7 +244,10 @@ class Simulation {
                              "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
                              "larger one (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
-    return {model, machine_.model(), {}, session, load, workload, [] {
+    models::PlacementOptions placement;
+    flags_.host.put_into(placement);
+    placement.host = machine_.host_beside(machine_.groups(setup.devices));
+    return {model, machine_.model(), placement, session, load, workload, [] {
               if (interrupted()) throw Interrupted();
             }};
   }
@@ -343,8 +350,28 @@ class Simulation {
       remedies.context.reset();
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
-    remarks_ += fmt::format("{} on {} does not fit: {}{}{}\n", test.name(), machine_.short_text(setup.devices),
-                            remedies_text(remedies), fewer, shares_remedy(setup, prediction));
+    remarks_ += fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), machine_.short_text(setup.devices),
+                            remedies_text(remedies), fewer, shares_remedy(setup, prediction),
+                            host_remedy(asked, prediction, objective_of(test)));
+  }
+
+  /// Flags that leave on the host what has no room, of the fastest way to do so.
+  static std::string host_remedy(const tuning::Scenario& scenario, const tuning::Prediction& prediction,
+                                 tuning::Objective objective) {
+    const Candidate& way = prediction.candidate;
+    if (scenario.placement.host == nullptr || scenario.placement.uses_host()) return "";
+    std::optional<tuning::Prediction> best;
+    for (const Candidate& candidate : tuning::host_parts(scenario, std::span(&way, 1), {})) {
+      tuning::Prediction one = scenario.predict(candidate);
+      const bool is_better = !best || seconds_of(one, objective) < seconds_of(*best, objective);
+      if (one.fits && is_better) best = std::move(one);
+    }
+    if (!best) return "";
+    const Candidate& found = best->candidate;
+    const bool changes_shares = found.ratio() != way.ratio();
+    const tuning::PhasePrediction& phase = best->generation ? *best->generation : *best->prompt;
+    return fmt::format("; a part of it on the host would fit: {}{}, {:.2f} tokens/s", found.host.flags(),
+                       changes_shares ? " -ts " + found.ratio() : "", phase.rate);
   }
 
   /// Where all devices together have the memory, others may take what one of them has no room for.
@@ -432,6 +459,7 @@ CommandBody define_simulate(CLI::App& app) {
       "layers")
       ->default_str("tensor");
   flags->context.add_to(app);
+  flags->host.add_to(app, false);
   add_trace(app, flags->trace,
             "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the prompt "
             "and three tokens");

@@ -42,9 +42,14 @@ bool SimulatedMachine::has(const std::string& name) const {
                      [&](const machine::DeviceModel& device) { return device.name == name; });
 }
 
+size_t SimulatedMachine::devices_to_use() const {
+  return tools::devices_to_use(model_).size();
+}
+
 std::string SimulatedMachine::first(int64_t count) const {
   std::vector<std::string> names;
-  for (int64_t i = 0; i < count; ++i) names.push_back(model_.devices[static_cast<size_t>(i)].name);
+  const auto used = tools::devices_to_use(model_);
+  for (int64_t i = 0; i < count; ++i) names.push_back(used[static_cast<size_t>(i)]->name);
   return fmt::format("{}", fmt::join(names, ","));
 }
 
@@ -58,10 +63,21 @@ models::DeviceGroups SimulatedMachine::groups(const DeviceList& list) const {
   return groups;
 }
 
+Device* SimulatedMachine::host_beside(const models::DeviceGroups& groups) const {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto uses = [&](const auto& group) {
+      return std::find(group.begin(), group.end(), devices_[i]) != group.end();
+    };
+    const bool is_cpu = model_.devices[i].type == DeviceType::kCpu;
+    if (is_cpu && std::none_of(groups.begin(), groups.end(), uses)) return devices_[i];
+  }
+  return nullptr;
+}
+
 std::string SimulatedMachine::of_host(int64_t host) const {
   std::vector<std::string> names;
-  for (const machine::DeviceModel& device : model_.devices) {
-    if (device.host == host) names.push_back(device.name);
+  for (const machine::DeviceModel* device : tools::devices_to_use(model_)) {
+    if (device->host == host) names.push_back(device->name);
   }
   return fmt::format("{}", fmt::join(names, "+"));
 }

@@ -22,9 +22,13 @@ class SimulatedMachine {
   const machine::MachineModel& model() const { return model_; }
   std::span<Device* const> devices() const { return devices_; }
   bool has(const std::string& name) const;
-  /// "H200.0,H200.1": the first of them.
+  /// How many of them there are without a host beside GPUs (tools::devices_to_use).
+  size_t devices_to_use() const;
+  /// "H200.0,H200.1": the first of these.
   std::string first(int64_t count) const;
   models::DeviceGroups groups(const DeviceList& list) const;
+  /// A CPU of the machine that is none of the devices; nullptr: it has none.
+  Device* host_beside(const models::DeviceGroups& groups) const;
   /// "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1": all devices of each of these hosts as a group; other lists as they
   /// are. Throws UsageError where there is no such host.
   std::string spell_out_hosts(const std::string& list) const;

@@ -171,10 +171,19 @@ std::string prediction_text(const tuning::Prediction& p, const std::string& orig
   return text;
 }
 
+namespace {
+
+constexpr ptrdiff_t kHostColumn = 4;  ///< of a recommendation, behind the shares
+
+}  // namespace
+
 std::string recommendation_text(const tuning::Recommendation& recommendation, tuning::Objective objective) {
   std::vector<std::vector<std::string>> rows{
       {"", "devices", "mode", "shares", "generation t/s", "prompt t/s", "imbalance", "least free"}};
   const models::SplitMode layer = models::SplitMode::kLayer;
+  const bool uses_host = std::any_of(recommendation.candidates.begin(), recommendation.candidates.end(),
+                                     [](const auto& one) { return !one.candidate.host.empty(); });
+  if (uses_host) rows[0].insert(rows[0].begin() + kHostColumn, "host");
   for (size_t i = 0; i < recommendation.candidates.size(); ++i) {
     const tuning::Prediction& one = recommendation.candidates[i];
     const std::optional<tuning::PhasePrediction>& phase =
@@ -187,6 +196,7 @@ std::string recommendation_text(const tuning::Recommendation& recommendation, tu
                     several ? (one.candidate.shares.empty() ? "even" : short_shares(one.candidate.ratio())) : "",
                     rate_text(one.generation), rate_text(one.prompt),
                     phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
+    if (uses_host) rows.back().insert(rows.back().begin() + kHostColumn, one.candidate.host.flags());
   }
   std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
   return text + format_table(rows) + reason_of(recommendation) + "\n";
@@ -220,6 +230,7 @@ Json prediction_json(const tuning::Prediction& p) {
             {"device_list", p.candidate.devices()},
             {"split_mode", p.candidate.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
             {"tensor_split", shares_json(p.candidate)},
+            {"host", p.candidate.host.flags()},
             {"split_key", p.split_key},
             {"context", p.context},
             {"fits", p.fits},
@@ -238,9 +249,69 @@ void add_recommendation(Json& json, const tuning::Recommendation& recommendation
   if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
 }
 
+namespace {
+
+/// -1: there is none.
+int first_layer_with_experts(const models::Hparams& h) {
+  for (int layer = 0; layer < h.layers; ++layer) {
+    if (h.layer(layer).experts > 0) return layer;
+  }
+  return -1;
+}
+
+/// The first meta device; nullptr: none divides experts.
+const models::SplitPolicy* policy_with_experts(const models::Model& model, const models::Placement& placement) {
+  if (first_layer_with_experts(model.hparams) < 0) return nullptr;
+  for (size_t d = 0; d < placement.devices().size(); ++d) {
+    const models::SplitPolicy* policy = placement.policy_of(static_cast<int>(d));
+    if (policy != nullptr && policy->devices() > 1) return policy;
+  }
+  return nullptr;
+}
+
+/// "16", "10 to 11": the parts that devices have.
+std::string parts_of(const meta::Partition& partition) {
+  int64_t least = partition.length(), most = 0;
+  for (int rank = 0; rank < partition.devices(); ++rank) {
+    least = std::min(least, partition.local_length(rank));
+    most = std::max(most, partition.local_length(rank));
+  }
+  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+}
+
+}  // namespace
+
+std::string experts_text(const models::Model& model, const models::Placement& placement) {
+  const models::SplitPolicy* policy = policy_with_experts(model, placement);
+  if (policy == nullptr) return {};
+  const models::ExpertChoice& choice = policy->experts();
+  const bool whole = choice.split == models::ExpertSplit::kWhole;
+  const int layer = first_layer_with_experts(model.hparams);
+  const auto group = whole ? models::CutGroup::kExperts : models::CutGroup::kFeedForward;
+  const meta::Partition& partition = policy->partition(layer, group);
+  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(choice.split),
+                                 parts_of(partition), partition.length(), whole ? "experts" : "columns");
+  if (!choice.chosen) return text + "\n";
+  const std::string batch = choice.tokens == 1 ? "a token" : fmt::format("{} tokens", choice.tokens);
+  return text + fmt::format("; their products take {} for {}, {} if they were {}\n",
+                            time_text(whole ? choice.whole : choice.inside), batch,
+                            time_text(whole ? choice.inside : choice.whole), whole ? "divided inside" : "whole");
+}
+
+void add_experts(Json& json, const models::Model& model, const models::Placement& placement) {
+  const models::SplitPolicy* policy = policy_with_experts(model, placement);
+  if (policy == nullptr) return;
+  const models::ExpertChoice& choice = policy->experts();
+  Json& experts = json["experts"] = {{"split", name_of(choice.split)}};
+  if (!choice.chosen) return;
+  experts["tokens"] = choice.tokens;
+  experts["inside_seconds"] = choice.inside;
+  experts["whole_seconds"] = choice.whole;
+}
+
 /// By CutGroup.
-constexpr std::array kGroupNames{"none",         "query_heads",   "kv_heads",  "state_heads",
-                                 "feed_forward", "shared_expert", "vocabulary"};
+constexpr std::array kGroupNames{"none",         "query_heads", "kv_heads",      "state_heads",
+                                 "feed_forward", "experts",     "shared_expert", "vocabulary"};
 
 Json units_json(const models::Model& model) {
   Json json = Json::object();

@@ -16,14 +16,18 @@ std::string recommendation_text(const tuning::Recommendation& recommendation, tu
 
 /// [3, 1]: one number for each device, or group with layers.
 nlohmann::json shares_json(const tuning::Candidate& candidate);
-/// {"name", "devices", "split_mode", "tensor_split", "split_key", "context", "fits", "prompt", "generation", "memory"};
-/// of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds", "copy_seconds",
-/// "host_seconds", "collectives", "devices"}.
+/// {"name", "devices", "split_mode", "tensor_split", "host", "split_key", "context", "fits", "prompt", "generation",
+/// "memory"}; of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds",
+/// "copy_seconds", "host_seconds", "collectives", "devices"}.
 nlohmann::json prediction_json(const tuning::Prediction& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
 nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
 /// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
 void add_recommendation(nlohmann::json& json, const tuning::Recommendation& recommendation);
+/// A line: how meta devices divide routed experts, and why. "" where there are none.
+std::string experts_text(const models::Model& model, const models::Placement& placement);
+/// Adds the same as "experts": {"split", and where that was chosen "tokens", "inside_seconds", "whole_seconds"}.
+void add_experts(nlohmann::json& json, const models::Model& model, const models::Placement& placement);
 /// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
 nlohmann::json units_json(const models::Model& model);
 

@@ -12,6 +12,8 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/remedies_text.h"
+#include "tools/startup/host_choice.h"
+#include "tuning/host_part.h"
 
 namespace shoal::tools {
 namespace {
@@ -121,7 +123,9 @@ void choose_machine(Request& request, bool required) {
                             ? request.devices.size() > 1 || request.devices.front().size() > 1
                             : std::any_of(request.devices.begin(), request.devices.end(), acts_as_one);
   if (request.machine || (!required && !has_mesh)) return;
-  const MachineQuestion question(*request.model, request.devices, request.placement, request.goal.machine);
+  const MachineQuestion question(*request.model, request.devices,
+                                 needs_host(request) ? tuning::with_all_on_host(request.placement) : request.placement,
+                                 request.goal.machine);
   request.machine = required ? require_machine(question) : find_machine(question);
   if (request.machine) request.placement.machine = request.machine->model;
 }

@@ -12,6 +12,7 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
+#include "tools/startup/host_choice.h"
 #include "tools/startup/memory_check.h"
 
 namespace shoal::tools {
@@ -27,13 +28,11 @@ void place(Deployment& deployment, const Request& request) {
 }
 
 /// What process 0 has chosen, for the others.
-nlohmann::json choices_of(const Request& request, const models::ModelPlan& plan) {
+nlohmann::json choices_of(const Request& request, const models::Placement& placement, const models::ModelPlan& plan) {
   const models::SessionOptions& session = request.session;
-  nlohmann::json choices{{"ratio", request.placement.ratio},
-                         {"context", session.context},
-                         {"batch", session.batch},
-                         {"candidates", session.candidates},
-                         {"repack", plan.load.repack}};
+  nlohmann::json choices{{"ratio", request.placement.ratio}, {"experts", models::name_of(placement.experts().split)},
+                         {"context", session.context},       {"batch", session.batch},
+                         {"candidates", session.candidates}, {"repack", plan.load.repack}};
   if (request.machine) {
     choices["machine"] = machine::to_json(*request.machine->model);
     choices["origin"] = request.machine->origin;
@@ -43,6 +42,7 @@ nlohmann::json choices_of(const Request& request, const models::ModelPlan& plan)
 
 void take_choices(const nlohmann::json& choices, Request& request) {
   request.placement.ratio = choices["ratio"];
+  request.placement.experts = models::parse_expert_split(choices["experts"].get<std::string>());
   models::SessionOptions& session = request.session;
   session.context = choices["context"];
   session.batch = choices["batch"];
@@ -127,6 +127,7 @@ Deployment resolve(Request request) {
   const bool has_room = choose_shares(request);
   choose_machine(request);
   place(deployment, request);
+  if (choose_host_part(request)) place(deployment, request);
   std::optional<models::ModelPlan> planned;
   if (request.fit) planned = fit_context(request, *deployment.placement);
   if (!has_room && request.fit && choose_again(request)) {
@@ -138,7 +139,8 @@ Deployment resolve(Request request) {
   if (repacks_less && models::fits(planned->memory)) {
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
-  if (group != nullptr) group->broadcast(choices_of(request, *planned).dump(), "choices of process 0");
+  if (group != nullptr)
+    group->broadcast(choices_of(request, *deployment.placement, *planned).dump(), "choices of process 0");
   return finish(std::move(request), std::move(deployment), std::move(*planned));
 }
 

@@ -29,7 +29,8 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   const std::vector<DType> known = machine::probe_dtypes();
   // Single rows of the embedding are read, unless it is the output head too.
   for (const models::TensorSpec& spec : model.specs) {
-    if (spec.role == models::TensorRole::kEmbedding && !model.is_tied()) continue;
+    using models::TensorRole;
+    if (spec.role == TensorRole::kLookup || (spec.role == TensorRole::kEmbedding && !model.is_tied())) continue;
     const DType dtype = model.weights.find(spec.name)->dtype;
     const bool is_product = !spec.elementwise && std::find(known.begin(), known.end(), dtype) != known.end();
     if (is_product && std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
@@ -87,8 +88,9 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
         std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
     if (is_known) continue;
     return fmt::format(
-        "machine {} has no device '{}', where -ngl, -nkvo, -ot or --cpu-moe leave a part of the model; describe one of "
-        "that name in a JSON file for --machine (docs/simulation.md), or leave out these options",
+        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; name a host "
+        "of the catalogue behind the GPUs, such as RTX4090x4+EPYC9654, describe one in a JSON file for --machine "
+        "(docs/simulation.md), or leave out these options",
         machine.origin, device->name());
   }
   return {};
@@ -186,9 +188,34 @@ Device& simulated_device(const machine::DeviceModel& described) {
 void take_devices_of(const std::string& machine, DeviceFlags& flags) {
   if (machine.empty() || !(flags.list.empty() || names_all(flags.list))) return;
   flags.names.clear();
-  for (const machine::DeviceModel& device : named_machine(machine)->devices) flags.names.push_back(device.name);
+  for (const machine::DeviceModel* device : devices_to_use(*named_machine(machine))) {
+    flags.names.push_back(device->name);
+  }
   flags.group_sizes.assign(flags.names.size(), 1);
   if (!flags.list.empty()) flags.list = fmt::format("{}", fmt::join(flags.names, ","));
+}
+
+std::vector<const machine::DeviceModel*> devices_to_use(const machine::MachineModel& machine) {
+  std::vector<const machine::DeviceModel*> all, others;
+  for (const machine::DeviceModel& device : machine.devices) {
+    all.push_back(&device);
+    if (device.type != DeviceType::kCpu) others.push_back(&device);
+  }
+  return others.empty() ? all : others;
+}
+
+Device* host_on(const std::string& name, const models::DeviceGroups& groups) {
+  if (name.empty()) return nullptr;
+  const machine::MachineModel& machine = *named_machine(name);
+  for (const machine::DeviceModel& device : machine.devices) {
+    const auto is_used = [&](const std::vector<Device*>& group) {
+      return std::any_of(group.begin(), group.end(), [&](const Device* one) { return one->name() == device.name; });
+    };
+    if (device.type != DeviceType::kCpu || std::any_of(groups.begin(), groups.end(), is_used)) continue;
+    Device* const here = find_known_devices({device.name}).front();
+    return here != nullptr && here->name() == device.name ? here : &simulated_device(device);
+  }
+  return nullptr;
 }
 
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags) {

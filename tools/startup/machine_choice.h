@@ -57,6 +57,11 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
 /// no devices are named, all of that machine's are taken.
 void take_devices_of(const std::string& machine, DeviceFlags& flags);
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags);
+/// Of a machine with GPUs these, and its CPUs are hosts; else all devices.
+std::vector<const machine::DeviceModel*> devices_to_use(const machine::MachineModel& machine);
+/// The named machine's first CPU that is none of the devices, for PlacementOptions::host; nullptr: it has none, or
+/// there is no name.
+Device* host_on(const std::string& machine, const models::DeviceGroups& groups);
 /// A device that stands for the one described; what it says of itself is its identity, or its name where it has none.
 Device& simulated_device(const machine::DeviceModel& described);
 /// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2".

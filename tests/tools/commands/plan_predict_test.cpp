@@ -97,6 +97,48 @@ TEST_F(PlanPredict, GivesUnitsAndKeysOfSplits) {
   EXPECT_EQ(plan_json({"-dev", "CPU0"})["units"], (json{{"query_heads", 4}, {"feed_forward", 24}, {"vocabulary", 32}}));
 }
 
+/// Narrow experts: 8 of 32, of 3 units of columns.
+class PlanExperts : public PlanPredict {
+ protected:
+  void SetUp() override {
+    PlanPredict::SetUp();
+    HollowModel hollow(2, 256, 768, 8, 4, 256);
+    hollow.h.experts = 32, hollow.h.experts_used = 8;
+    hollow.dtype = models::all_of(DType::kQ4_K);
+    hollow.write(file_.path);
+  }
+  Finished plan(std::vector<std::string> args, const std::string& output) {
+    args.insert(args.begin(), {"plan", "-m", file_.path, "-c", "64", "--machine", fast_.path, "--output", output});
+    return run(args);
+  }
+  const TemporaryFile file_{"plan_experts.gguf"};
+};
+
+TEST_F(PlanExperts, SaysHowTheyAreDividedAndWhy) {
+  const auto experts = [&](std::vector<std::string> args) { return json::parse(plan(args, "json").out)["experts"]; };
+  EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "inside"}), (json{{"split", "inside"}}));
+  EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "whole"}), (json{{"split", "whole"}}));
+  EXPECT_TRUE(experts({"-dev", "CPU0", "--expert-split", "whole"}).is_null());
+  const json chosen = experts({"-dev", "CPU0,CPU1"});
+  EXPECT_EQ(chosen["tokens"], 1);
+  const double inside = chosen["inside_seconds"], whole = chosen["whole_seconds"];
+  EXPECT_EQ(chosen["split"], whole < inside ? "whole" : "inside");
+  EXPECT_GT(inside, 0);
+  EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "-n", "0", "-ub", "48"})["tokens"], 48);
+  EXPECT_THAT(plan({"-dev", "CPU0,CPU1", "--expert-split", "whole"}, "text").out,
+              AllOf(HasSubstr("routed experts whole: 16 of 32 experts on each device\n"),
+                    HasSubstr("blk.0.ffn_down_exps.weight   q4_K  [768, 256, 32]       split 2 [16:{0} 16:{1}]")));
+  EXPECT_THAT(plan({"-dev", "CPU0,CPU1", "-ts", "1,3"}, "text").out,
+              AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token, ")));
+}
+
+TEST_F(PlanExperts, RefusesAnotherWord) {
+  const Finished wrong = plan({"--expert-split", "groups"}, "text");
+  EXPECT_NE(wrong.code, 0);
+  EXPECT_THAT(wrong.err,
+              HasSubstr("--expert-split: experts cannot be split 'groups'; there are auto, inside and whole"));
+}
+
 TEST_F(PlanPredict, RecommendsBothDevicesOrOne) {
   const json both = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "--recommend"});
   EXPECT_EQ(both["recommended"]["device_list"], "CPU0,CPU1");

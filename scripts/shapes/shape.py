@@ -1,0 +1,88 @@
+"""Sizes of models, and presets of well-known ones."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent:
+    """Attention over a latent row for each token: sizes of the rows, and of a head's parts."""
+
+    query_rank: int
+    rank: int
+    plain: int  # elements of a head's key that are not turned
+    turned: int
+    value: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrent:
+    """Layers that keep a state: all but every `interval`th."""
+
+    interval: int
+    key_heads: int
+    value_heads: int
+    head_dim: int
+    taps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    embd: int
+    layers: int
+    ff: int  # of one expert where there are experts
+    heads: int
+    kv_heads: int
+    vocab: int
+    ctx: int
+    rope_base: float
+    tied: bool
+    given_head_dim: int = 0  # 0: embd / heads
+    architecture: str = "llama"
+    experts: int = 0
+    experts_used: int = 0
+    window: int = 0  # of attention, where the architecture has one
+    shared_ff: int = 0  # of the expert that all tokens use
+    dense_layers: int = 0  # the first ones, which have no experts
+    dense_ff: int = 0  # of those
+    rope_dims: int = 0  # 0: the whole head
+    latent: Latent | None = None
+    recurrent: Recurrent | None = None
+    keys: tuple[tuple[str, object], ...] = ()  # more of the file, without the architecture
+
+    @property
+    def head_dim(self):
+        return self.given_head_dim or self.embd // self.heads
+
+
+DEEPSEEK_KEYS = (
+    ("expert_gating_func", 2),
+    ("expert_group_count", 8),
+    ("expert_group_used_count", 4),
+    ("expert_weights_norm", True),
+    ("expert_weights_scale", 2.5),
+    ("rope.scaling.type", "yarn"),
+    ("rope.scaling.factor", 40.0),
+    ("rope.scaling.original_context_length", 4096),
+    ("rope.scaling.yarn_log_multiplier", 0.1),
+)
+
+PRESETS = {
+    "tiny": Shape(256, 6, 768, 8, 4, 1024, 512, 10000.0, False),
+    "1b": Shape(2048, 16, 8192, 32, 8, 32000, 8192, 500000.0, True),
+    "8b": Shape(4096, 32, 14336, 32, 8, 128256, 8192, 500000.0, False),
+    "70b": Shape(8192, 80, 28672, 64, 8, 128256, 8192, 500000.0, False),
+    "llama-3.2-1b": Shape(2048, 16, 8192, 32, 8, 128256, 131072, 500000.0, True),
+    "qwen3-0.6b": Shape(1024, 28, 3072, 16, 8, 151936, 40960, 1000000.0, True, 128, "qwen3"),
+    "qwen3-30b-a3b": Shape(2048, 48, 768, 32, 4, 151936, 40960, 1000000.0, False, 128, "qwen3moe", 128, 8),
+    "qwen3-235b-a22b": Shape(4096, 94, 1536, 64, 4, 151936, 40960, 1000000.0, False, 128, "qwen3moe", 128, 8),
+    "gpt-oss-20b": Shape(2880, 24, 2880, 64, 8, 201088, 131072, 150000.0, False, 64, "gpt-oss", 32, 4, 128),
+    "gpt-oss-120b": Shape(2880, 36, 2880, 64, 8, 201088, 131072, 150000.0, False, 64, "gpt-oss", 128, 4, 128),
+    "deepseek-v3": Shape(
+        7168, 61, 2048, 128, 1, 129280, 163840, 10000.0, False, 576, "deepseek2", 256, 8, shared_ff=2048, dense_layers=3,
+        dense_ff=18432, rope_dims=64, latent=Latent(1536, 512, 128, 64, 128), keys=DEEPSEEK_KEYS,
+    ),
+    "qwen3.5-397b-a17b": Shape(
+        4096, 60, 1024, 32, 2, 248320, 262144, 10000000.0, False, 256, "qwen35moe", 512, 10, shared_ff=1024, rope_dims=64,
+        recurrent=Recurrent(4, 16, 64, 128, 4), keys=(("rope.dimension_sections", [11, 11, 10, 0]),),
+    ),
+}  # fmt: skip
