@@ -93,9 +93,9 @@ const char* const kNodes[] = {
     "%y = rms_norm(%x) {eps=1e-06}",
     "%y = layer_norm(%x) {eps=0.33333334}",
     "%y = soft_max(%x, %x, _) {scale=0.088388346}",
-    ("%y = rope(%e, %p, %f) {dims=4, offset=2, mode=halves, base=500000, freq_scale=0.25, ext_factor=1, "
-     "attn_factor=1.1, "
+    ("%y = rope(%e, %p, %f) {dims=4, mode=halves, base=500000, freq_scale=0.25, ext_factor=1, attn_factor=1.1, "
      "beta_fast=33, beta_slow=2, original_context=8192, truncate=false}"),
+    "%y = rope(%e, %p, _) {dims=2, offset=1}",
     "%y = sum_rows(%x)",
     "%y = argmax(%x)",
     "%y = top_k(%x) {k=2}",
