@@ -47,6 +47,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+
 /// The kernels of avx512 and, where the processor has what it takes, packed rows of more types.
 const Kernels& avx512_kernels() {
   static const Kernels kernels = [] {

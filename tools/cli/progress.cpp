@@ -40,6 +40,11 @@ std::string bar_text(const std::string& label, double part, const std::string& r
 
 }  // namespace
 
+std::string rate_text(size_t bytes, std::chrono::duration<double> seconds) {
+  if (bytes == 0 || seconds.count() <= 0) return "";
+  return fmt::format(", {:.2f} GB/s", static_cast<double>(bytes) * 1e-9 / seconds.count());
+}
+
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), visible_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
@@ -66,7 +71,8 @@ std::string ProgressBar::line(const std::string& label, size_t done, size_t tota
 }
 
 void ProgressBar::update(size_t done, size_t total) {
-  update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin_;
+  update(done, total, fmt::format("{} of {}{}", format_bytes(done), format_bytes(total), rate_text(done, seconds)));
 }
 
 void ProgressBar::update(size_t done, size_t total, const std::string& detail) {

@@ -18,6 +18,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/commands/generation.h"
@@ -97,6 +98,8 @@ struct Outcome {
   Generation generation;
   std::optional<AnswerPrinter> answer;  ///< of a chat
   double load_ms = 0.0;
+  size_t bytes = 0;                             ///< of weights
+  std::chrono::duration<double> bytes_time{};  ///< that these took
   std::string error;  ///< what ended it, where something did
 
   double prompt_rate() const { return rate(generation.prompt_evaluated, generation.prompt_ms); }
@@ -106,6 +109,8 @@ struct Outcome {
 nlohmann::json timings(const Outcome& outcome) {
   const Generation& g = outcome.generation;
   return {{"load_ms", outcome.load_ms},
+          {"load_bytes", outcome.bytes},
+          {"load_bytes_ms", std::chrono::duration<double, std::milli>(outcome.bytes_time).count()},
           {"prompt_evaluated", g.prompt_evaluated},
           {"prompt_ms", g.prompt_ms},
           {"prompt_tokens_per_second", outcome.prompt_rate()},
@@ -163,7 +168,8 @@ std::string why_stopped(const std::string& stop, int64_t context) {
 
 void print_summary(const Outcome& outcome, int64_t context) {
   const Generation& g = outcome.generation;
-  write_err(fmt::format("\nload {:.0f} ms; prompt {}; generated {}{}\n", outcome.load_ms,
+  write_err(fmt::format("\nload {:.0f} ms{}; prompt {}; generated {}{}\n", outcome.load_ms,
+                        rate_text(outcome.bytes, outcome.bytes_time),
                         count_text(g.prompt_evaluated, g.prompt_evaluated, outcome.prompt_rate()),
                         count_text(static_cast<int64_t>(g.tokens.size()), g.evaluated, outcome.generation_rate()),
                         why_stopped(g.stop, context)));
@@ -246,6 +252,8 @@ int run(RunFlags& flags, Tracer* tracer) {
   if (request.fit) request.fit->prompt = static_cast<int64_t>(outcome.prompt.size());
   Deployment deployment = resolve(std::move(request));
   load(deployment);
+  outcome.bytes = deployment.model->file.tensor_bytes();
+  outcome.bytes_time = deployment.load_time;
   start_session(deployment);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

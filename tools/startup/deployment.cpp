@@ -156,7 +156,9 @@ void load(Deployment& deployment) {
   const TraceRowUse row = tracer != nullptr ? tracer->row("host") : nullptr;
   const TraceScope scope(row.get(), TraceKind::kHost, {"load weights"});
   deployment.plan->announce(*deployment.model, *deployment.placement);
+  const auto start = std::chrono::steady_clock::now();
   models::load_weights(*deployment.model, *deployment.placement, progress, deployment.plan->load);
+  deployment.load_time = std::chrono::steady_clock::now() - start;
 }
 
 void start_session(Deployment& deployment) {
