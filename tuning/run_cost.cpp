@@ -33,13 +33,45 @@ bool are_apart(const machine::MachineModel& machine, const models::Placement& pl
 
 }  // namespace
 
+namespace {
+
+/// Of a weight that is brought from the host: every member of a mesh gets its own part over its own bus, all at a time,
+/// as fast as the host's memory gives them.
+double bringing_seconds(const machine::MachineModel& machine, const models::Placement& placement, int backend,
+                        const sched::Copy& copy, double bytes) {
+  const models::SplitPolicy* policy = placement.policy_of(backend);
+  double largest = 1, all = 1;
+  if (policy != nullptr && policy->devices() > 1) {
+    const meta::Layout layout = meta::to_layout((*policy)(*copy.tensor), *copy.tensor, policy->devices());
+    const auto ranks = static_cast<double>(policy->devices());
+    if (layout.is_split()) {
+      const auto elements = static_cast<double>(copy.tensor->elements());
+      largest = 0;
+      for (int rank = 0; rank < policy->devices(); ++rank) {
+        const Shape part = layout.local_shape(copy.tensor->shape, rank);
+        largest = std::max(largest, static_cast<double>(part[0] * part[1] * part[2] * part[3]) / elements);
+      }
+    } else {
+      all = ranks;
+    }
+  }
+  const Device& home = *placement.members_of(copy.from_backend).front();
+  const double memory = machine.devices[static_cast<size_t>(machine.index(home.name()))].bandwidth;
+  return std::max(largest * bytes / machine.copy_bandwidth, memory > 0 ? all * bytes / memory : 0.0);
+}
+
+}  // namespace
+
 double copy_seconds(const machine::MachineModel& machine, const models::Placement& placement, const sched::Split& split,
                     size_t number) {
   const sched::Copy& copy = split.copies[number];
   if (copy.from_split < 0 && copy.from_backend < 0 && !copy.streamed) return 0;
   const double part = copy.ids == nullptr ? 1 : machine::used_experts(*copy.tensor, *copy.ids);
   const double bytes = part * static_cast<double>(copy.bytes);
-  const double seconds = machine.copy_latency + bytes / machine.copy_bandwidth;
+  const double passing = copy.streamed && copy.from_backend >= 0
+                             ? bringing_seconds(machine, placement, split.backend, copy, bytes)
+                             : bytes / machine.copy_bandwidth;
+  const double seconds = machine.copy_latency + passing;
   const auto is_far = [&](const sched::Copy& one) {
     return are_apart(machine, placement, one.from_backend, split.backend);
   };
