@@ -190,6 +190,35 @@ class MakeModelTest(unittest.TestCase):
                 plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
                 self.assertGreater(plan["memory"][0]["mapped"], 42e9)
 
+    def test_shapes_have_the_parameters_of_the_published_models(self):
+        for preset, published in (
+            ("gpt-oss-20b", 20.91e9),
+            ("gpt-oss-120b", 116.83e9),
+            ("qwen3-30b-a3b", 30.53e9),
+            ("qwen3-235b-a22b", 235.09e9),
+            ("deepseek-v3", 671.03e9),
+            ("qwen3.5-397b-a17b", 396.3e9),
+        ):
+            with self.subTest(preset):
+                _, last = planned("--preset", preset, "--type", "q8_0")
+                parameters = int(re.search(r"([\d,]+) parameters", last)[1].replace(",", ""))
+                self.assertAlmostEqual(parameters, published, delta=0.001 * published)
+
+    def test_rows_that_are_too_short_for_a_type_get_another(self):
+        tensors, _ = planned("--preset", "deepseek-v3", "--layers", "4", "--type", "q4_k")
+        self.assertEqual(tensors["blk.0.attn_k_b.weight"], ("128 x 512 x 128", "q5_0", 128 * 512 * 128 * 22 // 32))
+        self.assertEqual(tensors["blk.0.attn_v_b.weight"][1], "q4_k")
+        self.assertEqual(tensors["blk.0.ffn_down.weight"][0], "18432 x 7168")
+        self.assertEqual(tensors["blk.3.ffn_down_exps.weight"][0], "2048 x 7168 x 256")
+
+    def test_some_types_are_for_sparse_files_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "a.gguf"
+            refused = make(file, "--type", "iq1_s")
+            self.assertIn("there are no random weights of iq1_s; use --sparse", refused.stderr)
+            self.assertFalse(file.exists())
+            self.assertEqual(make(file, "--type", "iq1_s", "--sparse").stderr, "")
+
     def test_what_it_refuses(self):
         for arguments, words in (
             (["--tensor-type", "nothing=q4_0"], "nothing=q4_0 is the first match of no matrix"),
