@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const std::string kSharedLayers = SHOAL_REFERENCE_MODELS "/gemma4-layers.gguf";
+const std::string kSharedLayers = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 
 std::vector<std::string> names_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
@@ -63,21 +63,21 @@ TEST(Placement, LayersAreDividedByTheRatio) {
   EXPECT_EQ(home(placed("", 2), *model, "output.weight"), 1);
 }
 
-// Of 8 layers the last four read what layers 2 and 3 keep.
+// Of 7 layers the last three read what layers 2 and 3 keep.
 TEST(Placement, LayersThatShareACacheStayTogether) {
   const auto model = open_model(kSharedLayers);
   const auto placed = [&](const std::string& ratio, int devices) {
     return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
   };
-  EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 1 1 1 1 1 1");
-  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0 0") << "where their middle is";
-  EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 1 1 1 1");
-  EXPECT_THAT(names_of(placed("", 3).devices()), ElementsAre("CPU0", "CPU2"));
+  EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 1 1 1 1 1");
+  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0") << "where their middle is";
+  EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 1 1 1");
+  EXPECT_THAT(names_of(placed("", 3).devices()), ElementsAre("CPU0", "CPU1"));
   EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0) << "the first layer is the first to need it";
   PlacementOptions options{{}, 1};
   options.device_layers = 3;
   const Placement host(*model, cpu_devices(2), options);
-  EXPECT_EQ(layers_of(host, *model), "1 1 1 1 1 0 0 0");
+  EXPECT_EQ(layers_of(host, *model), "1 1 1 1 0 0 0");
   EXPECT_EQ(home(host, *model, "per_layer_token_embd.weight"), 1);
 }
 
@@ -96,6 +96,25 @@ TEST(Placement, TheFirstLayersStayOnTheHost) {
   EXPECT_EQ(home(placed(7), *model, "token_embd.weight"), 1);
   EXPECT_THAT(names_of(placed(0).devices()), ElementsAre("CPU2"));
   EXPECT_THAT(names_of(placed(-1).devices()), ElementsAre("META(CPU0,CPU1)"));
+}
+
+TEST(Placement, TheHostCanBeNamed) {
+  const auto model = open_model(tiny_model_path("f16"));
+  PlacementOptions options{{}, 1};
+  options.device_layers = 2;
+  const std::vector<Device*> devices = cpu_devices(4);
+  options.host = devices[3];
+  const Placement placement(*model, {devices[0], devices[1]}, options);
+  EXPECT_THAT(names_of(placement.devices()), ElementsAre("META(CPU0,CPU1)", "CPU3"));
+}
+
+TEST(Placement, ModelsWithoutExpertsHaveNoneForTheHost) {
+  const auto model = open_model(tiny_model_path("f16"));
+  EXPECT_EQ(layers_with_experts(*model), 0);
+  PlacementOptions options{{}, 1};
+  options.expert_layers = 1;
+  EXPECT_THAT([&] { Placement(*model, cpu_devices(2), options); },
+              ::testing::ThrowsMessage<InvalidArgument>(::testing::HasSubstr("has no experts")));
 }
 
 TEST(Placement, CachesFollowTheirLayersOrStayOnTheHost) {
@@ -227,6 +246,13 @@ TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
     LoadedModel host(file, cpu_groups({2}), options, {.batch = 8});
     EXPECT_LT(worst(expected, logits_of(host)), 1e-4);
     EXPECT_EQ(host.session->scheduler().splits(), 5) << "there and back in each of two layers";
+  }
+  options.overrides.clear();
+  for (const int64_t layers : {1, 2, 99}) {
+    options.expert_layers = layers;
+    LoadedModel some(file, cpu_groups({2}), options, {.batch = 8});
+    EXPECT_LT(worst(expected, logits_of(some)), 1e-4);
+    EXPECT_EQ(some.session->scheduler().splits(), layers == 1 ? 3 : 5) << layers;
   }
   options.offload_batch = 4;
   LoadedModel brought(file, cpu_groups({2}), options, {.batch = 8});
