@@ -43,13 +43,13 @@ Tensor* Layer::attend_to_latents(Tensor* q, Tensor* latents, Tensor* shared) {
   const LatentHparams& latent = d_.h_.latent;
   const int64_t turned = h_.rope.dims, plain = latent.head_dim_k - turned, dim_v = latent.head_dim_v;
   const Cut by_matrices{CutGroup::kQueryHeads, 2, 1};
-  Tensor* keys = concat(g_, {latents, shared}, 0, name("k"));
-  Tensor* queries = by_tokens(turn_last(q, "q_rope"));
-  keys = turn_last(keys, "k_rope");
   Tensor* of_keys = weight("attn_k_b", {plain, latent.rank, h_.heads, 1}, by_matrices);
-  Tensor* absorbed = mul_mat(g_, of_keys, slice(g_, queries, {0, 0, plain}, name("q.plain")), name("q.absorbed"));
-  queries = concat(g_, {absorbed, slice(g_, queries, {0, plain, turned}, name("q.turned"))}, 0, name("q.latent"));
-  Tensor* sums = by_tokens(by_heads(attention(by_tokens(queries), keys, nullptr), latent.rank));
+  Tensor* absorbed = mul_mat(g_, of_keys, slice(g_, by_tokens(q), {0, 0, plain}, name("q.plain")), name("q.absorbed"));
+  q = concat(g_, {by_tokens(absorbed), slice(g_, q, {0, plain, turned}, name("q.turned"))}, 0, name("q.latent"));
+  Tensor* k = concat(g_, {latents, shared}, 0, name("k"));
+  q = turn_last(q, "q_rope");
+  k = turn_last(k, "k_rope");
+  Tensor* sums = by_tokens(by_heads(attention(q, k, nullptr), latent.rank));
   Tensor* of_values = weight("attn_v_b", {latent.rank, dim_v, h_.heads, 1}, by_matrices);
   Tensor* values = mul_mat(g_, of_values, sums, name("attention.values"));
   if (d_.batch_.tokens > 1) values = contiguous(g_, by_tokens(values), name("attention.by_head"));
@@ -60,13 +60,14 @@ Tensor* Layer::attend_to_heads(Tensor* q, Tensor* latents, Tensor* shared) {
   const LatentHparams& latent = d_.h_.latent;
   const int64_t turned = h_.rope.dims, plain = latent.head_dim_k - turned, dim = plain + latent.head_dim_v;
   const int64_t t = d_.batch_.tokens;
+  const Cut by_rows{CutGroup::kQueryHeads, 1, dim};
   Tensor* flat = reshape(g_, latents, {latent.rank, t, 1, 1}, name("latents.flat"));
-  Tensor* both =
-      by_heads(linear("attn_kv_b", flat, h_.heads * dim, {CutGroup::kQueryHeads, 1, dim}, Bias::kNone, "kv"), dim);
+  Tensor* both = by_heads(linear("attn_kv_b", flat, h_.heads * dim, by_rows, Bias::kNone, "kv"), dim);
+  Tensor* of_all = repeat(g_, shared, {turned, h_.heads, t, 1}, name("k.shared"));
+  Tensor* k = concat(g_, {slice(g_, both, {0, 0, plain}, name("k.plain")), of_all}, 0, name("k"));
   q = turn_last(q, "q_rope");
-  shared = repeat(g_, turn_last(shared, "k_rope"), {turned, h_.heads, t, 1}, name("k.shared"));
-  Tensor* keys = concat(g_, {slice(g_, both, {0, 0, plain}, name("k.plain")), shared}, 0, name("k"));
-  return attention(q, keys, slice(g_, both, {0, plain, latent.head_dim_v}, name("v")));
+  k = turn_last(k, "k_rope");
+  return attention(q, k, slice(g_, both, {0, plain, latent.head_dim_v}, name("v")));
 }
 
 }  // namespace shoal::models
