@@ -1,5 +1,6 @@
-"""DeepSeek V2, V2-Lite and V3, one architecture in files: V2's class where experts are chosen as V2-Lite does, V3's
-with its own routers or, where a file asks for what no class does, with those of `routing`."""
+"""DeepSeek V2, V2-Lite and V3, one architecture in files: V2's class where experts are chosen as V2 does, whose groups
+are chosen by their best expert, V3's with its own routers or, where a file asks for what no class does, with those of
+`routing`."""
 
 import torch
 import transformers as hf
@@ -59,7 +60,7 @@ def deepseek2(source):
     gating = source.key("expert_gating_func", 1)
     groups, normalised = source.key("expert_group_count", 1), source.key("expert_weights_norm", False)
     weights = Weights(source)
-    as_lite = gating == 1 and groups == 1 and not normalised
+    as_v2 = gating == 1 and not normalised
     for index in range(trunk):
         weights.put_layer(index, ATTENTION | (QUERIES if rank is None else SHORT_QUERIES))
         to = f"model.layers.{index}."
@@ -71,7 +72,7 @@ def deepseek2(source):
         weights.gated(index, "mlp.shared_experts", "_shexp")
         if source.has(f"blk.{index}.exp_probs_b.bias"):
             weights.put_layer(index, {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"})
-        elif not as_lite:
+        elif not as_v2:
             weights.state[to + "mlp.gate.e_score_correction_bias"] = torch.zeros(source.key("expert_count"))
     config = source.config(
         rope_parameters=rope_parameters(source), first_k_dense_replace=dense, num_hidden_layers=trunk,
@@ -83,11 +84,12 @@ def deepseek2(source):
         moe_intermediate_size=source.key("expert_feed_forward_length"),
         routed_scaling_factor=source.key("expert_weights_scale", 1.0),
     )  # fmt: skip
-    if as_lite:
-        return with_epsilon(build(hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(**config), weights))
+    if as_v2:
+        method = "greedy" if groups == 1 else "group_limited_greedy"
+        return with_epsilon(build(hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(**config, topk_method=method), weights))
     model = build(hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**config, num_mtp_layers=0), weights)
     if gating != 2:
-        Routing(source).put(model.model.layers[dense:])
+        Routing(source, best=1).put(model.model.layers[dense:])
     return with_epsilon(model)
 
 

@@ -6,9 +6,11 @@ GATES = {1: lambda logits: logits.softmax(-1), 2: lambda logits: logits.sigmoid(
 
 
 class Routing:
-    """`normalised`: whether chosen experts' weights are, unless the file tells."""
+    """`normalised`: whether chosen experts' weights are, unless the file tells; `best`: how many experts of a group
+    it is chosen by."""
 
-    def __init__(self, source, normalised=False):
+    def __init__(self, source, normalised=False, best=2):
+        self.best = best
         self.gate = GATES[source.key("expert_gating_func", 1)]
         self.count, self.used = source.key("expert_count"), source.key("expert_used_count")
         self.groups = source.key("expert_group_count", 1)
@@ -17,14 +19,13 @@ class Routing:
         self.scale = source.key("expert_weights_scale", 1.0)
 
     def route(self, router, x, bias=None):
-        """Like `forward` of transformers' routers, some of which are given the bias. It counts for the choice only;
-        groups are chosen by their two best experts."""
+        """Like `forward` of transformers' routers, some of which are given the bias. It counts for the choice only."""
         bias = router.e_score_correction_bias if bias is None else bias
         logits = x.view(-1, x.shape[-1]) @ router.weight.T
         scores = self.gate(logits)
         choice = (scores + bias).reshape(-1, self.groups, self.count // self.groups)
         if self.groups > 1:
-            best = choice.topk(2, dim=-1).values.sum(-1)
+            best = choice.topk(self.best, dim=-1).values.sum(-1)
             left_out = best.argsort(-1, descending=True)[:, self.groups_used :]
             choice = choice.scatter(1, left_out[..., None].expand(-1, -1, choice.shape[-1]), float("-inf"))
         ids = choice.flatten(1).topk(self.used, dim=-1).indices
