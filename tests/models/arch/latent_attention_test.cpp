@@ -14,6 +14,7 @@
 
 namespace shoal::models {
 namespace {
+namespace latent_attention {
 
 using ::testing::HasSubstr;
 
@@ -300,5 +301,6 @@ TEST(LatentAttention, LengthsMustBelongTogether) {
   refused("rope.dimension_count", 24, "is 24; it must be less than the 24 elements of a head");
 }
 
+}  // namespace latent_attention
 }  // namespace
 }  // namespace shoal::models
