@@ -85,7 +85,10 @@ void add_attention(Target& target) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0}) {
     for (const int64_t tokens : {1, 512}) {
       for (const int64_t depth : {512, 4096, 16384}) add(target, kLlama, dtype, tokens, depth);
-      for (const Heads& heads : kLatents) add(target, heads, dtype, tokens, tokens == 1 ? 4096 : 512);
+      for (const Heads& heads : kLatents) {
+        add(target, heads, dtype, tokens, 512);
+        if (tokens == 1) add(target, heads, dtype, tokens, 4096);
+      }
     }
   }
 }
