@@ -19,8 +19,8 @@ int nearest_level(const std::array<float, kCount>& levels, float x) {
 }
 
 /// x ~ scale * level: the scale with the smallest squared error, of those that are tried: the extreme element at each
-/// level, or a little off it, each time the best one for the levels that it gives; and the same from the best of all on. Negative only where the levels are not
-/// as many below zero as above.
+/// level, or a little off it, each time the best one for the levels that it gives; and the same from the best of all
+/// on. Negative only where the levels are not as many below zero as above.
 ///   {1, 0, -2} with {-1, 0, 1} -> 1.5 or 2, whichever is nearer to all
 template <size_t kCount>
 float fit_levels(const float* x, int n, const std::array<float, kCount>& levels) {

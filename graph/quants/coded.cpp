@@ -84,8 +84,8 @@ uint32_t word_at(const uint8_t* from) {
   return word;
 }
 
-/// kLevels: what codes may be, of magnitudes where signs lie apart (kMagnitudes); kFitGroup: elements of which a scale is
-/// sought, where these are no group; put_scales(), of all such; put(): eight elements as multiples of their scale,
+/// kLevels: what codes may be, of magnitudes where signs lie apart (kMagnitudes); kFitGroup: elements of which a scale
+/// is sought, where these are no group; put_scales(), of all such; put(): eight elements as multiples of their scale,
 /// put_group(): a group of them, or put_all(): a block.
 template <class Block>
 struct CodeWriter;
@@ -327,9 +327,13 @@ void encode(const float* src, void* dst, int64_t n) {
 
 }  // namespace
 
-#define SHOAL_QUANTIZED_CODED(id, name, ...)                                                                     \
-  void name##_to_f32(const void* src, float* dst, int64_t n) { decode<Block##id>(src, dst, n); }                 \
-  void name##_from_f32(const float* src, void* dst, int64_t n) { encode<Block##id>(src, dst, n); }
+#define SHOAL_QUANTIZED_CODED(id, name, ...)                     \
+  void name##_to_f32(const void* src, float* dst, int64_t n) {   \
+    decode<Block##id>(src, dst, n);                              \
+  }                                                              \
+  void name##_from_f32(const float* src, void* dst, int64_t n) { \
+    encode<Block##id>(src, dst, n);                              \
+  }
 #include "graph/dtypes.def"
 
 }  // namespace shoal::quants

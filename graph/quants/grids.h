@@ -1,6 +1,6 @@
-// The codebooks of the IQ types as tables of bytes: an entry is a word of four or eight of them, the first in its lowest
-// byte. They are data, and functions that the compiler alone runs: files compiled for one instruction set may include
-// this.
+// The codebooks of the IQ types as tables of bytes: an entry is a word of four or eight of them, the first in its
+// lowest byte. They are data, and functions that the compiler alone runs: files compiled for one instruction set may
+// include this.
 #pragma once
 
 #include <cstddef>
@@ -41,12 +41,12 @@ constexpr Grid<Word, static_cast<int>(kCount)> expand(const uint16_t (&numbers)[
 }  // namespace grids
 
 /// id, the word of an entry, the number of entries, the levels. iq1_m has the grid of iq1_s.
-#define SHOAL_FOR_GRIDS(grid)                     \
-  grid(IQ2_XXS, uint64_t, 256, kIQ2Levels);       \
-  grid(IQ2_XS, uint64_t, 512, kIQ2Levels);        \
-  grid(IQ2_S, uint64_t, 1024, kIQ2Levels);        \
-  grid(IQ3_XXS, uint32_t, 256, kIQ3XXSLevels);    \
-  grid(IQ3_S, uint32_t, 512, kIQ3SLevels);        \
+#define SHOAL_FOR_GRIDS(grid)                  \
+  grid(IQ2_XXS, uint64_t, 256, kIQ2Levels);    \
+  grid(IQ2_XS, uint64_t, 512, kIQ2Levels);     \
+  grid(IQ2_S, uint64_t, 1024, kIQ2Levels);     \
+  grid(IQ3_XXS, uint32_t, 256, kIQ3XXSLevels); \
+  grid(IQ3_S, uint32_t, 512, kIQ3SLevels);     \
   grid(IQ1_S, uint64_t, 2048, kIQ1Levels)
 
 /// In the host's memory (grids.cpp).

@@ -1,5 +1,5 @@
-// The coded types: every bit of what their blocks are as f32, as the `gguf` package for Python has it (coded_vectors.py);
-// and what encoding makes of what a codebook has.
+// The coded types: every bit of what their blocks are as f32, as the `gguf` package for Python has it
+// (coded_vectors.py); and what encoding makes of what a codebook has.
 #include <gtest/gtest.h>
 
 #include <bit>

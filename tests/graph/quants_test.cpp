@@ -175,15 +175,14 @@ double root_mean_square(const std::vector<float>& a, const std::vector<float>& b
 
 TEST(Quants, RoundTripErrorOfNormalValues) {
   // Root mean square error for values of variance 1; what is measured is 2 to 5 % below.
-  const std::pair<DType, double> bounds[] = {{DType::kQ4_0, 0.084}, {DType::kQ4_1, 0.081},   {DType::kQ5_0, 0.042},
-                                             {DType::kQ5_1, 0.039}, {DType::kQ8_0, 0.0056},  {DType::kQ2_K, 0.275},
-                                             {DType::kQ3_K, 0.148}, {DType::kQ4_K, 0.073},   {DType::kQ5_K, 0.037},
-                                             {DType::kQ6_K, 0.018}, {DType::kIQ4_NL, 0.083}, {DType::kIQ4_XS, 0.085},
-                                             {DType::kMXFP4, 0.115}, {DType::kIQ2_XXS, 0.35}, {DType::kIQ2_XS, 0.31},
-                                             {DType::kIQ3_XXS, 0.195}, {DType::kIQ1_S, 0.515}, {DType::kIQ3_S, 0.144},
-                                             {DType::kIQ2_S, 0.258}, {DType::kIQ1_M, 0.465}, {DType::kTQ1_0, 0.46},
-                                             {DType::kTQ2_0, 0.46}, {DType::kNVFP4, 0.085}, {DType::kQ1_0, 0.62},
-                                             {DType::kQ2_0, 0.37}};
+  const std::pair<DType, double> bounds[] = {
+      {DType::kQ4_0, 0.084},  {DType::kQ4_1, 0.081},   {DType::kQ5_0, 0.042},   {DType::kQ5_1, 0.039},
+      {DType::kQ8_0, 0.0056}, {DType::kQ2_K, 0.275},   {DType::kQ3_K, 0.148},   {DType::kQ4_K, 0.073},
+      {DType::kQ5_K, 0.037},  {DType::kQ6_K, 0.018},   {DType::kIQ4_NL, 0.083}, {DType::kIQ4_XS, 0.085},
+      {DType::kMXFP4, 0.115}, {DType::kIQ2_XXS, 0.35}, {DType::kIQ2_XS, 0.31},  {DType::kIQ3_XXS, 0.195},
+      {DType::kIQ1_S, 0.49},  {DType::kIQ3_S, 0.144},  {DType::kIQ2_S, 0.258},  {DType::kIQ1_M, 0.455},
+      {DType::kTQ1_0, 0.445}, {DType::kTQ2_0, 0.445},  {DType::kNVFP4, 0.085},  {DType::kQ1_0, 0.615},
+      {DType::kQ2_0, 0.363}};
   const auto x = normal_floats(256 * 200);
   std::set<DType> tested;
   for (const auto& [dtype, bound] : bounds) {
@@ -226,7 +225,10 @@ TEST(Quants, RampsAndExtremesOfOneBlock) {
       const float extreme = 32.0f * (1.0f + static_cast<float>(e / 32));
       if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // few levels, or one scale for all
       const bool coarse = dtype == DType::kQ2_K || dtype == DType::kQ3_K;
-      const float step = coarse ? 0.5f : dtype == DType::kMXFP4 ? 0.25f : dtype == DType::kNVFP4 ? 0.17f : 0.15f;  // mxfp4: halfway between 8 and 12
+      const float step = coarse                   ? 0.5f
+                         : dtype == DType::kMXFP4 ? 0.25f
+                         : dtype == DType::kNVFP4 ? 0.17f
+                                                  : 0.15f;  // mxfp4: halfway between 8 and 12
       ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }

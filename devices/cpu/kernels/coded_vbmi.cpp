@@ -1,7 +1,7 @@
-// Packed groups of the types with codebooks. A vector has four numbers of entries of each of 16 rows, a lane a row. Byte e
-// of all 64 entries is looked up in a table of byte e of the codebook ("plane" e), so that the bytes of a lane are
-// elements as far apart as entries are long; columns are brought into the same order. Weights have 128 added, as quad_dot
-// takes them: their negative is 256 minus them.
+// Packed groups of the types with codebooks. A vector has four numbers of entries of each of 16 rows, a lane a row.
+// Byte e of all 64 entries is looked up in a table of byte e of the codebook ("plane" e), so that the bytes of a lane
+// are elements as far apart as entries are long; columns are brought into the same order. Weights have 128 added, as
+// quad_dot takes them: their negative is 256 minus them.
 #include "devices/cpu/kernels/coded_vbmi.h"
 
 #include "devices/cpu/kernels/column.h"
@@ -217,7 +217,8 @@ struct CodedReader<IQ2_XS> : CodedUnit<IQ2_XS> {
   void planes(int part, Bytes (&to)[8]) const {
     // Of two words the bytes 0 and 2, and 1 and 3, of each lane.
     const __m512i a = word(2 * part), b = word(2 * part + 1), even = _mm512_set1_epi32(0x00ff00ff);
-    const __m512i low_a = choose(_mm512_and_si512(a, even), 0, 2, 1, 1), low_b = choose(_mm512_and_si512(b, even), 1, 1, 0, 2);
+    const __m512i low_a = choose(_mm512_and_si512(a, even), 0, 2, 1, 1),
+                  low_b = choose(_mm512_and_si512(b, even), 1, 1, 0, 2);
     const __m512i low = _mm512_or_si512(low_a, low_b);
     const __m512i odd_a = _mm512_andnot_si512(even, a), odd_b = _mm512_andnot_si512(even, b);
     const __m512i high = _mm512_or_si512(choose(odd_a, 1, 3, 0, 0), choose(odd_b, 0, 0, 1, 3));

@@ -1,7 +1,10 @@
 // The coded formats (graph/quants/codes.inc); see formats.h.
 #pragma once
 
+#include <type_traits>
+
 #include "devices/cpu/kernels/format_bits.h"
+#include "devices/cpu/kernels/levels.h"
 #include "graph/quants/grids.h"
 
 namespace shoal::cpu::SHOAL_ISA {
@@ -26,7 +29,8 @@ inline I8x32 with_signs(I8x32 bytes, uint32_t bits) {
   const I8x32 negative = fifth_bits(bits) == 16;
   return (bytes ^ negative) - negative;
 }
-/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even number.
+/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
+/// number.
 inline uint32_t even_signs_of_32(uint32_t sevens) {
   const uint32_t signs =
       (sevens & 0x7fu) | (sevens << 1 & 0x7f00u) | (sevens << 2 & 0x7f0000u) | (sevens << 3 & 0x7f000000u);
@@ -72,6 +76,32 @@ inline I8x32 codes_of(const quants::BlockIQ3_S& block, int part) {
   const Vec<uint32_t, 8> entries{entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7)};
   return with_signs(bits_as<I8x32>(entries), load<uint32_t>(block.signs + 4 * part));
 }
+/// Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
+inline I8x32 codes_of(const quants::BlockIQ1_S& block, int part) {
+  const uint8_t* low = block.low + 4 * part;
+  const uint32_t high = block.high[part];
+  const auto& grid = kGridIQ1_S.entries;
+  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 7) << 8], grid[low[1] | (high >> 3 & 7) << 8],
+                                 grid[low[2] | (high >> 6 & 7) << 8], grid[low[3] | (high >> 9 & 7) << 8]};
+  const int8_t less = high & 0x8000 ? 9 : 7;
+  return bits_as<I8x32>(entries) - less;
+}
+inline I8x32 codes_of(const quants::BlockIQ1_M& block, int part) {
+  const uint8_t* low = block.low + 4 * part;
+  const uint32_t high = load<uint16_t>(block.high + 2 * part);
+  const auto& grid = kGridIQ1_S.entries;
+  const auto add = [&](int j) { return high >> (4 * j) & 8 ? uint64_t{0} : 0x0202020202020202u; };
+  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 7) << 8], grid[low[1] | (high >> 4 & 7) << 8],
+                                 grid[low[2] | (high >> 8 & 7) << 8], grid[low[3] | (high >> 12 & 7) << 8]};
+  const Vec<uint64_t, 4> adds{add(0), add(1), add(2), add(3)};
+  return bits_as<I8x32>(entries) + bits_as<I8x32>(adds) - 9;
+}
+/// Eight bytes have the elements of their low nibbles, then those of their high ones.
+inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
+  const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
+  const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
+  return look_up<quants::BlockNVFP4, 0>(bits_as<I8x32>(in_order));
+}
 /// 2 bits each, minus one.
 inline I8x32 codes_of(const quants::BlockTQ2_0& block, int part) {
   return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3) - 1;
@@ -82,13 +112,23 @@ struct Coded {
   using Block = B;
   static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup, kOffset = kSigned, kBits = 8;
   static constexpr bool kAdds = false;
+  /// Whether each group has a half of its own, and no factor.
+  static constexpr bool kOwnHalves = std::is_same_v<B, quants::BlockNVFP4>;
 
   static BlockScales<kParts * kGroups> scales(const Block& block) {
     BlockScales<kParts * kGroups> s;
-    SHOAL_UNROLL
-    for (int i = 0; i < kParts * kGroups; ++i) {
-      const CodeScale scale = CodesOf<B>::scale(BlockBytes(&block), i);
-      s.scale[i] = half_to_float(static_cast<uint16_t>(scale.half)) * (static_cast<float>(scale.factor) * B::kUnit);
+    const auto scale = [&](int i) { return CodesOf<B>::scale(BlockBytes(&block), i); };
+    if constexpr (kOwnHalves) {
+      static_assert(kParts * kGroups <= 8);
+      Vec<uint16_t, 8> halves = {};
+      SHOAL_UNROLL
+      for (int i = 0; i < kParts * kGroups; ++i) halves[i] = static_cast<uint16_t>(scale(i).half);
+      const F32x8 all = halves_to_float(halves) * B::kUnit;
+      __builtin_memcpy(s.scale, &all, sizeof s.scale);
+    } else {
+      const float all = half_to_float(static_cast<uint16_t>(scale(0).half)) * B::kUnit;
+      SHOAL_UNROLL
+      for (int i = 0; i < kParts * kGroups; ++i) s.scale[i] = all * static_cast<float>(scale(i).factor);
     }
     return s;
   }

@@ -103,8 +103,7 @@ void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::
 #define SHOAL_QUANTIZED(id, ...) \
   template void panel_from_rows<id>(const std::byte*, size_t, int64_t, int64_t, std::byte*);
 #include "graph/dtypes.def"
-#define SHOAL_QUANTIZED(id, ...) \
-  template void panel_from_packed<id>(const std::byte*, int64_t, int64_t, std::byte*);
+#define SHOAL_QUANTIZED(id, ...) template void panel_from_packed<id>(const std::byte*, int64_t, int64_t, std::byte*);
 #define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
 

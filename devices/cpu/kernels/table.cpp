@@ -11,13 +11,12 @@ namespace {
 
 template <class Format>
 constexpr WeightKernels of_format() {
-  WeightKernels kernels{
-      Columns::kBytes,
-      dot<Format>,
-      {},
-      {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr,
-       multiply<Format>},
-      to_f32<Format>};
+  WeightKernels kernels{Columns::kBytes,
+                        dot<Format>,
+                        {},
+                        {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr,
+                         multiply<Format>},
+                        to_f32<Format>};
   if constexpr (kIsPackable<Format>) {
     kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>};
     kernels.panels.from_packed = panel_from_packed<Format>;

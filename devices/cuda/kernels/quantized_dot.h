@@ -421,16 +421,15 @@ template <class B>
 struct FormatCoded {
   using Block = B;
   static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;
-  static constexpr int kSpan = B::kElements > 128 ? 256 : kGroups == 4 ? 128 : B::kElements;  ///< elements of whole units
-  static constexpr bool kWide = true;
+  static constexpr int kSpan = B::kElements > 128 ? 256
+                               : kGroups == 4     ? 128
+                                                  : B::kElements;  ///< elements of whole units
+  static constexpr bool kWide = true, kHasSum = false, kHasShifted = false, kUnsigned = false;
   static constexpr int kOffset = 0;
-  static constexpr bool kHasSum = false;
   static constexpr int kBlockBytes = sizeof(Block);
   static constexpr int kUnitBytes = kSpan / B::kElements * kBlockBytes, kUnitsOfBlock = kSpan / kUnitElements;
   static constexpr int kStepBytes = kStepElements / B::kElements * kBlockBytes;
   static constexpr int kAlignment = 2;
-  static constexpr bool kHasShifted = false;
-  static constexpr bool kUnsigned = false;
 
   static constexpr int log2_of(int) { return 0; }
 
@@ -447,7 +446,8 @@ struct FormatCoded {
     for (int chunk = 0; chunk < 4; ++chunk) {
       const int element = element_of(at.quarter, chunk), i = element % B::kElements;
       const BlockBytes from(bytes + element / B::kElements * kBlockBytes);
-      if (kGroups == 4 || chunk % 2 == 0) unit.d[kGroups == 4 ? chunk : chunk / 2] = formats::Coded<B>::scale_at(from, i);
+      if (kGroups == 4 || chunk % 2 == 0)
+        unit.d[kGroups == 4 ? chunk : chunk / 2] = formats::Coded<B>::scale_at(from, i);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Codes codes = CodesOf<B>::codes(from, i + 8 * half);
@@ -462,9 +462,9 @@ template <DType kType>
 struct DotFormatOf {
   using Format = Format32<kType>;
 };
-#define SHOAL_QUANTIZED_CODED(id, ...)            \
-  template <>                                     \
-  struct DotFormatOf<DType::k##id> {              \
+#define SHOAL_QUANTIZED_CODED(id, ...)             \
+  template <>                                      \
+  struct DotFormatOf<DType::k##id> {               \
     using Format = FormatCoded<quants::Block##id>; \
   };
 #include "graph/dtypes.def"

@@ -179,6 +179,8 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
   };
   if (!std::all_of(products.begin(), products.end(), fits)) return false;
   const StreamKernel& kernel = kernel_of(products);
+  const auto is_coded = [](const JoinedProduct& product) { return traits(product.a->dtype).is_coded; };
+  if (&kernel == &kStreamMixed && std::any_of(products.begin(), products.end(), is_coded)) return false;
   Stream s = stream_of(products, b);
   return shared_bytes(s, products.size(), kernel) <= gpu.shared_bytes_per_block;
 }

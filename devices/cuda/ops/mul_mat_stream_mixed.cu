@@ -1,4 +1,4 @@
-// Products of matrices of several types with one column.
+// Products of matrices of several types with one column. Coded types would take more registers than others have here.
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {
@@ -14,6 +14,7 @@ constexpr size_t ring_of(size_t most) {
 constexpr size_t widest_ring() {
   size_t most = 0;
 #define SHOAL_QUANTIZED(id, ...) most = ring_of<OneUnit<DType::k##id>>(most);
+#define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
   return ring_of<StreamedFloats<float>>(most);
 }
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
   case DType::k##id:                                            \
     stream_part<OneUnit<DType::k##id>, false>(s, part, memory); \
     break;
+#define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
     case DType::kF16:
       stream_part<StreamedFloats<__half>, false>(s, part, memory);
