@@ -11,7 +11,10 @@ void infer::attention(Tensor& node) {
   const Tensor& v = *node.src[2];
   const AttentionParams& params = params_of<AttentionParams>(node);
   expect.dtype(0, {DType::kF32});
-  for (const int source : {1, 2}) expect.dtype(source, {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0});
+  for (const int source : {1, 2}) {
+    expect.dtype(source, {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                          DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL});
+  }
   expect.dtype(3, {DType::kI32});
   expect.dtype(4, {DType::kF32, DType::kF16});
   expect.dtype(5, {DType::kF32});

@@ -13,11 +13,12 @@ namespace {
 
 // Rows of a ring are a multiple of this, so that kernels have no rest.
 constexpr int64_t kRowUnit = 32;
-constexpr std::array kCacheDTypes{DType::kF16, DType::kF32, DType::kQ8_0};
+constexpr std::array kCacheDTypes{DType::kF16,  DType::kF32,  DType::kBF16, DType::kQ8_0,  DType::kQ5_1,
+                                  DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL};
 
 void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
   bool known = std::find(kCacheDTypes.begin(), kCacheDTypes.end(), dtype) != kCacheDTypes.end();
-  require<InvalidArgument>(known, "a KV cache cannot hold {} as {}; use f16, f32 or q8_0", what, name_of(dtype));
+  require<InvalidArgument>(known, "a KV cache cannot hold {} as {}; use {}", what, name_of(dtype), cache_dtype_names());
   require<InvalidArgument>(head_dim % traits(dtype).block_elems == 0,
                            "heads of {} elements do not fill the blocks of {} that {} have; use f16 or f32 for the {}",
                            head_dim, traits(dtype).block_elems, name_of(dtype), what);
@@ -78,6 +79,21 @@ constexpr std::array<Tensor * LayerCache::*, 4> kPlaces{&LayerCache::k, &LayerCa
                                                         &LayerCache::state};
 
 }  // namespace
+
+std::optional<DType> cache_dtype_from_name(std::string_view name) {
+  const std::optional<DType> named = dtype_from_name(name);
+  const bool known = named && std::find(kCacheDTypes.begin(), kCacheDTypes.end(), *named) != kCacheDTypes.end();
+  return known ? named : std::nullopt;
+}
+
+std::string cache_dtype_names() {
+  std::string names;
+  for (size_t i = 0; i < kCacheDTypes.size(); ++i) {
+    if (i > 0) names += i + 1 < kCacheDTypes.size() ? ", " : " or ";
+    names += name_of(kCacheDTypes[i]);
+  }
+  return names;
+}
 
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   Lister lister(options);

@@ -11,6 +11,9 @@
 //   of which 1025 on are seen; the batch overwrites 512 to 1023
 #pragma once
 
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -48,6 +51,10 @@ struct KvCache {
   /// Does a layer keep its window only?
   bool is_ring(size_t layer) const { return layers[layer].k != nullptr && rows_of(layer) < rows; }
 };
+
+/// The types that it may have, as users write them: "f16, f32, ... or iq4_nl".
+std::optional<DType> cache_dtype_from_name(std::string_view name);
+std::string cache_dtype_names();
 
 /// Its tensors, layer by layer. Throws InvalidArgument for a dtype that a cache cannot have, or one whose blocks do not
 /// fill a head.

@@ -422,7 +422,8 @@ Tensor* build_attention(Graph& g, TensorContext& w, DType dtype, const Attention
 }
 
 void add_attention(Cases& cases) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kIQ4_NL}) {
     for (const AttentionSizes& sizes : kAttentionSizes) {
       if (sizes.d % traits(dtype).block_elems || sizes.e % traits(dtype).block_elems) continue;
       for (const AttentionVariant& variant : kAttentionVariants) {

@@ -7,6 +7,7 @@
 
 #include "collectives/communicator.h"
 #include "devices/cpu/cpu_device.h"
+#include "models/arch/kv_cache.h"
 #include "models/place/split_policy.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
@@ -17,13 +18,10 @@
 namespace shoal::tools {
 namespace {
 
-constexpr std::array kCacheTypes{DType::kF16, DType::kF32, DType::kQ8_0};
-
 void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const std::string& help) {
   auto read = [&dtype](const std::string& flag, const std::string& text) {
-    std::optional<DType> named = dtype_from_name(text);
-    bool known = named && std::find(kCacheTypes.begin(), kCacheTypes.end(), *named) != kCacheTypes.end();
-    require<InvalidArgument>(known, "{} must be f16, f32 or q8_0, got '{}'", flag, text);
+    const std::optional<DType> named = models::cache_dtype_from_name(text);
+    require<InvalidArgument>(named.has_value(), "{} must be {}, got '{}'", flag, models::cache_dtype_names(), text);
     dtype = *named;
   };
   add_parsed(app, names, "TYPE", read, help)->default_str(std::string(name_of(dtype)));
@@ -214,8 +212,8 @@ void ContextFlags::add_to(CLI::App& app) {
 }
 
 void ContextFlags::add_types_to(CLI::App& app) {
-  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: f16, f32, q8_0");
-  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: f16, f32, q8_0");
+  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: " + models::cache_dtype_names());
+  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: " + models::cache_dtype_names());
 }
 
 void ContextFlags::add_batches_to(CLI::App& app) {

@@ -28,11 +28,17 @@ inline constexpr AttentionKernels kAttentionKernels = {
         kRowsOf<KvFloats<RowsBF16>>,
         {},
         {},  // i32, i64
-        {},
-        {},
-        {},
-        {},  // q4_0, q4_1, q5_0, q5_1
+        kRowsOf<KvBlocks<Q4_0>>,
+        kRowsOf<KvBlocks<Q4_1>>,
+        kRowsOf<KvBlocks<Q5_0>>,
+        kRowsOf<KvBlocks<Q5_1>>,
         kRowsOf<KvQ8_0>,
+        {},
+        {},
+        {},
+        {},
+        {},  // q2_K .. q6_K
+        kRowsOf<KvBlocks<IQ4_NL>>,
     },
     row_soft_max,
     lane_scores,
@@ -40,6 +46,7 @@ inline constexpr AttentionKernels kAttentionKernels = {
     lane_soft_max,
     transpose_floats,
 };
-static_assert(static_cast<int>(DType::kQ8_0) == 9, "the entries are in the order of the enumeration");
+static_assert(static_cast<int>(DType::kQ8_0) == 9 && static_cast<int>(DType::kIQ4_NL) == 15,
+              "the entries are in the order of the enumeration");
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -1,6 +1,7 @@
 // KV rows of each type as vectors of f32, kStep vectors at a time that share what Scale holds.
 #pragma once
 
+#include "devices/cpu/kernels/formats_32.h"
 #include "devices/cpu/kernels/half.h"
 #include "graph/quants/blocks.h"
 
@@ -31,6 +32,32 @@ struct KvQ8_0 {
   static F32 load(const std::byte* row, int64_t v, Scale scale) {
     return to_float(load_widened(block(row, v).values + v % kStep * kLanes)) * scale;
   }
+  static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // rows are whole blocks
+};
+
+/// The other formats of 32-element blocks.
+template <class Format>
+struct KvBlocks {
+  static constexpr int kStep = 32 / kLanes;
+  /// A whole block.
+  struct Scale {
+    F32 values[kStep];
+  };
+  static Scale scale(const std::byte* row, int64_t v) {
+    const auto& block = reinterpret_cast<const typename Format::Block*>(row)[v / kStep];
+    int8_t codes[32];
+    store(codes, Format::raw(block, 0));
+    const auto scales = Format::scales(block);
+    constexpr int kOffset = Format::kOffset == kSigned ? 0 : Format::kOffset;
+    Scale all;
+    SHOAL_UNROLL
+    for (int i = 0; i < kStep; ++i) {
+      all.values[i] = to_float(load_widened(codes + i * kLanes) - kOffset) * splat(scales.scale[0]);
+      if constexpr (Format::kAdds) all.values[i] += splat(scales.add[0]);
+    }
+    return all;
+  }
+  static F32 load(const std::byte*, int64_t v, const Scale& all) { return all.values[v % kStep]; }
   static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // rows are whole blocks
 };
 

@@ -120,5 +120,10 @@ template void row_scores<KvFloats<RowsF32>>(const RowScores&);
 template void row_scores<KvFloats<RowsF16>>(const RowScores&);
 template void row_scores<KvFloats<RowsBF16>>(const RowScores&);
 template void row_scores<KvQ8_0>(const RowScores&);
+template void row_scores<KvBlocks<Q4_0>>(const RowScores&);
+template void row_scores<KvBlocks<Q4_1>>(const RowScores&);
+template void row_scores<KvBlocks<Q5_0>>(const RowScores&);
+template void row_scores<KvBlocks<Q5_1>>(const RowScores&);
+template void row_scores<KvBlocks<IQ4_NL>>(const RowScores&);
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -85,5 +85,10 @@ template void row_sums<KvFloats<RowsF32>>(const RowSums&);
 template void row_sums<KvFloats<RowsF16>>(const RowSums&);
 template void row_sums<KvFloats<RowsBF16>>(const RowSums&);
 template void row_sums<KvQ8_0>(const RowSums&);
+template void row_sums<KvBlocks<Q4_0>>(const RowSums&);
+template void row_sums<KvBlocks<Q4_1>>(const RowSums&);
+template void row_sums<KvBlocks<Q5_0>>(const RowSums&);
+template void row_sums<KvBlocks<Q5_1>>(const RowSums&);
+template void row_sums<KvBlocks<IQ4_NL>>(const RowSums&);
 
 }  // namespace shoal::cpu::SHOAL_ISA

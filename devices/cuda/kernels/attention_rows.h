@@ -4,8 +4,15 @@
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
+#include "devices/cuda/kernels/dequantize.h"
 
 namespace shoal::cuda::attention {
+
+/// Types of KV rows that this kernel alone reads.
+__host__ __device__ inline bool is_block_of_32(DType dtype) {
+  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ||
+         dtype == DType::kIQ4_NL;
+}
 
 /// Elements of a row of K or V as f32. kF32: rows of f32 without gaps.
 template <bool kF32>
@@ -23,10 +30,27 @@ struct RowReader {
         const auto* values = reinterpret_cast<const int8_t*>(block + 2);
         return __half2float(load_as<__half>(block)) * static_cast<float>(values[i % 32]);
       }
+      if (is_block_of_32(dtype)) return block_of_32_at(i);
       const std::byte* at = row + i * stride;
       if (dtype == DType::kF16) return __half2float(load_as<__half>(at));
       if (dtype == DType::kBF16) return __bfloat162float(load_as<__nv_bfloat16>(at));
       return load_as<float>(at);
+    }
+  }
+
+ private:
+  __device__ float block_of_32_at(int i) const {
+    switch (dtype) {
+      case DType::kQ4_0:
+        return quantized_at<DType::kQ4_0>(row, i);
+      case DType::kQ4_1:
+        return quantized_at<DType::kQ4_1>(row, i);
+      case DType::kQ5_0:
+        return quantized_at<DType::kQ5_0>(row, i);
+      case DType::kQ5_1:
+        return quantized_at<DType::kQ5_1>(row, i);
+      default:
+        return quantized_at<DType::kIQ4_NL>(row, i);
     }
   }
 };

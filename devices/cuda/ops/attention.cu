@@ -203,7 +203,7 @@ bool supports(const Tensor& node) {
   const Tensor *positions = source(node, kPositions), *mask = source(node, kMask), *sinks = source(node, kSinks);
   const auto& params = std::get<AttentionParams>(node.params);
   const auto readable = [](const Tensor& kv) {
-    if (kv.dtype == DType::kQ8_0) return kv.is_row_contiguous();
+    if (kv.dtype == DType::kQ8_0 || attention::is_block_of_32(kv.dtype)) return kv.is_row_contiguous();
     return kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16;
   };
   if (node.dtype != DType::kF32 || !node.is_contiguous() || q->dtype != DType::kF32) return false;

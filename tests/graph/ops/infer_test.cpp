@@ -254,7 +254,7 @@ const Case kErrors[] = {
      "[attention y] expected positions for a causal or windowed attention, got none "
      "(q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: v f16 [16, 20, 2])"},
     {"input %q f32 [16, 5, 8]\ncache %k i32 [16, 20, 2]\ncache %v f16 [16, 20, 2]\n%y = attention(%q, %k, %v)",
-     "[attention y] expected k of dtype f32, f16, bf16, q8_0, got i32 "
+     "[attention y] expected k of dtype f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, got i32 "
      "(q: q f32 [16, 5, 8], k: k i32 [16, 20, 2], v: v f16 [16, 20, 2])"},
     {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 4]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",

@@ -344,7 +344,7 @@ TEST(KvCache, RefusesTypesThatItCannotHold) {
     return "declared";
   };
   EXPECT_EQ(message({64}), "declared");
-  EXPECT_THAT(message({64, DType::kQ4_0}), HasSubstr("cannot hold keys as q4_0"));
+  EXPECT_THAT(message({64, DType::kQ4_K}), HasSubstr("cannot hold keys as q4_K; use f16, f32, bf16, q8_0, "));
   EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));

@@ -349,7 +349,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-dev CPU0,CPU1 -ts 3,x", 2, "bad ratio '3,x': 'x' is no number");
   expect(model + "-dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0");
   expect(model + "-sm row", 2, "--split-mode must be tensor or layer");
-  expect(model + "-ctk q4_0", 2, "--cache-type-k must be f16, f32 or q8_0");
+  expect(model + "-ctk q4_K", 2, "--cache-type-k must be f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
   expect(model + "-pg 1,2", 2, "there is no flag -pg");
 }
 
