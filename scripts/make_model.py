@@ -30,7 +30,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from measuring import arguments, python  # noqa: E402
-from shapes.layers import add_keys, is_matrix, layer_parts  # noqa: E402
+from shapes.layers import add_keys, full_name, is_matrix, layer_parts  # noqa: E402
 from shapes.shape import PRESETS, Shape  # noqa: E402
 
 if __name__ == "__main__":
@@ -39,7 +39,7 @@ if __name__ == "__main__":
 try:
     import gguf
     import numpy as np
-    from gguf.quants import dequantize
+    from gguf.quants import NVFP4, dequantize
 except ImportError as error:
     sys.exit(f"make_model.py: {error}; run scripts/install_python")
 
@@ -49,12 +49,14 @@ Type = gguf.GGMLQuantizationType
 @dataclasses.dataclass(frozen=True)
 class Scales:
     """Where a block keeps its half-precision scale and, if it has one, its offset; the offset that centres it. Or its
-    scale is a power of two in a byte."""
+    scale is a power of two in a byte, spread over nibbles of four numbers, or four numbers of a byte."""
 
     scale: int
     offset: int | None = None
     offset_per_scale: float = 0.0
     is_power: bool = False
+    is_spread: bool = False
+    is_ue4m3: bool = False
 
 
 BLOCKS = {
@@ -71,27 +73,35 @@ BLOCKS = {
     Type.IQ4_NL: Scales(0),
     Type.IQ4_XS: Scales(0),
     Type.MXFP4: Scales(0, is_power=True),
+    Type.NVFP4: Scales(0, is_ue4m3=True),
+    Type.IQ2_XXS: Scales(0),
+    Type.IQ2_XS: Scales(0),
+    Type.IQ2_S: Scales(0),
+    Type.IQ3_XXS: Scales(0),
+    Type.IQ3_S: Scales(0),
+    Type.IQ1_S: Scales(0),
+    Type.IQ1_M: Scales(48, is_spread=True),
+    Type.TQ1_0: Scales(52),
+    Type.TQ2_0: Scales(64),
 }
 PLAIN = {Type.F32, Type.F16, Type.BF16}
-# Without random blocks: only for --sparse.
-HOLLOW = {
-    Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S,
-} - set(BLOCKS)  # fmt: skip
-NAMES = {t.name.lower(): t for t in sorted(PLAIN | HOLLOW | set(BLOCKS))}
+NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
+CODEBOOKS = {Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S}
 # Types whose output head is kept in q6_k, as quantised files usually have it.
-COARSE = HOLLOW | {
+COARSE = CODEBOOKS | {
     Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
-    Type.MXFP4,
+    Type.MXFP4, Type.NVFP4, Type.TQ1_0, Type.TQ2_0,
 }  # fmt: skip
 # What the quantiser takes for rows that are no multiple of 256.
 FOR_SHORT_ROWS = {
     Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0,
-    Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(HOLLOW, Type.IQ4_NL),
+    Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(CODEBOOKS | {Type.TQ1_0, Type.TQ2_0}, Type.IQ4_NL),
 }  # fmt: skip
 FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q3_k_m": 12,
     "q3_k_l": 13, "q4_k": 14, "q4_k_s": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "iq2_xxs": 19,
-    "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31, "bf16": 32, "mxfp4": 38,
+    "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31,
+    "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38, "nvfp4": 39,
 }  # fmt: skip
 # Blocks in the pool that rows are cut from. A prime, so that rows do not begin at the same places in it again and again.
 POOL_BLOCKS = 131071
@@ -109,6 +119,15 @@ def with_scales(blocks, layout, scale):
     """Sets every block's scale (an array of one value per block) and offset."""
     if layout.is_power:
         blocks[:, layout.scale] = powers_near(scale)
+        return
+    if layout.is_ue4m3:
+        blocks[:, layout.scale : layout.scale + 4] = NVFP4.fp32_to_ue4m3(scale).reshape(-1, 1)
+        return
+    if layout.is_spread:
+        halves = scale.astype("<f2").view(np.uint16)
+        for i in range(4):
+            high = layout.scale + 2 * i + 1
+            blocks[:, high] = blocks[:, high] & 15 | (halves >> 4 * i & 15).astype(np.uint8) << 4
         return
     blocks[:, layout.scale : layout.scale + 2] = scale.astype("<f2").view(np.uint8).reshape(-1, 2)
     if layout.offset is not None:
@@ -232,7 +251,7 @@ def usual_tensors(shape, name, output_name):
         types = layer_types(shape, name, layer)
         for part, dims in layer_parts(shape, layer):
             kind = types.get(part.removesuffix("_exps"), base) if is_matrix(part, dims) else Type.F32
-            yield f"blk.{layer}.{part}" + ("" if part.endswith(".bias") else ".weight"), dims, kind
+            yield f"blk.{layer}.{full_name(part)}", dims, kind
     yield "output_norm.weight", (shape.embd,), Type.F32
     if not shape.tied:
         yield "output.weight", (shape.vocab, shape.embd), output
@@ -377,9 +396,6 @@ def main():
     if shape.head_dim < 2 or shape.head_dim % 2:
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)
-    hollow = sorted({kind.name.lower() for _, _, kind, _ in plan if kind in HOLLOW})
-    if hollow and not args.sparse and not args.dry_run:
-        sys.exit(f"make_model.py: there are no random weights of {', '.join(hollow)}; use --sparse")
     if args.dry_run:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of the table may stop early
         print_plan(plan)

@@ -155,7 +155,7 @@ class MakeModelTest(unittest.TestCase):
             "[print(t.tensor_type.name.lower(), dequantize(t.data, t.tensor_type).std() * t.shape[0] ** 0.5)"
             " for t in gguf.GGUFReader(sys.argv[1]).tensors if t.name == 'blk.0.ffn_down.weight']"
         )
-        for kind in ("q4_0", "q4_k", "iq4_nl", "iq4_xs", "mxfp4"):
+        for kind in ("q4_0", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "iq3_xxs", "iq2_s", "iq1_m", "tq1_0"):
             with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
                 file = pathlib.Path(folder) / "model.gguf"
                 self.assertEqual(make(file, "--type", kind, "--layers", "1").stderr, "")
@@ -210,14 +210,6 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(tensors["blk.0.attn_v_b.weight"][1], "q4_k")
         self.assertEqual(tensors["blk.0.ffn_down.weight"][0], "18432 x 7168")
         self.assertEqual(tensors["blk.3.ffn_down_exps.weight"][0], "2048 x 7168 x 256")
-
-    def test_some_types_are_for_sparse_files_alone(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "a.gguf"
-            refused = make(file, "--type", "iq1_s")
-            self.assertIn("there are no random weights of iq1_s; use --sparse", refused.stderr)
-            self.assertFalse(file.exists())
-            self.assertEqual(make(file, "--type", "iq1_s", "--sparse").stderr, "")
 
     def test_what_it_refuses(self):
         for arguments, words in (
