@@ -82,7 +82,7 @@ class Search {
     consider({});
     out.even = best_;
     if (names_.size() > 1 && !is_best_even() && may_fit(best_)) {
-      std::vector<double> shares = raised(shares_by_speed(scenario_, candidate_, options_.objective));
+      std::vector<double> shares = raised(shares_by_speed(scenario_, candidate_, options_.objective, options_.alone));
       for (int i = 0; i < kClippings; ++i) {
         const Prediction one = consider(shares);
         if (one.fits) break;
@@ -241,13 +241,29 @@ class Search {
 
 }  // namespace
 
+namespace {
+
+/// Of devices as one; of a single device as it was found before.
+double seconds_alone(const Scenario& scenario, const std::vector<Device*>& devices, Objective objective,
+                     std::map<std::string, double>* before) {
+  const bool is_kept = before != nullptr && devices.size() == 1 && scenario.placement.overrides.empty();
+  const std::string name = devices.front()->name();
+  if (is_kept && before->contains(name)) return before->at(name);
+  const double seconds = seconds_of(scenario.predict({{devices}, models::SplitMode::kTensor, {}}), objective);
+  if (is_kept) before->emplace(name, seconds);
+  return seconds;
+}
+
+}  // namespace
+
 bool may_fit(const Prediction& prediction) {
   int64_t margin = 0;
   for (const models::DeviceUse& use : prediction.memory) margin += margin_bytes(use);
   return prediction.fits || margin >= 0;
 }
 
-std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective) {
+std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective,
+                                    std::map<std::string, double>* alone_before) {
   std::vector<Device*> all;
   for (const auto& group : candidate.groups) all.insert(all.end(), group.begin(), group.end());
   const DeviceKinds kinds(all, scenario.machine);
@@ -256,9 +272,7 @@ std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& c
     std::map<std::string, double> known;
     const auto add = [&](const std::vector<Device*>& devices) {
       const auto [found, is_new] = known.try_emplace(kinds.of(devices), 0.0);
-      if (is_new) {
-        found->second = 1 / seconds_of(alone.predict({{devices}, models::SplitMode::kTensor, {}}), objective);
-      }
+      if (is_new) found->second = 1 / seconds_alone(alone, devices, objective, alone_before);
       speeds.push_back(found->second);
     };
     for (const auto& group : candidate.groups) {

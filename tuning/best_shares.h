@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 
 #include "tuning/predict.h"
 
@@ -17,6 +19,9 @@ struct ShareSearch {
   int predictions = 0;  ///< most of them; 0: as many as that number of shares is worth, at most 96
   /// Each device, or group, has to have a share: at least one unit (of the feed-forward block, or a layer).
   bool all_take_part = false;
+  /// Seconds of the workload on one device alone, by its name, that are known from other searches; those that are
+  /// found are put there. nullptr: none.
+  std::map<std::string, double>* alone = nullptr;
   /// Told before each prediction how many there were, of at most how many. May throw to stop.
   std::function<void(int done, int most)> progress = {};
 };
@@ -32,8 +37,9 @@ struct BestShares {
 BestShares best_shares(const Scenario& scenario, const Candidate& candidate, const ShareSearch& search = {});
 
 /// Shares in proportion to how fast each device (kTensor) or group (kLayer) does the workload by itself, whether it
-/// would fit there or not.
-std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective);
+/// would fit there or not. `alone`: as ShareSearch has it.
+std::vector<double> shares_by_speed(const Scenario& scenario, const Candidate& candidate, Objective objective,
+                                    std::map<std::string, double>* alone = nullptr);
 
 /// Have its devices together as much memory as they need? Where they have not, no other shares fit either, or only by
 /// what rounding to units leaves.

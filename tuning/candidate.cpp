@@ -6,6 +6,9 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "tuning/predict.h"
@@ -142,41 +145,87 @@ models::PlacementOptions placement_of(const Candidate& candidate, const Scenario
   return options;
 }
 
+namespace {
+
+/// All that is placed: weights, and a cache of one row.
+class Placed {
+ public:
+  explicit Placed(const models::Model& model) {
+    declare_cache(cache_, model.hparams, {1, DType::kF32, DType::kF32});
+    for (const Tensor* tensor : model.weights.tensors()) all_.push_back(tensor);
+    for (const Tensor* tensor : cache_.context.tensors()) all_.push_back(tensor);
+  }
+
+  std::string key(const models::Placement& placement) const { return key(placement, all_); }
+
+  /// Is the key the one that is wanted? Layers that are alike are divided alike where devices act as one: the first of
+  /// them tells of most that it is not.
+  bool has_key(const models::Placement& placement, const models::Placement& wanted_of, const std::string& wanted) {
+    if (placement.is_meta() && wanted_of.is_meta()) {
+      if (samples_.empty()) choose_samples();
+      if (sample_key_.empty()) sample_key_ = key(wanted_of, samples_);
+      if (key(placement, samples_) != sample_key_) return false;
+    }
+    return key(placement) == wanted;
+  }
+
+ private:
+  static std::string key(const models::Placement& placement, std::span<const Tensor* const> tensors) {
+    Digest digest;
+    for (const Tensor* tensor : tensors) {
+      const int device = placement.device_of(*tensor);
+      digest.add(tensor->name);
+      digest.add(placement.devices()[static_cast<size_t>(device)]->name());
+      const models::SplitPolicy* policy = placement.policy_of(device);
+      if (policy != nullptr) digest.add((*policy)(*tensor).to_string());
+    }
+    return digest.text();
+  }
+
+  /// The first tensor of each name without its layer, shape and type.
+  void choose_samples() {
+    std::set<std::tuple<std::string_view, Shape, DType>> known;
+    for (const Tensor* tensor : all_) {
+      const std::string_view name = tensor->name;
+      const size_t digit = name.find_first_of("0123456789");
+      const size_t rest = digit == name.npos ? 0 : name.find_first_not_of("0123456789", digit);
+      const std::string_view ending = rest == name.npos ? name.substr(0, digit) : name.substr(rest);
+      if (known.emplace(ending, tensor->shape, tensor->dtype).second) samples_.push_back(tensor);
+    }
+  }
+
+  models::KvCache cache_;
+  std::vector<const Tensor*> all_, samples_;
+  std::string sample_key_;
+};
+
+}  // namespace
+
 std::string split_key(const models::Model& model, const models::Placement& placement) {
-  models::KvCache cache;
-  declare_cache(cache, model.hparams, {1, DType::kF32, DType::kF32});
-  Digest digest;
-  const auto add = [&](const Tensor& tensor) {
-    const int device = placement.device_of(tensor);
-    digest.add(tensor.name);
-    digest.add(placement.devices()[static_cast<size_t>(device)]->name());
-    const models::SplitPolicy* policy = placement.policy_of(device);
-    if (policy != nullptr) digest.add((*policy)(tensor).to_string());
-  };
-  for (const Tensor* tensor : model.weights.tensors()) add(*tensor);
-  for (const Tensor* tensor : cache.context.tensors()) add(*tensor);
-  return digest.text();
+  return Placed(model).key(placement);
 }
 
 std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate) {
   constexpr int kMost = 99;
-  const auto key_of = [&](const Candidate& one) {
-    return split_key(scenario.model, models::Placement(scenario.model, one.groups, placement_of(one, scenario)));
-  };
   if (candidate.shares.empty()) return {};
-  const std::string wanted = key_of(candidate);
+  Placed placed(scenario.model);
+  const models::Placement asked(scenario.model, candidate.groups, placement_of(candidate, scenario));
+  const std::string wanted = placed.key(asked);
+  const auto is_same_split = [&](const Candidate& one) {
+    return placed.has_key({scenario.model, one.groups, placement_of(one, scenario)}, asked, wanted);
+  };
   const double largest = *std::max_element(candidate.shares.begin(), candidate.shares.end());
   for (int most = 1; most <= kMost; ++most) {
     Candidate simple = candidate;
     for (double& share : simple.shares) share = std::round(share / largest * most);
-    if (key_of(simple) == wanted) return simple.shares;
+    if (is_same_split(simple)) return simple.shares;
   }
   // Or the fewest decimals.
   const double sum = std::accumulate(candidate.shares.begin(), candidate.shares.end(), 0.0);
   for (double scale = 1e3; scale < 1e9; scale *= 10) {
     Candidate simple = candidate;
     for (double& share : simple.shares) share = std::round(share / sum * scale) / scale;
-    if (key_of(simple) == wanted) return simple.shares;
+    if (is_same_split(simple)) return simple.shares;
   }
   return candidate.shares;
 }

@@ -8,9 +8,9 @@ namespace shoal::tuning {
 namespace {
 
 models::ModelPlan as_they_are(const models::Model& model, const models::Placement& placement,
-                              const models::SessionOptions& session, models::LoadOptions load) {
+                              const models::SessionOptions& session, models::LoadOptions load, size_t most_prompts) {
   load.repack = false;
-  return {model, placement, session, load};
+  return {model, placement, session, load, most_prompts};
 }
 
 /// What the tightest device has beyond what is to stay free, negative where it does not fit.
@@ -26,17 +26,22 @@ double tightest(std::span<const models::DeviceUse> uses, const FitOptions& optio
 class RoomByContext {
  public:
   RoomByContext(const models::Model& model, const models::Placement& placement, const models::SessionOptions& session,
-                const models::LoadOptions& load, const FitOptions& options)
-      : model_(model), placement_(placement), session_(session), load_(load), options_(options) {}
+                const models::LoadOptions& load, const FitOptions& options, size_t most_prompts)
+      : model_(model),
+        placement_(placement),
+        session_(session),
+        load_(load),
+        options_(options),
+        most_prompts_(most_prompts) {}
 
   /// Room that the context leaves, in the better of the ways to load.
   double operator()(int64_t context) {
     session_.context = context;
-    models::ModelPlan first(model_, placement_, session_, load_);
+    models::ModelPlan first(model_, placement_, session_, load_, most_prompts_);
     double room = tightest(first.memory, options_);
     std::optional<models::ModelPlan> second;
     if (room < 0 && load_.repack && repack_weights(placement_.members())) {
-      second = as_they_are(model_, placement_, session_, load_);
+      second = as_they_are(model_, placement_, session_, load_, most_prompts_);
       room = std::max(room, tightest(second->memory, options_));
     }
     const bool is_best = room >= 0 && (!best_ || best_->size.context < context);
@@ -51,6 +56,7 @@ class RoomByContext {
   models::SessionOptions session_;
   const models::LoadOptions& load_;
   const FitOptions& options_;
+  size_t most_prompts_;
   std::optional<models::ModelPlan> best_;
 };
 
@@ -91,12 +97,14 @@ size_t margin_of(const models::DeviceUse& use, const FitOptions& options) {
   return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
 }
 
-std::optional<models::ModelPlan> largest_plan(const models::Model& model, const models::Placement& placement,
-                                              const models::SessionOptions& session, const models::LoadOptions& load,
-                                              const FitOptions& options) {
+namespace {
+
+std::optional<models::ModelPlan> largest(const models::Model& model, const models::Placement& placement,
+                                         const models::SessionOptions& session, const models::LoadOptions& load,
+                                         const FitOptions& options, size_t most_prompts) {
   const int64_t wanted = session_size(model.hparams, session).context;
   const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
-  RoomByContext room(model, placement, session, load, options);
+  RoomByContext room(model, placement, session, load, options, most_prompts);
   const double at_wanted = room(wanted);
   if (at_wanted >= 0 || least == wanted) return room.best();
   const double at_least = room(least);
@@ -104,10 +112,18 @@ std::optional<models::ModelPlan> largest_plan(const models::Model& model, const 
   return room.best();
 }
 
+}  // namespace
+
+std::optional<models::ModelPlan> largest_plan(const models::Model& model, const models::Placement& placement,
+                                              const models::SessionOptions& session, const models::LoadOptions& load,
+                                              const FitOptions& options) {
+  return largest(model, placement, session, load, options, std::numeric_limits<size_t>::max());
+}
+
 std::optional<int64_t> largest_context(const models::Model& model, const models::Placement& placement,
                                        const models::SessionOptions& session, const models::LoadOptions& load,
                                        const FitOptions& options) {
-  const std::optional<models::ModelPlan> found = largest_plan(model, placement, session, load, options);
+  const std::optional<models::ModelPlan> found = largest(model, placement, session, load, options, 1);
   return found ? std::optional(found->size.context) : std::nullopt;
 }
 

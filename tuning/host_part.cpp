@@ -16,9 +16,9 @@ constexpr int kCorrections = 4;
 
 /// Looks for the least that has to stay on the host, for devices in one mode. What weights and caches take is added up
 /// (models::persistent_use); what it takes to compute with them is the same for all parts, and comes from a plan.
-class Search {
+class HostSearch {
  public:
-  Search(const Scenario& scenario, const Candidate& way, const FitOptions& fit)
+  HostSearch(const Scenario& scenario, const Candidate& way, const FitOptions& fit)
       : scenario_(scenario), way_(way), fit_(fit), layers_(scenario.model.hparams.layers) {}
 
   /// Experts alone, or where that is not enough all of them and whole layers besides.
@@ -224,7 +224,7 @@ std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Cand
   std::vector<Candidate> out;
   for (const Candidate& way : ways) {
     for (const bool experts : {true, false}) {
-      Search search(scenario, way, fit);
+      HostSearch search(scenario, way, fit);
       try {
         if (auto found = experts ? search.with_experts() : search.with_layers()) out.push_back(*std::move(found));
       } catch (const InvalidArgument&) {

@@ -42,6 +42,8 @@ MemoryShares::MemoryShares(const Scenario& scenario, const Candidate& candidate,
 
 std::optional<MemoryShares::Fit> MemoryShares::largest(int64_t asked, int64_t more_than) const {
   const std::vector<models::DeviceUse> uses = memory(asked, {});
+  // Not even a single token: what it takes without a cache is too much already.
+  if (possible_context(uses, asked) < 1) return std::nullopt;
   if (more_than > 0 && possible_context(uses, asked) * kEstimate <= static_cast<double>(more_than)) return std::nullopt;
   if (sharers_.size() < 2) return fit_of({}, asked);
   std::optional<Fit> best = fit_of(balanced(uses, even()), asked);
@@ -67,7 +69,7 @@ std::vector<models::DeviceUse> MemoryShares::memory(int64_t context, const Share
   if (scenario_.poll) scenario_.poll();
   models::SessionOptions session = session_;
   session.context = context;
-  return models::ModelPlan(scenario_.model, placement(shares), session, scenario_.load).memory;
+  return models::ModelPlan(scenario_.model, placement(shares), session, scenario_.load, 1).memory;
 }
 
 Candidate MemoryShares::with(const Shares& shares) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -19,6 +20,11 @@ constexpr size_t kMostDevicesForSets = 12;
 /// Of all sets together, and at least of each.
 constexpr int kManyPredictions = 640;
 constexpr int kFewPredictions = 16;
+/// Most that all predictions take together, in layers of one device, before only the fastest sets are looked at
+/// closely; some seconds.
+constexpr double kMostEffort = 20000;
+constexpr size_t kClosely = 2;
+constexpr int kLeastPredictions = 8;
 /// Ways with fewer devices that are looked at where nothing fits: those with most memory.
 constexpr size_t kMostNarrowWays = 4;
 
@@ -91,13 +97,16 @@ class Comparison {
     // With many sets less is gained by looking closely at each.
     const int part = std::max(kFewPredictions, kManyPredictions / static_cast<int>(sets.size()));
     const int predictions = std::min(options_.predictions, part);
+    const bool has_time = total_effort(sets) * predictions <= kMostEffort;
     for (size_t i = 0; i < sets.size(); ++i) {
       const auto tell = [&] {
         if (options_.progress) options_.progress(static_cast<int>(i), static_cast<int>(sets.size()));
       };
       tell();
-      consider_set(sets[i], {options_.objective, predictions, false, [&](int, int) { tell(); }});
+      consider_set(sets[i],
+                   {options_.objective, has_time ? predictions : 1, false, &alone_, [&](int, int) { tell(); }});
     }
+    if (!has_time) look_closely(predictions);
     if (are_grouped(groups)) consider({groups, models::SplitMode::kLayer, {}});
     if (found_.empty() && refusal_) std::rethrow_exception(refusal_);
     return std::move(found_);
@@ -106,7 +115,8 @@ class Comparison {
   /// What using all devices costs is to be seen at the best of the splits in which every one of them does something.
   std::vector<Prediction> all_taking_part(const models::DeviceGroups& groups) {
     const std::vector<Device*> set = all_of(groups);
-    const ShareSearch search{options_.objective, options_.predictions, true, [&](int, int) {
+    const ShareSearch search{options_.objective, affordable(set.size(), options_.predictions), true, &alone_,
+                             [&](int, int) {
                                if (options_.progress) options_.progress(0, 1);
                              }};
     for (const Candidate& candidate : {acting_as_one(set), layers_of(set)}) {
@@ -131,6 +141,45 @@ class Comparison {
   }
 
  private:
+  /// What it takes to predict a set, in layers of one device.
+  double effort(size_t devices) const {
+    return static_cast<double>(scenario_.model.hparams.layers) * static_cast<double>(devices);
+  }
+  double total_effort(const std::vector<std::vector<Device*>>& sets) const {
+    double all = 0;
+    for (const auto& set : sets) all += set.size() > 1 ? effort(set.size()) : 0;
+    return all;
+  }
+  /// As many predictions of a set as it may take.
+  int affordable(size_t devices, int wanted) const {
+    return std::clamp(static_cast<int>(kMostEffort / kClosely / 2 / effort(devices)), kLeastPredictions, wanted);
+  }
+
+  /// Shares of the sets that are fastest so far: of the others even the best shares are of no use.
+  void look_closely(int predictions) {
+    std::vector<Prediction> fastest;
+    for (const Prediction& one : found_) {
+      if (one.fits && one.candidate.mode == models::SplitMode::kTensor && one.candidate.device_count() > 1) {
+        fastest.push_back(one);
+      }
+    }
+    std::stable_sort(fastest.begin(), fastest.end(), [&](const Prediction& a, const Prediction& b) {
+      return seconds_of(a, options_.objective) < seconds_of(b, options_.objective);
+    });
+    std::set<std::string> seen;
+    for (const Prediction& one : fastest) {
+      if (seen.size() == kClosely) break;
+      if (!seen.insert(one.candidate.devices()).second) continue;
+      const std::vector<Device*>& set = one.candidate.groups.front();
+      const BestShares shares =
+          best_shares(scenario_, acting_as_one(set),
+                      {options_.objective, affordable(set.size(), predictions), false, &alone_, [&](int, int) {
+                         if (options_.progress) options_.progress(0, 1);
+                       }});
+      if (has_all(shares.best.candidate.shares)) add(shares.best);
+    }
+  }
+
   void consider_set(const std::vector<Device*>& set, const ShareSearch& search) {
     if (set.size() == 1) {
       consider(acting_as_one(set));
@@ -162,7 +211,7 @@ class Comparison {
 
   std::vector<double> shares_of_layers(Candidate layers) {
     try {
-      layers.shares = shares_by_speed(scenario_, layers, options_.objective);
+      layers.shares = shares_by_speed(scenario_, layers, options_.objective, &alone_);
       const Prediction prediction = scenario_.predict(layers);
       if (!prediction.fits) layers.shares = clipped_by_memory(prediction);
       return simplest_shares(scenario_, layers);
@@ -198,7 +247,8 @@ class Comparison {
   const Scenario& scenario_;
   const RecommendOptions& options_;
   std::vector<Prediction> found_;
-  Prediction considered_;  ///< the latest
+  std::map<std::string, double> alone_;  ///< ShareSearch::alone
+  Prediction considered_;                ///< the latest
   std::set<std::string> known_;
   std::exception_ptr refusal_;
 };

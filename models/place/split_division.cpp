@@ -12,12 +12,26 @@ namespace {
 constexpr double kTie = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// May one device have the heads [from, to)?
-bool is_range(int64_t from, int64_t to, int64_t group) {
-  bool whole_groups = from % group == 0 && to % group == 0;
-  bool inside_one = to > from && from / group == (to - 1) / group;
-  return from == to || whole_groups || inside_one;
-}
+/// May one device have the heads from one unit to another? Asked for all pairs of them in each layer.
+class Ranges {
+ public:
+  Ranges(int64_t units, int64_t group, int64_t unit) {
+    for (int64_t p = 0; p <= units; ++p) {
+      begins_group_.push_back(p * unit % group == 0);
+      group_of_.push_back(p * unit / group);
+      group_before_.push_back(p == 0 ? -1 : (p * unit - 1) / group);
+    }
+  }
+  bool has(int64_t from, int64_t to) const {
+    const auto f = static_cast<size_t>(from), t = static_cast<size_t>(to);
+    const bool whole_groups = begins_group_[f] != 0 && begins_group_[t] != 0;
+    return from == to || whole_groups || group_of_[f] == group_before_[t];
+  }
+
+ private:
+  std::vector<char> begins_group_;
+  std::vector<int64_t> group_of_, group_before_;  ///< of the head behind a place, and of the one in front of it
+};
 
 double square(double x) {
   return x * x;
@@ -34,10 +48,11 @@ Table fill_table(const ShareLedger& ledger, const std::vector<double>& wanted, i
   int n = ledger.devices();
   Table t{std::vector(n + 1, std::vector(units + 1, kNever)), std::vector(n + 1, std::vector<int64_t>(units + 1))};
   t.best[0][0] = 0.0;
+  const Ranges ranges(units, group, unit);
   for (int d = 0; d < n; ++d) {
     for (int64_t to = 0; to <= units; ++to) {
       for (int64_t from = ledger.share(d) > 0.0 ? 0 : to; from <= to; ++from) {
-        if (t.best[d][from] == kNever || !is_range(from * unit, to * unit, group)) continue;
+        if (t.best[d][from] == kNever || !ranges.has(from, to)) continue;
         double cost = t.best[d][from] + square(wanted[d] - static_cast<double>((to - from) * unit));
         if (cost >= t.best[d + 1][to] - kTie) continue;
         t.best[d + 1][to] = cost;
