@@ -104,6 +104,10 @@ def layer_parts(shape, layer):
     yield from feed_forward(shape, parts, layer)
 
 
+def full_name(name):
+    return name if name.endswith(".bias") or name == "ssm_a" else f"{name}.weight"
+
+
 def is_matrix(name, dims):
     """Of a quantised type; norms, biases, sinks, convolutions and the choice of experts are float32."""
     return len(dims) > 1 and not name.endswith(".bias") and "ffn_gate_inp" not in name and "ssm_conv1d" not in name

@@ -60,7 +60,13 @@ std::string BenchTest::name() const {
 }
 
 models::SessionOptions BenchOptions::session(const BenchTest& test) const {
-  return {test.context(), std::min(test.batch, test.ubatch), dtype_k, dtype_v, op_offload, candidates, tracer};
+  return {.context = test.context(),
+          .batch = std::min(test.batch, test.ubatch),
+          .dtype_k = dtype_k,
+          .dtype_v = dtype_v,
+          .op_offload = op_offload,
+          .candidates = candidates,
+          .tracer = tracer};
 }
 
 std::vector<double> BenchSamples::rates() const {

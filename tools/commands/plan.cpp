@@ -266,7 +266,11 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
   }
-  if (flags.recommend) outlook.recommendation = recommend(scenario, planned.devices, flags);
+  if (!flags.recommend) return outlook;
+  // What --fit has left on the host is one of the ways that are compared.
+  tuning::Scenario asked = scenario;
+  flags.devices.host.put_into(asked.placement);
+  outlook.recommendation = recommend(asked, planned.devices, flags);
   return outlook;
 }
 

@@ -104,7 +104,7 @@ TEST(Placement, TheHostCanBeNamed) {
   options.device_layers = 2;
   const std::vector<Device*> devices = cpu_devices(4);
   options.host = devices[3];
-  const Placement placement(*model, {devices[0], devices[1]}, options);
+  const Placement placement(*model, std::vector<Device*>{devices[0], devices[1]}, options);
   EXPECT_THAT(names_of(placement.devices()), ElementsAre("META(CPU0,CPU1)", "CPU3"));
 }
 

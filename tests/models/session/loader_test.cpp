@@ -177,6 +177,40 @@ TEST(ModelInParts, GivesWhatTheWholeFileDoesWhereverItsWeightsLie) {
   }
 }
 
+/// Bytes that this process has read from files, as the system counts them.
+size_t bytes_read() {
+  std::ifstream in("/proc/self/io");
+  std::string name;
+  size_t value = 0;
+  while (in >> name >> value) {
+    if (name == "rchar:") return value;
+  }
+  return 0;
+}
+
+TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
+  if (bytes_read() == 0) GTEST_SKIP() << "the system does not count them";
+  const GgufFile file(tiny_model_path("q4_k_m"));
+  const test::TemporaryFolder folder;
+  const size_t tensors = file.tensors().size();
+  const std::string parts =
+      write_parts(file, (folder.path() / "tiny").string(), {tensors / 2, tensors - tensors / 2}).front();
+  for (const std::string& path : {file.path(), parts}) {
+    for (const int devices : {1, 2, 8}) {  // norms and other tensors are mirrored
+      for (const bool repack : {false, true}) {
+        auto model = open_model(path);
+        Placement placement(*model, cpu_devices(devices), {{}, 1});
+        const size_t before = bytes_read();
+        load_weights(*model, placement, {}, {.use_mapping = false, .repack = repack});
+        const size_t read = bytes_read() - before;
+        EXPECT_GE(read, file.tensor_bytes());
+        EXPECT_LT(read, file.tensor_bytes() + file.tensor_bytes() / 100) << devices << " devices, repack " << repack;
+        unload_weights(*model);
+      }
+    }
+  }
+}
+
 /// A device that says of host memory what it is told to, and is a CPU otherwise.
 class PickyDevice final : public Device {
  public:
