@@ -162,7 +162,7 @@ class MakeModelTest(unittest.TestCase):
                 read = subprocess.run([PYTHON, "-c", code, file], capture_output=True, text=True, check=True)
                 name, deviation = read.stdout.split()
                 self.assertEqual(name, kind)
-                self.assertAlmostEqual(float(deviation), 1, delta=0.03)
+                self.assertAlmostEqual(float(deviation), 1, delta=0.04)
 
     def test_sparse_files_differ_in_their_weights_alone(self):
         arguments = ("--type", "q4_k_m", "--layers", "3")
