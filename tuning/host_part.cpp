@@ -13,6 +13,8 @@ using Uses = std::vector<models::DeviceUse>;
 
 /// How often what was found by adding up is changed when a plan says that it does not fit.
 constexpr int kCorrections = 4;
+/// Layers on the host, where there are none, but the embedding: as if the head were one more layer. 0: the head too.
+constexpr int64_t kEmbedding = -1;
 
 /// Looks for the least that has to stay on the host, for devices in one mode. What weights and caches take is added up
 /// (models::persistent_use); what it takes to compute with them is the same for all parts, and comes from a plan.
@@ -26,18 +28,20 @@ class HostSearch {
     const int64_t all = models::layers_with_experts(scenario_.model);
     if (all == 0) return std::nullopt;
     if (auto found = least(1, all, [](int64_t n) { return HostPart{.expert_layers = n}; })) return found;
-    return least(1, layers_, [&](int64_t n) { return HostPart{layers_ - n, all}; });
+    return least(kEmbedding, layers_, [&](int64_t n) { return HostPart{layers_ - n, all}; });
   }
 
   std::optional<Candidate> with_layers() {
-    // The head goes with the last layer as long as there is room for it.
-    return least(0, layers_, [&](int64_t n) { return HostPart{n == 0 ? layers_ : layers_ - n, 0}; });
+    return least(kEmbedding, layers_, [&](int64_t n) { return HostPart{layers_ - n, 0}; });
   }
 
  private:
   /// The smallest number from `first` to `last` whose part fits.
   template <class PartOf>
   std::optional<Candidate> least(int64_t first, int64_t last, const PartOf& part_of) {
+    // What it takes to compute where the devices have something to do.
+    const Candidate usual = with(part_of(std::max(first, last - 1)));
+    compute_ = needed_to_compute(plan(usual), persistent(usual));
     const auto fits_with = [&](int64_t n) { return is_enough(with(part_of(n))); };
     if (!fits_with(last)) return std::nullopt;
     int64_t too_few = first - 1, enough = last;
@@ -48,13 +52,21 @@ class HostSearch {
     for (int i = 0; i < kCorrections && enough <= last; ++i) {
       const Candidate found = with(part_of(enough));
       const Uses planned = plan(found);
-      if (has_room(planned)) return found;
+      if (has_room(planned)) return i == 0 && enough > first ? with_one_less(found, part_of(enough - 1)) : found;
       compute_ = needed_to_compute(planned, persistent(found));
       do {
         ++enough;
       } while (enough < last && !fits_with(enough));
     }
     return std::nullopt;
+  }
+
+  /// The least that was found by adding up may be too much by one.
+  Candidate with_one_less(const Candidate& found, const HostPart& part) {
+    Candidate less = with(part);
+    const Uses planned = plan(less);
+    if (has_room(planned)) return less;
+    return found;
   }
 
   Candidate with(const HostPart& part) const {
@@ -81,7 +93,6 @@ class HostSearch {
 
   /// As far as is known what it takes to compute.
   bool is_enough(const Candidate& candidate) {
-    if (!compute_) compute_ = needed_to_compute(plan(candidate), persistent(candidate));
     Uses uses = persistent(candidate);
     for (models::DeviceUse& use : uses) use.use.compute += compute_of(use.device);
     return has_room(uses);
@@ -118,8 +129,8 @@ class HostSearch {
   /// As many layers for each group as it has room for, so that the fullest one is as empty as possible.
   std::vector<double> layer_shares(const HostPart& part) const {
     const int64_t here = part.device_layers < 0 ? layers_ : std::min(part.device_layers, layers_);
-    const std::vector<double> bytes = bytes_of_layers(part);
-    const std::span<const double> divided(bytes.data() + (layers_ - here), static_cast<size_t>(here));
+    Bytes bytes = bytes_of_layers(part);
+    const std::span<const double> divided(bytes.layers.data() + (layers_ - here), static_cast<size_t>(here));
     std::vector<double> room;
     for (const auto& group : way_.groups) {
       double one = 0;
@@ -129,8 +140,8 @@ class HostSearch {
       }
       room.push_back(one);
     }
-    // The head is the last group's.
-    room.back() = std::max(0.0, room.back() - bytes.back());
+    room.front() = std::max(0.0, room.front() - bytes.first);
+    room.back() = std::max(0.0, room.back() - bytes.last);
     const double all = std::accumulate(divided.begin(), divided.end(), 0.0);
     const double space = std::accumulate(room.begin(), room.end(), 0.0);
     if (here == 0 || all <= 0 || space <= 0) return {};
@@ -166,11 +177,19 @@ class HostSearch {
     return counts;
   }
 
-  /// What each layer has that is not on the host, weights and cache; behind the last one the embedding and the head.
-  std::vector<double> bytes_of_layers(const HostPart& part) const {
-    std::vector<double> bytes(static_cast<size_t>(layers_) + 1, 0.0);
+  /// What each layer has that is not on the host, weights and cache, and what goes with the first or the last one.
+  struct Bytes {
+    std::vector<double> layers;
+    double first = 0, last = 0, host = 0;
+  };
+  Bytes bytes_of_layers(const HostPart& part) const {
+    Bytes bytes{std::vector<double>(static_cast<size_t>(layers_), 0.0)};
+    const bool all = part.device_layers < 0;
     const auto place_of = [&](const models::TensorSpec& spec) -> double& {
-      return bytes[spec.layer >= 0 ? static_cast<size_t>(spec.layer) : static_cast<size_t>(layers_)];
+      if (spec.layer >= 0) return bytes.layers[static_cast<size_t>(spec.layer)];
+      const bool is_looked_up = spec.role == models::TensorRole::kEmbedding || spec.role == models::TensorRole::kLookup;
+      if (!all && (is_looked_up || part.device_layers <= layers_)) return bytes.host;
+      return is_looked_up && !scenario_.model.is_tied() ? bytes.first : bytes.last;
     };
     std::vector<bool> are_left(static_cast<size_t>(layers_), false);
     int64_t left = part.expert_layers;

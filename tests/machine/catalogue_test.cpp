@@ -86,7 +86,7 @@ TEST(Machines, AHostIsTheLastDevice) {
   EXPECT_GT(host.memory, machine.devices[0].memory * 8);
   EXPECT_GT(seconds, machine.devices[0].products.at("q4_0").seconds(1, false));
   EXPECT_GT(host.products.at("q4_0").seconds(512, false),
-            10 * machine.devices[0].products.at("q4_0").seconds(512, false));
+            8 * machine.devices[0].products.at("q4_0").seconds(512, false));
   for (const std::string& name : catalogue_hosts()) EXPECT_EQ(make_machine("L4x2+" + name).devices.size(), 3u) << name;
 }
 

@@ -15,6 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{50};
 constexpr size_t kLongestBar = 30, kShortestBar = 8;
 constexpr size_t kUsualColumns = 80;
+constexpr size_t kLeastBytes = 1'000'000;  ///< whose rate says something
 
 /// Columns that a line may take. The last one stays free: some terminals begin a new line when it is written to.
 size_t terminal_columns() {
@@ -41,7 +42,7 @@ std::string bar_text(const std::string& label, double part, const std::string& r
 }  // namespace
 
 std::string rate_text(size_t bytes, std::chrono::duration<double> seconds) {
-  if (bytes == 0 || seconds.count() <= 0) return "";
+  if (bytes < kLeastBytes || seconds.count() <= 0) return "";
   return fmt::format(", {:.2f} GB/s", static_cast<double>(bytes) * 1e-9 / seconds.count());
 }
 

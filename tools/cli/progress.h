@@ -10,7 +10,7 @@
 
 namespace shoal::tools {
 
-/// ", 3.21 GB/s"; empty where there is nothing to say.
+/// ", 3.21 GB/s"; empty for less than a megabyte.
 std::string rate_text(size_t bytes, std::chrono::duration<double> seconds);
 
 class ProgressBar {

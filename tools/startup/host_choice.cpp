@@ -68,7 +68,7 @@ std::vector<std::pair<Candidate, std::optional<Prediction>>> by_speed(const tuni
   return out;
 }
 
-/// "the experts of 49 of 58 layers", "41 of 61 layers", "... and ...".
+/// "the experts of 49 of 58 layers", "41 of 61 layers", "the embedding", "... and ...".
 std::string what_stays(const models::Model& model, const tuning::HostPart& part) {
   const int64_t layers = model.hparams.layers, with_experts = models::layers_with_experts(model);
   std::string text;
@@ -76,7 +76,9 @@ std::string what_stays(const models::Model& model, const tuning::HostPart& part)
     text = fmt::format("the experts of {} of {} layers", std::min(part.expert_layers, with_experts), with_experts);
   }
   if (part.device_layers < 0) return text;
-  return text + (text.empty() ? "" : " and ") + fmt::format("{} of {} layers", layers - part.device_layers, layers);
+  return text + (text.empty() ? "" : " and ") +
+         (part.device_layers >= layers ? "the embedding"
+                                       : fmt::format("{} of {} layers", layers - part.device_layers, layers));
 }
 
 std::string flags_of(const Candidate& candidate, const Request& request) {
