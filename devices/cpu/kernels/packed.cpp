@@ -11,7 +11,8 @@ size_t packed_row_bytes(int64_t k) {
 
 namespace {
 
-/// Words of all rows, each one f32 or two neighbouring f16, to the place of the first of its elements.
+/// Words of all rows, each one f32 or two neighbouring f16, to the place of the
+/// first of its elements.
 void store_elements(float* to, I32 word) {
   store(to, word);
 }
@@ -54,6 +55,9 @@ void unpack_row(const std::byte* group, int64_t row, int64_t k_begin, int64_t k,
   template void unpack<id>(const std::byte*, int64_t, int64_t, int64_t, std::byte*);
 #define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
+template size_t packed_bytes<NVFP4>(int64_t);
+template void pack<NVFP4>(const std::byte*, size_t, int64_t, int64_t, std::byte*);
+template void unpack<NVFP4>(const std::byte*, int64_t, int64_t, int64_t, std::byte*);
 SHOAL_FOR_ROWS(template size_t packed_row_bytes, (int64_t))
 SHOAL_FOR_ROWS(template void pack_rows, (const std::byte*, size_t, int64_t, int64_t, std::byte*))
 SHOAL_FOR_ROWS(template void unpack_row, (const std::byte*, int64_t, int64_t, int64_t, std::byte*))

@@ -1,4 +1,5 @@
-// Decodes rows of quantised weights, or packed groups of them, into panels (panel_layout.h).
+// Decodes rows of quantised weights, or packed groups of them, into panels
+// (panel_layout.h).
 #include "devices/cpu/kernels/packed_formats.h"
 #include "devices/cpu/kernels/panel_layout.h"
 #include "devices/cpu/kernels/transpose.h"
@@ -29,7 +30,8 @@ void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t part
   }
 }
 
-// A transposition takes kLanes times four elements of every row: kStep parts of 32, or a part in kPieces pieces.
+// A transposition takes kLanes times four elements of every row: kStep parts of
+// 32, or a part in kPieces pieces.
 constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
 constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
 
@@ -106,5 +108,6 @@ void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::
 #define SHOAL_QUANTIZED(id, ...) template void panel_from_packed<id>(const std::byte*, int64_t, int64_t, std::byte*);
 #define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
+template void panel_from_packed<NVFP4>(const std::byte*, int64_t, int64_t, std::byte*);
 
 }  // namespace shoal::cpu::SHOAL_ISA
