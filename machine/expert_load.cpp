@@ -14,7 +14,7 @@ constexpr int64_t kMostCounted = 64;
 constexpr double kDeviations = 8;
 constexpr int kSteps = 400;
 
-double as_double(int64_t number) {
+double real(int64_t number) {
   return static_cast<double>(number);
 }
 
@@ -29,7 +29,7 @@ struct Draw {
   double population = 0;
   int64_t drawn = 0;
 
-  double mean(size_t part) const { return as_double(drawn) * parts[part] / population; }
+  double mean(size_t part) const { return real(drawn) * parts[part] / population; }
   double slowest_mean() const {
     double most = 0;
     for (size_t d = 0; d < parts.size(); ++d) most = std::max(most, seconds[d] * mean(d));
@@ -41,7 +41,7 @@ struct Draw {
 /// copy have.
 Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens) {
   Draw draw;
-  for (const int64_t count : experts) draw.parts.push_back(as_double(count * tokens));
+  for (const int64_t count : experts) draw.parts.push_back(real(count * tokens));
   draw.seconds.assign(seconds.begin(), seconds.end());
   draw.population = std::accumulate(draw.parts.begin(), draw.parts.end(), 0.0);
   draw.drawn = std::min(used * tokens, static_cast<int64_t>(draw.population));
@@ -50,7 +50,7 @@ Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, 
 
 /// How many of a part can be drawn within `limit` seconds.
 int64_t most_within(const Draw& draw, size_t part, double limit) {
-  const double most = std::min(draw.parts[part], as_double(draw.drawn));
+  const double most = std::min(draw.parts[part], real(draw.drawn));
   if (draw.seconds[part] <= 0) return static_cast<int64_t>(most);
   return static_cast<int64_t>(std::min(most, std::floor(limit / draw.seconds[part] * (1 + 1e-12))));
 }
@@ -61,7 +61,7 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
   ways.assign(drawn + 1, 0.0);
   ways[0] = 1;
   // Chances of a part are scaled by (used / population)^n, so that sums over them stay of the order of 1.
-  const double odds = std::log(as_double(draw.drawn) / draw.population);
+  const double odds = std::log(real(draw.drawn) / draw.population);
   for (size_t part = 0; part < draw.parts.size(); ++part) {
     const auto most = static_cast<size_t>(most_within(draw, part, limit));
     std::vector<double> of_part(most + 1);
@@ -75,7 +75,7 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
       ways[sum] = all;
     }
   }
-  const double count = as_double(draw.drawn);
+  const double count = real(draw.drawn);
   return ways[drawn] / std::exp(log_choose(draw.population, count) + count * odds - count);
 }
 
@@ -83,8 +83,8 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
 double counted(const Draw& draw) {
   std::vector<double> values;
   for (size_t d = 0; d < draw.parts.size(); ++d) {
-    const auto most = static_cast<int64_t>(std::min(draw.parts[d], as_double(draw.drawn)));
-    for (int64_t n = 0; n <= most; ++n) values.push_back(draw.seconds[d] * as_double(n));
+    const auto most = static_cast<int64_t>(std::min(draw.parts[d], real(draw.drawn)));
+    for (int64_t n = 0; n <= most; ++n) values.push_back(draw.seconds[d] * real(n));
   }
   std::sort(values.begin(), values.end());
   const auto same = [](double a, double b) { return b - a <= 1e-12 * b; };
@@ -100,7 +100,7 @@ double counted(const Draw& draw) {
 /// Numbers of pairs as normal: all n[d] = mean + deviation[d] * z[d] less what makes them add up, which is the same for
 /// devices that are equally busy.
 double integrated(const Draw& draw) {
-  const double correction = (draw.population - as_double(draw.drawn)) / std::max(draw.population - 1, 1.0);
+  const double correction = (draw.population - real(draw.drawn)) / std::max(draw.population - 1, 1.0);
   std::vector<double> means, deviations;
   double first = 0, last = 0;
   for (size_t d = 0; d < draw.parts.size(); ++d) {

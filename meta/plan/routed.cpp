@@ -81,7 +81,7 @@ bool keeps_zeros(const Tensor& node, int index) {
 }
 
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing) {
-  if (node.op != Op::kMulMatId) return keeps_zeros(node, index);
+  if (node.op != Op::kMulMatId) return is_sum(node) || keeps_zeros(node, index);
   // x has rows of its own for each expert of a token.
   return index == 1 && node.src[1]->shape[1] == node.src[2]->shape[0] && without_reshapes(node.src[2]) == routing.ids;
 }

@@ -31,7 +31,8 @@ using Routings = std::span<const RowRouting* const>;
 /// True when rows of the result are 0 where those of source `index` are, whatever the others have there.
 bool keeps_zeros(const Tensor& node, int index);
 
-/// True when the node can take a routed source `index` as it is, as far as one source tells.
+/// True when the node can take a routed source `index` as it is, as far as one source tells: the other one of a sum
+/// must be routed, too.
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing);
 
 /// Taking the routed sources as they are. nullopt where there are none, or the node needs their sum.

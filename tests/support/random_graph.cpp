@@ -448,7 +448,7 @@ class Generator {
     };
     const DType dtype = cache_type(s[0]);
     Tensor* k = cache("k", s[0], dtype);
-    if (pick(3) > 0) return attend(q, k, cache("v", s[0], dtype));
+    if (s[0] == 0 || pick(3) > 0) return attend(q, k, cache("v", s[0], dtype));
     const int64_t block = traits(dtype).block_elems;  // values are the first elements of the keys' rows
     attend(q, k, slice(graph_, k, {0, 0, block * (1 + pick(static_cast<int>(s[0] / block)))}));
   }

@@ -251,22 +251,19 @@ void add_recommendation(Json& json, const tuning::Recommendation& recommendation
 
 namespace {
 
-/// -1: there is none.
-int first_layer_with_experts(const models::Hparams& h) {
-  for (int layer = 0; layer < h.layers; ++layer) {
-    if (h.layer(layer).experts > 0) return layer;
-  }
-  return -1;
-}
+/// Routed experts on a meta device.
+struct DividedExperts {
+  const models::SplitPolicy* policy = nullptr;  ///< nullptr: there are none
+  int layer = 0;                                ///< the first that has some
+};
 
-/// The first meta device; nullptr: none divides experts.
-const models::SplitPolicy* policy_with_experts(const models::Model& model, const models::Placement& placement) {
-  if (first_layer_with_experts(model.hparams) < 0) return nullptr;
-  for (size_t d = 0; d < placement.devices().size(); ++d) {
-    const models::SplitPolicy* policy = placement.policy_of(static_cast<int>(d));
-    if (policy != nullptr && policy->devices() > 1) return policy;
+DividedExperts divided_experts(const models::Model& model, const models::Placement& placement) {
+  for (size_t i = 0; i < model.specs.size(); ++i) {
+    if (model.specs[i].role != models::TensorRole::kExperts) continue;
+    const models::SplitPolicy* policy = placement.policy_of(placement.device_of(*model.weights.tensors()[i]));
+    if (policy != nullptr && policy->devices() > 1) return {policy, model.specs[i].layer};
   }
-  return nullptr;
+  return {};
 }
 
 /// "16", "10 to 11": the parts that devices have.
@@ -282,11 +279,10 @@ std::string parts_of(const meta::Partition& partition) {
 }  // namespace
 
 std::string experts_text(const models::Model& model, const models::Placement& placement) {
-  const models::SplitPolicy* policy = policy_with_experts(model, placement);
+  const auto [policy, layer] = divided_experts(model, placement);
   if (policy == nullptr) return {};
   const models::ExpertChoice& choice = policy->experts();
   const bool whole = choice.split == models::ExpertSplit::kWhole;
-  const int layer = first_layer_with_experts(model.hparams);
   const auto group = whole ? models::CutGroup::kExperts : models::CutGroup::kFeedForward;
   const meta::Partition& partition = policy->partition(layer, group);
   std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(choice.split),
@@ -299,7 +295,7 @@ std::string experts_text(const models::Model& model, const models::Placement& pl
 }
 
 void add_experts(Json& json, const models::Model& model, const models::Placement& placement) {
-  const models::SplitPolicy* policy = policy_with_experts(model, placement);
+  const models::SplitPolicy* policy = divided_experts(model, placement).policy;
   if (policy == nullptr) return;
   const models::ExpertChoice& choice = policy->experts();
   Json& experts = json["experts"] = {{"split", name_of(choice.split)}};

@@ -36,19 +36,26 @@ void list_columns(const ProductShape& shape, const ProductMemory& memory, const 
   });
   for (int64_t e = 0; e < shape.matrices; ++e) memory.first[e + 1] += memory.first[e];
   for_pairs(node, [&](int64_t slot, int64_t token, int64_t expert) {
-    float* to = reinterpret_cast<float*>(row_at(node, {slot, token, 0}));
-    if (expert < 0) {
-      std::memset(to, 0, shape.m * sizeof(float));
-      return;
-    }
+    if (expert < 0) return;
     const int64_t row = token * x.shape[1] + (x.shape[1] == 1 ? 0 : slot);
     const int64_t at = memory.first[expert]++;
     memory.b[at] = column_at(x, row, shape, memory);
-    memory.c[at] = to;
+    memory.c[at] = reinterpret_cast<float*>(row_at(node, {slot, token, 0}));
   });
   // Each entry has moved on to the start of the next expert.
   for (int64_t e = shape.matrices; e > 0; --e) memory.first[e] = memory.first[e - 1];
   memory.first[0] = 0;
+}
+
+/// Zeros for this part of the pairs, as far as their experts are not here.
+void clear_others(const TeamContext& ctx, const Tensor& node) {
+  const auto& params = std::get<SelectParams>(node.params);
+  for_rows(ctx, node.shape, [&](RowIndex row) {
+    const int64_t expert = index_at(*node.src[2], row.i1, row.i2);
+    if (local_index(params, node.src[0]->shape[2], expert) < 0) {
+      std::memset(row_at(node, row), 0, static_cast<size_t>(node.shape[0]) * sizeof(float));
+    }
+  });
 }
 
 void prepare(const TeamContext& ctx, Tensor& node) {
@@ -56,6 +63,7 @@ void prepare(const TeamContext& ctx, Tensor& node) {
   if (shape.k == 0) return;
   const ProductMemory memory(shape, node.src[1]->rows(), ctx.parts, ctx.workspace);
   convert_columns(*node.src[1], share(ctx, node.src[1]->rows()), ctx.part, shape, memory);
+  clear_others(ctx, node);
   if (ctx.part == 0) list_columns(shape, memory, node);
 }
 

@@ -69,6 +69,8 @@ const Case kUsageErrors[] = {
     {"DeviceWithoutName", "run -m MODEL -p x -dev CPU0,", 2, "an empty device name in 'CPU0,'; give names such as"},
     {"NoDevice", "run -m MODEL -p x -dev EMPTY", 2, "an empty device name in ''; give names such as"},
     {"SplitMode", "run -m MODEL -p x -dev CPU0,CPU1 -sm row", 2, "--split-mode must be tensor or layer, got 'row'"},
+    {"ExpertSplit", "run -m MODEL -p x -dev CPU0,CPU1 --expert-split row", 2,
+     "--expert-split: experts cannot be split 'row'; there are auto, inside and whole"},
     {"LayersOnDevices", "run -m MODEL -p x -ngl -2", 2, "--n-gpu-layers must be a whole number from -1 to"},
     {"OverrideWithoutDevice", "run -m MODEL -p x -ot ffn", 2, "'ffn' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU"},
     {"RatioOfGroups", "run -m MODEL -p x -sm layer -dev CPU0+CPU1,CPU2 -ts 1,2,3", 2, "3 numbers for 2 devices"},
