@@ -29,8 +29,8 @@ inline I8x32 with_signs(I8x32 bytes, uint32_t bits) {
   const I8x32 negative = fifth_bits(bits) == 16;
   return (bytes ^ negative) - negative;
 }
-/// Four times seven signs, the first in the lowest bits, each with the eighth
-/// that makes the negative ones an even number.
+/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
+/// number.
 inline uint32_t even_signs_of_32(uint32_t sevens) {
   const uint32_t signs =
       (sevens & 0x7fu) | (sevens << 1 & 0x7f00u) | (sevens << 2 & 0x7f0000u) | (sevens << 3 & 0x7f000000u);
@@ -96,8 +96,7 @@ inline I8x32 codes_of(const quants::BlockIQ1_M& block, int part) {
   const Vec<uint64_t, 4> adds{add(0), add(1), add(2), add(3)};
   return bits_as<I8x32>(entries) + bits_as<I8x32>(adds) - 9;
 }
-/// Eight bytes have the elements of their low nibbles, then those of their high
-/// ones.
+/// Eight bytes have the elements of their low nibbles, then those of their high ones.
 inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
@@ -149,8 +148,7 @@ struct Coded {
 #define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
 #include "graph/dtypes.def"
 
-/// Whether rows of a format can be packed (packed_layout.h) by every processor
-/// of a level.
+/// Whether rows of a format can be packed (packed_layout.h) by every processor of a level.
 template <class Format>
 inline constexpr bool kIsPackable = true;
 template <class B>

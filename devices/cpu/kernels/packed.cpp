@@ -11,8 +11,7 @@ size_t packed_row_bytes(int64_t k) {
 
 namespace {
 
-/// Words of all rows, each one f32 or two neighbouring f16, to the place of the
-/// first of its elements.
+/// Words of all rows, each one f32 or two neighbouring f16, to the place of the first of its elements.
 void store_elements(float* to, I32 word) {
   store(to, word);
 }

@@ -1,5 +1,5 @@
-// Packed groups times few columns: weights are read once, as one stream of
-// memory. Each lane of a vector is a row, so nothing is summed across lanes.
+// Packed groups times few columns: weights are read once, as one stream of memory. Each lane of a vector is a row, so
+// nothing is summed across lanes.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/packed_formats.h"
@@ -8,8 +8,7 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// How far ahead weights are asked for: two pages, which is what memory takes to
-// answer at its full rate.
+// How far ahead weights are asked for: two pages, which is what memory takes to answer at its full rate.
 constexpr size_t kAhead = 8192;
 
 template <class Format>
@@ -69,8 +68,8 @@ struct Quantized {
       SHOAL_UNROLL
       for (int i = 0; i < Layout::kParts; ++i) {
         if (i % 2 == 0) {
-          // A few lines with every other part: requests for all of a large unit
-          // at once would hold up the loads behind them.
+          // A few lines with every other part: requests for all of a large unit at once would hold up the loads behind
+          // them.
           constexpr size_t kLines = (Layout::kBytes + 32 * Layout::kParts - 1) / (32 * Layout::kParts);
           prefetch(unit + i / 2 * kLines * 64, kLines * 64, kAhead);
           keep_order();

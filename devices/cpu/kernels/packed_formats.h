@@ -1,11 +1,10 @@
-// How packed groups of each quantised format are read: for one part (32
-// elements) of a unit, all rows at a time, eight vectors of bytes (four
-// neighbouring elements to a lane) and the scales and addends of its groups.
+// How packed groups of each quantised format are read: for one part (32 elements) of a unit, all rows at a time, eight
+// vectors of bytes (four neighbouring elements to a lane) and the scales and addends of its groups.
 //
 //   element = (byte - kPackedOffset) * scale + add
 //
-// as in formats.h, but that signed bytes are as quad_dot takes weights.
-// Layouts: packed_layout.h, graph/quants/blocks.h.
+// as in formats.h, but that signed bytes are as quad_dot takes weights. Layouts: packed_layout.h,
+// graph/quants/blocks.h.
 #pragma once
 
 #include "devices/cpu/kernels/narrow.h"
@@ -17,8 +16,7 @@ namespace shoal::cpu::SHOAL_ISA {
 template <class Format>
 inline constexpr int kPackedOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
 
-/// (bytes >> shift) & mask for each byte, a negative shift to the left; the
-/// mask keeps what comes from neighbours out.
+/// (bytes >> shift) & mask for each byte, a negative shift to the left; the mask keeps what comes from neighbours out.
 inline Bytes byte_field(Bytes bytes, int shift, int mask) {
   using Words = Vec<uint16_t, 2 * kLanes>;
   const auto words = bits_as<Words>(bytes);
@@ -50,8 +48,7 @@ struct PackedUnit : PackedLayout<Format> {
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of
-/// fifth bits, if any, or of levels.
+/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of fifth bits, if any, or of levels.
 template <class Block>
 struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Format = Of32<Block>;
@@ -125,8 +122,7 @@ template <class Format>
 struct PackedK32 : PackedUnit<Format> {
   using Unit = PackedUnit<Format>;
   F32 factor, minimum;
-  I32 integers[2][2];  ///< scales and minima of the first and the other four
-                       ///< parts, a byte each
+  I32 integers[2][2];  ///< scales and minima of the first and the other four parts, a byte each
 
   explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {
     const I32 s = bits_as<I32>(Unit::word(0, 0)), m = bits_as<I32>(Unit::word(0, 1));
@@ -205,8 +201,7 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
   }
 };
 
-/// Four sub-blocks of two words: the first eight elements are low nibbles, the
-/// others high ones.
+/// Four sub-blocks of two words: the first eight elements are low nibbles, the others high ones.
 template <>
 struct PackedReader<NVFP4> : PackedUnit<NVFP4> {
   using PackedUnit::PackedUnit;

@@ -1,18 +1,14 @@
-// Packed weights: the rows of a matrix in groups of kLanes, each group's rows
-// side by side, so that one vector has the same four bytes (or the same number)
-// of all rows. Nothing is decoded or rounded: a group has the bytes of its rows
-// in another order, and comes back as it was.
+// Packed weights: the rows of a matrix in groups of kLanes, each group's rows side by side, so that one vector has the
+// same four bytes (or the same number) of all rows. Nothing is decoded or rounded: a group has the bytes of its rows in
+// another order, and comes back as it was.
 //
-// A group of quantised rows is a sequence of units: one block of 256 elements
-// of every row, or as many blocks of 32 as have four bytes of scales, two or
-// (MXFP4) four. A block is some numbers of the size of its scale and some
-// 32-bit words. A unit has the numbers of its blocks, one vector each, and from
-// the next full vector on the words of its blocks, one vector each. Example,
-// Q4_0 with 16 lanes: 2 x 32 bytes of scales, then 4 + 4 vectors of 64 bytes;
-// byte j of a row's nibbles is in byte j % 4 of its lane of vector j / 4. Two
-// kinds of words are kept in a handier form (stored_word): signed bytes as
-// quad_dot takes weights, and fifth bits with those of four neighbours in one
-// bit of four bytes.
+// A group of quantised rows is a sequence of units: one block of 256 elements of every row, or as many blocks of 32 as
+// have four bytes of scales, two or (MXFP4) four. A block is some numbers of the size of its scale and some 32-bit
+// words. A unit has the numbers of its blocks, one vector each, and from the next full vector on the words of its
+// blocks, one vector each. Example, Q4_0 with 16 lanes: 2 x 32 bytes of scales, then 4 + 4 vectors of 64 bytes; byte j
+// of a row's nibbles is in byte j % 4 of its lane of vector j / 4. Two kinds of words are kept in a handier form
+// (stored_word): signed bytes as quad_dot takes weights, and fifth bits with those of four neighbours in one bit of
+// four bytes.
 //
 // A group of float rows has element i of all rows in one vector.
 #pragma once
@@ -22,9 +18,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Where a block has its numbers (scale and minimum, or as many as are left
-/// beside whole words) and its words, in bytes, and how many of each: the
-/// numbers stand at its beginning or end.
+/// Where a block has its numbers (scale and minimum, or as many as are left beside whole words) and its words, in
+/// bytes, and how many of each: the numbers stand at its beginning or end.
 template <class Block>
 struct BlockParts {
   using Number = decltype(Block::scale);
@@ -58,8 +53,7 @@ struct PackedLayout : BlockParts<typename Format::Block> {
   static int64_t units(int64_t k) { return (k / 32 + kParts - 1) / kParts; }
 };
 
-/// What a quantised format has in fifth-bit words: the first word of a block,
-/// or none.
+/// What a quantised format has in fifth-bit words: the first word of a block, or none.
 template <class Format>
 inline constexpr bool kHasFifthBits = Format::kParts == 1 && Format::Block::kBits == 5;
 

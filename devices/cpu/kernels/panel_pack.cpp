@@ -1,5 +1,4 @@
-// Decodes rows of quantised weights, or packed groups of them, into panels
-// (panel_layout.h).
+// Decodes rows of quantised weights, or packed groups of them, into panels (panel_layout.h).
 #include "devices/cpu/kernels/packed_formats.h"
 #include "devices/cpu/kernels/panel_layout.h"
 #include "devices/cpu/kernels/transpose.h"
@@ -30,8 +29,7 @@ void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t part
   }
 }
 
-// A transposition takes kLanes times four elements of every row: kStep parts of
-// 32, or a part in kPieces pieces.
+// A transposition takes kLanes times four elements of every row: kStep parts of 32, or a part in kPieces pieces.
 constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
 constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
 
