@@ -38,8 +38,15 @@ Tensor* Layer::product(std::string_view of, Tensor* matrix, Tensor* x, Cut cut, 
     const Cut with_rows = cut.axis == 1 ? Cut{cut.group, 0, cut.scale} : kMirrored;
     added = d_.source_({name(of) + ".bias", {rows, 1, 1, 1}, index_, with_rows, bias == Bias::kOptional, false, true});
   }
-  if (added == nullptr) return mul_mat(g_, matrix, x, name(result));
-  return shoal::add(g_, mul_mat(g_, matrix, x, name(result) + ".product"), added, name(result));
+  // Beside nvfp4 weights, which routers never are.
+  Tensor* factor = nullptr;
+  if (of != "ffn_gate_inp") {
+    factor = d_.source_({name(of) + ".scale", {1, 1, 1, 1}, index_, kMirrored, true, true, true});
+  }
+  const std::string product = name(result) + (added == nullptr ? "" : ".product");
+  Tensor* made = mul_mat(g_, matrix, x, factor == nullptr ? product : product + ".unscaled");
+  if (factor != nullptr) made = mul(g_, made, factor, product);
+  return added == nullptr ? made : shoal::add(g_, made, added, name(result));
 }
 
 Tensor* Layer::scaled_rms(Tensor* x, Tensor* weight, std::string_view result) {

@@ -167,7 +167,7 @@ class Layer {
   Tensor* without_other_groups(Tensor* preferred);
   Tensor* expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias);
   Tensor* sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result);
-  Tensor* weigh(const Chosen& chosen);
+  Tensor* times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result);
   Tensor* hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind);
   Tensor* shared_expert(Tensor* x, const FeedForward& kind);
 

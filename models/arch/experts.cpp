@@ -67,16 +67,17 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
 }
 
-/// The weights of the chosen times what the file multiplies their results by, where it does.
-Tensor* Layer::weigh(const Chosen& chosen) {
-  const int64_t count = h_.experts, used = chosen.ids->shape[0], t = chosen.ids->shape[1];
-  Tensor* of_all = d_.source_({name("ffn_down_exps.scale"), {count, 1, 1, 1}, index_, {}, true, false, true});
-  if (of_all == nullptr) return chosen.weights;
-  Tensor* rows = reshape(g_, of_all, {1, count, 1, 1}, name("experts.factor_rows"));
-  Tensor* flat = reshape(g_, chosen.ids, {used * t, 1, 1, 1}, name("experts.factor_ids"));
-  Tensor* factors = reshape(g_, get_rows(g_, rows, flat, {}, name("experts.factors_of_ids")), {1, used, t, 1},
-                            name("experts.factors"));
-  return mul(g_, chosen.weights, factors, name("experts.weights"));
+/// `x` of the chosen experts times what the file multiplies products with their matrices by, where it does. With
+/// nvfp4 weights it always does; `usual`: with others, too.
+Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result) {
+  const int64_t count = h_.experts, used = ids->shape[0], t = ids->shape[1];
+  Tensor* of_all = d_.source_({name(of) + ".scale", {count, 1, 1, 1}, index_, {}, true, !usual, true});
+  if (of_all == nullptr) return x;
+  const auto named = [&](std::string_view what) { return name(fmt::format("{}.{}", result, what)); };
+  Tensor* rows = reshape(g_, of_all, {1, count, 1, 1}, named("factor_rows"));
+  Tensor* flat = reshape(g_, ids, {used * t, 1, 1, 1}, named("factor_ids"));
+  Tensor* of_ids = get_rows(g_, rows, flat, {}, named("factors_of_ids"));
+  return mul(g_, x, reshape(g_, of_ids, {1, used, t, 1}, named("factors")), name(result));
 }
 
 /// Of the experts that `ids` names, f32 [length, used, t]; nullptr where there are none.
@@ -115,6 +116,7 @@ Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& 
   }
   const auto part = [&](std::string_view of, std::string_view result) {
     Tensor* product = mul_mat_id(g_, weight(of, shape, columns, TensorRole::kExperts), input, ids, {}, name(result));
+    product = times_factors(of, product, ids, false, fmt::format("{}.scaled", result));
     Tensor* added = expert_biases(of, ids, h_.ff, {CutGroup::kFeedForward, 0, 1}, kind.bias);
     return added == nullptr ? product : add(product, added, fmt::format("{}.biased", result));
   };
@@ -124,14 +126,14 @@ Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& 
 
 Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
   const int64_t embd = d_.h_.embd, t = d_.batch_.tokens;
-  const auto [ids, chosen_weights] = route(routed, kind.bias);
-  Tensor* weights = kind.factors ? weigh({ids, chosen_weights}) : chosen_weights;
+  const auto [ids, weights] = route(routed, kind.bias);
   Tensor* input = reshape(g_, x, {embd, 1, t, 1}, name("experts.input"));
   Tensor* hidden = hidden_of_experts(input, ids, kind);
   const Cut rows{CutGroup::kFeedForward, 0, 1};
   Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
   Tensor* each = mul_mat_id(g_, down, hidden, ids, {}, name("experts.each"));
-  Tensor* sum = sum_of_experts(each, weights, "experts", "ffn_out");
+  Tensor* factors = times_factors("ffn_down_exps", weights, ids, kind.factors, "experts.weights");
+  Tensor* sum = sum_of_experts(each, factors, "experts", "ffn_out");
   // Added once, to the sum over devices.
   Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);
   if (biases == nullptr) return sum;

@@ -61,6 +61,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const GgufTensor& tensor : file.tensors()) {
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
+    if (tensor.name.ends_with(".input_scale")) continue;  // of nvfp4 weights, for activations of four bits
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
                              file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));

@@ -1,0 +1,66 @@
+// What files of nvfp4 weights have beside them: factors of products (X.scale), of a matrix or one for each expert; and
+// those of activations, which do not count (X.input_scale).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/models/synthetic_model.h"
+#include "tests/models/tiny_model.h"
+
+namespace shoal::models {
+namespace {
+
+const std::vector<int32_t> kScaledText{3, 14, 15, 92, 65, 35};
+
+/// The logits with these factors of matrices; 0: without any. Powers of two, of which those of matrices that follow
+/// each other cancel exactly.
+std::vector<float> logits_with(float factor, int64_t experts, const char* devices_ratio, int devices,
+                               bool only_first = false) {
+  SyntheticModel model;
+  model.dtype = DType::kNVFP4;
+  model.h.embd = 64, model.h.ff = 128;
+  model.h.experts = experts, model.h.experts_used = experts > 0 ? 2 : 0;
+  model.keys = [=](test::GgufWriter& writer) {
+    if (factor == 0) return;
+    const auto add = [&](int64_t layer, const std::string& of, float value, int64_t count) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < count; ++i) values.push_back(value * (value < 1 ? 1.0f / (1 << i) : 1 << i));
+      writer.add_tensor(fmt::format("blk.{}.{}.scale", layer, of), DType::kF32, {count}, values);
+      writer.add_tensor(fmt::format("blk.{}.{}.input_scale", layer, of), DType::kF32, {count},
+                        std::vector<float>(count, 3.0f));
+    };
+    const std::string suffix = experts > 0 ? "_exps" : "";
+    const int64_t count = std::max<int64_t>(experts, 1);
+    for (int64_t layer = 0; layer < model.h.layers; ++layer) {
+      const std::vector<std::pair<std::string, std::string>> pairs{
+          {"attn_q", "attn_k"}, {"attn_v", "attn_output"}, {"ffn_up" + suffix, "ffn_down" + suffix}};
+      for (const auto& [first, second] : pairs) {
+        const int64_t each = first.starts_with("ffn") ? count : 1;
+        add(layer, first, factor, each);
+        if (!only_first) add(layer, second, 1 / factor, each);
+      }
+    }
+  };
+  SessionOptions options;
+  options.dtype_k = options.dtype_v = DType::kF32;
+  options.batch = 4;
+  LoadedModel loaded(model.write(), devices, devices_ratio, options);
+  loaded.session->evaluate(kScaledText);
+  const auto logits = loaded.session->logits();
+  return {logits.begin(), logits.end()};
+}
+
+TEST(ProductScales, MultiplyTheProducts) {
+  for (const int64_t experts : {0, 4}) {
+    for (const int devices : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << experts << " experts, " << devices << " devices");
+      const std::vector<float> without = logits_with(0, experts, "", devices);
+      EXPECT_EQ(logits_with(4, experts, "", devices), without);
+      EXPECT_NE(logits_with(4, experts, "", devices, true), without);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::models
