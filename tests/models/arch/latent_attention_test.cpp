@@ -139,13 +139,14 @@ struct SyntheticLatent {
   }
 };
 
-struct Mesh {
+struct LatentMesh {
   int devices;
   const char* ratio;
 };
-constexpr Mesh kMeshes[] = {{2, ""}, {3, ""}, {4, ""}, {5, ""}, {8, ""}, {2, "3,1"}, {3, "5,0,2"}, {3, "0,1,0"}};
+constexpr LatentMesh kLatentMeshes[] = {{2, ""}, {3, ""},    {4, ""},      {5, ""},
+                                        {8, ""}, {2, "3,1"}, {3, "5,0,2"}, {3, "0,1,0"}};
 
-const std::vector<int32_t> kText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
+const std::vector<int32_t> kLatentText{3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
 
 SessionOptions in_f32() {
   SessionOptions options;
@@ -155,12 +156,12 @@ SessionOptions in_f32() {
 }
 
 /// Logits after a prompt in uneven batches, then after each of the single tokens behind it.
-std::vector<float> answer(const std::string& path, const Mesh& mesh, const SessionOptions& options) {
+std::vector<float> answer(const std::string& path, const LatentMesh& mesh, const SessionOptions& options) {
   LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
   std::vector<float> out;
-  loaded.session->evaluate({kText.data(), 7});
-  for (size_t length = 7; length <= kText.size(); ++length) {
-    if (length > 7) loaded.session->evaluate({&kText[length - 1], 1});
+  loaded.session->evaluate({kLatentText.data(), 7});
+  for (size_t length = 7; length <= kLatentText.size(); ++length) {
+    if (length > 7) loaded.session->evaluate({&kLatentText[length - 1], 1});
     const std::span<const float> logits = loaded.session->logits();
     out.insert(out.end(), logits.begin(), logits.end());
   }
@@ -181,13 +182,13 @@ TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
   for (const int64_t query_rank : {0, 24}) {
     SyntheticLatent model{.keeps_rows = false, .query_rank = query_rank};
     const std::vector<float> expected = answer(model.write(), {1, ""}, in_f32());
-    for (const Mesh& mesh : kMeshes) {
+    for (const LatentMesh& mesh : kLatentMeshes) {
       EXPECT_LE(nmse(answer(model.write(), mesh, in_f32()), expected), 1e-10) << mesh.devices << " " << mesh.ratio;
     }
     model.keeps_rows = true;
     const std::string path = model.write();
     EXPECT_LE(nmse(answer(path, {1, ""}, in_f32()), expected), 1e-10);
-    for (const Mesh& mesh : kMeshes) {
+    for (const LatentMesh& mesh : kLatentMeshes) {
       EXPECT_LE(nmse(answer(path, mesh, in_f32()), expected), 1e-10) << mesh.devices << " " << mesh.ratio;
     }
     SessionOptions rounded = in_f32();
@@ -199,7 +200,7 @@ TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
 TEST(LatentAttention, TakesTwoReductionsALayerOnAnyDevices) {
   for (const bool keeps_rows : {true, false}) {
     const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());
-    for (const Mesh& mesh : kMeshes) {
+    for (const LatentMesh& mesh : kLatentMeshes) {
       // What one device has all of costs as much to compute everywhere.
       if (!keeps_rows && std::string_view(mesh.ratio) == "0,1,0") continue;
       SCOPED_TRACE(fmt::format("{} devices {} rows {}", mesh.devices, mesh.ratio, keeps_rows));
