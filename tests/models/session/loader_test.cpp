@@ -191,6 +191,7 @@ size_t bytes_read() {
 TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
   if (bytes_read() == 0) GTEST_SKIP() << "the system does not count them";
   const GgufFile file(tiny_model_path("q4_k_m"));
+  const size_t all_else = file.tensor("token_embd.weight").bytes - 1;
   const test::TemporaryFolder folder;
   const size_t tensors = file.tensors().size();
   const std::string parts =
@@ -204,7 +205,8 @@ TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
         load_weights(*model, placement, {}, {.use_mapping = false, .repack = repack});
         const size_t read = bytes_read() - before;
         EXPECT_GE(read, file.tensor_bytes());
-        EXPECT_LT(read, file.tensor_bytes() + file.tensor_bytes() / 100) << devices << " devices, repack " << repack;
+        // What the system tells of free memory is read, too; less than one mirrored matrix has.
+        EXPECT_LT(read, file.tensor_bytes() + all_else) << devices << " devices, repack " << repack;
         unload_weights(*model);
       }
     }
