@@ -440,7 +440,7 @@ struct ConvSizes {
   const char* name;
   int64_t channels, tokens, taps;
 };
-constexpr ConvSizes kConvSizes[] = {{"one token", 70, 1, 4},    {"prompt", 300, 61, 4},    {"few channels", 3, 5, 2},
+constexpr ConvSizes kConvSizes[] = {{"one token", 70, 1, 4},    {"prompt", 1100, 61, 4},   {"few channels", 3, 5, 2},
                                     {"one channel", 1, 9, 5},   {"one weight", 33, 17, 1}, {"long window", 17, 3, 11},
                                     {"no tokens", 40, 0, 4},    {"no channels", 0, 5, 4},  {"nothing", 5, 0, 1},
                                     {"many tokens", 20, 700, 3}};

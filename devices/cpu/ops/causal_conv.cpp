@@ -7,7 +7,8 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kPiece = 128;  ///< channels
+constexpr int64_t kPiece = 512;  ///< channels at a time
+constexpr int64_t kLine = 16;    ///< floats that parts do not share
 
 /// Numbers of inputs: tokens from 0 on, those of the state below.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
@@ -71,7 +72,7 @@ void run_piece(Tensor& node, const Scratch& scratch, int64_t first, int64_t n) {
 
 void run(const TeamContext& ctx, Tensor& node) {
   const Scratch scratch(ctx, node.src[1]->shape[0]);
-  const auto [begin, end] = share(ctx, node.shape[0], kPiece);
+  const auto [begin, end] = share(ctx, node.shape[0], kLine);
   for (int64_t first = begin; first < end; first += kPiece)
     run_piece(node, scratch, first, std::min(kPiece, end - first));
 }
