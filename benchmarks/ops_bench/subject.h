@@ -124,5 +124,6 @@ void add_products(Target& target);
 void add_rows(Target& target);
 void add_elementwise(Target& target);
 void add_attention(Target& target);
+void add_states(Target& target);
 
 }  // namespace shoal::bench
