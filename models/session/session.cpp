@@ -302,6 +302,7 @@ bool Session::can_rewind(int64_t position) const {
 }
 
 int64_t Session::rewindable(int64_t position) const {
+  position = std::min(position, position_);
   if (can_rewind(position)) return position;
   const auto after = checkpoints_.upper_bound(position);
   return after == checkpoints_.begin() ? 0 : std::prev(after)->first;

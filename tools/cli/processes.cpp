@@ -72,10 +72,11 @@ bool must_end() {
 }
 
 /// Ends a process that does not come to its end after a failure or a signal.
-void guard() {
-  while (!must_end()) std::this_thread::sleep_for(kLook);
-  for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
-  if (!must_end()) return guard();  // a SIGINT that is for process 0, which this one has joined meanwhile
+[[noreturn]] void guard() {
+  do {
+    while (!must_end()) std::this_thread::sleep_for(kLook);
+    for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
+  } while (!must_end());  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
   if (has_left) std::this_thread::sleep_for(kTold);  // it only has to end
   const bool by_sigint = !have_failed() && !terminated();

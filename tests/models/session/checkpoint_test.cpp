@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
 #include "models/session/session_state.h"
@@ -122,10 +123,12 @@ TEST_P(Checkpoints, SaveAndRestoreGoOnAnywhere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions),
-                         [](const auto& info) {
-                           return std::array{"windows", "delta", "convolutions"}[info.index];
-                         });
+std::string name_of_case(const ::testing::TestParamInfo<std::string>& info) {
+  constexpr std::array kNames{"windows", "delta", "convolutions"};
+  return kNames.at(info.index);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions), name_of_case);
 
 TEST(ModelsThatForgetNothing, NeedNoCheckpoints) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1, "", {.context = 64});

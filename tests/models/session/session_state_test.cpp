@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-int32_t best(Session& session) {
+int32_t best_token(Session& session) {
   const std::span<const float> logits = session.logits();
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -29,7 +29,7 @@ std::vector<int32_t> generate(Session& session, int32_t token, int count) {
   for (int i = 0; i < count; ++i) {
     tokens.push_back(token);
     session.evaluate({&token, 1});
-    token = best(session);
+    token = best_token(session);
   }
   return tokens;
 }
@@ -52,9 +52,9 @@ TEST_P(SessionState, GoesOnAnywhere) {
   for (const Place& from : kPlaces) {
     LoadedModel first(tiny_model_path("f16"), from.devices, from.ratio, options(from.context));
     first.session->evaluate(kPrompt);
-    const int32_t token = best(*first.session);
+    const int32_t token = best_token(*first.session);
     generate(*first.session, token, 6);
-    const int32_t next = best(*first.session);
+    const int32_t next = best_token(*first.session);
     const Bytes state = save_state(*first.session);
     const std::vector<int32_t> expected = generate(*first.session, next, 20);
     for (const Place& to : kPlaces) {
@@ -99,7 +99,7 @@ TEST(SessionStates, RewindingGivesPrefixes) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2, "3,1", {.context = 64});
   Session& session = *loaded.session;
   session.evaluate(kPrompt);
-  const int32_t next = best(session);
+  const int32_t next = best_token(session);
   const Bytes whole = save_state(session);
   const std::vector<int32_t> expected = generate(session, next, 8);
   session.rewind(0);
@@ -111,7 +111,7 @@ TEST(SessionStates, RewindingGivesPrefixes) {
   restore_state(session, empty);
   EXPECT_EQ(session.position(), 0);
   session.evaluate(kPrompt);
-  EXPECT_EQ(best(session), next);
+  EXPECT_EQ(best_token(session), next);
 }
 
 /// What is wrong with `state` for the session, which must stay as it is.
@@ -130,7 +130,7 @@ TEST(SessionStates, EveryCutAndEveryChangedByteIsRefused) {
   session.evaluate(std::vector<int32_t>{1, 2, 3});
   const Bytes state = save_state(session);
   session.evaluate(std::vector<int32_t>{4});
-  const int32_t next = best(session);
+  const int32_t next = best_token(session);
   for (size_t size = 0; size < state.size(); size += size < 100 ? 1 : 97) {
     EXPECT_THAT(refusal(session, Bytes(state.begin(), state.begin() + static_cast<ptrdiff_t>(size))),
                 HasSubstr(size < 48 ? "are no state of a session" : "it has"))
@@ -145,7 +145,7 @@ TEST(SessionStates, EveryCutAndEveryChangedByteIsRefused) {
   longer.push_back({});
   EXPECT_THAT(refusal(session, longer), HasSubstr("should have"));
   EXPECT_THAT(refusal(session, {}), HasSubstr("these 0 bytes are no state"));
-  EXPECT_EQ(best(session), next) << "logits are still there";
+  EXPECT_EQ(best_token(session), next) << "logits are still there";
   EXPECT_EQ(refusal(session, save_state(session)), "nothing was thrown");
 }
 
