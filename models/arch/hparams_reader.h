@@ -112,6 +112,9 @@ class HparamsReader {
   std::string prefix_;
 };
 
+/// Of the convolution of a recurrent layer; models have 3 or 4.
+inline constexpr int64_t kMostTaps = 1024;
+
 /// What the rotation multiplies by itself; files have the whole magnitude (attention_factor of transformers).
 float yarn_magnitude(const RopeParams& rope);
 

@@ -1,8 +1,8 @@
 // What a model keeps of one text. A layer that attends has keys [head_dim, rows, kv_heads] and values of the tokens
-// seen, as f16 (default), f32 or q8_0; or reads those of an earlier layer. A recurrent layer has a state of fixed size,
-// in f32: the latest inputs of its convolution, [channels, taps - 1], and the matrix of each value head, [head_dim,
-// head_dim, v_heads]. Declaring makes unplaced tensors; the owner of the cache allocates them on its device. The
-// tensors belong to `context` and live as long as the cache.
+// seen, as f16 (default) or another type of cache_dtype_names(); or reads those of an earlier layer. A recurrent layer
+// has a state of fixed size, in f32: the latest inputs of its convolution, [channels, taps - 1], and the matrix of each
+// value head, [head_dim, head_dim, v_heads]. Declaring makes unplaced tensors; the owner of the cache allocates them on
+// its device. The tensors belong to `context` and live as long as the cache.
 //
 // A layer with a window keeps only what a batch can see, if that is less than the whole context: rows for the window
 // and for a batch. Position p is then in row p % rows:

@@ -25,7 +25,7 @@ void lfm2(Decoder& d) {
 }
 
 void read_lfm2(const HparamsReader& in, Hparams& h) {
-  const int64_t taps = in.count("shortconv.l_cache");
+  const int64_t taps = in.count("shortconv.l_cache", kMostTaps);
   in.need(taps >= 2, "shortconv.l_cache", "is {}; a convolution has 2 taps or more", taps);
   for (LayerHparams& layer : h.per_layer) {
     if (layer.kv_heads == 0) layer.recurrent = {taps, h.embd};

@@ -38,8 +38,8 @@ std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
 }
 
 void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
-  RecurrentHparams r{in.count("ssm.conv_kernel"), in.count("ssm.group_count"), in.count("ssm.time_step_rank"),
-                     in.count("ssm.state_size"), tiled};
+  RecurrentHparams r{in.count("ssm.conv_kernel", kMostTaps), in.count("ssm.group_count"),
+                     in.count("ssm.time_step_rank"), in.count("ssm.state_size"), tiled};
   in.need(r.taps >= 2, "ssm.conv_kernel", "is {}; a convolution has 2 taps or more", r.taps);
   in.need(r.v_heads % r.k_heads == 0, "ssm.time_step_rank", "is {}, which the {} key heads do not divide", r.v_heads,
           r.k_heads);
@@ -47,7 +47,8 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
   in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {}", inner, r.v_heads,
           r.head_dim);
   const std::vector<bool> recurrent = recurrent_layers(in, h);
-  for (size_t i = 0; i < recurrent.size(); ++i) {
+  // The array may have entries for draft heads, too.
+  for (size_t i = 0; i < h.per_layer.size(); ++i) {
     if (recurrent[i]) h.per_layer[i].recurrent = r;
   }
 }

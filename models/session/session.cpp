@@ -49,6 +49,9 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   require<InvalidArgument>(options.batch >= 1, "a batch of {} tokens is not possible; use 1 or more", options.batch);
   require<InvalidArgument>(options.candidates >= 0, "{} candidates are not possible; use 0 for all logits",
                            options.candidates);
+  require<InvalidArgument>(options.checkpoints >= 0 && options.checkpoint_every >= 0,
+                           "{} checkpoints, one every {} tokens, are not possible; use 0 for none", options.checkpoints,
+                           options.checkpoint_every);
   SessionSize size;
   size.context = options.context == 0 ? hparams.context : options.context;
   size.batch = std::min(options.batch, size.context);
@@ -223,6 +226,8 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   int64_t last = (count - 1) % size_.batch + 1;
   require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
                            last);
+  require<InvalidArgument>(!torn_, "the batch before failed, and recurrent layers have lost their state; go back to {}",
+                           rewindable(position_));
   if (orders_ != nullptr) orders_->tell(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
   // Only the last batch has more room than tokens.
@@ -240,6 +245,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   latest_ = nullptr;  // nothing, should a batch fail
   outputs_ = outputs;
   int64_t begin = 0;
+  torn_ = recurrent_;
   for (const Batch& batch : batches) {
     run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
     begin += batch.tokens;
@@ -248,6 +254,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
     const int64_t last = checkpoints_.empty() ? 0 : checkpoints_.rbegin()->first;
     if (checkpoint_every_ > 0 && position_ - last >= checkpoint_every_) make_checkpoint();
   }
+  torn_ = false;
 }
 
 void Session::wait_for(std::string_view what) {
@@ -293,7 +300,7 @@ std::span<const TokenLogit> Session::candidates() {
 }
 
 bool Session::keeps(int64_t position) const {
-  if (position == 0 || position == position_) return true;
+  if (position == 0 || (position == position_ && !torn_)) return true;
   return !recurrent_ && oldest_ <= std::max<int64_t>(0, position - longest_window_ + 1);
 }
 
@@ -361,6 +368,7 @@ void Session::rewind(int64_t position, std::span<const std::byte> checkpoint) {
     oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   }
   position_ = position;
+  torn_ = false;
   if (position == 0) oldest_ = 0;
   drop_checkpoints_after(position);
 }
@@ -375,6 +383,7 @@ void Session::set_position(int64_t position) {
   position_ = position;
   oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   latest_ = nullptr;
+  torn_ = false;
   checkpoints_.clear();
 }
 

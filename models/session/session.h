@@ -68,7 +68,7 @@ struct SessionSize {
   int64_t context = 0;
   int64_t batch = 0;
 };
-/// Throws InvalidArgument for a batch below 1 and for a context or candidates below 0.
+/// Throws InvalidArgument for a batch below 1 and for a context, candidates or checkpoints below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
 /// The KV cache of a session.
@@ -200,6 +200,7 @@ class Session {
   int64_t ring_rows_ = 0, longest_window_ = 0;  // of caches that are rings; the fewest rows; 0: there are none
   int64_t oldest_ = 0;                          // they hold positions from this one on
   bool recurrent_ = false;                      // some layer keeps a state
+  bool torn_ = false;                           // a batch has failed: states may be any
   int64_t most_checkpoints_ = 0, checkpoint_every_ = 0;
   std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
   std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the batches of an evaluate

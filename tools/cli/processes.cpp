@@ -34,6 +34,7 @@ constexpr milliseconds kNews{300}, kGrace{400}, kTold{100}, kLook{20};
 std::atomic<ProcessGroup*> joined{nullptr};
 std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // each process of several, once
 std::atomic<bool> has_left{false}, is_alone{false};
+std::atomic<int> own_code{kSuccess};  // once it has left
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
@@ -78,7 +79,10 @@ bool must_end() {
     for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   } while (!must_end());  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
-  if (has_left) std::this_thread::sleep_for(kTold);  // it only has to end
+  if (has_left) {  // it has ended well, and does not come to its end
+    std::this_thread::sleep_for(kTold);
+    _exit(own_code);
+  }
   const bool by_sigint = !have_failed() && !terminated();
   const auto say = [] { report(ended_by_signal(), kFailed); };
   // What tells the others may be stuck: this thread waits for it as for any other, and not for long.
@@ -185,6 +189,7 @@ int run_among_processes(const std::function<int()>& body) {
     report_current(kFailed);
     end(kFailed);
   }
+  own_code = code;
   has_left = true;
   return code;
 }
@@ -192,27 +197,30 @@ int run_among_processes(const std::function<int()>& body) {
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept {
   thread_local bool tells = false;
   if (tells) return;  // what is told to other processes came back
+  // Another thread may be stuck on its way.
+  const auto wait_for_line = [] {
+    for (int i = 0; !has_written && i < kTold / kLook; ++i) std::this_thread::sleep_for(kLook);
+  };
+  std::string text;
   try {
     ProcessGroup* const group = joined;
     if (group == nullptr) {
       return write(is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message));
     }
-    std::string text;
     if (!has_reported.exchange(true)) {
       tells = true;
       text = tell_all(*group, message);
-      tells = false;
     } else {
-      // Another thread tells it. It may be stuck.
-      for (int i = 0; !has_written && i < kTold / kLook; ++i) std::this_thread::sleep_for(kLook);
+      wait_for_line();
       text = fmt::format("{}: {}", group->describe(group->own()), message);
     }
-    if (takes_line.exchange(true)) return;
-    write(text);
-    has_written = true;
   } catch (...) {
-    write("out of memory");
+    text = "out of memory";
   }
+  tells = false;
+  if (takes_line.exchange(true)) return wait_for_line();
+  write(text);
+  has_written = true;
 }
 
 }  // namespace shoal::tools

@@ -181,7 +181,7 @@ int follow(const Flags& flags) {
 }
 
 void tell_checkpoints(const LineEditor& editor, const models::Session& session, int64_t most) {
-  if (!editor.is_terminal() || !session.forgets()) return;
+  if (!editor.is_terminal() || !session.forgets() || most == 0) return;
   write_err(fmt::format("The model forgets: up to {} checkpoints of {} each are kept (--ctx-checkpoints).\n", most,
                         format_bytes(session.checkpoint_bytes(session.context()))));
 }
