@@ -88,9 +88,10 @@ class Assigner {
   }
 
   /// The weight or cache that says where a node should run: what it writes, else the largest it reads, also through
-  /// views and after writes.
+  /// views and after writes. Not the factors of rope, which all layers share: heads would go to them and back.
   const Tensor* resident_of(const Tensor& node) const {
     if (writes(node)) return node.storage();
+    if (node.op == Op::kRope) return nullptr;
     const Tensor* largest = nullptr;
     for (const Tensor* source : node.src) {
       if (source == nullptr || !source->storage()->is_persistent()) continue;

@@ -182,7 +182,7 @@ Tensor* Layer::norm_heads(Tensor* heads, CutGroup group, std::string_view of, st
 
 Tensor* Layer::rope(Tensor* heads, Tensor* factors, std::string_view result) {
   if (h_.rope.dims == 0) return heads;
-  return shoal::rope(g_, heads, d_.out_.positions, factors, h_.rope, name(result));
+  return shoal::rope(g_, heads, d_.positions_, factors, h_.rope, name(result));
 }
 
 Tensor* Layer::temper(Tensor* queries) {
@@ -203,6 +203,7 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
   };
   if (h_.kv_layer < 0) {
+    check(d_.has_all_, "{} would not be written for all tokens", name("keys"));
     keys_ = store(d_.cache_.layers[layer].k, k, "keys");
     values_ = h_.values_in_keys ? slice(g_, keys_, {0, 0, h_.head_dim_v}, name("values"))
                                 : store(d_.cache_.layers[layer].v, v, "values");
@@ -212,9 +213,8 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
   }
   AttentionParams params = h_.attention;
   if (ring != nullptr) params.window = 0;  // the mask has it
-  Tensor* heads =
-      shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.out_.positions,
-                       ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
+  Tensor* heads = shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.positions_,
+                                   ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
@@ -268,7 +268,7 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
   out_.graph = std::make_unique<Graph>(fmt::format("{}_{}", name, batch.tokens));
   const Shape per_token{batch.tokens, 1, 1, 1};
   out_.tokens = out_.graph->input("tokens", DType::kI32, per_token);
-  out_.positions = out_.graph->input("positions", DType::kI32, per_token);
+  out_.positions = positions_ = out_.graph->input("positions", DType::kI32, per_token);
   out_.cache_rows = out_.graph->input("cache_rows", DType::kI32, per_token);
   out_.out_ids = out_.graph->input("out_ids", DType::kI32, {batch.outputs, 1, 1, 1});
   if (hparams.temperature.scale != 0.0f) {
@@ -286,6 +286,7 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
     if (cache.is_ring(static_cast<size_t>(layer)))
       add_window(hparams.layer(layer).attention.window, cache.rows_of(layer));
   }
+  windows_ = out_.windows;
 }
 
 void Decoder::add_window(int64_t window, int64_t rows) {
@@ -301,7 +302,7 @@ void Decoder::add_window(int64_t window, int64_t rows) {
 }
 
 const WindowInputs& Decoder::window_inputs(int64_t window) const {
-  return *std::find_if(out_.windows.begin(), out_.windows.end(),
+  return *std::find_if(windows_.begin(), windows_.end(),
                        [&](const WindowInputs& inputs) { return inputs.window == window; });
 }
 
@@ -354,7 +355,33 @@ Tensor* Decoder::layer_norm(Tensor* x, std::string_view of, std::string_view res
 }
 
 Tensor* Decoder::wanted_rows(Tensor* x) {
-  return get_rows(*out_.graph, x, out_.out_ids, {}, "out_rows");
+  return has_all_ ? get_rows(*out_.graph, x, out_.out_ids, {}, "out_rows") : x;
+}
+
+/// Of i32 [tokens] those of the wanted ones.
+Tensor* Decoder::wanted_of(Tensor* of_tokens, std::string_view result) {
+  Graph& g = *out_.graph;
+  Tensor* rows = reshape(g, of_tokens, {1, batch_.tokens, 1, 1}, fmt::format("{}.rows", result));
+  Tensor* wanted = get_rows(g, rows, out_.out_ids, {}, std::string(result));
+  return reshape(g, wanted, {batch_.outputs, 1, 1, 1}, fmt::format("{}.flat", result));
+}
+
+void Decoder::go_on_with_wanted(std::initializer_list<Tensor**> values) {
+  check(out_.temperature == nullptr, "no model has both");
+  if (batch_.tokens == 1) return;
+  for (Tensor** value : values) {
+    if (*value != nullptr) *value = get_rows(*out_.graph, *value, out_.out_ids, {}, (*value)->name + ".wanted");
+  }
+  positions_ = wanted_of(positions_, "out_positions");
+  for (WindowInputs& window : windows_) {
+    const std::string name = fmt::format("out_window_{}", window.window);
+    window.cache_rows = nullptr;
+    window.last_rows = wanted_of(window.last_rows, name + ".last_rows");
+    Tensor* mask = get_rows(*out_.graph, window.mask, out_.out_ids, {}, name + ".mask_rows");
+    window.mask = cast(*out_.graph, mask, DType::kF16, name + ".mask");
+  }
+  batch_.tokens = batch_.outputs;
+  has_all_ = false;
 }
 
 void Decoder::head(Tensor* x, Bias bias) {

@@ -26,6 +26,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -198,6 +199,10 @@ class Decoder {
   Tensor* layer_norm(Tensor* x, std::string_view weight, std::string_view result);
   /// Of x those of the tokens whose logits are wanted: f32 [embd, outputs].
   Tensor* wanted_rows(Tensor* x);
+  /// From here on layers see only the tokens whose logits are wanted, if there are others; `values` of all tokens, f32
+  /// [n, t], become those of the wanted ones (nullptr stays). No layer that follows may keep anything of a text.
+  /// wanted_rows then gives x itself.
+  void go_on_with_wanted(std::initializer_list<Tensor**> values);
   /// Ends the graph: output (token_embd where the model has no other head) times x are the logits, scaled and capped as
   /// the model has it.
   void head(Tensor* x, Bias bias = Bias::kNone);
@@ -218,6 +223,7 @@ class Decoder {
   Tensor* factors(const std::string& of, Tensor* x, int layer, bool optional = false);
   void add_window(int64_t window, int64_t rows);
   const WindowInputs& window_inputs(int64_t window) const;
+  Tensor* wanted_of(Tensor* of_tokens, std::string_view result);
   void add_outputs(Tensor* logits);
 
   const Hparams& h_;
@@ -225,6 +231,10 @@ class Decoder {
   BatchShape batch_;
   WeightSource source_;
   DecoderGraph out_;
+  // Of the tokens that layers see, batch_.tokens of them: all, or those that are wanted.
+  bool has_all_ = true;
+  Tensor* positions_ = nullptr;
+  std::vector<WindowInputs> windows_;
   Tensor* embedding_ = nullptr;
   std::vector<Layer> layers_;
 };

@@ -7,7 +7,8 @@
 namespace shoal::models {
 namespace {
 
-/// Of each layer its own embedding of the tokens and its part of a projection of x, averaged: [layer_embd, t, layers].
+/// Of each layer its own embedding of the tokens and its part of a projection of x, averaged: f32 [layer_embd * layers,
+/// t]; nullptr where layers have none.
 Tensor* layer_embeddings(Decoder& d, Tensor* x) {
   const Hparams& h = d.hparams();
   if (h.layer_embd == 0) return nullptr;
@@ -27,14 +28,15 @@ Tensor* layer_embeddings(Decoder& d, Tensor* x) {
   Tensor* norm = d.weight({"per_layer_proj_norm.weight", {h.layer_embd, 1, 1, 1}, 0, {}, false, false, true});
   Tensor* normed = mul(g, rms_norm(g, by_layers(projected), {h.norm_eps}, "layer_proj.rms"), norm, "layer_proj_normed");
   Tensor* mean = scale(g, add(g, normed, by_layers(own), "layer_inputs.sum"), {1.0f / std::sqrt(2.0f)}, "layer_inputs");
-  return permute(g, mean, {0, 2, 1, 3}, "layer_inputs.by_layer");
+  return reshape(g, mean, {all, t, 1, 1}, "layer_inputs.rows");
 }
 
 /// x + rms(proj (gelu(inp_gate x) * the layer's embedding)) * post_norm.
 Tensor* add_embedding(Decoder& d, Layer& l, Tensor* x, Tensor* embeddings) {
   Graph& g = d.graph();
-  Tensor* own = slice(g, embeddings, {2, l.index(), 1}, l.name("layer_input"));
-  Tensor* gate = l.linear("inp_gate", x, own->shape[0], {}, Bias::kNone, "layer_gate");
+  const int64_t length = d.hparams().layer_embd;
+  Tensor* own = slice(g, embeddings, {0, l.index() * length, length}, l.name("layer_input"));
+  Tensor* gate = l.linear("inp_gate", x, length, {}, Bias::kNone, "layer_gate");
   Tensor* gated = glu(g, gate, own, GluKind::kGeglu, l.name("layer_gated"));
   Tensor* added = l.linear("proj", gated, d.hparams().embd, {}, Bias::kNone, "layer_out");
   return l.residual(x, l.rms_norm(added, "post_norm", "layer_out_normed"), "layer_residual");
@@ -67,6 +69,13 @@ int64_t last_of_kind(const Hparams& h, int64_t end, bool windowed) {
     if ((h.layer(i).attention.window > 0) == windowed) return i;
   }
   return -1;
+}
+
+/// The layer from which on all read what earlier ones keep; the number of layers where none does.
+int64_t first_shared(const Hparams& h) {
+  int64_t first = h.layers;
+  while (first > 0 && h.layer(first - 1).kv_layer >= 0) --first;
+  return first;
 }
 
 void read_windowed(const HparamsReader& in, LayerHparams& layer) {
@@ -102,6 +111,7 @@ void gemma4(Decoder& d) {
   const int64_t full = last_of_kind(h, h.layers, false);
   Tensor* factors = full < 0 ? nullptr : d.rope_factors(h.layer(full).rope);
   for (Layer& l : d.layers()) {
+    if (l.index() == first_shared(h)) d.go_on_with_wanted({&x, &embeddings});
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
     auto [q, k, v] = l.qkv(normed, Bias::kOptional, Values::kMayBeKeys);
     Tensor* turning = l.hparams().attention.window > 0 ? nullptr : factors;

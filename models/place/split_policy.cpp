@@ -181,9 +181,9 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
   for (const auto& [key, needs] : all) {
     const CutGroup group = key.second;
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
-    // A single KV head is shared as soon as there are two devices.
-    const int64_t together = layer.kv_heads == 1 ? 1 : layer.group();
     if (group == CutGroup::kQueryHeads && layer.kv_layer < 0) {
+      // A single KV head is shared as soon as there are two devices.
+      const int64_t together = layer.kv_heads == 1 ? 1 : layer.group();
       add(group, layer.heads, std::lcm(needs_of_heads(all, h, key.first).block_unit, together));
     }
     if (group == CutGroup::kStateHeads) {
@@ -211,7 +211,9 @@ struct Division {
 Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
                 ExpertSplit split) {
   Division out;
-  ShareLedger attention(shares), feed_forward(shares), experts(shares), whole(shares);
+  // What all tokens use beside experts has its own: more of it would not help a device with fewer bytes of experts, of
+  // which a token uses few.
+  ShareLedger attention(shares), feed_forward(shares), experts(shares), beside(shares), whole(shares);
   Needs needs = collect_needs(tensors, split);
   for (int layer = 0; layer < h.layers; ++layer) {
     const LayerHparams& own = h.layer(layer);
@@ -237,11 +239,12 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
     };
     add(CutGroup::kExperts, experts, own.experts, 1);
     add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
-    add(CutGroup::kSharedExpert, feed_forward, own.shared_ff, kFeedForwardUnit);
+    add(CutGroup::kSharedExpert, beside, own.shared_ff, kFeedForwardUnit);
   }
   whole.add(attention);
   whole.add(feed_forward);
   whole.add(experts);
+  whole.add(beside);
   if (auto head = needs.find({-1, CutGroup::kVocabulary}); head != needs.end()) {
     out.partitions[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }

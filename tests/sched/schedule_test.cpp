@@ -104,6 +104,26 @@ output %z
   }
 }
 
+// Layers share the factors, which are small: heads do not go to them and back.
+TEST_F(ScheduleTest, RopeRunsWhereItsHeadsAreMade) {
+  constexpr const char* kRope = R"(
+input %x f32 [64, 1]
+input %positions i32 [1]
+weight %w0 f32 [64, 32]
+weight %w1 f32 [32, 16]
+weight %factors f32 [16]
+%q = mul_mat(%w0, %x)
+%turned = rope(%q, %positions, %factors) {dims=32}
+%y = mul_mat(%w1, %turned)
+output %y
+)";
+  const Schedule schedule = make(kRope, {{"w0", &a}, {"w1", &a}, {"factors", &b}});
+  const Assignment& assigned = schedule.nodes[static_cast<size_t>(graph->find("turned")->id)];
+  EXPECT_EQ(assigned.backend, 0);
+  EXPECT_EQ(assigned.reason, Reason::kNeighbour);
+  for (const Split& split : schedule.splits) EXPECT_EQ(split.backend, 0) << "the factors are brought";
+}
+
 TEST_F(ScheduleTest, AnotherDirection) {
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &host}, {"w1", &a}})),
             "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"

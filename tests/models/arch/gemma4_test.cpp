@@ -16,13 +16,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Of 8 layers the fourth and the last see everything; the last four read what the third and the fourth keep.
-const std::string kShared = SHOAL_REFERENCE_MODELS "/gemma4-layers.gguf";
-const std::string kExperts = SHOAL_REFERENCE_MODELS "/gemma4-experts.gguf";
+// Of 7 layers the second, the fourth and the last see everything; the last three read what the third and fourth keep.
+const std::string kEmbeddings = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
+const std::string kWithExperts = SHOAL_REFERENCE_MODELS "/gemma4-experts.gguf";
 
 /// What opening says of the model with some keys replaced by those that `keys` writes.
 std::string refusal_with(const std::string& without, const std::function<void(test::GgufWriter&)>& keys) {
-  const GgufFile whole(kShared);
+  const GgufFile whole(kEmbeddings);
   test::GgufWriter writer;
   for (const GgufValue& value : whole.values()) {
     if (value.key == "gemma4." + without) continue;
@@ -41,7 +41,7 @@ std::string refusal_with(const std::string& without, const std::function<void(te
 }
 
 TEST(Gemma4, LayersHaveHeadsAndRotationsOfTheirKind) {
-  const Hparams h = open_model(kShared)->hparams;
+  const Hparams h = open_model(kEmbeddings)->hparams;
   std::vector<int64_t> kv_layers, dims, ff;
   for (const LayerHparams& layer : h.per_layer) {
     kv_layers.push_back(layer.kv_layer);
@@ -52,17 +52,17 @@ TEST(Gemma4, LayersHaveHeadsAndRotationsOfTheirKind) {
     EXPECT_FLOAT_EQ(layer.rope.base, layer.attention.window > 0 ? 100.0f : 500.0f);
     EXPECT_FLOAT_EQ(layer.attention.scale, 1.0f);
   }
-  EXPECT_THAT(kv_layers, ElementsAre(-1, -1, -1, -1, 2, 2, 2, 3));
-  EXPECT_THAT(dims, ElementsAre(16, 16, 16, 32, 16, 16, 16, 32));
-  EXPECT_THAT(ff, ElementsAre(64, 64, 64, 64, 128, 128, 128, 128));
+  EXPECT_THAT(kv_layers, ElementsAre(-1, -1, -1, -1, 2, 2, 3));
+  EXPECT_THAT(dims, ElementsAre(16, 24, 16, 24, 16, 16, 24));
+  EXPECT_THAT(ff, ElementsAre(64, 64, 64, 64, 128, 128, 128));
   EXPECT_EQ(h.layer_embd, 12);
   EXPECT_FLOAT_EQ(h.logit_softcap, 1.5f);
 
-  const Hparams experts = open_model(kExperts)->hparams;
-  EXPECT_EQ(experts.layer(2).ff, 24);
-  EXPECT_EQ(experts.layer(2).shared_ff, 64) << "the dense block";
+  const Hparams experts = open_model(kWithExperts)->hparams;
+  EXPECT_EQ(experts.layer(1).ff, 24);
+  EXPECT_EQ(experts.layer(1).shared_ff, 64) << "the dense block";
   EXPECT_EQ(experts.layer(0).kv_heads, 3);
-  EXPECT_EQ(experts.layer(2).kv_heads, 2);
+  EXPECT_EQ(experts.layer(1).kv_heads, 1);
 }
 
 TEST(Gemma4, RefusesWhatCannotBeRight) {
@@ -72,15 +72,15 @@ TEST(Gemma4, RefusesWhatCannotBeRight) {
   const auto with_count = [](const std::string& key, uint32_t value) {
     return refusal_with(key, [&](test::GgufWriter& writer) { writer.add("gemma4." + key, value); });
   };
-  EXPECT_THAT(with_count("attention.shared_kv_layers", 8),
-              HasSubstr("'gemma4.attention.shared_kv_layers' is 8 of 8 layers"));
-  EXPECT_THAT(with_count("attention.shared_kv_layers", 5),
-              HasSubstr("is 5, but no layer before 3 is of the kind of layer 3"));
+  EXPECT_THAT(with_count("attention.shared_kv_layers", 7),
+              HasSubstr("'gemma4.attention.shared_kv_layers' is 7 of 7 layers"));
+  EXPECT_THAT(with_count("attention.shared_kv_layers", 6),
+              HasSubstr("is 6, but no layer before 1 is of the kind of layer 1"));
   EXPECT_THAT(with_count("rope.dimension_count_swa", 18), HasSubstr("must be even and at most the head's 16"));
   EXPECT_THAT(
       refusal_with("attention.head_count_kv",
                    [](test::GgufWriter& writer) {
-                     writer.add_array("gemma4.attention.head_count_kv", std::vector<uint32_t>{2, 2, 2, 2, 2, 3, 2, 2});
+                     writer.add_array("gemma4.attention.head_count_kv", std::vector<uint32_t>{2, 2, 2, 2, 2, 3, 2});
                    }),
       HasSubstr("gives layer 5 other heads than layer 2, whose keys and values it reads"));
 }
@@ -94,13 +94,13 @@ TEST(Gemma4, LayersThatShareACacheMayHaveKeysAndValuesInTheFile) {
     });
   };
   EXPECT_EQ(with_tensor("blk.5.attn_k.weight", {48, 32}), "nothing was thrown");
-  EXPECT_EQ(with_tensor("blk.7.attn_v.weight", {48, 64}), "nothing was thrown");
+  EXPECT_EQ(with_tensor("blk.6.attn_v.weight", {48, 48}), "nothing was thrown");
   EXPECT_EQ(with_tensor("blk.5.attn_k_norm.weight", {16, 1}), "nothing was thrown");
   EXPECT_THAT(with_tensor("blk.5.attn_sinks.weight", {6, 1}), HasSubstr("'blk.5.attn_sinks.weight' is not part of"));
 }
 
 TEST(Gemma4, LayersThatShareACacheWriteNothing) {
-  const auto model = open_model(kShared);
+  const auto model = open_model(kEmbeddings);
   KvCache cache;
   declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
   EXPECT_EQ(cache.specs.size(), 8u) << "keys and values of four layers";
@@ -113,61 +113,85 @@ TEST(Gemma4, LayersThatShareACacheWriteNothing) {
   }
   EXPECT_EQ(writes, 8);
   EXPECT_THAT(keys, ElementsAre("blk.0.keys", "blk.1.keys", "blk.2.keys", "blk.3.keys", "blk.2.keys", "blk.2.keys",
-                                "blk.2.keys", "blk.3.keys"));
+                                "blk.3.keys"));
+}
+
+TEST(Gemma4, PromptsPassTheLastLayersForWantedTokensOnly) {
+  const auto model = open_model(kEmbeddings);
+  KvCache cache;
+  declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
+  const DecoderGraph built = model->architecture->build(model->hparams, model->weights, cache, {16, 3});
+  const auto tokens_of = [&](std::string_view name) {
+    for (const Tensor* node : built.graph->nodes()) {
+      if (node->name == name) return node->shape[1];
+    }
+    return int64_t{-1};
+  };
+  EXPECT_EQ(tokens_of("blk.3.q"), 16);
+  EXPECT_EQ(tokens_of("blk.3.ffn_out"), 16) << "which feeds the next layer";
+  EXPECT_EQ(tokens_of("blk.4.q"), 3);
+  EXPECT_EQ(tokens_of("blk.6.ffn_out"), 3);
+  EXPECT_EQ(built.logits->shape[1], 3);
 }
 
 /// Where parts of the model lie.
-struct Place {
+struct Gemma4Place {
   const char* name;
   std::vector<int> groups;
   std::function<void(PlacementOptions&)> edit;
   int splits;  ///< of a single token's graph
 };
 
-class Gemma4Places : public ::testing::TestWithParam<Place> {};
+class Gemma4Places : public ::testing::TestWithParam<Gemma4Place> {};
 
 TEST_P(Gemma4Places, GiveWhatOneDeviceGives) {
   SessionOptions options;
-  options.context = 128, options.batch = 16;
+  options.context = 192, options.batch = 16;
   options.dtype_k = options.dtype_v = DType::kF32;
   PlacementOptions where{{}, 1};
   GetParam().edit(where);
-  const LoadedModel one(kShared, 1, "", options), placed(kShared, cpu_groups(GetParam().groups), where, options);
-  const auto compare = [&](const std::vector<int32_t>& tokens) {
-    one.session->evaluate(tokens);
-    placed.session->evaluate(tokens);
+  const LoadedModel one(kEmbeddings, 1, "", options),
+      placed(kEmbeddings, cpu_groups(GetParam().groups), where, options);
+  const auto compare = [&](const std::vector<int32_t>& tokens, int64_t outputs = 1) {
+    one.session->evaluate(tokens, outputs);
+    placed.session->evaluate(tokens, outputs);
     const std::span<const float> expected = one.session->logits(), found = placed.session->logits();
+    ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
   };
   std::vector<int32_t> text(75);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>(i * 37 % 100);
   ASSERT_NO_FATAL_FAILURE(compare(text));
+  // Several outputs, and windows that have gone round.
+  ASSERT_NO_FATAL_FAILURE(compare({text.begin(), text.begin() + 14}, 5));
+  ASSERT_NO_FATAL_FAILURE(compare(text));
   for (const int32_t token : {5, 6, 7}) ASSERT_NO_FATAL_FAILURE(compare({token}));
   EXPECT_EQ(placed.session->scheduler().splits(), GetParam().splits);
 }
 
-void by_layers(PlacementOptions& where) {
+void place_by_layers(PlacementOptions& where) {
   where.mode = SplitMode::kLayer;
 }
 
-const Place kPlaces[] = {
+const Gemma4Place kGemma4Placed[] = {
     // The embedding is the head, too, and lies with the last layers: there, to the first ones, and back.
-    {"two_devices", {1, 1}, by_layers, 3},
-    {"three_devices", {1, 1, 1}, by_layers, 3},
-    {"two_groups", {2, 3}, by_layers, 3},
-    {"uneven_groups", {3, 2}, [](PlacementOptions& where) { by_layers(where), where.ratio = "3,1"; }, 1},
-    // Layers 5 to 7 read what the host keeps: there and back for each of them.
-    {"some_layers_on_the_host", {2}, [](PlacementOptions& where) { where.device_layers = 3; }, 7},
-    {"caches_on_the_host", {2}, [](PlacementOptions& where) { where.cache_on_host = true; }, 17},
+    {"two_devices", {1, 1}, place_by_layers, 3},
+    {"three_devices", {1, 1, 1}, place_by_layers, 3},
+    // A split more where factors of rope are brought.
+    {"two_groups", {2, 3}, place_by_layers, 4},
+    {"uneven_groups", {3, 2}, [](PlacementOptions& where) { place_by_layers(where), where.ratio = "3,1"; }, 1},
+    // Layers 4 to 6 read what the host keeps: there and back for each of them.
+    {"some_layers_on_the_host", {2}, [](PlacementOptions& where) { where.device_layers = 3; }, 10},
+    {"caches_on_the_host", {2}, [](PlacementOptions& where) { where.cache_on_host = true; }, 15},
     {"layer_embeddings_on_the_host",
      {3},
      [](PlacementOptions& where) {
        where.overrides = {{"per_layer_token_embd", "CPU"}};
      },
-     2},
+     3},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Gemma4Places, ::testing::ValuesIn(kPlaces),
+INSTANTIATE_TEST_SUITE_P(All, Gemma4Places, ::testing::ValuesIn(kGemma4Placed),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -181,7 +181,7 @@ TEST(SplitPolicy, LayersThatReadWhatAnotherKeepsAreDividedLikeIt) {
   h.head_dim_k = h.head_dim_v = h.rope.dims = 64;
   h.per_layer.assign(6, h);
   for (size_t layer = 3; layer < 6; ++layer) h.per_layer[layer].kv_layer = 2;
-  Declared model(h, DType::kQ8_0);
+  Declared model(h, DType::kQ8_0, "gemma4");
   EXPECT_EQ(model.context.find("blk.4.attn_k.weight"), nullptr);
   EXPECT_EQ(model.cache.layers[4].k, model.cache.layers[2].k);
   for (ModelTensor& tensor : model.tensors) {
@@ -257,6 +257,17 @@ TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
   // Nothing to divide.
   EXPECT_EQ(model.policy("", 1, kWholeExperts).experts().split, ExpertSplit::kInside);
   EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts().split, ExpertSplit::kInside);
+}
+
+// What one layer's experts are out by is not made good by what all tokens use.
+TEST(SplitPolicy, WhatStandsBesideExpertsIsDividedByItself) {
+  Hparams h = narrow_experts();  // with the widths of Gemma 4 26B-A4B
+  h.ff = 704, h.shared_ff = 2112;
+  const Declared model(h, DType::kQ8_0, "gemma4");
+  const SplitPolicy policy = model.policy("", 4, kInsideExperts);
+  EXPECT_EQ(policy.partition(0, CutGroup::kFeedForward).to_string(), "192:{0} 192:{1} 160:{2} 160:{3}");
+  EXPECT_EQ(policy.partition(0, CutGroup::kSharedExpert).to_string(), "544:{0} 544:{1} 512:{2} 512:{3}");
+  EXPECT_EQ(policy.partition(1, CutGroup::kSharedExpert).to_string(), "512:{0} 512:{1} 544:{2} 544:{3}");
 }
 
 TEST(SplitPolicy, RemaindersOfExpertsMoveFromLayerToLayer) {

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 
 // Of 7 layers the sixth sees everything, the others 29 tokens.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
-// Of 8 layers the fourth and the last see everything; the last four read what the third and the fourth keep.
-const std::string kShared = SHOAL_REFERENCE_MODELS "/gemma4-layers.gguf";
+// Of 7 layers the second, the fourth and the last see everything; the last three read what the third and fourth keep.
+const std::string kSharedCaches = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 constexpr int64_t kContext = 320, kWindow = 29;
 
 SessionOptions with_batch(int64_t batch) {
@@ -51,7 +51,7 @@ TEST(Window, CachesHoldWindowAndBatch) {
 }
 
 class Windows : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kShared),
+INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kSharedCaches),
                          [](const auto& info) { return info.index == 0 ? "own" : "shared"; });
 
 TEST_P(Windows, AnyPiecesAndStepsBackGiveWhatAWholeCacheGives) {
