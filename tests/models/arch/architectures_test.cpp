@@ -248,6 +248,13 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
   }
 }
 
+TEST_P(LayersOf, HaveUnits) {
+  const auto model = open_model(model_path(GetParam()));
+  const auto units = split_units(model->hparams, model->split_tensors());
+  EXPECT_TRUE(units.contains(CutGroup::kFeedForward));
+  for (const auto& [group, count] : units) EXPECT_GE(count, 1) << static_cast<int>(group);
+}
+
 // So that devices can do both in one launch.
 TEST_P(LayersOf, TurnHeadsNextToTheWritesOfTheCache) {
   const auto model = open_model(model_path(GetParam()));
