@@ -15,7 +15,10 @@ class MulMatTiles : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   /// An odd number of blocks that fills no step and no group of blocks, of 32-element formats.
-  int64_t k() const { return traits(dtype()).block_elems == 256 ? 768 : traits(dtype()).block_elems == 32 ? 416 : 344; }
+  int64_t k() const {
+    const int64_t block = traits(dtype()).block_elems;
+    return block == 256 ? 768 : block == 1 ? 344 : block == 32 ? 416 : 5 * block;
+  }
 };
 
 TEST_P(MulMatTiles, TilesThatAreNotFull) {

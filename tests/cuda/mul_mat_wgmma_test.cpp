@@ -18,7 +18,10 @@ class MulMatWgmma : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   /// No whole steps or groups of blocks, where the format allows that; more steps than tiles of b have room.
-  int64_t k() const { return traits(dtype()).block_elems == 256 ? 768 : traits(dtype()).block_elems == 32 ? 416 : 344; }
+  int64_t k() const {
+    const int64_t block = traits(dtype()).block_elems;
+    return block == 256 ? 768 : block == 1 ? 344 : block == 32 ? 416 : 5 * block;
+  }
   double bound_of(DType b = DType::kF32) const { return bound(dtype(), b); }
   /// Of tiles where columns are many; two terms of bf16 have no wider ones.
   int wide() const { return dtype() == DType::kBF16 ? 128 : 256; }
