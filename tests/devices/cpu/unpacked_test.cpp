@@ -132,8 +132,10 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
     }
   }
 
-  /// The plan has the weights of that size once more, in plain order.
+  /// The plan has the weights of that size once more, in plain order. Some types lie plainly anyway.
   void expect_unpacked(const Build& build, size_t weight_bytes) {
+    const bool lie_plainly = kernels().weights[static_cast<size_t>(dtype())].packed.pack == nullptr;
+    if (lie_plainly) return expect_read_packed(build, 0);
     for (const auto& backend : backends_) {
       const Outcome expected = run(build, device().buffer_type(), *backend);
       const Outcome got = run(build, device().weights_type(), *backend);
