@@ -183,7 +183,8 @@ TEST(CudaCast, EveryDtypeToEveryOtherBitForBit) {
     for (int to = 0; to < kDTypeCount; ++to) {
       const auto a = static_cast<DType>(from), b = static_cast<DType>(to);
       const auto integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
-      if (from == to || (integer(a) && integer(b))) continue;
+      // Coded types are for weights: nothing on a device becomes one.
+      if (from == to || (integer(a) && integer(b)) || traits(b).is_coded) continue;
       check_conversion(a, b, {1024, 3, 1, 1}, values);
     }
   }
