@@ -134,14 +134,13 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
 
   /// The plan has the weights of that size once more, in plain order. Some types lie plainly anyway.
   void expect_unpacked(const Build& build, size_t weight_bytes) {
-    const bool lie_plainly = kernels().weights[static_cast<size_t>(dtype())].packed.pack == nullptr;
-    if (lie_plainly) return expect_read_packed(build, 0);
+    if (kernels().weights[static_cast<size_t>(dtype())].packed.pack == nullptr) weight_bytes = 0;
     for (const auto& backend : backends_) {
       const Outcome expected = run(build, device().buffer_type(), *backend);
       const Outcome got = run(build, device().weights_type(), *backend);
       EXPECT_EQ(got.bytes, expected.bytes) << backend->name();
       EXPECT_GE(got.allocated, expected.allocated + weight_bytes) << backend->name();
-      EXPECT_LT(got.allocated, expected.allocated + weight_bytes + weight_bytes / 2)
+      EXPECT_LE(got.allocated, expected.allocated + weight_bytes + weight_bytes / 2)
           << backend->name() << ": one copy is enough";
     }
   }
