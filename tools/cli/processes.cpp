@@ -204,10 +204,10 @@ void report_failure(std::string_view message, const std::function<void(std::stri
   std::string text;
   try {
     ProcessGroup* const group = joined;
+    if (group == nullptr && !is_one_of_several()) return write(message);
     if (group == nullptr) {
-      return write(is_one_of_several() ? fmt::format("{}: {}", own_name(), message) : std::string(message));
-    }
-    if (!has_reported.exchange(true)) {
+      text = fmt::format("{}: {}", own_name(), message);
+    } else if (!has_reported.exchange(true)) {
       tells = true;
       text = tell_all(*group, message);
     } else {
