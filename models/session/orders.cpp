@@ -33,6 +33,7 @@ Order Orders::hear() {
 
 void follow(Session& session, ProcessGroup& group) {
   Orders orders(group);
+  session.follow();
   for (;;) {
     const Order order = orders.hear();
     switch (order.kind) {

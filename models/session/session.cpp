@@ -325,7 +325,7 @@ void Session::make_checkpoint() {
   wait_for("a checkpoint");
   std::vector<std::byte> bytes(checkpoint_bytes(position_));
   read_cache(cache_, model_.hparams, position_, CacheScope::kOverwritten, bytes.data());
-  checkpoints_.emplace(position_, std::move(bytes));
+  checkpoints_.emplace(position_, follows_ ? std::vector<std::byte>() : std::move(bytes));
   if (static_cast<int64_t>(checkpoints_.size()) <= most_checkpoints_) return;
   // The one that leaves the smallest gap goes; the new one stays.
   auto closest = checkpoints_.begin();

@@ -140,6 +140,8 @@ class Session {
   /// From now on the sessions of the other processes are told what this one, of process 0, is asked to do. They
   /// follow() meanwhile (orders.h). Collective.
   void lead(ProcessGroup& group) { orders_ = std::make_unique<Orders>(group); }
+  /// It is told what to do by that of process 0, which has the checkpoints of both and sends what it goes back to.
+  void follow() { follows_ = true; }
   /// nullptr: it leads no others.
   Orders* orders() { return orders_.get(); }
 
@@ -205,6 +207,7 @@ class Session {
   std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
   std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the batches of an evaluate
   std::unique_ptr<Orders> orders_;
+  bool follows_ = false;
   std::unique_ptr<Buffer> results_;  // what the devices copy to the host, latest
   std::vector<TokenLogit> candidates_;
 };

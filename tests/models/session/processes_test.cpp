@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 
 #include "models/session/orders.h"
@@ -18,6 +19,8 @@ namespace {
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 
+constexpr std::array<int32_t, 12> kShortIds{1, 5, 9, 33, 17, 8, 21, 60, 2, 44, 71, 13};
+
 /// Devices of each process, in groups by process where layers are divided.
 struct Processes {
   std::vector<int> devices;
@@ -25,6 +28,7 @@ struct Processes {
   SplitMode mode = SplitMode::kTensor;
   std::string ratio = {};
   int64_t candidates = 0;
+  std::string model = tiny_model_path("q8_0");
 };
 
 /// Does `lead` with the session of process 0, the others follow. What each process ended with.
@@ -42,7 +46,7 @@ std::vector<test::ProcessEnd> run(const Processes& where, const std::function<vo
     auto next = all.begin();
     for (const int count : where.devices) groups.emplace_back(next, next + count), next += count;
     std::erase_if(groups, [](const auto& one) { return one.empty(); });
-    LoadedModel loaded(tiny_model_path("q8_0"), groups,
+    LoadedModel loaded(where.model, groups,
                        {.ratio = where.ratio, .threads = 1, .mode = where.mode, .processes = &group},
                        {.context = 128, .batch = 16, .candidates = where.candidates});
     if (group.own() > 0) return follow(*loaded.session, group);
@@ -122,6 +126,41 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SessionOverProcesses,
                                          Processes{{2, 1, 2}, {"a", "b", "c"}, SplitMode::kLayer, "1,1,2"},
                                          Processes{{2, 0, 1}, {"a", "b", "c"}, SplitMode::kTensor, "1,3,2"}),
                          [](const auto& info) { return std::to_string(info.index); });
+
+/// Tokens after a prompt, another text, and the prompt again from a checkpoint of its beginning.
+void go_back(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
+  const std::span<const int32_t> prompt = kShortIds;
+  session.evaluate(prompt.first(4));
+  session.checkpoint();
+  for (std::vector<int32_t>* tokens : {&first, &again}) {
+    session.rewind(4);
+    session.evaluate(prompt.subspan(4));
+    for (int i = 0; i < 40; ++i) {
+      tokens->push_back(best(session));
+      session.evaluate({&tokens->back(), 1});
+    }
+  }
+}
+
+// The leader's checkpoints serve all.
+TEST(SessionOverProcessesOf, ModelsThatForgetGoesBack) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  for (const char* name : {"gemma3", "qwen35", "lfm2"}) {
+    for (const Processes& mesh : {Processes{{1, 1}, {"a", "a"}}, Processes{{2, 1}, {"a", "b"}},
+                                  Processes{{1, 1}, {"a", "b"}, SplitMode::kLayer}}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, mesh.devices.front()));
+      Processes where = mesh;
+      where.model = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
+      std::vector<int32_t> first, again, expected, expected_again;
+      expect_ended(run(where, [&](Session& session) { go_back(session, first, again); }));
+      LoadedModel alone(where.model, 1, {}, {.context = 128, .batch = 16});
+      go_back(*alone.session, expected, expected_again);
+      EXPECT_EQ(expected, expected_again);
+      EXPECT_THAT(first, ElementsAreArray(expected));
+      EXPECT_THAT(again, ElementsAreArray(expected));
+    }
+  }
+}
 
 TEST(SessionFollowers, EndWithWhatEndsTheOneThatLeads) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
