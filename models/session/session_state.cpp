@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "states are little-endian");
 
 constexpr uint64_t kMagic = 0x3156'4b4c'414f'4853;  // "SHOALKV1"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 /// FNV-1a.
 class Hash {
