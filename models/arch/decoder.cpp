@@ -394,7 +394,10 @@ void Decoder::head(Tensor* x, Bias bias) {
     const Cut elements{CutGroup::kVocabulary, 0, 1};
     added = source_({"output.bias", {h_.vocab, 1, 1, 1}, -1, elements, bias == Bias::kOptional, false, true});
   }
+  // Beside nvfp4 weights.
+  Tensor* factor = source_({"output.scale", {1, 1, 1, 1}, -1, kMirrored, true, true, true});
   Tensor* logits = mul_mat(g, matrix != nullptr ? matrix : embedding_, x, "logits");
+  if (factor != nullptr) logits = mul(g, logits, factor, "logits.of_scale");
   if (added != nullptr) logits = add(g, logits, added, "logits.biased");
   logits = scaled(logits, h_.logit_scale, "logits.scaled");
   if (const float cap = h_.logit_softcap; cap > 0.0f) {

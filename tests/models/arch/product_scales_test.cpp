@@ -62,5 +62,23 @@ TEST(ProductScales, MultiplyTheProducts) {
   }
 }
 
+TEST(ProductScales, MultiplyTheLogits) {
+  const auto logits_of = [](const SyntheticModel& model) {
+    LoadedModel loaded(model.write(), 2, "", {.context = 32, .batch = 4});
+    loaded.session->evaluate(kScaledText);
+    const auto logits = loaded.session->logits();
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  SyntheticModel model;
+  model.dtype = DType::kNVFP4;
+  model.h.embd = 64, model.h.ff = 128;
+  std::vector<float> expected = logits_of(model);
+  for (float& logit : expected) logit *= 4;
+  model.keys = [](test::GgufWriter& writer) {
+    writer.add_tensor("output.scale", DType::kF32, {1}, std::vector<float>{4.0f});
+  };
+  EXPECT_EQ(logits_of(model), expected);
+}
+
 }  // namespace
 }  // namespace shoal::models
