@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A program with the flags and the JSON of `shoal`, as far as scripts/bench_scaling.py uses them, that computes
 nothing. FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
-FAKE_HANG: such calls never end. FAKE_LESS=1: a build without --trace, probe and predictions.
+FAKE_HANG: such calls make the file FAKE_CALLS.hangs and never end. FAKE_LESS=1: a build without --trace, probe and predictions.
 
 Called by itself as another program, `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS`, it is
 an mpirun: the other program gets the variables and FAKE_PROCESSES=2, and has the devices of so many processes.
@@ -11,7 +11,6 @@ device alone is as fast as SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN say."""
 
 import json
 import os
-import pathlib
 import sys
 import time
 
@@ -55,8 +54,8 @@ def devices():
 
 def earlier_calls():
     """Of the same command with the same devices."""
-    path = pathlib.Path(os.environ["FAKE_CALLS"])
-    lines = path.read_text().splitlines() if path.exists() else []
+    path = os.environ["FAKE_CALLS"]
+    lines = open(path).read().splitlines() if os.path.exists(path) else []
     mine = ["bench", flag("-m"), flag("--devices"), os.environ.get("SHOAL_CPU_DEVICES", "")]
     mine += [os.environ["FAKE_PROCESSES"]] if "FAKE_PROCESSES" in os.environ else []
     return sum(json.loads(line) == mine for line in lines), mine
@@ -99,7 +98,8 @@ def bench():
     slow = 1 + note() / 10
     trace = flag("--trace")
     if trace:
-        pathlib.Path(trace).write_text(json.dumps({"traceEvents": list(events(devices()))}))
+        with open(trace, "w") as file:
+            json.dump({"traceEvents": list(events(devices()))}, file)
     names = devices()
     for depth in counts("-d"):
         tests = [(p, 0) for p in counts("-p") if p] + [(0, n) for n in counts("-n") if n]
@@ -197,8 +197,8 @@ def main():
     else:
         what = f"{command} {flag('--devices')}{' --trace' if '--trace' in sys.argv else ''}"
         if what == os.environ.get("FAKE_HANG"):
-            print("hanging", file=sys.stderr, flush=True)
-            time.sleep(1000)
+            open(os.environ["FAKE_CALLS"] + ".hangs", "w").close()
+            time.sleep(1e6)
         if what == os.environ.get("FAKE_FAIL"):
             print("shoal: error: CPU1 has not enough memory; use fewer layers", file=sys.stderr)
             if "FAKE_PROCESSES" in os.environ:

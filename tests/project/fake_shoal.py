@@ -63,14 +63,15 @@ def plan(config, devices, shares):
     print(json.dumps(answer, indent=2))
 
 
-def fail(how):
+def fail(config, how):
     if how == "usage":
         print("shoal: error: there is no flag --x; see shoal bench --help", file=sys.stderr)
         sys.exit(2)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":
-        time.sleep(600)
+        open(config["log"] + ".hangs", "w").close()
+        time.sleep(1e6)
     if how == "garbage":
         print("| model | t/s |")
         sys.exit(0)
@@ -85,8 +86,8 @@ def bench(config, devices, shares):
     for failure in config.get("failures", []):
         device, low, high = failure["share"]
         if low <= shares[device] / sum(shares) < high:
-            fail(failure["how"])
-    time.sleep(600 if number == config.get("hangs_at") else config.get("seconds", 0))
+            fail(config, failure["how"])
+    time.sleep(1e6 if number == config.get("hangs_at") else config.get("seconds", 0))
     units = rounded(shares, config["units"])
     dice = random.Random(f"{config.get('seed', 0)} {number}")
     slower = dice.gauss(0, config.get("run_noise", 0)) + config.get("drift", 0) * number

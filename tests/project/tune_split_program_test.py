@@ -20,9 +20,10 @@ class ProgramTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.profile = self.folder / "tuned.json"
+        self.slowdown = "9,1"
 
     def environment(self, **changes):
-        return {**os.environ, "SHOAL_CPU_DEVICES": "2", "SHOAL_CPU_THREADS": "1", "SHOAL_CPU_SLOWDOWN": "9,1",
+        return {**os.environ, "SHOAL_CPU_DEVICES": "2", "SHOAL_CPU_THREADS": "1", "SHOAL_CPU_SLOWDOWN": self.slowdown,
                 "SHOAL_PROGRAM": str(PROGRAM), "SHOAL_MACHINE_FILE": str(self.folder / "machine.json"), **changes}
 
     def call(self, *command):
@@ -64,6 +65,7 @@ class ProgramTest(unittest.TestCase):
             self.assertNotEqual(by_profile, by_even, command)
 
     def test_the_prediction_is_measured_first(self):
+        self.slowdown = "3,1"  # both are probed, the slower one for longer
         tuned = self.tune("-n", 8, "-r", 1, "--trials", 2)
         self.assertEqual(tuned["all"][0]["origin"], "prediction")
         self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])

@@ -23,6 +23,7 @@ if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
+import hours  # noqa: E402
 import tune_split  # noqa: E402
 
 UNITS = 24
@@ -78,7 +79,8 @@ class TuneSplit(unittest.TestCase):
             os.environ.clear()
             os.environ.update(self.environment())
             sys.argv = arguments
-            with open(stdout, "w") as sys.stdout, open("stderr", "w") as sys.stderr:
+            with (open(stdout, "w") as sys.stdout, open("stderr", "w") as sys.stderr,
+                  hours.hours_pass_while(self.folder / "log.hangs")):
                 try:
                     code = tune_split.main()
                 except SystemExit as end:
@@ -253,15 +255,15 @@ class FailureTest(TuneSplit):
         self.machine(speeds=[1, 3], wait=0.05, failures=[
             {"share": [0, 0.9, 1.1], "how": "message"}, {"share": [0, 0.45, 0.55], "how": "kill"},
             {"share": [1, 0.9, 1.1], "how": "garbage"}, {"share": [0, 0.2, 0.24], "how": "hang"}])
-        tuned = self.tune("--timeout", 15)
+        tuned = self.tune("--timeout", 3600)
         self.assertEqual(tuned["best"]["split"], [6, 18])
         failed = {tuple(trial["split"]): trial["failed"] for trial in tuned["all"] if "failed" in trial}
         self.assertIn("CPU1 has too little memory", failed[24, 0])
         self.assertIn("ended by SIGKILL", failed[12, 12])
         self.assertIn("no JSON", failed[0, 24])
-        self.assertEqual(failed[5, 19], "shoal did not end within 15 s")
+        self.assertEqual(failed[5, 19], "shoal did not end within 3600 s")
         runs = len(self.log())
-        self.assertEqual(self.tune("--timeout", 15)["best"]["split"], [6, 18])
+        self.assertEqual(self.tune("--timeout", 3600)["best"]["split"], [6, 18])
         self.assertEqual(len(self.log()), runs)  # nothing was measured again
         self.machine(speeds=[1, 3], wait=0.05)
         retried = self.tune("--retry-failed")
