@@ -13,7 +13,6 @@ class Parts:
     sinks: bool = False
     gated_queries: bool = False  # each head's query is followed by a gate
     gated_shared: bool = False  # the shared expert has a gate
-    expert_bias: bool = False  # added where experts are chosen
     ffn_norm: str = "ffn_norm"
 
 
@@ -22,7 +21,7 @@ ARCHITECTURES = {
     "qwen3": Parts(head_norms=True),
     "qwen3moe": Parts(head_norms=True),
     "gpt-oss": Parts(biases=True, sinks=True, ffn_norm="post_attention_norm"),
-    "deepseek2": Parts(expert_bias=True),
+    "deepseek2": Parts(),
     "qwen35moe": Parts(head_norms=True, gated_queries=True, gated_shared=True, ffn_norm="post_attention_norm"),
 }
 
@@ -47,9 +46,13 @@ def attention(shape, parts):
 
 def latent_attention(shape):
     one = shape.latent
-    yield "attn_q_a", (one.query_rank, shape.embd)
-    yield "attn_q_a_norm", (one.query_rank,)
-    yield "attn_q_b", (shape.heads * (one.plain + one.turned), one.query_rank)
+    queries = shape.heads * (one.plain + one.turned)
+    if one.query_rank:
+        yield "attn_q_a", (one.query_rank, shape.embd)
+        yield "attn_q_a_norm", (one.query_rank,)
+        yield "attn_q_b", (queries, one.query_rank)
+    else:
+        yield "attn_q", (queries, shape.embd)
     yield "attn_kv_a_mqa", (one.rank + one.turned, shape.embd)
     yield "attn_kv_a_norm", (one.rank,)
     yield "attn_k_b", (shape.heads, one.rank, one.plain)
@@ -78,7 +81,7 @@ def feed_forward(shape, parts, layer):
     ff = shape.dense_ff if shape.experts and not has_experts else shape.ff
     if has_experts:
         yield from linear(parts, "ffn_gate_inp", shape.experts, shape.embd)
-        if parts.expert_bias:
+        if ("expert_gating_func", 2) in shape.keys:  # a sigmoid's scores are corrected where experts are chosen
             yield "exp_probs_b.bias", (shape.experts,)
     for part, rows, row in (("gate", ff, shape.embd), ("up", ff, shape.embd), ("down", shape.embd, ff)):
         yield from linear(parts, f"ffn_{part}{suffix}", rows, row, per_expert)
@@ -130,7 +133,8 @@ def more_keys(shape):
     """Keys of what only some shapes have."""
     if shape.latent:
         one = shape.latent
-        yield "attention.q_lora_rank", one.query_rank
+        if one.query_rank:
+            yield "attention.q_lora_rank", one.query_rank
         yield "attention.kv_lora_rank", one.rank
         yield "attention.key_length", one.rank + one.turned
         yield "attention.value_length", one.rank

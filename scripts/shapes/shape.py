@@ -7,7 +7,7 @@ import dataclasses
 class Latent:
     """Attention over a latent row for each token: sizes of the rows, and of a head's parts."""
 
-    query_rank: int
+    query_rank: int  # 0: queries have no low-rank part
     rank: int
     plain: int  # elements of a head's key that are not turned
     turned: int
@@ -54,17 +54,28 @@ class Shape:
         return self.given_head_dim or self.embd // self.heads
 
 
+DEEPSEEK_YARN = (
+    ("rope.scaling.type", "yarn"),
+    ("rope.scaling.factor", 40.0),
+    ("rope.scaling.original_context_length", 4096),
+)
 DEEPSEEK_KEYS = (
     ("expert_gating_func", 2),
     ("expert_group_count", 8),
     ("expert_group_used_count", 4),
     ("expert_weights_norm", True),
     ("expert_weights_scale", 2.5),
-    ("rope.scaling.type", "yarn"),
-    ("rope.scaling.factor", 40.0),
-    ("rope.scaling.original_context_length", 4096),
+    *DEEPSEEK_YARN,
     ("rope.scaling.yarn_log_multiplier", 0.1),
 )
+DEEPSEEK_LITE_KEYS = (
+    ("expert_gating_func", 1),
+    ("expert_weights_norm", False),
+    ("expert_weights_scale", 1.0),
+    *DEEPSEEK_YARN,
+    ("rope.scaling.yarn_log_multiplier", 0.0707),
+)
+QWEN35_KEYS = (("rope.dimension_sections", [11, 11, 10, 0]),)
 
 PRESETS = {
     "tiny": Shape(256, 6, 768, 8, 4, 1024, 512, 10000.0, False),
@@ -81,8 +92,16 @@ PRESETS = {
         7168, 61, 2048, 128, 1, 129280, 163840, 10000.0, False, 576, "deepseek2", 256, 8, shared_ff=2048, dense_layers=3,
         dense_ff=18432, rope_dims=64, latent=Latent(1536, 512, 128, 64, 128), keys=DEEPSEEK_KEYS,
     ),
+    "deepseek-v2-lite": Shape(
+        2048, 27, 1408, 16, 1, 102400, 163840, 10000.0, False, 576, "deepseek2", 64, 6, shared_ff=2816, dense_layers=1,
+        dense_ff=10944, rope_dims=64, latent=Latent(0, 512, 128, 64, 128), keys=DEEPSEEK_LITE_KEYS,
+    ),
+    "qwen3.5-35b-a3b": Shape(
+        2048, 40, 512, 16, 2, 248320, 262144, 10000000.0, False, 256, "qwen35moe", 256, 8, shared_ff=512, rope_dims=64,
+        recurrent=Recurrent(4, 16, 32, 128, 4), keys=QWEN35_KEYS,
+    ),
     "qwen3.5-397b-a17b": Shape(
         4096, 60, 1024, 32, 2, 248320, 262144, 10000000.0, False, 256, "qwen35moe", 512, 10, shared_ff=1024, rope_dims=64,
-        recurrent=Recurrent(4, 16, 64, 128, 4), keys=(("rope.dimension_sections", [11, 11, 10, 0]),),
+        recurrent=Recurrent(4, 16, 64, 128, 4), keys=QWEN35_KEYS,
     ),
 }  # fmt: skip

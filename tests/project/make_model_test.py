@@ -196,6 +196,8 @@ class MakeModelTest(unittest.TestCase):
             ("gpt-oss-120b", 116.83e9),
             ("qwen3-30b-a3b", 30.53e9),
             ("qwen3-235b-a22b", 235.09e9),
+            ("deepseek-v2-lite", 15.71e9),
+            ("qwen3.5-35b-a3b", 34.66e9),
             ("deepseek-v3", 671.03e9),
             ("qwen3.5-397b-a17b", 396.3e9),
         ):
