@@ -7,6 +7,7 @@
 #include <map>
 #include <numbers>
 #include <numeric>
+#include <span>
 
 #include "base/error.h"
 
@@ -26,6 +27,9 @@ struct Array {
   Array(const Shape& s, Values v) : shape(s), values(std::move(v)) {}
   double& operator[](const Index& i) { return values.at(offset(i)); }
   double operator[](const Index& i) const { return values.at(offset(i)); }
+  /// Along axis 0; i[0] is 0.
+  std::span<double> row(const Index& i) { return std::span(values).subspan(offset(i), shape[0]); }
+  std::span<const double> row(const Index& i) const { return std::span(values).subspan(offset(i), shape[0]); }
 
  private:
   size_t offset(const Index& i) const { return ((i[3] * shape[2] + i[2]) * shape[1] + i[1]) * shape[0] + i[0]; }
@@ -59,6 +63,11 @@ Array tabulate(const Shape& shape, F&& f) {
 Index with(Index i, int axis, int64_t value) {
   i[axis] = value;
   return i;
+}
+
+double dot(std::span<const double> a, std::span<const double> b) {
+  check(a.size() == b.size(), "a row of {} values times one of {}", a.size(), b.size());
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
 using Sources = std::vector<const Array*>;  // nullptr: absent
@@ -104,9 +113,7 @@ Array mul_mat(const Tensor& node, const Sources& src) {
   return tabulate(node.shape, [&](const Index& i) {
     const int64_t c = a.shape[2] ? i[2] / (b.shape[2] / a.shape[2]) : 0;
     const int64_t d = a.shape[3] ? i[3] / (b.shape[3] / a.shape[3]) : 0;
-    double sum = 0;
-    for (int64_t k = 0; k < a.shape[0]; ++k) sum += a[{k, i[0], c, d}] * b[{k, i[1], i[2], i[3]}];
-    return sum;
+    return dot(a.row({0, i[0], c, d}), b.row({0, i[1], i[2], i[3]}));
   });
 }
 
@@ -115,11 +122,7 @@ Array mul_mat_id(const Tensor& node, const Sources& src) {
   return tabulate(node.shape, [&](const Index& i) {
     const auto id = static_cast<int64_t>(ids[{i[1], i[2], 0, 0}]);
     const int64_t expert = local_row(params<SelectParams>(node), experts.shape[2], id);
-    double sum = 0;
-    for (int64_t k = 0; expert >= 0 && k < x.shape[0]; ++k) {
-      sum += experts[{k, i[0], expert, 0}] * x[{k, x.shape[1] == 1 ? 0 : i[1], i[2], 0}];
-    }
-    return sum;
+    return expert < 0 ? 0.0 : dot(experts.row({0, i[0], expert, 0}), x.row({0, x.shape[1] == 1 ? 0 : i[1], i[2], 0}));
   });
 }
 
@@ -357,9 +360,7 @@ double attention_score(const Tensor& node, const Sources& src, const Index& quer
     if (p.causal && row > position) return kMinusInfinity;
     if (p.window > 0 && row <= position - p.window) return kMinusInfinity;
   }
-  double score = 0;
-  for (int64_t i = 0; i < q.shape[0]; ++i) score += q[{i, t, h, z}] * k[{i, row, h / (q.shape[2] / k.shape[2]), z}];
-  score *= p.scale;
+  double score = p.scale * dot(q.row({0, t, h, z}), k.row({0, row, h / (q.shape[2] / k.shape[2]), z}));
   if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
   return src[4] ? score + (*src[4])[{row, t, 0, 0}] : score;
 }
@@ -374,9 +375,9 @@ Array attention(const Tensor& node, const Sources& src) {
     soft_max_of(weights, sink_of(src[5], h));
     for (int64_t row = 0; row < v.shape[1]; ++row) {
       if (weights[row] == 0) continue;
-      for (int64_t i = 0; i < v.shape[0]; ++i) {
-        result[{i, h, t, z}] += weights[row] * v[{i, row, h / (q.shape[2] / v.shape[2]), z}];
-      }
+      const std::span<double> sums = result.row({0, h, t, z});
+      const std::span<const double> values = v.row({0, row, h / (q.shape[2] / v.shape[2]), z});
+      for (size_t i = 0; i < values.size(); ++i) sums[i] += weights[row] * values[i];
     }
   });
   return result;
@@ -416,15 +417,15 @@ class DeltaState {
   double operator()(int64_t i, int64_t j) const { return s_[{i, j, 0, 0}]; }
   /// Sum over i of S[i, j] row[i].
   double times(const Array& rows, int64_t head, int64_t token, int64_t j) const {
-    double sum = 0;
-    for (int64_t i = 0; i < size_; ++i) sum += s_[{i, j, 0, 0}] * rows[{i, head, token, 0}];
-    return sum;
+    return dot(s_.row({0, j, 0, 0}), rows.row({0, head, token, 0}));
   }
   void scale(double factor) {
     for (double& value : s_.values) value *= factor;
   }
   void add(const Array& k, int64_t head, int64_t token, int64_t j, double error) {
-    for (int64_t i = 0; i < size_; ++i) s_[{i, j, 0, 0}] += k[{i, head, token, 0}] * error;
+    const std::span<double> column = s_.row({0, j, 0, 0});
+    const std::span<const double> key = k.row({0, head, token, 0});
+    for (size_t i = 0; i < column.size(); ++i) column[i] += key[i] * error;
   }
 
  private:
