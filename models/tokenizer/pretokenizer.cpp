@@ -74,6 +74,26 @@ constexpr std::string_view kDeepseek3 =
 constexpr std::string_view kNumber = R"((?<!\p{Nd})\p{Nd}++)" NO_WORD;
 constexpr std::string_view kShortGroup = R"(\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})++\z))";
 constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
+// The letters with capital and small forms, as the makers list them.
+#define CASED                                                                                                 \
+  R"(\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293})" \
+  R"(\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c})"       \
+  R"(\x{38e}-\x{3a1}\x{3a3}-\x{3f5}\x{3f7}-\x{481}\x{48a}-\x{52f}\x{531}-\x{556}\x{10a0}-\x{10c5})"           \
+  R"(\x{13a0}-\x{13f5}\x{13f8}-\x{13fd}\x{1c90}-\x{1cba}\x{1cbd}-\x{1cbf}\x{1d00}-\x{1d2b}\x{1d6b}-\x{1d77})" \
+  R"(\x{1d79}-\x{1d9a}\x{1e00}-\x{1f15}\x{1f18}-\x{1f1d}\x{1f20}-\x{1f45}\x{1f48}-\x{1f4d}\x{1f50}-\x{1f57})" \
+  R"(\x{1f59}\x{1f5b}\x{1f5d}\x{1f5f}-\x{1f7d}\x{1f80}-\x{1fb4}\x{1fb6}-\x{1fbc}\x{1fbe}\x{1fc2}-\x{1fc4})"   \
+  R"(\x{1fc6}-\x{1fcc}\x{1fd0}-\x{1fd3}\x{1fd6}-\x{1fdb}\x{1fe0}-\x{1fec}\x{1ff2}-\x{1ff4}\x{1ff6}-\x{1ffc})" \
+  R"(\x{2102}\x{2107}\x{210a}-\x{2113}\x{2115}\x{2119}-\x{211d}\x{2124}\x{2126}\x{2128}\x{212a}-\x{212d})"    \
+  R"(\x{212f}-\x{2134}\x{2139}\x{213c}-\x{213f}\x{2145}-\x{2149}\x{214e}\x{2183}-\x{2184}\x{2c00}-\x{2c7b})"  \
+  R"(\x{2c7e}-\x{2ce4}\x{2ceb}-\x{2cee}\x{2cf2}-\x{2cf3}\x{a640}-\x{a66d}\x{a680}-\x{a69b}\x{a722}-\x{a76f})" \
+  R"(\x{a771}-\x{a787}\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17}\x{ff21}-\x{ff3a})" \
+  R"(\x{ff41}-\x{ff5a}\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb}\x{10c80}-\x{10cb2})"          \
+  R"(\x{10cc0}-\x{10cf2}\x{118a0}-\x{118df}\x{1e900}-\x{1e943})"
+constexpr std::string_view kCasedWord = R"(\s?[)" CASED "]+";
+constexpr std::string_view kPunctuation =
+    R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)";
+// `\s+$`, from the first space of a run on alone: in linear time.
+constexpr std::string_view kLastSpaces = R"((?<!\s)\s++\z)";
 constexpr std::string_view kHanAndHangul = "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
 
 const std::vector<PretokenizerKind>& kinds() {
@@ -87,6 +107,7 @@ const std::vector<PretokenizerKind>& kinds() {
       kind({"kimi-k2"}, {kKimi}),
       kind({"tiny_aya", "cohere2moe"}, {kNumber, kShortGroup, kGpt4o}),
       kind({"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {R"(\p{N}{1,3})", kHanAndKana, kDeepseek3}),
+      kind({"deepseek-llm"}, {R"([\r\n])", kCasedWord, kPunctuation, kLastSpaces, kHanAndHangul, R"(\p{N}+)"}),
       kind({"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, R"(\p{N})"}),
       kind({"command-r", "refact", "starcoder", "smollm", "codeshell", "exaone", "minerva-7b"}, {R"(\p{N})", kGpt2}),
       kind({"gpt-2", "default", "phi-2", "olmo", "mpt", "jais", "a.x-4.0", "modern-bert", "granite-docling"}, {kGpt2}),
@@ -95,6 +116,7 @@ const std::vector<PretokenizerKind>& kinds() {
 }
 
 #undef S
+#undef CASED
 #undef CONTRACTION
 #undef ENDS
 #undef UPPER

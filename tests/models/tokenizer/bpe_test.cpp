@@ -301,6 +301,9 @@ const PieceCase kPieceCases[] = {
     {"tiny_aya", "12345", {"12", "345"}},
     {"tiny_aya", "1234\u00b2 1234_ 1234\u2167", {"123", "4\u00b2", " ", "123", "4", "_", " ", "123", "4\u2167"}},
     {"deepseek-v3", "a+b \u6f22\u5b57\u3042x 1234", {"a", "+b", " ", "\u6f22\u5b57\u3042", "x", " ", "123", "4"}},
+    {"deepseek-llm",
+     "a1\r\n b,\u6f22 \u2018 \uff01x12  ",
+     {"a", "1", "\r", "\n", " b", ",", "\u6f22", " ", "\u2018", " \uff01", "x", "12", "  "}},
     {"deepseek-coder", "a1\r\n b,\u6f22", {"a", "1", "\r", "\n", " b", ",", "\u6f22"}},
     {"command-r", "x  12'll", {"x", "  ", "1", "2", "'ll"}},
     {"gpt-2", "x  12'll 'LL!", {"x", " ", " 12", "'ll", " '", "LL", "!"}},
@@ -327,7 +330,7 @@ TEST(Pieces, LongRunsTakeAsLongAsTheyAre) {
   const char* runs[] = {" ",  "1234 12345678a", "\n",  "A",      "a",  "\u6f22", "a\u0301", "\U0001f600", "7",
                         "'s", "\xff",           " \n", "\u3000", "aB", "!"};
   for (const char* pre : {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "tiny_aya", "deepseek-v3",
-                          "deepseek-coder", "command-r", "gpt-2"}) {
+                          "deepseek-llm", "deepseek-coder", "command-r", "gpt-2"}) {
     const Pretokenizer pretokenizer(find_pretokenizer(pre)->expressions);
     for (const char* run : runs) {
       std::string text;

@@ -103,8 +103,8 @@ TEST_P(Vocabulary, FourTimesTheTextTakesFourTimesAsLong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfModels, Vocabulary,
-                         testing::Values("command-r", "deepseek-coder", "deepseek-v3", "gemma-4", "glm4", "gpt-2",
-                                         "gpt-4o", "kimi-k2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
+                         testing::Values("command-r", "deepseek-coder", "deepseek-llm", "deepseek-v3", "gemma-4", "glm4",
+                                         "gpt-2", "gpt-4o", "kimi-k2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
                                          "qwen35", "refact", "starcoder", "tekken", "tiny_aya"),
                          [](const auto& info) {
                            std::string name = info.param;
