@@ -194,10 +194,39 @@ struct Walk {
     }
   }
 
+  /// Scaled sums of one part of a format whose signs stand apart: the column's elements take them.
+  static void signed_part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part,
+                          int in_chunk, const uint32_t (&signs)[R][kChunk], F32x8 (&sums)[R][C]) {
+    Elements<Format> x[C];
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) x[c] = {load<I8x32>(b[c].values + 32 * part), load<I8x32>(b[c].fine + 32 * part)};
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const I8x32 w = Format::magnitudes(a[r][part / kChunk], in_chunk);
+      const I8x32 negative = negative_bytes(signs[r][in_chunk]);
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const float* of = scales[r][c] + Format::kGroups * in_chunk;
+        const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
+        const I32x8 coarse = small_quad_dot_256(w, with_signs(x[c].values, negative));
+        const I32x8 total = small_quad_dot(coarse, w, with_signs(x[c].fine, negative));
+        sums[r][c] = multiply_add(__builtin_convertvector(total, F32x8), scale, sums[r][c]);
+      }
+    }
+  }
+
   /// Part `first` on, n parts (at most kChunk).
   static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t first, int64_t n,
                     F32x8 (&sums)[R][C]) {
-    if constexpr (Format::kParts == 1 || kPairs) {
+    if constexpr (requires { requires Format::kSignsApart; }) {
+      uint32_t signs[R][kChunk];
+      for (int r = 0; r < R; ++r) Format::signs(a[r][first / kChunk], signs[r]);
+      // From memory a number comes into every lane at once; from a register it takes shuffles, which are many as it is.
+      in_memory(signs);
+      in_memory(scales);
+      SHOAL_UNROLL
+      for (int i = 0; i < kChunk; ++i) signed_part(a, b, scales, first + i, i, signs, sums);
+    } else if constexpr (Format::kParts == 1 || kPairs) {
       for (int i = 0; i < n; i += 2) pair(a, b, scales, first + i, i, first + (i + 1 < n ? i + 1 : i), sums);
     } else if constexpr (Format::kParts == kChunk) {
       SHOAL_UNROLL

@@ -19,6 +19,12 @@ inline void keep_order() {
   asm volatile("" ::: "memory");
 }
 
+/// The compiler reads what is in `object` from memory.
+template <class T>
+inline void in_memory(const T& object) {
+  asm volatile("" : : "r"(&object) : "memory");
+}
+
 /// Tile::run<R, C>(args, row, column) makes R rows times C columns, each element in the same way for all R and C.
 template <class Tile>
 void dot_tiles(const DotArgs& args) {

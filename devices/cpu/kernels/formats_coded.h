@@ -24,93 +24,229 @@ struct BlockBytes {
   uint32_t half(int i) const { return load<uint16_t>(at + i); }
 };
 
-/// Bytes 1..127, those negative whose bits are set, the first in bit 0.
-inline I8x32 with_signs(I8x32 bytes, uint32_t bits) {
-  const I8x32 negative = fifth_bits(bits) == 16;
-  return (bytes ^ negative) - negative;
+/// The bits of `signs`, the first in bit 0, as bytes: 255 where one is set.
+inline I8x32 negative_bytes(uint32_t signs) {
+  return fifth_bits(signs) == 16;
 }
 /// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
-/// number.
-inline uint32_t even_signs_of_32(uint32_t sevens) {
-  const uint32_t signs =
+/// number: of a word, or of each lane.
+template <class Words>
+inline Words even_signs_of_32(Words sevens) {
+  const Words signs =
       (sevens & 0x7fu) | (sevens << 1 & 0x7f00u) | (sevens << 2 & 0x7f0000u) | (sevens << 3 & 0x7f000000u);
-  uint32_t parity = signs ^ signs >> 4;  // of the lowest bit of each byte
+  Words parity = signs ^ signs >> 4;  // of the lowest bit of each byte
   parity ^= parity >> 2;
   return signs | ((parity ^ parity >> 1) & 0x01010101u) << 7;
 }
 
-/// 32 codes of the types with codebooks, as codes.inc has them eight by eight.
-inline I8x32 codes_of(const quants::BlockIQ2_XXS& block, int part) {
+using U32x8 = Vec<uint32_t, 8>;
+
+/// A vector of entries, each loaded into every lane and kept in its own: blends go where other instructions of vectors
+/// do not.
+inline I8x32 join_entries(const uint64_t* grid, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+#if defined(__AVX2__)
+  const auto all = [&](uint32_t i) { return _mm256_set1_epi64x(static_cast<int64_t>(grid[i])); };
+  return (I8x32)_mm256_blend_epi32(_mm256_blend_epi32(all(a), all(b), 0x0c), _mm256_blend_epi32(all(c), all(d), 0xc0),
+                                   0xf0);
+#else
+  return bits_as<I8x32>(Vec<uint64_t, 4>{grid[a], grid[b], grid[c], grid[d]});
+#endif
+}
+inline I8x32 join_entries(const uint32_t* grid, const uint32_t (&at)[8]) {
+#if defined(__AVX2__)
+  const auto all = [&](int i) { return _mm256_set1_epi32(static_cast<int32_t>(grid[at[i]])); };
+  const auto two = [&](int i) { return _mm256_blend_epi32(all(i), all(i + 1), 0xaa); };
+  return (I8x32)_mm256_blend_epi32(_mm256_blend_epi32(two(0), two(2), 0xcc), _mm256_blend_epi32(two(4), two(6), 0xcc),
+                                   0xf0);
+#else
+  U32x8 entries;
+  SHOAL_UNROLL
+  for (int i = 0; i < 8; ++i) entries[i] = grid[at[i]];
+  return bits_as<I8x32>(entries);
+#endif
+}
+
+/// Of 32 codes of the types with codebooks of IQ2 and IQ3, as codes.inc has them eight by eight: the entries, and the
+/// word with their signs.
+inline I8x32 entries_of(const quants::BlockIQ2_XXS& block, int part) {
   const uint8_t* at = block.codes + 8 * part;
-  const auto& grid = kGridIQ2_XXS.entries;
-  const Vec<uint64_t, 4> entries{grid[at[0]], grid[at[1]], grid[at[2]], grid[at[3]]};
-  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(load<uint32_t>(at + 4)));
+  return join_entries(kGridIQ2_XXS.entries, at[0], at[1], at[2], at[3]);
 }
-inline I8x32 codes_of(const quants::BlockIQ2_XS& block, int part) {
+inline uint32_t sign_word(const quants::BlockIQ2_XXS& block, int part) {
+  return load<uint32_t>(block.codes + 8 * part + 4);
+}
+inline I8x32 entries_of(const quants::BlockIQ2_XS& block, int part) {
+  const uint16_t* at = block.codes + 4 * part;
+  return join_entries(kGridIQ2_XS.entries, at[0] & 511u, at[1] & 511u, at[2] & 511u, at[3] & 511u);
+}
+inline uint32_t sign_word(const quants::BlockIQ2_XS& block, int part) {
   const auto codes = load<uint64_t>(block.codes + 4 * part);
-  const auto code = [&](int j) { return static_cast<uint32_t>(codes >> 16 * j & 0xffff); };
-  const auto& grid = kGridIQ2_XS.entries;
-  const Vec<uint64_t, 4> entries{grid[code(0) & 511], grid[code(1) & 511], grid[code(2) & 511], grid[code(3) & 511]};
-  const uint32_t sevens = code(0) >> 9 | code(1) >> 9 << 7 | code(2) >> 9 << 14 | code(3) >> 9 << 21;
-  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(sevens));
+  return static_cast<uint32_t>((codes >> 9 & 0x7f) | (codes >> 18 & 0x3f80) | (codes >> 27 & 0x1fc000) |
+                               (codes >> 36 & 0xfe00000));
 }
-inline I8x32 codes_of(const quants::BlockIQ2_S& block, int part) {
+inline I8x32 entries_of(const quants::BlockIQ2_S& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = block.high[part];
-  const auto& grid = kGridIQ2_S.entries;
-  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 3) << 8], grid[low[1] | (high & 12) << 6],
-                                 grid[low[2] | (high & 48) << 4], grid[low[3] | (high & 192) << 2]};
-  return with_signs(bits_as<I8x32>(entries), load<uint32_t>(block.signs + 4 * part));
+  return join_entries(kGridIQ2_S.entries, low[0] | (high & 3) << 8, low[1] | (high & 12) << 6,
+                      low[2] | (high & 48) << 4, low[3] | (high & 192) << 2);
 }
-inline I8x32 codes_of(const quants::BlockIQ3_XXS& block, int part) {
+inline uint32_t sign_word(const quants::BlockIQ2_S& block, int part) {
+  return load<uint32_t>(block.signs + 4 * part);
+}
+inline I8x32 entries_of(const quants::BlockIQ3_XXS& block, int part) {
   const uint8_t* at = block.codes + 8 * part;
-  const auto& grid = kGridIQ3_XXS.entries;
-  const Vec<uint32_t, 8> entries{grid[at[0]], grid[at[1]], grid[at[2]], grid[at[3]],
-                                 grid[at[4]], grid[at[5]], grid[at[6]], grid[at[7]]};
-  return with_signs(bits_as<I8x32>(entries), even_signs_of_32(load<uint32_t>(block.signs + 4 * part)));
+  return join_entries(kGridIQ3_XXS.entries, {at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]});
 }
-inline I8x32 codes_of(const quants::BlockIQ3_S& block, int part) {
+inline uint32_t sign_word(const quants::BlockIQ3_XXS& block, int part) {
+  return load<uint32_t>(block.signs + 4 * part);
+}
+inline I8x32 entries_of(const quants::BlockIQ3_S& block, int part) {
   const uint8_t* low = block.low + 8 * part;
   const uint32_t high = block.high[part];
-  const auto entry = [&](int j) { return kGridIQ3_S.entries[low[j] | (high << (8 - j) & 256)]; };
-  const Vec<uint32_t, 8> entries{entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7)};
-  return with_signs(bits_as<I8x32>(entries), load<uint32_t>(block.signs + 4 * part));
+  const auto at = [&](int j) { return low[j] | (high << (8 - j) & 256); };
+  return join_entries(kGridIQ3_S.entries, {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)});
 }
-/// Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
-inline I8x32 codes_of(const quants::BlockIQ1_S& block, int part) {
+inline uint32_t sign_word(const quants::BlockIQ3_S& block, int part) {
+  return load<uint32_t>(block.signs + 4 * part);
+}
+/// The words of all parts.
+template <class B>
+inline U32x8 sign_words(const B& block) {
+  U32x8 words;
+  SHOAL_UNROLL
+  for (int i = 0; i < 8; ++i) words[i] = sign_word(block, i);
+  return words;
+}
+inline U32x8 sign_words(const quants::BlockIQ2_XXS& block) {
+  const auto first = load<U32x8>(block.codes), second = load<U32x8>(block.codes + 32);
+  return __builtin_shufflevector(first, second, 1, 3, 5, 7, 9, 11, 13, 15);
+}
+inline U32x8 sign_words(const quants::BlockIQ3_XXS& block) {
+  return load<U32x8>(block.signs);
+}
+template <class B>
+inline constexpr bool kHasSigns = requires(const B& block) {
+  sign_word(block, 0);
+};
+/// Their words have four times seven signs.
+template <class B>
+inline constexpr bool kHasEvenSigns = std::is_same_v<B, quants::BlockIQ2_XXS> ||
+                                      std::is_same_v<B, quants::BlockIQ2_XS> || std::is_same_v<B, quants::BlockIQ3_XXS>;
+
+template <class B>
+requires kHasSigns<B>
+inline I8x32 codes_of(const B& block, int part) {
+  uint32_t signs = sign_word(block, part);
+  if constexpr (kHasEvenSigns<B>) signs = even_signs_of_32(signs);
+  const I8x32 negative = negative_bytes(signs);
+  return (entries_of(block, part) ^ negative) - negative;
+}
+/// Codes plus kRawOffset. Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
+inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = block.high[part];
-  const auto& grid = kGridIQ1_S.entries;
-  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 7) << 8], grid[low[1] | (high >> 3 & 7) << 8],
-                                 grid[low[2] | (high >> 6 & 7) << 8], grid[low[3] | (high >> 9 & 7) << 8]};
-  const int8_t less = high & 0x8000 ? 9 : 7;
-  return bits_as<I8x32>(entries) - less;
+  const int8_t add = high & 0x8000 ? 0 : 2;
+  return add + join_entries(kGridIQ1_S.entries, low[0] | (high & 7) << 8, low[1] | (high >> 3 & 7) << 8,
+                            low[2] | (high >> 6 & 7) << 8, low[3] | (high >> 9 & 7) << 8);
 }
-inline I8x32 codes_of(const quants::BlockIQ1_M& block, int part) {
+inline I8x32 raw_of(const quants::BlockIQ1_M& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = load<uint16_t>(block.high + 2 * part);
-  const auto& grid = kGridIQ1_S.entries;
-  const auto add = [&](int j) { return high >> (4 * j) & 8 ? uint64_t{0} : 0x0202020202020202u; };
-  const Vec<uint64_t, 4> entries{grid[low[0] | (high & 7) << 8], grid[low[1] | (high >> 4 & 7) << 8],
-                                 grid[low[2] | (high >> 8 & 7) << 8], grid[low[3] | (high >> 12 & 7) << 8]};
-  const Vec<uint64_t, 4> adds{add(0), add(1), add(2), add(3)};
-  return bits_as<I8x32>(entries) + bits_as<I8x32>(adds) - 9;
+  // Of four bits, each in every byte of eight.
+  const Vec<uint64_t, 4> every = uint64_t{high} - Vec<uint64_t, 4>{};
+  const Vec<uint64_t, 4> signs = every & Vec<uint64_t, 4>{0x8, 0x80, 0x800, 0x8000};
+  const Vec<uint64_t, 4> adds = bits_as<Vec<uint64_t, 4>>(signs == 0) & 0x0202020202020202u;
+  return bits_as<I8x32>(adds) + join_entries(kGridIQ1_S.entries, low[0] | (high & 7) << 8,
+                                             low[1] | (high >> 4 & 7) << 8, low[2] | (high >> 8 & 7) << 8,
+                                             low[3] | (high >> 12 & 7) << 8);
 }
+/// 3^place of each element of a part, modulo 256.
+struct TritPowers {
+  uint8_t of[8][32];
+};
+constexpr TritPowers trit_powers() {
+  TritPowers powers{};
+  for (int i = 0; i < 256; ++i) {
+    const int place = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
+    int power = 1;
+    for (int j = 0; j < place; ++j) power = power * 3 % 256;
+    powers.of[i / 32][i % 32] = static_cast<uint8_t>(power);
+  }
+  return powers;
+}
+inline constexpr TritPowers kTritPowers = trit_powers();
+inline I8x32 raw_of(const quants::BlockTQ1_0& block, int part) {
+  U8x32 bytes;
+  if (part < 5) {
+    bytes = load<U8x32>(block.fives);
+  } else {
+    const U8x16 half = load<U8x16>(block.fives + 32);
+    const auto fours = bits_as<U8x16>(load<uint32_t>(block.fours) - Vec<uint32_t, 4>{});
+    bytes = join(half, part < 7 ? half : fours);
+  }
+  // A third of 256 each: the trit is the highest of the byte times three.
+  const U8x32 shifted = bytes * load<U8x32>(kTritPowers.of[part]);
+  return -bits_as<I8x32>(shifted >= 86) - bits_as<I8x32>(shifted >= 171);
+}
+inline I8x32 raw_of(const quants::BlockTQ2_0& block, int part) {
+  return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3);
+}
+inline I8x32 raw_of(const quants::BlockQ1_0& block, int part) {
+  return negative_bytes(load<uint32_t>(block.bits + 4 * part)) & 2;
+}
+inline I8x32 raw_of(const quants::BlockQ2_0& block, int part) {
+  const auto bytes = bits_as<U32x8>(load_eight(block.crumbs + 8 * part));
+  return bits_as<I8x32>((bytes | bytes << 6 | bytes << 12 | bytes << 18) & 0x03030303u);
+}
+template <class B>
+inline constexpr int kRawOffset = requires(const B& block) {
+  raw_of(block, 0);
+}
+? 1 : kSigned;
+template <>
+inline constexpr int kRawOffset<quants::BlockIQ1_S> = 9;
+template <>
+inline constexpr int kRawOffset<quants::BlockIQ1_M> = 9;
+
 /// Eight bytes have the elements of their low nibbles, then those of their high ones.
 inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
   return look_up<quants::BlockNVFP4, 0>(bits_as<I8x32>(in_order));
 }
-/// 2 bits each, minus one.
-inline I8x32 codes_of(const quants::BlockTQ2_0& block, int part) {
-  return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3) - 1;
+/// s of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
+inline U32x8 eight_nibbles(const uint8_t* from) {
+  const U32x8 all = load<uint32_t>(from) - U32x8{};
+  return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
+}
+inline U32x8 half_factors(const quants::BlockIQ2_XXS& block, int) {
+  return sign_words(block) >> 28;
+}
+inline U32x8 half_factors(const quants::BlockIQ3_XXS& block, int) {
+  return sign_words(block) >> 28;
+}
+inline U32x8 half_factors(const quants::BlockIQ2_XS& block, int i) {
+  return eight_nibbles(block.scales + 4 * i);
+}
+inline U32x8 half_factors(const quants::BlockIQ2_S& block, int i) {
+  return eight_nibbles(block.scales + 4 * i);
+}
+inline U32x8 half_factors(const quants::BlockIQ3_S& block, int) {
+  return eight_nibbles(block.scales);
+}
+inline U32x8 half_factors(const quants::BlockIQ1_S& block, int) {
+  return __builtin_convertvector(load<Vec<uint16_t, 8>>(block.high), U32x8) >> 12 & 7u;
+}
+inline U32x8 half_factors(const quants::BlockIQ1_M& block, int i) {
+  const U32x8 all = load<uint32_t>(block.scales + 2 * i) - U32x8{};
+  return all >> U32x8{0, 3, 6, 9, 16, 19, 22, 25} & 7u;
 }
 
 template <class B>
 struct Coded {
   using Block = B;
-  static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup, kOffset = kSigned, kBits = 8;
+  static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup;
+  static constexpr int kOffset = kRawOffset<B>, kBits = kOffset == kSigned ? 8 : kOffset == 1 ? 2 : 5;
   static constexpr bool kAdds = false;
   /// Whether each group has a half of its own, and no factor.
   static constexpr bool kOwnHalves = std::is_same_v<B, quants::BlockNVFP4>;
@@ -127,21 +263,28 @@ struct Coded {
       __builtin_memcpy(s.scale, &all, sizeof s.scale);
     } else {
       const float all = half_to_float(static_cast<uint16_t>(scale(0).half)) * B::kUnit;
+      if constexpr (requires { half_factors(block, 0); }) {
+        for (int i = 0; i < kParts * kGroups / 8; ++i) {
+          const auto factors = bits_as<I32x8>(2u * half_factors(block, i) + 1u);
+          store(s.scale + 8 * i, __builtin_convertvector(factors, F32x8) * all);
+        }
+        return s;
+      }
       SHOAL_UNROLL
       for (int i = 0; i < kParts * kGroups; ++i) s.scale[i] = all * static_cast<float>(scale(i).factor);
     }
     return s;
   }
+  /// Codes are entries whose signs stand apart: signs() of a block in order, 32 bits of each part.
+  static constexpr bool kSignsApart = kHasSigns<B>;
+  static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
+  static void signs(const Block& block, uint32_t (&to)[8]) {
+    const U32x8 words = sign_words(block);
+    store(to, kHasEvenSigns<B> ? even_signs_of_32(words) : words);
+  }
   static I8x32 raw(const Block& block, int part) {
-    if constexpr (requires { codes_of(block, part); }) return codes_of(block, part);
-    uint32_t words[8];
-    SHOAL_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const Codes codes = CodesOf<B>::codes(BlockBytes(&block), 32 * part + 8 * i);
-      words[2 * i] = codes.low;
-      words[2 * i + 1] = codes.high;
-    }
-    return load<I8x32>(words);
+    if constexpr (kOffset == kSigned) return codes_of(block, part);
+    if constexpr (kOffset != kSigned) return raw_of(block, part);
   }
 };
 

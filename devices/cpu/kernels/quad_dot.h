@@ -137,6 +137,25 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 #endif
 
+/// 256 times the products of w of 0 to 63.
+inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
+  return (I32x8)_mm256_madd_epi16(pairs, _mm256_set1_epi16(256));
+#else
+  return small_quad_dot(I32x8{}, w, a) << 8;
+#endif
+}
+
+/// Bytes, none of them -128, with the other sign where `negative` is 255; it is zero elsewhere.
+inline I8x32 with_signs(I8x32 bytes, I8x32 negative) {
+#if defined(__AVX2__)
+  return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)(negative | 1));
+#else
+  return (bytes ^ negative) - negative;
+#endif
+}
+
 /// Four bytes, or two words, for every lane.
 inline Bytes splat_quad(const void* from) {
   return bits_as<Bytes>(splat(load<int32_t>(from)));
