@@ -106,11 +106,12 @@ Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view pr
 Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind) {
   const Shape shape{d_.h_.embd, h_.ff, h_.experts, 1}, both{shape[0], 2 * h_.ff, h_.experts, 1};
   const Cut columns{CutGroup::kFeedForward, 1, 1}, twice{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
-  if (kind.bias == Bias::kNone) {
+  if (kind.bias != Bias::kRequired) {
     Tensor* fused =
         d_.source_({name("ffn_gate_up_exps.weight"), both, index_, twice, true, true, false, TensorRole::kExperts});
     if (fused != nullptr) {
-      Tensor* gate_up = mul_mat_id(g_, fused, input, ids, {}, name("experts.gate_up"));
+      Tensor* product = mul_mat_id(g_, fused, input, ids, {}, name("experts.gate_up"));
+      Tensor* gate_up = times_factors("ffn_gate_up_exps", product, ids, false, "experts.gate_up.scaled");
       return activate_fused(gate_up, kind.activation, "experts.hidden");
     }
   }

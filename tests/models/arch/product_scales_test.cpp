@@ -62,22 +62,51 @@ TEST(ProductScales, MultiplyTheProducts) {
   }
 }
 
-TEST(ProductScales, MultiplyTheLogits) {
-  const auto logits_of = [](const SyntheticModel& model) {
-    LoadedModel loaded(model.write(), 2, "", {.context = 32, .batch = 4});
-    loaded.session->evaluate(kScaledText);
-    const auto logits = loaded.session->logits();
-    return std::vector<float>(logits.begin(), logits.end());
+std::vector<float> logits_of_scaled(const SyntheticModel& model) {
+  LoadedModel loaded(model.write(), 2, "", {.context = 32, .batch = 4});
+  loaded.session->evaluate(kScaledText);
+  const auto logits = loaded.session->logits();
+  return {logits.begin(), logits.end()};
+}
+
+// With one expert the file has the same numbers in the same order, whether gate and up are one matrix or two.
+TEST(ProductScales, MultiplyThoseOfGateAndUpInOne) {
+  const auto logits = [](bool fused, float factor) {
+    SyntheticModel model;
+    model.dtype = DType::kNVFP4;
+    model.h.embd = 64, model.h.ff = 128, model.h.experts = model.h.experts_used = 1;
+    model.edit = [=](TensorSpec& spec) {
+      if (!fused) return true;
+      if (const size_t at = spec.name.find("ffn_gate_exps"); at != std::string::npos) {
+        spec.name.replace(at, 13, "ffn_gate_up_exps");
+        spec.shape[1] *= 2;
+      }
+      return spec.name.find("ffn_up_exps") == std::string::npos;
+    };
+    model.keys = [=, layers = model.h.layers](test::GgufWriter& writer) {
+      const std::vector<const char*> both{"ffn_gate_exps", "ffn_up_exps"}, one{"ffn_gate_up_exps"};
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        for (const char* of : fused ? one : both) {
+          writer.add_tensor(fmt::format("blk.{}.{}.scale", layer, of), DType::kF32, {1}, std::vector<float>{factor});
+        }
+      }
+    };
+    return logits_of_scaled(model);
   };
+  EXPECT_EQ(logits(true, 4), logits(false, 4));
+  EXPECT_NE(logits(true, 4), logits(true, 1));
+}
+
+TEST(ProductScales, MultiplyTheLogits) {
   SyntheticModel model;
   model.dtype = DType::kNVFP4;
   model.h.embd = 64, model.h.ff = 128;
-  std::vector<float> expected = logits_of(model);
+  std::vector<float> expected = logits_of_scaled(model);
   for (float& logit : expected) logit *= 4;
   model.keys = [](test::GgufWriter& writer) {
     writer.add_tensor("output.scale", DType::kF32, {1}, std::vector<float>{4.0f});
   };
-  EXPECT_EQ(logits_of(model), expected);
+  EXPECT_EQ(logits_of_scaled(model), expected);
 }
 
 }  // namespace
