@@ -219,6 +219,7 @@ struct Walk {
   static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t first, int64_t n,
                     F32x8 (&sums)[R][C]) {
     if constexpr (requires { requires Format::kSignsApart; }) {
+      static_assert(Format::kParts == kChunk);  // so that all parts are there
       uint32_t signs[R][kChunk];
       for (int r = 0; r < R; ++r) Format::signs(a[r][first / kChunk], signs[r]);
       // From memory a number comes into every lane at once; from a register it takes shuffles, which are many as it is.

@@ -283,8 +283,11 @@ struct Coded {
     store(to, kHasEvenSigns<B> ? even_signs_of_32(words) : words);
   }
   static I8x32 raw(const Block& block, int part) {
-    if constexpr (kOffset == kSigned) return codes_of(block, part);
-    if constexpr (kOffset != kSigned) return raw_of(block, part);
+    if constexpr (kOffset == kSigned) {
+      return codes_of(block, part);
+    } else {
+      return raw_of(block, part);
+    }
   }
 };
 
