@@ -57,9 +57,10 @@ const ProductModel& product_model(const DeviceModel& device, const ProductTable&
 /// Rows of keys and values that a query sees.
 double visible_rows(const Tensor& node, double kv_rows) {
   const double all = as_double(node.src[1]->shape[1]);
-  const int64_t window = std::get<AttentionParams>(node.params).window;
+  const auto& params = std::get<AttentionParams>(node.params);
+  if (params.parts > 0) kv_rows /= as_double(params.parts);
   double rows = kv_rows > 0 ? std::min(kv_rows, all) : all;
-  if (window > 0) rows = std::min(rows, as_double(window));
+  if (params.window > 0) rows = std::min(rows, as_double(params.window));
   return rows;
 }
 
@@ -79,11 +80,11 @@ double ratio(double amount, double rate) {
 }
 
 NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache) {
-  const Tensor &q = *node.src[0], &values = *node.src[2];
+  const Tensor &keys = *node.src[1], &values = *node.src[2];
   const double rows = visible_rows(node, kv_rows);
   const double bytes = kv_bytes(node, rows);
-  const double depth = as_double(q.shape[0]) + as_double(values.shape[0]);
-  const double operations = 2 * depth * rows * as_double(q.rows());
+  const double depth = as_double(keys.shape[0]) + as_double(values.shape[0]);
+  const double operations = 2 * depth * rows * as_double(node.rows());
   const double seconds = std::max(ratio(bytes, device.attention_bandwidth), ratio(operations, device.attention_rate));
   return {seconds, in_cache ? 0 : bytes};
 }

@@ -57,11 +57,19 @@ Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 /// [a, ...] -> i32 [a, ...]: stable order of axis 0.
 Tensor* argsort(Graph& g, Tensor* x, bool descending, std::string name = {});
 
-/// q f32 [d, t, h, z]; k [d, s, h/g, z]; v [e, s, h/g, z] (f32, f16, bf16 or q8_0); positions? i32 [t];
+/// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (f32, f16, bf16 or q8_0); positions? i32 [t, z or 1];
 /// mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z] (heads next to the head's
-/// own axis, ready to be reshaped to [e * h, t]). A query that sees no row gives zeros.
+/// own axis, ready to be reshaped to [e * h, t]). A query that sees no row gives zeros. With params.parts > 0 -> [e +
+/// 1, h, t, z]: the last element of a row, its lse, is the logarithm of the sum of e^score, a sink's among them; -inf
+/// of none.
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
+/// What queries give over all of z parts of the rows, of what they give over each (AttentionParams::parts):
+/// parts f32 [e + 1, h, t, z], lse f32 [y, h, t]: of all parts, y >= z where `parts` has some of them -> [e, h, t], sum
+/// over the parts that are there of e^(part[e] - log(sum over y of e^lse)) * part[:e]. Parts with -inf may hold
+/// anything; where all lse are -inf zeros.
+///   e = 1, parts (6, 0) and (2, log 3), lse (0, log 3): 6 * 1/4 + 2 * 3/4 = 3
+Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
 
 /// Ops with a state go over the tokens of a batch in their order. positions i32 [t]: a token at 0 starts a text, for
 /// which nothing before it counts, neither tokens nor the state; one below 0 is padding, which gives zeros and is

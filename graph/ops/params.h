@@ -162,6 +162,9 @@ struct AttentionParams {
   float softcap = 0.0f;  ///< c > 0: scores become c * tanh(score / c) before masking
   bool causal = false;   ///< needs positions: query t sees the kv rows s <= positions[t]
   int64_t window = 0;    ///< w > 0 (needs positions): only the rows s > positions[t] - w
+  /// n > 0: batches of k are some of n parts of a text's rows, to be merged (merge_attention), and a row of the result
+  /// has one more element: the logarithm of the sum of e^score
+  int64_t parts = 0;
   bool operator==(const AttentionParams&) const = default;
   template <class Self, class V>
   static void fields(Self& s, V&& v) {
@@ -169,6 +172,7 @@ struct AttentionParams {
     v("softcap", s.softcap);
     v("causal", s.causal);
     v("window", s.window);
+    v("parts", s.parts);
   }
 };
 

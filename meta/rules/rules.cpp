@@ -135,11 +135,16 @@ std::string rope(const Tensor& node) {
 }
 
 /// Heads, queries and batches are independent. Groups of heads share a KV head, which several devices have when a group
-/// is divided among them. The result is linear in v.
+/// is divided among them. The result is linear in v, but for an lse.
 std::string attention(const Tensor& node) {
   const std::string heads = grouped('h', 'g', node.src[0]->shape[2], node.src[1]->shape[2]);
-  return sources(node, {"(d) t h z", "(d) (s) " + heads + " z", "(e) (s) " + heads + " z", "t", "(s) t", "h"}) +
-         " -> (e) h t z" + linear(node, {2});
+  const int64_t batches = node.shape[3];
+  const std::string q = "(d) t h " + broadcast('z', node.src[0]->shape[3], batches);
+  const bool by_batch = node.src[3] != nullptr && node.src[3]->shape[1] == batches && batches != 1;
+  const std::string operands =
+      sources(node, {q, "(d) (s) " + heads + " z", "(e) (s) " + heads + " z", by_batch ? "t z" : "t", "(s) t", "h"});
+  if (std::get<AttentionParams>(node.params).parts > 0) return operands + " -> (n) h t z";
+  return operands + " -> (e) h t z" + linear(node, {2});
 }
 
 /// Heads are independent. Those that share a key head are neighbours or, tiled, lie the number of key heads apart: then
@@ -211,6 +216,8 @@ constexpr Row kRules[] = {
     {Op::kTopK, "(a) b c d -> (k) b c d"},
     {Op::kArgsort, "(a) b c d -> (a) b c d"},
     {Op::kAttention, attention},
+    // A device adds up the parts that it has; what all parts count has to be known.
+    {Op::kMergeAttention, "(n) h t z, (y) h t -> (e) h t | sum z"},
     // Channels are independent; tokens need those before them.
     {Op::kCausalConv, "c (t), (k) c, c (s), (t) -> c (n)"},
     {Op::kGatedDelta, gated_delta},

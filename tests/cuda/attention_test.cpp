@@ -43,22 +43,29 @@ std::ostream& operator<<(std::ostream& out, const Sizes& n) {
 struct Attention {
   explicit Attention(const Sizes& n) {
     const int64_t heads = n.group * n.kv_heads;
-    q = graph.input("q", DType::kF32, {n.d, heads, n.t, n.batches});
+    const int64_t parts = n.params.parts;
+    q = graph.input("q", DType::kF32, {n.d, heads, n.t, parts > 0 ? 1 : n.batches});
     k = weights.add("k", n.keys, {n.d, n.kv_heads, n.s, n.batches}, Role::kCache);
     Tensor* keys = permute(graph, k, {0, 2, 1, 3});
     v = n.latent ? slice(graph, keys, {0, 0, n.e})
                  : weights.add("v", n.values, {n.e, n.s, n.kv_heads, n.batches}, Role::kCache);
-    if (n.params.causal || n.params.window > 0) positions = graph.input("positions", DType::kI32, {n.t, 1, 1, 1});
+    if (n.params.causal || n.params.window > 0) {
+      positions = graph.input("positions", DType::kI32, {n.t, parts > 0 ? n.batches : 1, 1, 1});
+    }
     if (n.mask != DType::kI32) mask = graph.input("mask", n.mask, {n.s, n.t, 1, 1});
     if (n.sinks) sinks = weights.add("sinks", DType::kF32, {heads, 1, 1, 1});
     node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), keys, v, positions, mask, sinks, n.params));
     leaves = random_leaves(graph, 11);
   }
-  /// Positions of a prompt whose last token is the cache's last row.
+  /// Positions of a prompt whose last token is the cache's last row, of further parts a row before; the first token
+  /// sees nothing of those.
   void end_at(int64_t last) {
     if (!positions) return;
     const int64_t count = positions->shape[0];
-    for (int64_t i = 0; i < count; ++i) leaves[positions][i] = static_cast<double>(last - (count - 1 - i));
+    for (int64_t i = 0; i < positions->elements(); ++i) {
+      const int64_t part = i / count, token = i % count;
+      leaves[positions][i] = part > 0 && token == 0 ? -1 : static_cast<double>(last - part - (count - 1 - token));
+    }
   }
   void check(double bound = 1e-10) {
     CudaRun cuda(graph, leaves);
@@ -513,6 +520,10 @@ TEST(CudaAttention, SlicesTakeF32OfAnySize) {
   }
 }
 
+TEST(CudaAttention, MergesParts) {
+  check_cases(Op::kMergeAttention);
+}
+
 // Values in the keys' rows, as latent attention has them.
 Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
   return {.keys = dtype,
@@ -566,6 +577,28 @@ TEST(CudaAttention, LatentsWithEveryParameter) {
       Sizes sizes = latent(DType::kF16, 9, 3, 250);
       sizes.params = params, sizes.mask = mask, sizes.sinks = mask != DType::kF16;
       check_choice(cuda::attention::Choice::kLatent, sizes);
+    }
+  }
+}
+
+TEST(CudaAttention, PartsEndWithTheirLse) {
+  using cuda::attention::Choice;
+  const auto check_parts = [](Choice choice, Sizes sizes) {
+    sizes.batches = 3;
+    sizes.params.parts = 5;
+    for (const bool sinks : {false, true}) {
+      sizes.sinks = sinks;
+      check_choice(choice, sizes);
+    }
+  };
+  for (const int64_t t : {1, 4}) {
+    for (const int64_t s : {40, 300}) {
+      check_parts(Choice::kTiles, {.t = t, .s = s});
+      check_parts(Choice::kTiles, {.keys = DType::kQ8_0, .values = DType::kQ8_0, .t = t, .s = s, .group = 20});
+      check_parts(Choice::kLatent, latent(DType::kF16, 12, t, s));
+      check_parts(Choice::kSlices, latent(DType::kBF16, 128, t, s));
+      check_parts(Choice::kSlices, latent(DType::kQ8_0, 20, t, s));
+      check_parts(Choice::kRows, {.keys = DType::kF32, .values = DType::kF32, .t = t, .s = s, .group = 2});
     }
   }
 }

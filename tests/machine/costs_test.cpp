@@ -67,6 +67,14 @@ const Case kCases[] = {
     {"attention with fewer rows than the average",
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 2, 3]\ncache %v f16 [4, 2, 3]\n%n = attention(%q, %k, %v, _, _, _)",
      2 * 12 * 2 * 6 / 100.0, 2 * 3 * 24},
+    {"attention to one of two parts, with queries for both",
+     "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n"
+     "%n = attention(%q, %k, %v, _, _, _) {parts=2}",
+     2 * 12 * 2 * 6 / 100.0, 2 * 3 * 24},
+    {"attention to both of two parts",
+     "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3, 2]\ncache %v f16 [4, 10, 3, 2]\n"
+     "%n = attention(%q, %k, %v, _, _, _) {parts=2}",
+     2 * 12 * 2 * 12 / 100.0, 2 * 2 * 3 * 24},
     // Of one token the bytes count: 5 result columns of 2 heads, q, k, v, two shares, the state and a position.
     {"a state and one token",
      "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"

@@ -48,6 +48,47 @@ TEST(Attention, MaskedRowsMayHoldAnything) {
   EXPECT_TRUE(close_to(result, {6, 8}, kClose));
 }
 
+/// The rows of one text, 0, 2, 4 and 1, 3 as parts with the rows of each that a query at a position sees.
+Values merged_parts(const Values& scores, const Values& values, const Values& positions) {
+  Eval eval;
+  const int64_t t = static_cast<int64_t>(positions.size());
+  Values last;
+  for (const double part : {0.0, 1.0}) {
+    for (const double position : positions) last.push_back(std::floor((position - part) / 2));
+  }
+  const auto dealt = [](const Values& x) { return Values{x[0], x[2], x[4], x[1], x[3], kNaN}; };
+  Tensor* q = eval.input({1, t, 1, 1}, Values(positions.size(), 1));
+  Tensor* k = eval.cache(DType::kF32, {1, 3, 1, 2}, dealt(scores));
+  Tensor* v = eval.cache(DType::kF32, {1, 3, 1, 2}, dealt(values));
+  Tensor* each = attention(eval.graph, q, k, v, eval.input(DType::kI32, {t, 2, 1, 1}, last), nullptr, nullptr,
+                           {.scale = 1, .causal = true, .parts = 2});
+  Tensor* lse = permute(eval.graph, slice(eval.graph, each, {0, 1, 1}), {3, 1, 2, 0});
+  return eval.run(merge_attention(eval.graph, each, lse));
+}
+
+TEST(Attention, MergedPartsGiveWhatAllRowsGive) {
+  const Values scores{0.5, -3, 2, 80, -200}, values{3, 5, -7, 11, 13}, positions{0, 1, 2, 3, 4, -1};
+  Eval eval;
+  Tensor* q = eval.input({1, 6, 1, 1}, Values(6, 1));
+  Tensor* all = attention(eval.graph, q, eval.input({1, 5, 1, 1}, scores), eval.input({1, 5, 1, 1}, values),
+                          eval.integers(positions), nullptr, nullptr, {.scale = 1, .causal = true});
+  const Values expected = eval.run(all);
+  EXPECT_EQ(expected.back(), 0) << "nothing is seen";
+  EXPECT_TRUE(close_to(merged_parts(scores, values, positions), expected, kClose));
+}
+
+TEST(Attention, TheLseCountsASinkAndIsMinusInfinityOfNothing) {
+  Eval eval;
+  Tensor* q = eval.input({1, 2, 2, 1}, {1, 1, 1, 1});
+  Tensor* k = eval.input({1, 2, 1, 1}, {std::log(3.0), std::log(5.0)});
+  Tensor* v = eval.input({1, 2, 1, 1}, {2, 2});
+  Tensor* sinks = eval.input({2, 1, 1, 1}, {-kInfinity, std::log(8.0)});
+  const AttentionParams params{.scale = 1, .causal = true, .parts = 1};
+  const Values result = eval.run(attention(eval.graph, q, k, v, eval.integers({1, -1}), nullptr, sinks, params));
+  // Of each query (with both rows and with none) both heads: the value, the lse.
+  EXPECT_TRUE(close_to(result, {2, std::log(8.0), 1, std::log(16.0), 0, -kInfinity, 0, std::log(8.0)}, kClose));
+}
+
 TEST(Attention, WindowEndsAtThePosition) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 1, 1}, {0, 0});

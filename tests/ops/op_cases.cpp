@@ -434,6 +434,51 @@ void add_attention(Cases& cases) {
   }
 }
 
+/// Parts of the rows of one text: queries and positions for all of them, and positions of each.
+void add_attention_parts(Cases& cases) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+    for (const AttentionSizes& n : kAttentionSizes) {
+      if (n.d % traits(dtype).block_elems || n.e % traits(dtype).block_elems) continue;
+      for (const bool sinks : {false, true}) {
+        add_case(
+            cases, Op::kAttention, fmt::format("{} {} in parts{}", name_of(dtype), n.name, sinks ? ", sinks" : ""),
+            [=](Graph& g, TensorContext& w) {
+              Tensor* q = permute(g, plain(g, DType::kF32, {n.d, n.h, n.t, 1}, "q"), {0, 2, 1, 3});
+              Tensor* k = w.add("k", dtype, {n.d, n.s, n.kv, 3}, Role::kCache);
+              Tensor* v = n.latent ? slice(g, k, {0, 0, n.e}) : w.add("v", dtype, {n.e, n.s, n.kv, 3}, Role::kCache);
+              Tensor* positions = plain(g, DType::kI32, {n.t, sinks ? 1 : 3, 1, 1}, "pos");
+              Tensor* sink = sinks ? w.add("sinks", DType::kF32, {n.h, 1, 1, 1}) : nullptr;
+              return attention(g, q, k, v, positions, nullptr, sink, {.scale = 0.3f, .causal = true, .parts = 5});
+            },
+            {1e-10});
+      }
+    }
+  }
+}
+
+struct MergeSizes {
+  const char* name;
+  int64_t e, h, t, parts, all;
+};
+constexpr MergeSizes kMergeSizes[] = {{"all parts", 64, 8, 3, 4, 4},    {"one part", 512, 16, 1, 1, 8},
+                                      {"some parts", 7, 5, 9, 2, 3},    {"no parts", 16, 4, 2, 0, 3},
+                                      {"no values", 0, 3, 2, 2, 2},     {"no heads", 8, 0, 3, 2, 2},
+                                      {"long rows", 1031, 2, 33, 3, 3}, {"many heads", 64, 128, 1, 8, 8}};
+
+void add_merge_attention(Cases& cases) {
+  for (const MergeSizes& n : kMergeSizes) {
+    add_case(cases, Op::kMergeAttention, n.name, [=](Graph& g, TensorContext&) {
+      return merge_attention(g, plain(g, DType::kF32, {n.e + 1, n.h, n.t, n.parts}, "parts"),
+                             plain(g, DType::kF32, {n.all, n.h, n.t, 1}, "lse"));
+    });
+    add_case(cases, Op::kMergeAttention, std::string(n.name) + ", views", [=](Graph& g, TensorContext&) {
+      Tensor* parts = slice(g, plain(g, DType::kF32, {n.e + 4, n.h, n.t, n.all}, "parts"), {0, 3, n.e + 1});
+      Tensor* lse = permute(g, slice(g, parts, {0, n.e, 1}), {3, 1, 2, 0});
+      return merge_attention(g, slice(g, parts, {3, n.all - n.parts, n.parts}), lse);
+    });
+  }
+}
+
 // --- along tokens, with a state ---
 
 struct ConvSizes {
@@ -590,9 +635,9 @@ void add_movement(Cases& cases) {
 
 Cases make_cases() {
   Cases cases;
-  for (void (*add_some)(Cases&) :
-       {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu, add_rows, add_soft_max, add_rope,
-        add_attention, add_causal_conv, add_gated_delta, add_cast, add_movement}) {
+  for (void (*add_some)(Cases&) : {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu,
+                                   add_rows, add_soft_max, add_rope, add_attention, add_attention_parts,
+                                   add_merge_attention, add_causal_conv, add_gated_delta, add_cast, add_movement}) {
     add_some(cases);
   }
   return cases;

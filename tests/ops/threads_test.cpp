@@ -94,6 +94,11 @@ const std::multimap<Op, Make> kCases = {
     {Op::kArgsort, [](Build b) { return argsort(b.g, b.x(DType::kF16), true); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 1); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 29); }},
+    {Op::kMergeAttention,
+     [](Build b) {
+       return merge_attention(b.g, b.g.input("parts", DType::kF32, {257, 64, 37, 3}),
+                              b.g.input("lse", DType::kF32, {3, 64, 37, 1}));
+     }},
     {Op::kCausalConv,
      [](Build b) {
        const int64_t channels = b.shape[0];

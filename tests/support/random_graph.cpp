@@ -168,7 +168,7 @@ class Generator {
         &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,    &Generator::make_permute,
         &Generator::make_permute,  &Generator::make_fused,    &Generator::make_fused,    &Generator::make_cached,
         &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
-        &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta};
+        &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta,    &Generator::make_parts};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -423,6 +423,22 @@ class Generator {
     Tensor* mask = pick(3) == 0 ? fresh({rows, s[1], 1, 1}, "x", half_or_single()).tensor : nullptr;
     Tensor* sinks = pick(3) == 0 ? fresh({s[2], 1, 1, 1}).tensor : nullptr;
     keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 2);
+  }
+
+  /// The rows of a text in parts, each with the positions that it has of the queries'; what they give is merged.
+  void make_parts() {
+    const Value q = any();
+    const Shape& s = q.tensor->shape;
+    if (q.magnitude > 8 || s[3] != 1) return;
+    const int64_t rows = 2 + pick(6), parts = 1 + pick(4), size = 1 + pick(5);
+    Tensor* k = operand("k", cache_type(s[0]), {s[0], rows, kv_heads(s[2]), parts}, Role::kCache);
+    Tensor* v = operand("v", rounding(DType::kF32), {size, rows, k->shape[2], parts}, Role::kCache);
+    const bool causal = pick(2) == 0;
+    Tensor* positions = causal ? ids("pos", rows, {s[1], pick(2) ? 1 : parts, 1, 1}) : nullptr;
+    Tensor* each = attention(graph_, q.tensor, k, v, positions, nullptr, nullptr,
+                             {.scale = 0.3f, .causal = causal, .parts = parts});
+    Tensor* lse = permute(graph_, slice(graph_, each, {0, size, 1}), {3, 1, 2, 0});
+    keep(merge_attention(graph_, each, lse), false, 2);
   }
 
   /// Rows are written into a cache, then attention reads them there or in a view of it.

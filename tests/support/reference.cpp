@@ -356,28 +356,59 @@ double attention_score(const Tensor& node, const Sources& src, const Index& quer
   const Array &q = *src[0], &k = *src[1];
   const auto [t, h, z] = std::array{query[1], query[2], query[3]};
   if (src[3]) {
-    const auto position = static_cast<int64_t>((*src[3])[{t, 0, 0, 0}]);
+    const auto position = static_cast<int64_t>((*src[3])[{t, src[3]->shape[1] == 1 ? 0 : z, 0, 0}]);
     if (p.causal && row > position) return kMinusInfinity;
     if (p.window > 0 && row <= position - p.window) return kMinusInfinity;
   }
-  double score = p.scale * dot(q.row({0, t, h, z}), k.row({0, row, h / (q.shape[2] / k.shape[2]), z}));
+  const int64_t of = q.shape[3] == 1 ? 0 : z;
+  double score = p.scale * dot(q.row({0, t, h, of}), k.row({0, row, h / (q.shape[2] / k.shape[2]), z}));
   if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
   return src[4] ? score + (*src[4])[{row, t, 0, 0}] : score;
+}
+
+double log_sum_exp(const Values& values) {
+  double top = kMinusInfinity, sum = 0;
+  for (const double value : values) top = std::max(top, value);
+  if (top == kMinusInfinity) return top;
+  for (const double value : values) sum += std::exp(value - top);
+  return top + std::log(sum);
 }
 
 Array attention(const Tensor& node, const Sources& src) {
   const Array &q = *src[0], &v = *src[2];
   Array result(node.shape);
-  for_each_row(q.shape, [&](const Index& query) {
+  for_each_row({1, q.shape[1], q.shape[2], v.shape[3]}, [&](const Index& query) {
     const auto [t, h, z] = std::array{query[1], query[2], query[3]};
     Values weights(v.shape[1]);
     for (int64_t row = 0; row < v.shape[1]; ++row) weights[row] = attention_score(node, src, query, row);
+    if (node.shape[0] > v.shape[0]) {
+      Values scores = weights;
+      if (src[5]) scores.push_back(sink_of(src[5], h));
+      result[{v.shape[0], h, t, z}] = log_sum_exp(scores);
+    }
     soft_max_of(weights, sink_of(src[5], h));
     for (int64_t row = 0; row < v.shape[1]; ++row) {
       if (weights[row] == 0) continue;
       const std::span<double> sums = result.row({0, h, t, z});
       const std::span<const double> values = v.row({0, row, h / (q.shape[2] / v.shape[2]), z});
       for (size_t i = 0; i < values.size(); ++i) sums[i] += weights[row] * values[i];
+    }
+  });
+  return result;
+}
+
+Array merge_attention(const Tensor& node, const Sources& src) {
+  const Array &parts = *src[0], &lse = *src[1];
+  Array result(node.shape);
+  for_each_row(node.shape, [&](const Index& row) {
+    const auto [h, t] = std::array{row[1], row[2]};
+    Values all;
+    for (int64_t i = 0; i < lse.shape[0]; ++i) all.push_back(lse[{i, h, t, 0}]);
+    const double of_all = log_sum_exp(all);
+    for (int64_t z = 0; z < parts.shape[3]; ++z) {
+      const double own = parts[{node.shape[0], h, t, z}];
+      if (own == kMinusInfinity) continue;
+      for (int64_t i = 0; i < node.shape[0]; ++i) result[{i, h, t, 0}] += std::exp(own - of_all) * parts[{i, h, t, z}];
     }
   });
   return result;
@@ -528,6 +559,7 @@ const std::map<Op, Eval> kEvals = {
     {Op::kTopK, best},
     {Op::kArgsort, argsort},
     {Op::kAttention, attention},
+    {Op::kMergeAttention, merge_attention},
     {Op::kCausalConv, causal_conv},
     {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},

@@ -66,6 +66,16 @@ constexpr std::string_view kCases[] = {
     "input %q f32 [32, 3, 4]\ninput %k q8_0 [32, 5, 1]\ninput %v q8_0 [64, 5, 1]\ninput %m f16 [5, 3]\n"
     "%y = attention(%q, %k, %v, _, %m, _)",
 
+    // Parts of a text: queries for all of them, positions of all or of each; what they give, merged.
+    "input %q f32 [4, 3, 4]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3, 3]\n"
+    "%y = attention(%q, %k, %v, %p, _, _) {causal=true, parts=3}",
+    "input %q f32 [4, 3, 2, 3]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3]\n"
+    "%y = attention(%q, %k, %v, %p, _, _) {causal=true}",
+    "input %q f32 [4, 3, 4]\ninput %k f16 [4, 5, 1, 3]\ninput %v f16 [6, 5, 1, 3]\ninput %s f32 [4]\n"
+    "%y = attention(%q, %k, %v, _, _, %s) {parts=7}",
+    "input %x f32 [5, 4, 3, 6]\ninput %l f32 [6, 4, 3]\n%y = merge_attention(%x, %l)",
+    "input %x f32 [2, 4, 3, 1]\ninput %l f32 [2, 4, 3]\n%y = merge_attention(%x, %l)",
+
     // Ops with a state: one key head for each head, groups of 2 and 3, neighbours and tiled.
     "input %x f32 [5, 4]\ninput %w f32 [3, 5]\ninput %s f32 [5, 2]\ninput %p i32 [4]\n"
     "%y = causal_conv(%x, %w, %s, %p)",

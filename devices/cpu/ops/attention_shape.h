@@ -41,7 +41,7 @@ struct KvRange {
   int64_t begin = 0, end = 0;
 };
 /// The KV rows that a query may see; nothing outside is read for it.
-KvRange visible(const Tensor& node, int64_t query);
+KvRange visible(const Tensor& node, int64_t query, int64_t batch);
 /// The KV rows that any of the node's queries may see.
 KvRange visible(const Tensor& node);
 
@@ -53,7 +53,7 @@ struct Partial {
 };
 /// Takes `from` into `into`.
 void merge(Partial& into, const Partial& from, int64_t e);
-/// Writes the result row: values / sum with the head's sink; zeros when nothing was seen.
+/// Writes the result row: values / sum with the head's sink, zeros when nothing was seen; and its lse, if it has one.
 void finish(const Tensor& node, const Partial& partial, int64_t head, float* to);
 
 /// The sources of a node; nullptr: it has none of that kind.

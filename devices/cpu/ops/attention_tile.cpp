@@ -43,7 +43,7 @@ Tile::Tile(const Tensor& node, const AttentionShape& shape, int64_t index, float
   place(scratch);
   range_ = {shape.s, 0}, common_ = {0, shape.s};
   for (int64_t row = 0; row < rows(); ++row) {
-    const KvRange range = ranges_[row] = row < queries_ ? visible(node, query(row)) : ranges_[row - queries_];
+    const KvRange range = ranges_[row] = row < queries_ ? visible(node, query(row), batch_) : ranges_[row - queries_];
     common_ = {std::max(common_.begin, range.begin), std::min(common_.end, range.end)};
     if (range.begin < range.end) range_ = {std::min(range_.begin, range.begin), std::max(range_.end, range.end)};
   }
@@ -73,7 +73,7 @@ void Tile::load_queries() {
   const int64_t stride = padded(shape_.d), lanes = padded(rows());
   for (int64_t row = 0; row < rows(); ++row) {
     float* to = q_rows_ + row * stride;
-    const float* from = cpu::load(q, row_at(q, {query(row), head(row), batch_}), 0, shape_.d, to);
+    const float* from = cpu::load(q, broadcast_row_at(q, {query(row), head(row), batch_}), 0, shape_.d, to);
 #pragma omp simd
     for (int64_t i = 0; i < shape_.d; ++i) to[i] = from[i] * scale;
   }

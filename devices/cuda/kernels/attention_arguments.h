@@ -35,14 +35,15 @@ struct Source {
 struct Arguments {
   Source q, k, v;
   const std::byte* positions = nullptr;  ///< nullptr: all rows are visible
-  int64_t position_stride = 0;
+  int64_t position_stride = 0, position_batch = 0;
   const std::byte* mask = nullptr;  ///< nullptr: none
   int64_t mask_element = 0, mask_row = 0;
   bool mask_f16 = false;
   const std::byte* sinks = nullptr;  ///< nullptr: none
   int64_t sink_stride = 0;
-  float* result = nullptr;  ///< [e, h, t, z]
-  ColumnRecord record;      ///< of the result, which has one query and heads of whole 32 elements then
+  float* result = nullptr;  ///< [e, h, t, z], or [e + 1, h, t, z] with the lse of each row
+  bool has_lse = false;
+  ColumnRecord record;  ///< of the result, which has one query and heads of whole 32 elements then
   /// With several splits: values [e] of each (split, row), then for each part of e their (top, sum).
   float* partials = nullptr;
   uint32_t* counters = nullptr;  ///< of LaunchContext
@@ -59,10 +60,10 @@ struct Range {
   __device__ bool empty() const { return begin >= end; }
 };
 
-__device__ inline Range visible(const Arguments& a, int query) {
+__device__ inline Range visible(const Arguments& a, int query, int batch) {
   int64_t begin = 0, end = a.s;
   if (a.positions != nullptr) {
-    const int64_t position = load_as<int32_t>(a.positions + query * a.position_stride);
+    const int64_t position = load_as<int32_t>(a.positions + query * a.position_stride + batch * a.position_batch);
     if (a.causal && position + 1 < end) end = position + 1;
     if (a.window > 0 && position - a.window + 1 > 0) begin = position - a.window + 1;
   }
@@ -77,10 +78,10 @@ struct Sight {
 };
 
 /// All lanes of a warp take part and get the same.
-__device__ inline Sight sight(const Arguments& a, int first_query, int last_query) {
+__device__ inline Sight sight(const Arguments& a, int batch, int first_query, int last_query) {
   Sight sight{{a.s, 0}, {0, a.s}};
   for (int query = first_query + static_cast<int>(threadIdx.x % 32); query <= last_query; query += 32) {
-    const Range range = visible(a, query);
+    const Range range = visible(a, query, batch);
     sight.all = {max(sight.all.begin, range.begin), min(sight.all.end, range.end)};
     if (!range.empty()) sight.some = {min(sight.some.begin, range.begin), max(sight.some.end, range.end)};
   }
@@ -128,7 +129,7 @@ __device__ inline int head_of(const Arguments& a, int kv_head, int row) {
 /// The row's result.
 __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, int row) {
   const int64_t query = static_cast<int64_t>(batch) * a.t + query_of(a, row);
-  return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * a.e;
+  return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * (a.e + a.has_lse);
 }
 
 /// What the splits of a block's rows and columns (blockIdx.y, of attention_slices) share, to tell them from others.
@@ -148,13 +149,18 @@ __device__ inline Partial partial_of(const Arguments& a, int split, int batch, i
   return {a.partials + index * a.e, a.partials + rows * a.splits * (a.e + 2 * blockIdx.y) + index * 2};
 }
 
-/// What a row's weighted values are multiplied by to become its result.
-__device__ inline float final_factor(const Arguments& a, int head, float top, float sum) {
-  if (top == kMinusInfinity) return 0;
-  if (a.sinks == nullptr) return 1 / sum;
-  const float sink = load_as<float>(a.sinks + head * a.sink_stride);
-  const float largest = fmaxf(top, sink), keep = expf(top - largest);
-  return keep / (sum * keep + expf(sink - largest));
+/// What a row's weighted values are multiplied by to become its result. Stores its lse, where it has one.
+__device__ inline float final_factor(const Arguments& a, const Place& place, int row, float top, float sum) {
+  float keep = top == kMinusInfinity ? 0 : 1;
+  if (a.sinks != nullptr) {
+    const float sink = load_as<float>(a.sinks + head_of(a, place.kv_head, row) * a.sink_stride);
+    const float largest = fmaxf(top, sink);
+    keep = top == kMinusInfinity ? 0 : expf(top - largest);
+    sum = sum * keep + expf(sink - largest);
+    top = largest;
+  }
+  if (a.has_lse) result_of(a, place.batch, place.kv_head, row)[a.e] = top == kMinusInfinity ? top : top + logf(sum);
+  return keep == 0 ? 0 : keep / sum;
 }
 
 /// Turns q.k * scale into a score; -infinity where the mask hides the key. The key must exist.

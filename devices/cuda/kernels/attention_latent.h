@@ -224,7 +224,7 @@ struct LatentBlock {
       const float row_top = rows(1)[in_block], row_sum = rows(2)[in_block];
       const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
       float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), row_top, row_sum) : 1;
+      const float factor = alone ? final_factor(a, place, row, row_top, row_sum) : 1;
       if (first < a.e) store_row(to + first, lane, half, factor * kLower, a.e - first, values);
       if (!alone && warp == 0 && lane % 4 == 0) partial.stats[0] = row_top, partial.stats[1] = row_sum;
     }
@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Argu
   const Place place = place_of(a);
   wait_for_previous();
   let_next_start();
-  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Sight in_sight =
+      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);
   if (place.split >= share.used) return;
   if (threadIdx.x == 0) used = share.used;

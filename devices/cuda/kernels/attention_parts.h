@@ -98,7 +98,7 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, int 
       store_as<uint32_t>(low + row * pitch + i, parts.low);
     }
     if (lane == 0) {
-      const Range range = exists ? visible(a, query_of(a, at)) : Range{};
+      const Range range = exists ? visible(a, query_of(a, at), place.batch) : Range{};
       facts[row] = {power.down * scale, range.begin, range.end, query_of(a, at)};
     }
   }
@@ -129,11 +129,17 @@ __device__ inline void hide(const Arguments& a, const RowFacts* facts, int first
 template <int kTiles>
 __device__ inline void store_row(float* to, int lane, int half, float factor, int columns,
                                  const float (&values)[kTiles][4]) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // not so where rows have an lse
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= columns) break;
     const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
-    store_as<float2>(to + n * 8 + lane % 4 * 2, pair);
+    float* at = to + n * 8 + lane % 4 * 2;
+    if (is_aligned) {
+      store_as<float2>(at, pair);
+    } else {
+      at[0] = pair.x, at[1] = pair.y;
+    }
   }
 }
 

@@ -119,7 +119,7 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
     const int query = query_of(a, place.first_row + row);
-    const Range range = visible(a, query);
+    const Range range = visible(a, query, place.batch);
     float scores[2], largest = shared.top[row];
     for (int i = 0; i < 2; ++i) {
       const int column = lane + 32 * i, key = tile * kKeys + column;
@@ -176,7 +176,7 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     const float top = shared.top[in_block], sum = shared.sum[in_block];
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    const float factor = alone ? final_factor(a, place, row, top, sum) : 1;
     for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
       const float value = shared.values[in_block * a.e + i];
       if (alone) {
@@ -197,7 +197,8 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   wait_for_previous();
   let_next_start();
   const Place place = place_of(a);
-  const Range some = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;
+  const Range some =
+      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;
   const Share share = share_of(some, a.splits, place.split);
   if (place.split >= share.used) return;
   load_rows(a, place, shared);

@@ -228,7 +228,7 @@ struct SliceWarp {
       if (in_block >= place.rows) continue;
       const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, index);
       float* to = alone ? result_of(a, place.batch, place.kv_head, index) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), top[row], sum[row]) : 1;
+      const float factor = alone ? final_factor(a, place, index, top[row], sum[row]) : 1;
       const int first = columns.begin + half * share(width);
       const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
       store_row(to + first, lane, row, factor * kWeightLower, end - first, values);
@@ -292,7 +292,8 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   const Place place = place_of(a);
   wait_for_previous();
   let_next_start();
-  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Sight in_sight =
+      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);
   if (place.split >= share.used) return;
   if (threadIdx.x == 0) used = share.used;

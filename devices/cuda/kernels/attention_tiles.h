@@ -223,7 +223,7 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
     if (in_block >= place.rows) continue;
     if (alone) {
-      const float factor = final_factor(a, head_of(a, place.kv_head, row), warp.top[half], warp.sum[half]);
+      const float factor = final_factor(a, place, row, warp.top[half], warp.sum[half]);
       store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
       continue;
     }
@@ -259,7 +259,7 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
     const int row = place.first_row + in_block;
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    const float factor = alone ? final_factor(a, place, row, top, sum) : 1;
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
@@ -305,7 +305,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   const Place place = place_of(a);
   wait_for_previous();
   let_next_start();
-  const Sight in_sight = sight(a, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Sight in_sight =
+      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);
   if (place.split >= share.used) return;
   if (threadIdx.x == 0) used = share.used;

@@ -43,7 +43,7 @@ Plan cut(const Tensor& node, const Kernel& kernel, const GpuTraits& gpu) {
   const Tensor &q = *node.src[kQ], &k = *node.src[kK];
   const int64_t kv_heads = std::max<int64_t>(k.shape[2], 1), rows = q.shape[1] * q.shape[2] / kv_heads;
   Plan plan{kernel.rows, (rows + kernel.rows - 1) / kernel.rows, 1};
-  const int64_t blocks = plan.row_tiles * kv_heads * q.shape[3] * kernel.parts;
+  const int64_t blocks = plan.row_tiles * kv_heads * k.shape[3] * kernel.parts;
   if (blocks == 0 || blocks >= gpu.processors) return plan;
   const int64_t key_tiles = (k.shape[1] + attention::kKeys - 1) / attention::kKeys;
   if (key_tiles <= attention::kUnsplitTiles) return plan;
@@ -158,8 +158,11 @@ Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan
   const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
   Arguments a;
   a.q = view(q), a.k = view(k), a.v = view(v);
+  if (q.shape[3] == 1) a.q.batch = 0;
+  a.has_lse = params.parts > 0;
   if (const Tensor* positions = source(node, kPositions)) {
     a.positions = positions->data, a.position_stride = static_cast<int64_t>(positions->strides[0]);
+    if (positions->shape[1] > 1) a.position_batch = static_cast<int64_t>(positions->strides[1]);
   }
   if (const Tensor* mask = source(node, kMask)) {
     a.mask = mask->data, a.mask_f16 = mask->dtype == DType::kF16;
@@ -174,7 +177,7 @@ Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan
   a.scale = params.scale, a.softcap = params.softcap, a.causal = params.causal, a.window = params.window;
   a.d = static_cast<int>(k.shape[0]), a.e = static_cast<int>(v.shape[0]), a.s = static_cast<int>(k.shape[1]);
   a.t = static_cast<int>(q.shape[1]), a.group = static_cast<int>(q.shape[2] / k.shape[2]);
-  a.kv_heads = static_cast<int>(k.shape[2]), a.batches = static_cast<int>(q.shape[3]);
+  a.kv_heads = static_cast<int>(k.shape[2]), a.batches = static_cast<int>(k.shape[3]);
   a.tile_rows = static_cast<int>(plan.tile_rows), a.row_tiles = static_cast<int>(plan.row_tiles);
   a.splits = static_cast<int>(plan.splits);
   return a;
@@ -195,7 +198,7 @@ bool is_small_enough(const Tensor& node) {
   const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
   const size_t shared = attention::RowsLayout<1>::bytes(k.shape[0], v.shape[0]);
   return k.shape[1] <= kMost - attention::kKeys && shared <= kMostShared &&
-         q.shape[1] * q.shape[2] * q.shape[3] <= kMost;
+         q.shape[1] * q.shape[2] * k.shape[3] <= kMost;
 }
 
 bool supports(const Tensor& node) {
@@ -234,7 +237,8 @@ const OpKernel kAttentionKernel{run, supports, workspace};
 
 bool attention_records(const Tensor& node) {
   const bool one_query = node.shape[2] * node.shape[3] == 1;
-  return one_query && node.shape[0] % 32 == 0 && rows_per_kv_head(node) <= kFewSliceRows;
+  const bool has_lse = std::get<AttentionParams>(node.params).parts > 0;
+  return one_query && !has_lse && node.shape[0] % 32 == 0 && rows_per_kv_head(node) <= kFewSliceRows;
 }
 
 }  // namespace shoal::cuda

@@ -82,6 +82,8 @@ TEST(Builders, AlongRows) {
   Tensor* scores = g.input("am", DType::kF16, {9, 4, 1, 1});
   attention(g, x, kv, kv, positions, scores, sinks, {0.5f, 30.0f, true, 16}, "r9");
   attention(g, x, kv, kv, nullptr, scores, nullptr, {}, "r10");
+  Tensor* parts = attention(g, x, kv, kv, nullptr, nullptr, nullptr, {.parts = 2}, "r11");
+  merge_attention(g, parts, g.input("l", DType::kF32, {2, parts->shape[1], parts->shape[2], 1}), "r12");
   EXPECT_EQ(node_lines(g),
             "%r0 = rms_norm(%x) {eps=1e-06}\n"
             "%r1 = layer_norm(%x)\n"
@@ -93,7 +95,9 @@ TEST(Builders, AlongRows) {
             "%r7 = top_k(%x) {k=3}\n"
             "%r8 = argsort(%x) {descending=true}\n"
             "%r9 = attention(%x, %k, %k, %p, %am, %s) {scale=0.5, softcap=30, causal=true, window=16}\n"
-            "%r10 = attention(%x, %k, %k, _, %am, _)\n");
+            "%r10 = attention(%x, %k, %k, _, %am, _)\n"
+            "%r11 = attention(%x, %k, %k, _, _, _) {parts=2}\n"
+            "%r12 = merge_attention(%r11, %l)\n");
 }
 
 TEST(Builders, WithAState) {

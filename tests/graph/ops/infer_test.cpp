@@ -97,6 +97,11 @@ const Case kResults[] = {
      "f32 [4, 8, 5, 3]"},
     {"input %q f32 [16, 5, 0]\ncache %k f16 [16, 20, 0]\ncache %v f16 [16, 20, 0]\n%y = attention(%q, %k, %v)",
      "f32 [16, 0, 5]"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2, 3]\ncache %v f16 [12, 20, 2, 3]\ninput %p i32 [5, 3]\n"
+     "%y = attention(%q, %k, %v, %p) {causal=true, parts=4}",
+     "f32 [13, 8, 5, 3]"},
+    {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [4, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [12, 8, 5]"},
+    {"input %x f32 [1, 8, 5, 0]\ninput %l f32 [0, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [0, 8, 5]"},
     // along tokens, with a state
     {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
@@ -256,6 +261,18 @@ const Case kErrors[] = {
     {"input %q f32 [16, 5, 8]\ncache %k i32 [16, 20, 2]\ncache %v f16 [16, 20, 2]\n%y = attention(%q, %k, %v)",
      "[attention y] expected k of dtype f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, got i32 "
      "(q: q f32 [16, 5, 8], k: k i32 [16, 20, 2], v: v f16 [16, 20, 2])"},
+    {"input %q f32 [16, 5, 8, 2]\ncache %k f16 [16, 20, 2, 3]\ncache %v f16 [16, 20, 2, 3]\n"
+     "%y = attention(%q, %k, %v)",
+     "[attention y] expected q of 1 or the 3 batches of k, got 2 "
+     "(q: q f32 [16, 5, 8, 2], k: k f16 [16, 20, 2, 3], v: v f16 [16, 20, 2, 3])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\n%y = attention(%q, %k, %k) {parts=-1}",
+     "[attention y] expected parts >= 0, got -1 (q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: k f16 [16, 20, 2])"},
+    {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [2, 8, 5]\n%y = merge_attention(%x, %l)",
+     "[merge_attention y] expected the lse of at least the 3 parts that there are, got 2 "
+     "(parts: x f32 [13, 8, 5, 3], lse: l f32 [2, 8, 5])"},
+    {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [3, 8, 4]\n%y = merge_attention(%x, %l)",
+     "[merge_attention y] expected lse of shape [3, 8, 5], got [3, 8, 4] "
+     "(parts: x f32 [13, 8, 5, 3], lse: l f32 [3, 8, 4])"},
     {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 4]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
      "[causal_conv y] expected state of shape [8, 3], got [8, 4] "
