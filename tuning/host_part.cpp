@@ -206,7 +206,7 @@ class HostSearch {
     }
     models::KvCache cache;
     const models::SessionSize size = session_size(scenario_.model.hparams, scenario_.session);
-    declare_cache(cache, scenario_.model.hparams, cache_options(size, scenario_.session));
+    declare_cache(cache, scenario_.model.hparams, cache_options(size, scenario_.session, 1));
     for (const models::TensorSpec& spec : cache.specs) {
       const Tensor* tensor = cache.context.find(spec.name);
       if (tensor != nullptr) place_of(spec) += static_cast<double>(tensor->bytes());

@@ -220,7 +220,7 @@ class Remedying {
     const models::Model& model = scenario_.model;
     const models::SessionOptions& session = scenario_.session;
     models::KvCache cache;
-    declare_cache(cache, model.hparams, cache_options(session_size(model.hparams, session), session));
+    declare_cache(cache, model.hparams, cache_options(session_size(model.hparams, session), session, 1));
     const bool by_layer = mode == models::SplitMode::kLayer;
     Divided out;
     for (const Tensor* tensor : cache.context.tensors()) out.bytes += static_cast<double>(tensor->bytes());

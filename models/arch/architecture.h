@@ -44,6 +44,10 @@ struct DecoderGraph {
   Tensor* out_ids = nullptr;      ///< i32 [outputs]: tokens of the batch whose logits are wanted
   Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: what queries are multiplied by (AttentionTemperature); or nullptr
   Tensor* state_rows = nullptr;   ///< i32 [n]: 0, 1, ... n - 1, for states that are written whole; or nullptr
+  /// Where the cache lies in parts (kv_cache.h): i32 [n, parts], of each part the last row that a token sees; and rows
+  /// of a part. Else nullptr.
+  Tensor* last_rows = nullptr;
+  int64_t part_rows = 0;
   std::vector<WindowInputs> windows;  ///< one for each length of window whose caches are rings
   Tensor* logits = nullptr;           ///< f32 [vocab, outputs], an output of the graph unless candidates are
   /// The candidates best tokens of each output, best first, the lower id of equals: i32 [candidates, outputs] and f32

@@ -211,11 +211,26 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     const Layer& writer = d_.layers_[static_cast<size_t>(h_.kv_layer)];
     keys_ = writer.keys_, values_ = writer.values_;
   }
+  if (d_.out_.last_rows != nullptr) return attention_to_parts(q);
   AttentionParams params = h_.attention;
   if (ring != nullptr) params.window = 0;  // the mask has it
   Tensor* heads = shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.positions_,
                                    ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
+}
+
+/// Each part gives what queries see of it, and all together what they see of all.
+Tensor* Layer::attention_to_parts(Tensor* q) {
+  const int64_t parts = d_.cache_.parts, e = h_.head_dim_v;
+  AttentionParams params = h_.attention;
+  params.parts = parts;
+  Tensor* k = reshape(g_, keys_, {keys_->shape[0], d_.out_.part_rows, 1, parts}, name("keys.parts"));
+  Tensor* v = slice(g_, k, {0, 0, e}, name("values.parts"));
+  Tensor* each =
+      shoal::attention(g_, by_tokens(q), k, v, d_.out_.last_rows, nullptr, nullptr, params, name("attention.parts"));
+  Tensor* lse = permute(g_, slice(g_, each, {0, e, 1}, name("attention.lse")), {3, 1, 2, 0}, name("attention.all_lse"));
+  Tensor* heads = merge_attention(g_, each, lse, name("attention"));
+  return reshape(g_, heads, {e * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
 Tensor* Layer::project(Tensor* attended, Bias bias) {
@@ -273,6 +288,10 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
   out_.out_ids = out_.graph->input("out_ids", DType::kI32, {batch.outputs, 1, 1, 1});
   if (hparams.temperature.scale != 0.0f) {
     out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, batch.tokens, 1});
+  }
+  if (cache.parts > 1) {
+    out_.last_rows = out_.graph->input("last_rows", DType::kI32, {batch.tokens, cache.parts, 1, 1});
+    out_.part_rows = cache.rows_of(0) / cache.parts;
   }
   int64_t state_rows = 0;
   for (const CacheTensor& spec : cache.specs) {

@@ -139,6 +139,7 @@ class Layer {
   Tensor* weight(std::string_view of, Shape shape, Cut cut, TensorRole role = TensorRole::kBlock);
   Tensor* scaled_rms(Tensor* x, Tensor* weight, std::string_view result);
   Tensor* product(std::string_view of, Tensor* matrix, Tensor* x, Cut cut, Bias bias, std::string_view result);
+  Tensor* attention_to_parts(Tensor* q);
   Tensor* by_heads(Tensor* x, int64_t dim);
   Tensor* by_tokens(Tensor* heads);
   std::optional<Qkv> fused_qkv(Tensor* x, Bias bias);

@@ -44,9 +44,15 @@ class Lister {
 
   void add_attention(int index, const LayerHparams& layer) {
     constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
-    const int64_t rows = rows_of(layer, options_);
+    int64_t rows = rows_of(layer, options_);
+    Cut cut = kByHeads;
+    if (options_.parts > 1) {
+      const int64_t each = (rows + options_.parts - 1) / options_.parts;
+      rows = each * options_.parts;
+      cut = {CutGroup::kCacheParts, 1, each};
+    }
     check_dtype("keys", options_.dtype_k, layer.head_dim_k);
-    add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kKeys, options_.dtype_k);
+    add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, cut, CachePart::kKeys, options_.dtype_k);
     if (layer.values_in_keys) return;
     check_dtype("values", options_.dtype_v, layer.head_dim_v);
     add("cache_v", {layer.head_dim_v, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kValues, options_.dtype_v);
@@ -95,7 +101,25 @@ std::string cache_dtype_names() {
   return names;
 }
 
+bool has_latent_cache(const Hparams& h) {
+  for (int i = 0; i < h.layers; ++i) {
+    if (!h.layer(i).attends() || !h.layer(i).values_in_keys) return false;
+  }
+  return h.layers > 0;
+}
+
+int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows) {
+  return position < 0 ? position : position % parts * part_rows + position / parts;
+}
+
+int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
+  return position < part ? -1 : (position - part) / parts;
+}
+
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
+  require<InvalidArgument>(options.parts >= 1 && (options.parts == 1 || has_latent_cache(h)),
+                           "{} parts of a cache are not possible: this model keeps keys and values of heads; use 1",
+                           options.parts);
   Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {
     const LayerHparams& layer = h.layer(i);
@@ -111,6 +135,7 @@ void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& optio
                            "a context of {} tokens is not possible; use 1 to {}", options.rows,
                            std::numeric_limits<int32_t>::max());
   cache.rows = options.rows;
+  cache.parts = options.parts;
   cache.specs = cache_tensors(h, options);
   cache.layers.resize(static_cast<size_t>(h.layers));
   for (const CacheTensor& spec : cache.specs) {

@@ -9,6 +9,12 @@
 //
 //   context 8192, window 1024, batch 512: 1536 rows; before 512 tokens from 2048 on they hold positions 512 to 2047,
 //   of which 1025 on are seen; the batch overwrites 512 to 1023
+//
+// Latent caches, whose one row of a token is keys and values of all heads (LayerHparams::values_in_keys), may lie in n
+// parts of as many rows, which fill evenly: position p is in row p / n of part p % n, so that devices can have some
+// parts each, and all work at any length of the text:
+//
+//   context 10, 3 parts of 4 rows: positions 0 3 6 9 | 1 4 7 | 2 5 8
 #pragma once
 
 #include <optional>
@@ -27,6 +33,7 @@ struct KvCacheOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   int64_t batch = 0;  ///< most tokens written at a time; 0: any number, so that all layers keep all rows
+  int64_t parts = 1;  ///< of latent caches
 };
 
 enum class CachePart : uint8_t { kKeys, kValues, kConv, kState };
@@ -45,7 +52,8 @@ struct KvCache {
   TensorContext context;
   std::vector<CacheTensor> specs;  ///< of each of the context's tensors
   std::vector<LayerCache> layers;
-  int64_t rows = 0;  ///< of the whole context
+  int64_t rows = 0;   ///< of the whole context
+  int64_t parts = 1;  ///< of its layers, which are latent ones if there are several
 
   int64_t rows_of(size_t layer) const { return layers[layer].k->shape[1]; }
   /// Does a layer keep its window only?
@@ -56,8 +64,15 @@ struct KvCache {
 std::optional<DType> cache_dtype_from_name(std::string_view name);
 std::string cache_dtype_names();
 
+/// Can its caches lie in parts? All are latent ones.
+bool has_latent_cache(const Hparams& hparams);
+/// The row in which a position lies, of parts one behind the other; a position below 0 is none of them.
+int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
+/// Of a part that cannot have all positions up to one: the last row that it has of them, -1 for none.
+int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
+
 /// Its tensors, layer by layer. Throws InvalidArgument for a dtype that a cache cannot have, or one whose blocks do not
-/// fill a head.
+/// fill a head, and for parts of caches that are no latent ones.
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
 /// Throws InvalidArgument as cache_tensors does, and for no rows.

@@ -25,7 +25,8 @@
 namespace shoal::models {
 
 /// kStateHeads: the key heads of a layer that keeps a state instead of keys and values. kExperts: where they lie whole,
-/// which no tensor says of itself (models/place/expert_split.h).
+/// which no tensor says of itself (models/place/expert_split.h). kCacheParts: of a latent cache (kv_cache.h), each as
+/// many rows as there are.
 enum class CutGroup : uint8_t {
   kNone,
   kQueryHeads,
@@ -34,7 +35,8 @@ enum class CutGroup : uint8_t {
   kFeedForward,
   kExperts,
   kSharedExpert,
-  kVocabulary
+  kVocabulary,
+  kCacheParts
 };
 
 struct CutSegment {

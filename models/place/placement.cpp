@@ -189,12 +189,18 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
   // Of all tensors: those that lie elsewhere may be copied here for large batches.
-  ExpertOptions experts{experts_known_ ? experts_.split : options.experts, options.expert_tokens, {}};
+  ExpertOptions experts{ways_known_ ? experts_.split : options.experts, options.expert_tokens, {}};
   std::vector<std::string> names;
   for (const Device* member : group) names.push_back(member->name());
   experts.costs = machine::CostModel::of(options.machine, names);
-  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts));
-  if (!experts_known_ && group.size() > 1) experts_ = policies_.back()->experts(), experts_known_ = true;
+  LatentOptions latent{ways_known_ ? latent_.split : options.latent, options.latent_rows, options.expert_tokens,
+                       experts.costs};
+  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts, latent,
+                                                    ways_known_ ? latent_.parts : 0));
+  if (!ways_known_ && group.size() > 1) {
+    experts_ = policies_.back()->experts(), latent_ = policies_.back()->latent();
+    ways_known_ = true;
+  }
   metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
   devices_.push_back(metas_.back().get());
   params_.emplace_back();

@@ -66,6 +66,9 @@ struct PlacementOptions {
   /// meta device speaks.
   ExpertSplit experts = ExpertSplit::kAuto;
   int64_t expert_tokens = 1;
+  /// How meta devices have latent caches; kAuto: as is faster for texts of this length.
+  LatentSplit latent = LatentSplit::kAuto;
+  int64_t latent_rows = 0;
   /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
   ProcessGroup* processes = nullptr;
 
@@ -97,6 +100,8 @@ class Placement {
   const SplitPolicy& policy() const { return *policies_.front(); }
   /// How meta devices divide routed experts.
   const ExpertChoice& experts() const { return experts_; }
+  /// How meta devices have latent caches.
+  const LatentChoice& latent() const { return latent_; }
   /// Members of devices()[device]: it alone, if it is simple.
   std::span<Device* const> members_of(int device) const;
   /// A stream of work on each of devices(), with the threads asked for.
@@ -112,7 +117,8 @@ class Placement {
 
   int threads_ = 0;
   ExpertChoice experts_;
-  bool experts_known_ = false;
+  LatentChoice latent_;
+  bool ways_known_ = false;
   Device* host_ = nullptr;
   std::vector<Device*> members_, devices_;
   std::vector<std::string> params_;                     ///< for Device::init, one for each of devices_

@@ -302,7 +302,7 @@ void compare(const std::map<int, ExpertLayer>& layers, const Division& inside, c
 }  // namespace
 
 SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-                         const ExpertOptions& experts)
+                         const ExpertOptions& experts, const LatentOptions& latent, int64_t parts)
     : devices_(static_cast<int>(shares.size())) {
   const std::map<int, ExpertLayer> layers = expert_layers(h, tensors);
   const bool has_choice = !layers.empty() && devices_ > 1;
@@ -316,9 +316,39 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
   for (const ModelTensor& tensor : tensors) {
     cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split)};
   }
-  for (const TensorSpec& spec : cache_tensors(h, {.rows = 1})) cuts_[spec.name] = {spec.layer, spec.cut};
   partitions_ = std::move(division.partitions);
   bytes_ = std::move(division.bytes);
+  choose_latent(h, shares, latent, parts);
+  const KvCacheOptions cache{.rows = latent_.parts, .parts = latent_.parts};
+  for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
+}
+
+void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares, const LatentOptions& options,
+                                int64_t parts) {
+  const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
+  if (!has_latent_cache(h) || parts == 1 || (parts == 0 && sharers < 2)) return;
+  if (parts == 0) parts = sharers;
+  // Of parts that are more than devices the first have one more.
+  std::vector<int64_t> counts;
+  int64_t sharer = 0;
+  for (const double share : shares) {
+    counts.push_back(share > 0 ? parts * (sharer + 1) / sharers - parts * sharer / sharers : 0);
+    sharer += share > 0;
+  }
+  const meta::Partition divided = meta::Partition::from_shares(counts);
+  LatentChoice& choice = latent_;
+  choice.split = options.split;
+  if (options.split == LatentSplit::kAuto) {
+    choice.chosen = true, choice.rows = options.rows, choice.tokens = options.tokens;
+    for (int layer = 0; layer < h.layers; ++layer) {
+      choice.mirrored += seconds_mirrored(h.layer(layer), partition(layer, CutGroup::kQueryHeads), options);
+      choice.by_rows += seconds_by_rows(h.layer(layer), divided, options);
+    }
+    choice.split = choice.by_rows < choice.mirrored ? LatentSplit::kRows : LatentSplit::kMirrored;
+  }
+  if (choice.split != LatentSplit::kRows) return;
+  choice.parts = parts;
+  for (int layer = 0; layer < h.layers; ++layer) partitions_.insert({{layer, CutGroup::kCacheParts}, divided});
 }
 
 const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {
@@ -334,6 +364,11 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   const bool is_mirrored = cut.group == CutGroup::kNone ||
                            (cut.more[0].group == CutGroup::kNone && is_everywhere(partition(layer, cut.group)));
   if (is_mirrored) return meta::SplitState::mirrored();
+  if (cut.group == CutGroup::kCacheParts) {
+    const meta::Partition& parts = partition(layer, cut.group);
+    if (tensor.shape[cut.axis] % parts.length() != 0) return meta::SplitState::mirrored();  // it is in no parts
+    return meta::SplitState::split(cut.axis, parts.scale_up(tensor.shape[cut.axis] / parts.length()));
+  }
   std::vector<meta::Partition> segments;
   const auto append = [&](CutGroup group, int64_t scale, int64_t repeat) {
     segments.insert(segments.end(), static_cast<size_t>(repeat), partition(layer, group).scale_up(scale));

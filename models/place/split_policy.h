@@ -26,6 +26,9 @@
 // layers alike, the faster of the two unless one is asked for. Experts are accounted for apart, too, because of their
 // bytes a token reads few. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
 //
+// Latent caches lie whole on every device that has query heads, or in parts (latent_split.h), one for each device with
+// a share, whatever its size.
+//
 // Ratios. Attention is divided so that the attention bytes given out so far, over all layers, come as close to the
 // ratio as units allow, and feed-forward blocks likewise: the rounding error of one layer is made good in the next
 // ones. Each unit goes to the device that is furthest behind its share (the lowest of equals). The two are accounted
@@ -48,6 +51,7 @@
 #include "meta/layout/split_state.h"
 #include "models/arch/architecture.h"
 #include "models/place/expert_split.h"
+#include "models/place/latent_split.h"
 
 namespace shoal::models {
 
@@ -62,9 +66,10 @@ std::map<CutGroup, int64_t> split_units(const Hparams& hparams, std::span<const 
 
 class SplitPolicy {
  public:
-  /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads.
+  /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads. `parts`: that the latent
+  /// caches of all of a placement's devices have; 0: as this one is to choose.
   SplitPolicy(const Hparams& hparams, std::span<const ModelTensor> tensors, std::span<const double> shares,
-              const ExpertOptions& experts = {});
+              const ExpertOptions& experts = {}, const LatentOptions& latent = {}, int64_t parts = 0);
 
   /// The answer for a weight or a tensor of the KV cache, by name.
   meta::SplitState operator()(const Tensor& tensor) const;
@@ -74,12 +79,18 @@ class SplitPolicy {
   const meta::Partition& partition(int layer, CutGroup group) const;
   /// How routed experts are divided; "inside" where there are none.
   const ExpertChoice& experts() const { return experts_; }
+  /// How latent caches lie; mirrored where there are none.
+  const LatentChoice& latent() const { return latent_; }
   /// Split weight bytes given to each device, a shared KV head counted once.
   std::span<const double> bytes() const { return bytes_; }
 
  private:
   int devices_;
+  void choose_latent(const Hparams& hparams, std::span<const double> shares, const LatentOptions& options,
+                     int64_t parts);
+
   ExpertChoice experts_;
+  LatentChoice latent_;
   std::map<std::pair<int, CutGroup>, meta::Partition> partitions_;
   std::unordered_map<std::string, std::pair<int, Cut>> cuts_;
   std::vector<double> bytes_;

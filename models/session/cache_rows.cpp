@@ -1,6 +1,7 @@
 #include "models/session/cache_rows.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "devices/buffer.h"
 
@@ -11,7 +12,7 @@ namespace {
 struct Stretch {
   Rows rows;
   size_t at = 0;     ///< of the first head
-  size_t pitch = 0;  ///< from head to head
+  size_t pitch = 0;  ///< from head to head, or from row to row of a part
 };
 
 /// The rows that are still needed: all of a recurrent layer's state; else those of the positions that the layer may
@@ -19,6 +20,23 @@ struct Stretch {
 int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t tokens) {
   if (!layer.attends()) return tokens > 0 ? spec.shape[1] : 0;
   return layer.attention.window == 0 ? tokens : std::min(tokens, layer.attention.window);
+}
+
+/// Rows of a part of a cache, which follow each other there: devices are asked for all of them at once.
+bool is_dealt_out(const Stretch& stretch) {
+  return stretch.rows.stride == stretch.rows.row_bytes && stretch.pitch != stretch.rows.row_bytes;
+}
+
+/// Positions [0, kept) of a latent cache, whose rows of one part come from every `parts`-th of them.
+template <class Use>
+void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&& use) {
+  const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
+  const int64_t part_rows = tensor.shape[1] / parts;
+  for (int64_t part = 0; part < std::min(parts, kept); ++part) {
+    const Rows rows{static_cast<size_t>(part * part_rows) * row, row,
+                    static_cast<size_t>(last_row_in_part(kept - 1, parts, part) + 1), row};
+    use(tensor, Stretch{rows, at + static_cast<size_t>(part) * row, static_cast<size_t>(parts) * row});
+  }
 }
 
 /// Calls use(tensor, stretch) for the tensors: one stretch, or two where the cache is a ring. Returns all bytes.
@@ -36,6 +54,11 @@ size_t for_each_stretch(const KvCache& cache, const Hparams& h, int64_t tokens, 
     const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
     const int64_t kept = kept_rows(spec, layer, tokens), end = layer.attends() ? tokens : kept;
     const size_t pitch = static_cast<size_t>(kept) * row;
+    if (cache.parts > 1) {
+      for_each_part(tensor, cache.parts, kept, at, use);
+      at += pitch;
+      continue;
+    }
     for (int64_t done = 0; done < kept;) {
       const int64_t first = (end - kept + done) % tensor.shape[1];
       const int64_t length = std::min(kept - done, tensor.shape[1] - first);
@@ -57,14 +80,26 @@ size_t cache_bytes(const KvCache& cache, const Hparams& hparams, int64_t tokens,
 
 void read_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope, std::byte* to) {
   for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
-    tensor.buffer->get_2d(tensor, to + stretch.at, stretch.pitch, stretch.rows);
+    const Rows& rows = stretch.rows;
+    if (!is_dealt_out(stretch)) return tensor.buffer->get_2d(tensor, to + stretch.at, stretch.pitch, rows);
+    std::vector<std::byte> part(rows.rows * rows.row_bytes);
+    tensor_get(tensor, part.data(), rows.offset, part.size());
+    for (size_t i = 0; i < rows.rows; ++i) {
+      std::copy_n(&part[i * rows.row_bytes], rows.row_bytes, to + stretch.at + i * stretch.pitch);
+    }
   });
 }
 
 void write_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope,
                  const std::byte* from) {
   for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
-    tensor.buffer->set_2d(tensor, from + stretch.at, stretch.pitch, stretch.rows);
+    const Rows& rows = stretch.rows;
+    if (!is_dealt_out(stretch)) return tensor.buffer->set_2d(tensor, from + stretch.at, stretch.pitch, rows);
+    std::vector<std::byte> part(rows.rows * rows.row_bytes);
+    for (size_t i = 0; i < rows.rows; ++i) {
+      std::copy_n(from + stretch.at + i * stretch.pitch, rows.row_bytes, &part[i * rows.row_bytes]);
+    }
+    tensor_set(tensor, part.data(), rows.offset, part.size());
   });
 }
 

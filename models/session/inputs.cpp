@@ -53,11 +53,30 @@ void write_window(const WindowInputs& inputs, std::span<const int32_t> positions
   write(*inputs.mask, mask);
 }
 
+void write_parts(const DecoderGraph& graph, std::span<const int32_t> positions) {
+  const int64_t parts = graph.last_rows->shape[1];
+  std::vector<int32_t> written, last;
+  for (const int32_t position : positions) {
+    written.push_back(static_cast<int32_t>(row_in_parts(position, parts, graph.part_rows)));
+  }
+  for (int64_t part = 0; part < parts; ++part) {
+    for (const int32_t position : positions) {
+      last.push_back(static_cast<int32_t>(last_row_in_part(position, parts, part)));
+    }
+  }
+  write(*graph.cache_rows, written);
+  write(*graph.last_rows, last);
+}
+
 }  // namespace
 
 void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<const int32_t> positions) {
   tensor_set(*graph.positions, positions.data(), 0, positions.size_bytes());
-  tensor_set(*graph.cache_rows, positions.data(), 0, positions.size_bytes());
+  if (graph.last_rows == nullptr) {
+    tensor_set(*graph.cache_rows, positions.data(), 0, positions.size_bytes());
+  } else {
+    write_parts(graph, positions);
+  }
   if (graph.temperature != nullptr) write(*graph.temperature, temperatures(hparams.temperature, positions));
   if (graph.state_rows != nullptr) {
     std::vector<int32_t> rows(static_cast<size_t>(graph.state_rows->shape[0]));

@@ -58,8 +58,8 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   return size;
 }
 
-KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options) {
-  return {size.context, options.dtype_k, options.dtype_v, size.batch};
+KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options, int64_t parts) {
+  return {size.context, options.dtype_k, options.dtype_v, size.batch, parts};
 }
 
 std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most) {
@@ -103,7 +103,7 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
-  if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options));
+  if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options, placement.latent().parts));
   allocate_cache(placement);
   for (size_t layer = 0; layer < cache_.layers.size(); ++layer) {
     if (!model.hparams.layer(static_cast<int64_t>(layer)).attends()) recurrent_ = true;

@@ -181,6 +181,40 @@ INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
                            return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
                          });
 
+/// All models with latent caches, of which devices have a part each.
+class LatentRows : public ::testing::TestWithParam<DevicesAndShares> {};
+
+TEST_P(LatentRows, GiveTheLogitsOfTransformers) {
+  const DevicesAndShares& mesh = GetParam();
+  PlacementOptions options{mesh.ratio, 1};
+  options.latent = LatentSplit::kRows;
+  int models = 0;
+  for (const std::string& name : cases()) {
+    if (!has_latent_cache(open_model(model_path(name))->hparams)) continue;
+    SCOPED_TRACE(name);
+    ++models;
+    const ReferenceCase reference(name);
+    const auto context = reference.file.get<uint32_t>("reference.context");
+    LoadedModel loaded(model_path(name), cpu_groups({mesh.devices}), options, session_options(context, 48));
+    EXPECT_GE(loaded.placement.latent().parts, 2);
+    for (const Answer& answer : reference.answers) {
+      EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
+      EXPECT_LE(error_of(*loaded.session, answer, 20), kClose) << answer.ids.size() << " tokens in pieces";
+    }
+  }
+  EXPECT_GE(models, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LatentRows,
+                         ::testing::Values(DevicesAndShares{2, ""}, DevicesAndShares{2, "1,3"},
+                                           DevicesAndShares{3, "5,0,2"}, DevicesAndShares{3, ""},
+                                           DevicesAndShares{4, ""}, DevicesAndShares{5, "1,4,2,2,3"},
+                                           DevicesAndShares{7, ""}, DevicesAndShares{8, ""}),
+                         [](const auto& info) {
+                           const bool even = *info.param.ratio == 0;
+                           return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
+                         });
+
 class Mutations : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Mutations, ChangeTheLogits) {

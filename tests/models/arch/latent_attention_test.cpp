@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "models/session/model_plan.h"
+#include "models/session/session_state.h"
 #include "tests/models/tiny_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary.h"
@@ -234,6 +235,95 @@ TEST(LatentAttention, KeepsOneRowOfATokenOnEachDevice) {
         layers += placement.policy().partition(layer, CutGroup::kQueryHeads).local_length(device) > 0;
       }
       EXPECT_EQ(plan.memory[static_cast<size_t>(device)].use.cache, layers * 64 * (kRank + kTurned) * 2) << devices;
+    }
+  }
+}
+
+PlacementOptions by_rows(const char* ratio = "") {
+  PlacementOptions options{ratio, 1};
+  options.latent = LatentSplit::kRows;
+  return options;
+}
+
+TEST(LatentAttention, DevicesHaveAPartOfTheRows) {
+  const auto model = open_model(SyntheticLatent{}.write());
+  SessionOptions options;
+  options.context = 64;
+  struct Expected {
+    LatentMesh mesh;
+    std::vector<size_t> rows;
+  };
+  const Expected all[] = {
+      {{2, ""}, {32, 32}}, {{3, ""}, {22, 22, 22}}, {{3, "5,0,2"}, {32, 0, 32}}, {{8, ""}, {8, 8, 8, 8, 8, 8, 8, 8}}};
+  for (const auto& [mesh, rows] : all) {
+    const Placement placement(*model, cpu_devices(mesh.devices), by_rows(mesh.ratio));
+    const ModelPlan plan(*model, placement, options);
+    for (size_t device = 0; device < rows.size(); ++device) {
+      const size_t bytes = rows[device] * (kRank + kTurned) * 2, aligned = (bytes + 63) / 64 * 64;
+      EXPECT_EQ(plan.memory[device].use.cache, kLayers * aligned) << mesh.ratio;
+    }
+    EXPECT_EQ(persistent_use(*model, placement, options, {})[0].use.cache, plan.memory[0].use.cache);
+  }
+  // Where one device has everything there is nothing to divide.
+  for (const LatentMesh& mesh : {LatentMesh{1, ""}, LatentMesh{3, "0,1,0"}}) {
+    const Placement placement(*model, cpu_devices(mesh.devices), by_rows(mesh.ratio));
+    EXPECT_EQ(placement.latent().parts, 1);
+  }
+}
+
+TEST(LatentAttention, RowsTakeThreeExchangesMoreInALayer) {
+  const auto model = open_model(SyntheticLatent{}.write());
+  for (const LatentMesh& mesh : {LatentMesh{2, ""}, {3, ""}, {4, ""}, {8, ""}, {2, "3,1"}}) {
+    SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
+    const Placement placement(*model, cpu_devices(mesh.devices), by_rows(mesh.ratio));
+    const ModelPlan plan(*model, placement, {});
+    std::vector<const meta::Plan*> plans{&plan.step.on()};
+    for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
+    for (const meta::Plan* of : plans) {
+      // Queries and what parts count, or what they give, are gathered; sums of it are scattered, or reduced.
+      const int gathered = of->count(Collective::kAllGather), scattered = of->count(Collective::kReduceScatter);
+      EXPECT_EQ(gathered, 2 * kLayers) << to_string(*of);
+      EXPECT_LE(of->count(Collective::kAllReduce) + scattered, 3 * kLayers);
+      EXPECT_EQ(of->count(Collective::kAllToAll), 0);
+    }
+  }
+}
+
+TEST(LatentAttention, TextsGoOnInAnyForm) {
+  const std::string path = SyntheticLatent{}.write();
+  struct Form {
+    int devices;
+    PlacementOptions placement;
+    int64_t context;
+  };
+  const Form forms[] = {
+      {1, {"", 1}, 64}, {2, {"", 1}, 40}, {2, by_rows(), 64}, {3, by_rows("5,0,2"), 50}, {5, by_rows("1,4,2,2,3"), 33}};
+  const std::span<const int32_t> text(kLatentText);
+  const auto go_on = [&](Session& session) {
+    std::vector<float> out;
+    for (const int32_t token : text.subspan(6)) {
+      session.evaluate({&token, 1});
+      out.insert(out.end(), session.logits().begin(), session.logits().end());
+    }
+    return out;
+  };
+  for (const Form& from : forms) {
+    SessionOptions options = in_f32();
+    options.context = from.context;
+    LoadedModel first(path, cpu_groups({from.devices}), from.placement, options);
+    first.session->evaluate(text.first(6));
+    const std::vector<std::byte> state = save_state(*first.session);
+    const std::vector<float> expected = go_on(*first.session);
+    first.session->rewind(6);
+    EXPECT_LE(nmse(go_on(*first.session), expected), 1e-12);
+    for (const Form& to : forms) {
+      options.context = to.context;
+      LoadedModel second(path, cpu_groups({to.devices}), to.placement, options);
+      second.session->evaluate(text.first(9));  // to be replaced
+      restore_state(*second.session, state);
+      EXPECT_EQ(second.session->position(), 6);
+      EXPECT_EQ(save_state(*second.session), state) << "the same bytes, wherever they lie";
+      EXPECT_LE(nmse(go_on(*second.session), expected), 1e-10) << from.devices << " to " << to.devices;
     }
   }
 }

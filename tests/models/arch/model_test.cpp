@@ -348,6 +348,32 @@ TEST(KvCache, RefusesTypesThatItCannotHold) {
   EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
+  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 parts of a cache are not possible: this model keeps "));
+  h.kv_heads = 1, h.values_in_keys = true;
+  EXPECT_EQ(message({.rows = 64, .parts = 2}), "declared");
+  EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 parts of a cache are not possible"));
+}
+
+TEST(KvCache, PartsFillEvenly) {
+  // Positions 0 3 6 9 | 1 4 7 | 2 5 8.
+  constexpr int64_t kParts = 3, kRows = 4;
+  const int64_t rows[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3};
+  for (int64_t position = 0; position < 10; ++position) {
+    EXPECT_EQ(row_in_parts(position, kParts, kRows), rows[position]);
+    for (int64_t part = 0; part < kParts; ++part) {
+      int64_t count = 0;
+      for (int64_t other = 0; other <= position; ++other) count += rows[other] / kRows == part;
+      EXPECT_EQ(last_row_in_part(position, kParts, part), count - 1) << position << " " << part;
+    }
+  }
+  EXPECT_EQ(row_in_parts(-1, kParts, kRows), -1);
+  EXPECT_EQ(last_row_in_part(-1, kParts, 0), -1);
+  Hparams h = SyntheticModel().h;
+  h.kv_heads = 1, h.values_in_keys = true;
+  KvCache cache;
+  declare_cache(cache, h, {.rows = 10, .parts = kParts});
+  EXPECT_EQ(cache.rows_of(0), kParts * kRows);
+  EXPECT_FALSE(cache.is_ring(0));
 }
 
 }  // namespace

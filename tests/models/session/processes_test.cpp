@@ -29,6 +29,7 @@ struct Processes {
   std::string ratio = {};
   int64_t candidates = 0;
   std::string model = tiny_model_path("q8_0");
+  LatentSplit latent = LatentSplit::kAuto;
 };
 
 /// Does `lead` with the session of process 0, the others follow. What each process ended with.
@@ -46,9 +47,10 @@ std::vector<test::ProcessEnd> run(const Processes& where, const std::function<vo
     auto next = all.begin();
     for (const int count : where.devices) groups.emplace_back(next, next + count), next += count;
     std::erase_if(groups, [](const auto& one) { return one.empty(); });
-    LoadedModel loaded(where.model, groups,
-                       {.ratio = where.ratio, .threads = 1, .mode = where.mode, .processes = &group},
-                       {.context = 128, .batch = 16, .candidates = where.candidates});
+    LoadedModel loaded(
+        where.model, groups,
+        {.ratio = where.ratio, .threads = 1, .mode = where.mode, .latent = where.latent, .processes = &group},
+        {.context = 128, .batch = 16, .candidates = where.candidates});
     if (group.own() > 0) return follow(*loaded.session, group);
     loaded.session->lead(group);
     try {
@@ -159,6 +161,41 @@ TEST(SessionOverProcessesOf, ModelsThatForgetGoesBack) {
       EXPECT_THAT(first, ElementsAreArray(expected));
       EXPECT_THAT(again, ElementsAreArray(expected));
     }
+  }
+}
+
+/// Tokens after a prompt, then from the same state again.
+void go_on(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
+  session.evaluate(kShortIds);
+  const int32_t next = best(session);
+  const std::vector<std::byte> state = save_state(session);
+  for (std::vector<int32_t>* tokens : {&first, &again}) {
+    int32_t token = next;
+    for (int i = 0; i < 20; ++i, token = best(session)) {
+      tokens->push_back(token);
+      session.evaluate({&token, 1});
+    }
+    restore_state(session, state);
+  }
+}
+
+TEST(SessionOverProcessesOf, LatentCachesByRowsGoesOnFromStates) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  const std::string model = SHOAL_REFERENCE_MODELS "/deepseek2.gguf";
+  std::vector<int32_t> expected, expected_again;
+  LoadedModel alone(model, 1, {}, {.context = 128, .batch = 16});
+  go_on(*alone.session, expected, expected_again);
+  EXPECT_EQ(expected, expected_again);
+  for (const Processes& mesh : {Processes{{1, 1}, {"a", "a"}}, Processes{{2, 1}, {"a", "b"}}}) {
+    Processes where = mesh;
+    where.model = model, where.latent = LatentSplit::kRows;
+    std::vector<int32_t> first, again;
+    expect_ended(run(where, [&](Session& session) {
+      EXPECT_GT(session.cache().parts, 1);
+      go_on(session, first, again);
+    }));
+    EXPECT_THAT(first, ElementsAreArray(expected));
+    EXPECT_THAT(again, ElementsAreArray(expected));
   }
 }
 
