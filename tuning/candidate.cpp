@@ -123,6 +123,10 @@ Objective parse_objective(std::string_view text) {
   fail<InvalidArgument>("there is no objective '{}'; there are generation, prompt and mix", text);
 }
 
+int64_t rows_seen(const Workload& workload) {
+  return workload.depth + (workload.generate > 0 ? workload.generate : workload.prompt) / 2;
+}
+
 void require_work(const Workload& workload, Objective objective) {
   const bool prompt = objective != Objective::kGeneration, generate = objective != Objective::kPrompt;
   require<InvalidArgument>((!prompt || workload.prompt > 0) && (!generate || workload.generate > 0),
@@ -142,6 +146,7 @@ models::PlacementOptions placement_of(const Candidate& candidate, models::Placem
 models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario) {
   models::PlacementOptions options = placement_of(candidate, scenario.placement);
   options.machine = {std::shared_ptr<const void>(), &scenario.machine};  // without a share in its ownership
+  if (options.latent_rows == 0) options.latent_rows = rows_seen(scenario.workload);
   return options;
 }
 
@@ -172,6 +177,7 @@ class Placed {
  private:
   static std::string key(const models::Placement& placement, std::span<const Tensor* const> tensors) {
     Digest digest;
+    if (placement.latent().parts > 1) digest.add(fmt::format("{} parts", placement.latent().parts));
     for (const Tensor* tensor : tensors) {
       const int device = placement.device_of(*tensor);
       digest.add(tensor->name);

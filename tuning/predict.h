@@ -29,6 +29,8 @@ struct Workload {
   bool operator==(const Workload&) const = default;
 };
 
+/// Rows of a cache that its tokens see on the average: of those that are generated, or else of the prompt's.
+int64_t rows_seen(const Workload& workload);
 /// The same with no more tokens than fit into a context.
 Workload clipped(Workload workload, int64_t context);
 

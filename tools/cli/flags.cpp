@@ -114,6 +114,13 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
              "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
              "each has some of the experts; auto: as is predicted to be faster")
       ->default_str("auto");
+  const auto read_latent = [this](const std::string& flag, const std::string& text) {
+    naming(flag, [&] { latent = models::parse_latent_split(text); });
+  };
+  add_parsed(app, "--latent-split", "WAY", read_latent,
+             "How devices that act as one have the cache of latent attention. mirrored: each has all rows; rows: each "
+             "has some, and what it sees of them is merged; auto: as is predicted to be faster")
+      ->default_str("auto");
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
@@ -154,8 +161,13 @@ void check_for_processes(const DeviceFlags& flags) {
 
 models::PlacementOptions DeviceFlags::placement() const {
   check_for_processes(*this);
-  models::PlacementOptions options{
-      .ratio = ratio, .threads = threads, .mode = mode, .comm = comm, .experts = experts, .processes = processes()};
+  models::PlacementOptions options{.ratio = ratio,
+                                   .threads = threads,
+                                   .mode = mode,
+                                   .comm = comm,
+                                   .experts = experts,
+                                   .latent = latent,
+                                   .processes = processes()};
   host.put_into(options);
   return options;
 }

@@ -40,7 +40,8 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
-/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split, and those of HostFlags
+/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split
+/// --latent-split, and those of HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
@@ -67,6 +68,7 @@ struct DeviceFlags {
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
   models::ExpertSplit experts = models::ExpertSplit::kAuto;
+  models::LatentSplit latent = models::LatentSplit::kAuto;
   std::optional<SplitProfile> profile;  ///< that check() has read
   HostFlags host;
 };

@@ -36,8 +36,8 @@ const std::vector<FlagGroup>& groups() {
         "ctx-checkpoints", "checkpoint-every-n-tokens"}},
       {"Devices", {"devices", "device-counts", "machine", "hosts", "network", "threads", "comm", "plugin"}},
       {"Placement",
-       {"tensor-split", "split-mode", "expert-split", "gpu-layers", "no-kv-offload", "cpu-moe", "n-cpu-moe",
-        "override-tensor", "offload-batch", "no-op-offload", "repack", "mmap"}},
+       {"tensor-split", "split-mode", "expert-split", "latent-split", "gpu-layers", "no-kv-offload", "cpu-moe",
+        "n-cpu-moe", "override-tensor", "offload-batch", "no-op-offload", "repack", "mmap"}},
       {"Output and help", {"output", "trace", "help", "version"}}};
   return all;
 }

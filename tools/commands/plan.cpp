@@ -315,6 +315,10 @@ Request request_of(const PlanFlags& flags) {
   request.fit = flags.fit.asked(flags.context.context);
   request.goal = goal_of(flags, request);
   if (flags.objective() == tuning::Objective::kPrompt) request.placement.expert_tokens = request.session.batch;
+  if (flags.workload.depth) {
+    const int64_t context = models::session_size(request.model->hparams, request.session).context;
+    request.placement.latent_rows = tuning::rows_seen(flags.workload.workload(context));
+  }
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
   request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
   if (flags.recommend) {
@@ -340,13 +344,15 @@ int plan_model(PlanFlags& flags) {
     json["descriptions"] = descriptions(planned.devices);
     json["units"] = units_json(*planned.model);
     add_experts(json, *planned.model, *planned.placement);
+    add_latent_cache(json, *planned.model, *planned.placement);
     json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
   }
-  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement);
+  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement) +
+                     latent_cache_text(*planned.model, *planned.placement);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
   if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective());

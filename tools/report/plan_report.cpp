@@ -305,9 +305,42 @@ void add_experts(Json& json, const models::Model& model, const models::Placement
   experts["whole_seconds"] = choice.whole;
 }
 
+namespace {
+
+/// Of a model with a latent cache on several devices that act as one; else nullptr.
+const models::LatentChoice* latent_choice(const models::Model& model, const models::Placement& placement) {
+  const models::SplitPolicy* policy = placement.policy_of(0);
+  const bool has_choice = models::has_latent_cache(model.hparams) && policy != nullptr && policy->devices() > 1;
+  return has_choice ? &policy->latent() : nullptr;
+}
+
+}  // namespace
+
+std::string latent_cache_text(const models::Model& model, const models::Placement& placement) {
+  const models::LatentChoice* choice = latent_choice(model, placement);
+  if (choice == nullptr) return {};
+  const bool rows = choice->split == models::LatentSplit::kRows;
+  std::string text = rows ? fmt::format("latent cache by rows: {} parts", choice->parts) : "latent cache mirrored";
+  if (!choice->chosen || choice->rows == 0) return text + "\n";
+  return text + fmt::format("; attention of a token to {} rows takes {}, {} if it were {}\n", choice->rows,
+                            time_text(rows ? choice->by_rows : choice->mirrored),
+                            time_text(rows ? choice->mirrored : choice->by_rows), rows ? "mirrored" : "by rows");
+}
+
+void add_latent_cache(Json& json, const models::Model& model, const models::Placement& placement) {
+  const models::LatentChoice* choice = latent_choice(model, placement);
+  if (choice == nullptr) return;
+  Json& latent = json["latent_cache"] = {{"split", name_of(choice->split)}, {"parts", choice->parts}};
+  if (!choice->chosen || choice->rows == 0) return;
+  latent["rows"] = choice->rows;
+  latent["tokens"] = choice->tokens;
+  latent["mirrored_seconds"] = choice->mirrored;
+  latent["rows_seconds"] = choice->by_rows;
+}
+
 /// By CutGroup.
-constexpr std::array kGroupNames{"none",         "query_heads", "kv_heads",      "state_heads",
-                                 "feed_forward", "experts",     "shared_expert", "vocabulary"};
+constexpr std::array kGroupNames{"none",    "query_heads",   "kv_heads",   "state_heads", "feed_forward",
+                                 "experts", "shared_expert", "vocabulary", "cache_parts"};
 
 Json units_json(const models::Model& model) {
   Json json = Json::object();

@@ -28,6 +28,11 @@ void add_recommendation(nlohmann::json& json, const tuning::Recommendation& reco
 std::string experts_text(const models::Model& model, const models::Placement& placement);
 /// Adds the same as "experts": {"split", and where that was chosen "tokens", "inside_seconds", "whole_seconds"}.
 void add_experts(nlohmann::json& json, const models::Model& model, const models::Placement& placement);
+/// A line: how meta devices have a latent cache, and why. "" where there is none.
+std::string latent_cache_text(const models::Model& model, const models::Placement& placement);
+/// Adds the same as "latent_cache": {"split", "parts", and where that was chosen "rows", "tokens", "mirrored_seconds",
+/// "rows_seconds"}.
+void add_latent_cache(nlohmann::json& json, const models::Model& model, const models::Placement& placement);
 /// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
 nlohmann::json units_json(const models::Model& model);
 

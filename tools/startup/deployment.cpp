@@ -30,9 +30,13 @@ void place(Deployment& deployment, const Request& request) {
 /// What process 0 has chosen, for the others.
 nlohmann::json choices_of(const Request& request, const models::Placement& placement, const models::ModelPlan& plan) {
   const models::SessionOptions& session = request.session;
-  nlohmann::json choices{{"ratio", request.placement.ratio}, {"experts", models::name_of(placement.experts().split)},
-                         {"context", session.context},       {"batch", session.batch},
-                         {"candidates", session.candidates}, {"repack", plan.load.repack}};
+  nlohmann::json choices{{"ratio", request.placement.ratio},
+                         {"experts", models::name_of(placement.experts().split)},
+                         {"latent", models::name_of(placement.latent().split)},
+                         {"context", session.context},
+                         {"batch", session.batch},
+                         {"candidates", session.candidates},
+                         {"repack", plan.load.repack}};
   if (request.machine) {
     choices["machine"] = machine::to_json(*request.machine->model);
     choices["origin"] = request.machine->origin;
@@ -43,6 +47,7 @@ nlohmann::json choices_of(const Request& request, const models::Placement& place
 void take_choices(const nlohmann::json& choices, Request& request) {
   request.placement.ratio = choices["ratio"];
   request.placement.experts = models::parse_expert_split(choices["experts"].get<std::string>());
+  request.placement.latent = models::parse_latent_split(choices["latent"].get<std::string>());
   models::SessionOptions& session = request.session;
   session.context = choices["context"];
   session.batch = choices["batch"];
@@ -115,6 +120,9 @@ void share_traits(const Request& request) {
 
 Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
+  // Of a text that fills its context a token sees half on the average.
+  int64_t& rows = request.placement.latent_rows;
+  if (rows == 0) rows = session_size(request.model->hparams, request.session).context / 2;
   if (group != nullptr) {
     require_same(*group, request.model->file);
     share_traits(request);

@@ -132,6 +132,30 @@ TEST_F(PlanExperts, SaysHowTheyAreDividedAndWhy) {
               AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token, ")));
 }
 
+TEST_F(PlanPredict, SaysHowALatentCacheLiesAndWhy) {
+  const auto plan = [&](std::vector<std::string> args, const std::string& output) {
+    args.insert(args.begin(), {"plan", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "-c", "64", "--machine",
+                               fast_.path, "--output", output});
+    return run(args);
+  };
+  const auto latent = [&](std::vector<std::string> args) {
+    return json::parse(plan(args, "json").out)["latent_cache"];
+  };
+  EXPECT_EQ(latent({"-dev", "CPU0,CPU1", "--latent-split", "rows"}), (json{{"split", "rows"}, {"parts", 2}}));
+  EXPECT_EQ(latent({"-dev", "CPU0,CPU1", "--latent-split", "mirrored"}), (json{{"split", "mirrored"}, {"parts", 1}}));
+  EXPECT_TRUE(latent({"-dev", "CPU0", "--latent-split", "rows"}).is_null());
+  const json chosen = latent({"-dev", "CPU0,CPU1"});
+  EXPECT_EQ(chosen["rows"], 32) << "half of the context";
+  const double mirrored = chosen["mirrored_seconds"], rows = chosen["rows_seconds"];
+  EXPECT_EQ(chosen["split"], rows < mirrored ? "rows" : "mirrored");
+  EXPECT_GT(mirrored, 0);
+  EXPECT_EQ(latent({"-dev", "CPU0,CPU1", "-n", "8", "-d", "40"})["rows"], 44);
+  EXPECT_THAT(plan({"-dev", "CPU0,CPU1", "--latent-split", "rows"}, "text").out,
+              HasSubstr("latent cache by rows: 2 parts\n"));
+  EXPECT_THAT(plan({"-dev", "CPU0,CPU1"}, "text").out, HasSubstr("; attention of a token to 32 rows takes "));
+  EXPECT_TRUE(plan_json({"-dev", "CPU0,CPU1"})["latent_cache"].is_null());
+}
+
 TEST_F(PlanExperts, RefusesAnotherWord) {
   const Finished wrong = plan({"--expert-split", "groups"}, "text");
   EXPECT_NE(wrong.code, 0);
