@@ -124,7 +124,7 @@ Objective parse_objective(std::string_view text) {
 }
 
 int64_t rows_seen(const Workload& workload) {
-  return workload.depth + (workload.generate > 0 ? workload.generate : workload.prompt) / 2;
+  return std::max<int64_t>(1, workload.depth + (workload.generate > 0 ? workload.generate : workload.prompt) / 2);
 }
 
 void require_work(const Workload& workload, Objective objective) {
@@ -147,6 +147,7 @@ models::PlacementOptions placement_of(const Candidate& candidate, const Scenario
   models::PlacementOptions options = placement_of(candidate, scenario.placement);
   options.machine = {std::shared_ptr<const void>(), &scenario.machine};  // without a share in its ownership
   if (options.latent_rows == 0) options.latent_rows = rows_seen(scenario.workload);
+  options.latent_dtype = scenario.session.dtype_k;
   return options;
 }
 

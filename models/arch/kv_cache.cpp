@@ -103,7 +103,8 @@ std::string cache_dtype_names() {
 
 bool has_latent_cache(const Hparams& h) {
   for (int i = 0; i < h.layers; ++i) {
-    if (!h.layer(i).attends() || !h.layer(i).values_in_keys) return false;
+    const LayerHparams& layer = h.layer(i);
+    if (!layer.attends() || !layer.values_in_keys || layer.attention.window > 0) return false;
   }
   return h.layers > 0;
 }

@@ -28,7 +28,7 @@ Tensor* Layer::latent_queries(Tensor* x) {
   return by_heads(linear(matrix, x, h_.heads * dim, {CutGroup::kQueryHeads, 1, dim}, Bias::kNone, "q"), dim);
 }
 
-/// All devices have all rows; heads are divided.
+/// All devices have all rows, or each a part of them (kv_cache.h); heads are divided.
 Tensor* Layer::latent_attention(Tensor* x) {
   const int64_t rank = d_.h_.latent.rank, turned = h_.rope.dims;
   Tensor* q = latent_queries(x);

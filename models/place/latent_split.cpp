@@ -16,8 +16,8 @@ constexpr double kFloatBytes = sizeof(float);
 /// `rows` rows.
 class LatentCosts {
  public:
-  LatentCosts(const LayerHparams& layer, int64_t heads, int64_t rows, int64_t parts, int64_t tokens) {
-    Tensor* k = caches_.add("k", DType::kF16, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
+  LatentCosts(const LayerHparams& layer, DType dtype, int64_t heads, int64_t rows, int64_t parts, int64_t tokens) {
+    Tensor* k = caches_.add("k", dtype, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
     Tensor* v = slice(graph_, k, {0, 0, layer.head_dim_v});
     Tensor* q = graph_.input("q", DType::kF32, {layer.head_dim_k, tokens, heads, 1});
     attention_ = attention(graph_, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
@@ -55,7 +55,7 @@ double seconds_mirrored(const LayerHparams& layer, const meta::Partition& heads,
   double longest = 0;
   for (int rank = 0; rank < heads.devices(); ++rank) {
     if (heads.local_length(rank) == 0) continue;
-    const LatentCosts part(layer, heads.local_length(rank), options.rows, 1, options.tokens);
+    const LatentCosts part(layer, options.dtype, heads.local_length(rank), options.rows, 1, options.tokens);
     longest = std::max(longest, options.costs.compute(*part.node(), options.costs.kind_of(rank)));
   }
   return longest;
@@ -67,7 +67,7 @@ double seconds_by_rows(const LayerHparams& layer, const meta::Partition& parts, 
   double longest = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const int kind = options.costs.kind_of(rank);
-    LatentCosts part(layer, layer.heads, rows, parts.local_length(rank), options.tokens);
+    LatentCosts part(layer, options.dtype, layer.heads, rows, parts.local_length(rank), options.tokens);
     longest = std::max(longest, options.costs.compute(*part.node(), kind) + part.merging(options.costs, kind, all));
   }
   const double queries = kFloatBytes * static_cast<double>(layer.heads * options.tokens);  // with one element

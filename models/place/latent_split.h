@@ -31,6 +31,7 @@ struct LatentOptions {
   LatentSplit split = LatentSplit::kAuto;
   int64_t rows = 0;               ///< of the text that "auto" is to be good for
   int64_t tokens = 1;             ///< of its batches
+  DType dtype = DType::kF16;      ///< of the cache
   machine::CostModel costs = {};  ///< of the devices
 };
 

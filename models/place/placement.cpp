@@ -194,7 +194,7 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   for (const Device* member : group) names.push_back(member->name());
   experts.costs = machine::CostModel::of(options.machine, names);
   LatentOptions latent{ways_known_ ? latent_.split : options.latent, options.latent_rows, options.expert_tokens,
-                       experts.costs};
+                       options.latent_dtype, experts.costs};
   policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts, latent,
                                                     ways_known_ ? latent_.parts : 0));
   if (!ways_known_ && group.size() > 1) {

@@ -69,6 +69,7 @@ struct PlacementOptions {
   /// How meta devices have latent caches; kAuto: as is faster for texts of this length.
   LatentSplit latent = LatentSplit::kAuto;
   int64_t latent_rows = 0;
+  DType latent_dtype = DType::kF16;
   /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
   ProcessGroup* processes = nullptr;
 

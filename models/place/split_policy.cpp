@@ -328,7 +328,7 @@ void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares
   const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
   if (!has_latent_cache(h) || parts == 1 || (parts == 0 && sharers < 2)) return;
   if (parts == 0) parts = sharers;
-  // Of parts that are more than devices the first have one more.
+  // As evenly as goes: of groups of devices the first says how many parts there are.
   std::vector<int64_t> counts;
   int64_t sharer = 0;
   for (const double share : shares) {

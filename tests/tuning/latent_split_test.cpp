@@ -76,23 +76,38 @@ struct Outcome {
 
 /// Generation of a token behind so many others.
 Outcome predicted(const Model& model, const machine::MachineModel& machine, int devices, LatentSplit split,
-                  int64_t depth) {
+                  int64_t depth, DType dtype = DType::kF16) {
   models::PlacementOptions placement{"", 1};
   placement.latent = split;
-  const Scenario scenario{model, machine, placement, {.context = 1 << 18, .batch = 1}, {}, {0, 1, depth}};
+  models::SessionOptions session{.context = 1 << 18, .batch = 1};
+  session.dtype_k = session.dtype_v = dtype;
+  const Scenario scenario{model, machine, placement, session, {}, {0, 1, depth}};
   const Candidate candidate{cpu_groups({devices}), SplitMode::kTensor, {}};
   const models::Placement there(model, candidate.groups, placement_of(candidate, scenario));
   const Prediction made = scenario.predict(candidate, there, plan_to_load(model, there, scenario.session, {}));
   return {made.generation->seconds, there.latent()};
 }
 
+machine::MachineModel machine_of(int devices) {
+  machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-13), 1e-5);
+  for (machine::DeviceModel& device : machine.devices) {
+    device.attention_bandwidth = 1e12, device.attention_rate = 1e14, device.activation_bandwidth = 1e12;
+  }
+  return machine;
+}
+
+TEST(LatentSplit, BytesOfTheCacheCount) {
+  const auto model = latent_model();
+  const auto seconds = [&](DType dtype) {
+    return predicted(*model, machine_of(2), 2, LatentSplit::kAuto, 1 << 17, dtype).choice.mirrored;
+  };
+  EXPECT_GT(seconds(DType::kF32), 1.5 * seconds(DType::kF16));
+}
+
 TEST(LatentSplit, TheFasterOfTheTwoPredictionsIsChosen) {
   const auto model = latent_model();
   for (const int devices : {2, 4, 8}) {
-    machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-13), 1e-5);
-    for (machine::DeviceModel& device : machine.devices) {
-      device.attention_bandwidth = 1e12, device.attention_rate = 1e14, device.activation_bandwidth = 1e12;
-    }
+    const machine::MachineModel machine = machine_of(devices);
     LatentSplit latest = LatentSplit::kMirrored;
     for (int64_t depth = 64; depth < 1 << 18; depth *= 4) {
       SCOPED_TRACE(fmt::format("{} devices, {} rows", devices, depth));

@@ -102,9 +102,21 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
   return largest;
 }
 
+/// The most that a test does of each.
+tuning::Workload most_of(const std::vector<BenchTest>& tests) {
+  tuning::Workload most{0, 0, 0};
+  for (const BenchTest& test : tests) {
+    most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
+            std::max(most.depth, test.depth)};
+  }
+  return most;
+}
+
 Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests) {
   const DeviceFlags devices = flags_of(flags, setup);
-  return {models::open_model(setup.model), devices.find_groups(), devices.placement(), largest_session(flags, tests),
+  models::PlacementOptions placement = devices.placement();
+  placement.latent_rows = tuning::rows_seen(most_of(tests));
+  return {models::open_model(setup.model), devices.find_groups(), std::move(placement), largest_session(flags, tests),
           flags.load.load(flags.options.op_offload)};
 }
 
@@ -115,11 +127,7 @@ void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<
   share_traits(measured);
   measure_for_processes({*measured.model, measured.devices, measured.placement});
   if (!is_leader()) return void(setup.ratio = processes()->broadcast("", "shares"));
-  tuning::Workload most{0, 0, 0};
-  for (const BenchTest& test : tests) {
-    most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
-            std::max(most.depth, test.depth)};
-  }
+  const tuning::Workload most = most_of(tests);
   Request request = request_of(flags, setup, tests);
   request.goal = {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most};
   choose_shares(request);

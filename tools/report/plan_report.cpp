@@ -322,7 +322,8 @@ std::string latent_cache_text(const models::Model& model, const models::Placemen
   const bool rows = choice->split == models::LatentSplit::kRows;
   std::string text = rows ? fmt::format("latent cache by rows: {} parts", choice->parts) : "latent cache mirrored";
   if (!choice->chosen || choice->rows == 0) return text + "\n";
-  return text + fmt::format("; attention of a token to {} rows takes {}, {} if it were {}\n", choice->rows,
+  return text + fmt::format("; attention of {} to {} rows takes {}, {} if it were {}\n",
+                            choice->tokens == 1 ? "a token" : fmt::format("{} tokens", choice->tokens), choice->rows,
                             time_text(rows ? choice->by_rows : choice->mirrored),
                             time_text(rows ? choice->mirrored : choice->by_rows), rows ? "mirrored" : "by rows");
 }

@@ -121,8 +121,11 @@ void share_traits(const Request& request) {
 Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
   // Of a text that fills its context a token sees half on the average.
+  const auto half_of_context = [&] { return session_size(request.model->hparams, request.session).context / 2; };
   int64_t& rows = request.placement.latent_rows;
-  if (rows == 0) rows = session_size(request.model->hparams, request.session).context / 2;
+  const bool sees_half = rows == 0;
+  if (sees_half) rows = half_of_context();
+  request.placement.latent_dtype = request.session.dtype_k;
   if (group != nullptr) {
     require_same(*group, request.model->file);
     share_traits(request);
@@ -139,6 +142,13 @@ Deployment resolve(Request request) {
   std::optional<models::ModelPlan> planned;
   if (request.fit) planned = fit_context(request, *deployment.placement);
   if (!has_room && request.fit && choose_again(request)) {
+    place(deployment, request);
+    planned.reset();
+  }
+  const bool may_lie_otherwise =
+      has_latent_cache(request.model->hparams) && request.placement.latent == models::LatentSplit::kAuto;
+  if (sees_half && may_lie_otherwise && rows != half_of_context()) {
+    rows = half_of_context();  // of what fits
     place(deployment, request);
     planned.reset();
   }
