@@ -59,6 +59,14 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
   return tuning::best_shares(scenario, candidate, search);
 }
 
+/// A remedy that fits into a list of them: for a cache that several devices have whole.
+std::string_view rows_remedy(const Request& request, const models::Placement& placement) {
+  const models::SplitPolicy* policy = placement.policy_of(0);
+  const bool is_mirrored = models::has_latent_cache(request.model->hparams) && policy != nullptr &&
+                           policy->devices() > 1 && placement.latent().parts == 1;
+  return is_mirrored ? "the latent cache by rows (--latent-split rows), " : "";
+}
+
 [[noreturn]] void fail_to_fit(const Request& request, const models::Placement& placement, int64_t least) {
   const tuning::FitOptions& options = *request.fit;
   models::SessionOptions session = request.session;
@@ -74,9 +82,10 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
                                      : fmt::format("--fit-ctx {}", options.least_context);
   fail<DeviceError>(
       "not even a context of {} fits ({}): {} needs {}, must keep {} free (--fit-target) and has {} free; use more "
-      "devices, a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
+      "devices, {}a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
       least, why, tightest->device, format_bytes(tightest->use.total()),
-      format_bytes(tuning::margin_of(*tightest, options)), format_bytes(tightest->memory.free));
+      format_bytes(tuning::margin_of(*tightest, options)), format_bytes(tightest->memory.free),
+      rows_remedy(request, placement));
 }
 
 /// Where it is the prompt that does not fit, and a shorter one would.

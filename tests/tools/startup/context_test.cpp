@@ -111,6 +111,19 @@ TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
   EXPECT_THAT(refused.err, HasSubstr("not even a context of 81 fits (the prompt has 80 tokens): CPU0 needs "));
 }
 
+TEST(Context, ThatDoesNotFitMayHaveALatentCacheByRows) {
+  const auto err_on = [](const std::string& devices) {
+    const Finished refused =
+        run({"run", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "--prompt-tokens", "1,2", "-dev", devices, "-t",
+             "1", "--fit", "on", "--fit-target", "100000000", "--output", "json"});
+    EXPECT_EQ(refused.code, 1);
+    return refused.err;
+  };
+  EXPECT_THAT(err_on("CPU0,CPU1"),
+              HasSubstr("more devices, the latent cache by rows (--latent-split rows), a quantised"));
+  EXPECT_THAT(err_on("CPU0"), HasSubstr("more devices, a quantised"));
+}
+
 /// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
 std::string error_of_prompt(int64_t room, tuning::FitOptions fit) {
   Request request{models::open_model(kModel), models::cpu_groups({1}), {{}, 1}, {.context = room, .batch = 32}};
