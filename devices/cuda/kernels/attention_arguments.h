@@ -149,17 +149,18 @@ __device__ inline Partial partial_of(const Arguments& a, int split, int batch, i
   return {a.partials + index * a.e, a.partials + rows * a.splits * (a.e + 2 * blockIdx.y) + index * 2};
 }
 
-/// What a row's weighted values are multiplied by to become its result. Stores its lse, where it has one.
-__device__ inline float final_factor(const Arguments& a, const Place& place, int row, float top, float sum) {
+/// What a row's weighted values are multiplied by to become its result, which lies at `to`. Stores its lse, where it
+/// has one.
+__device__ inline float final_factor(const Arguments& a, int head, float* to, float top, float sum) {
   float keep = top == kMinusInfinity ? 0 : 1;
   if (a.sinks != nullptr) {
-    const float sink = load_as<float>(a.sinks + head_of(a, place.kv_head, row) * a.sink_stride);
+    const float sink = load_as<float>(a.sinks + head * a.sink_stride);
     const float largest = fmaxf(top, sink);
     keep = top == kMinusInfinity ? 0 : expf(top - largest);
     sum = sum * keep + expf(sink - largest);
     top = largest;
   }
-  if (a.has_lse) result_of(a, place.batch, place.kv_head, row)[a.e] = top == kMinusInfinity ? top : top + logf(sum);
+  if (a.has_lse) to[a.e] = top == kMinusInfinity ? top : top + logf(sum);
   return keep == 0 ? 0 : keep / sum;
 }
 

@@ -223,8 +223,9 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
     if (in_block >= place.rows) continue;
     if (alone) {
-      const float factor = final_factor(a, place, row, warp.top[half], warp.sum[half]);
-      store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
+      float* to = result_of(a, place.batch, place.kv_head, row);
+      const float factor = final_factor(a, head_of(a, place.kv_head, row), to, warp.top[half], warp.sum[half]);
+      store_row(to, warp.lane, half, factor, a.e, warp.values);
       continue;
     }
     const Partial to = partial_of(a, place.split, place.batch, place.kv_head, row);
@@ -259,7 +260,7 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
     const int row = place.first_row + in_block;
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, place, row, top, sum) : 1;
+    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), to, top, sum) : 1;
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
