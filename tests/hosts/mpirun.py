@@ -42,6 +42,9 @@ exit $code"""
 # Connections between mpirun and its daemons that are cut end soon, not after five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
+# What mpirun says where a process dies while it connects to it. PMIx 4.2.2 (Debian 12) then keeps a lock, for which mpirun
+# waits for ever when it has done all but remove its folder; a second SIGTERM ends it, as a second Ctrl-C does.
+PMIX_KEEPS_LOCK = "PMIX ERROR: UNREACHABLE in file"
 SHARED = pathlib.Path("/dev/shm")
 
 
@@ -214,7 +217,8 @@ class Run:
         return False
 
     def finish(self, limit: float) -> Outcome:
-        """Waits until mpirun and every process have ended, or `limit` seconds, then ends them."""
+        """Waits until mpirun and every process have ended, or `limit` seconds, then ends them. An mpirun that waits for
+        PMIx's lock when all ranks have ended is told to end."""
         start = time.monotonic()
         code, ranks_seconds = None, 0.0
         while True:
@@ -226,6 +230,10 @@ class Run:
                 ranks_seconds = seconds
             if (code is not None and not running) or seconds > limit:
                 break
+            if running == [-1] and seconds > ranks_seconds + 1 and PMIX_KEEPS_LOCK in self._text("stderr"):
+                self.child.terminate()
+                for session in pathlib.Path(tempfile.gettempdir()).glob(f"ompi.*/pid.{self.child.pid}"):
+                    shutil.rmtree(session, ignore_errors=True)
             time.sleep(0.02)
         stderr = {}
         for path in (self.folder / "out").glob("*/rank.*/stderr"):
