@@ -149,19 +149,25 @@ __device__ inline Partial partial_of(const Arguments& a, int split, int batch, i
   return {a.partials + index * a.e, a.partials + rows * a.splits * (a.e + 2 * blockIdx.y) + index * 2};
 }
 
-/// What a row's weighted values are multiplied by to become its result, which lies at `to`. Stores its lse, where it
-/// has one.
-__device__ inline float final_factor(const Arguments& a, int head, float* to, float top, float sum) {
-  float keep = top == kMinusInfinity ? 0 : 1;
+/// What a row's weighted values are multiplied by to become its result.
+__device__ inline float final_factor(const Arguments& a, int head, float top, float sum) {
+  if (top == kMinusInfinity) return 0;
+  if (a.sinks == nullptr) return 1 / sum;
+  const float sink = load_as<float>(a.sinks + head * a.sink_stride);
+  const float largest = fmaxf(top, sink), keep = expf(top - largest);
+  return keep / (sum * keep + expf(sink - largest));
+}
+
+/// Stores the row's lse, where there is one.
+__device__ inline void store_lse(const Arguments& a, const Place& place, int row, float top, float sum) {
+  if (!a.has_lse) return;
+  float lse = top == kMinusInfinity ? top : top + logf(sum);
   if (a.sinks != nullptr) {
-    const float sink = load_as<float>(a.sinks + head * a.sink_stride);
-    const float largest = fmaxf(top, sink);
-    keep = top == kMinusInfinity ? 0 : expf(top - largest);
-    sum = sum * keep + expf(sink - largest);
-    top = largest;
+    const float sink = load_as<float>(a.sinks + head_of(a, place.kv_head, row) * a.sink_stride);
+    const float largest = fmaxf(lse, sink);
+    if (largest != kMinusInfinity) lse = largest + logf(expf(lse - largest) + expf(sink - largest));
   }
-  if (a.has_lse) to[a.e] = top == kMinusInfinity ? top : top + logf(sum);
-  return keep == 0 ? 0 : keep / sum;
+  result_of(a, place.batch, place.kv_head, row)[a.e] = lse;
 }
 
 /// Turns q.k * scale into a score; -infinity where the mask hides the key. The key must exist.

@@ -224,7 +224,8 @@ struct LatentBlock {
       const float row_top = rows(1)[in_block], row_sum = rows(2)[in_block];
       const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
       float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), to, row_top, row_sum) : 1;
+      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), row_top, row_sum) : 1;
+      if (alone) store_lse(a, place, row, row_top, row_sum);
       if (first < a.e) store_row(to + first, lane, half, factor * kLower, a.e - first, values);
       if (!alone && warp == 0 && lane % 4 == 0) partial.stats[0] = row_top, partial.stats[1] = row_sum;
     }

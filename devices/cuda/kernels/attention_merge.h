@@ -55,7 +55,8 @@ __device__ inline float weigh_splits(const Arguments& a, const Place& place, int
     sum += sums[i] * counts;
   }
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  return final_factor(a, head_of(a, place.kv_head, row), result_of(a, place.batch, place.kv_head, row), top, sum);
+  store_lse(a, place, row, top, sum);
+  return final_factor(a, head_of(a, place.kv_head, row), top, sum);
 }
 
 /// Adds the values of a row's partials, columns first + {0, 32, 64, 96} before `end`.

@@ -176,7 +176,8 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     const float top = shared.top[in_block], sum = shared.sum[in_block];
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), to, top, sum) : 1;
+    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    if (alone) store_lse(a, place, row, top, sum);
     for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
       const float value = shared.values[in_block * a.e + i];
       if (alone) {

@@ -228,7 +228,8 @@ struct SliceWarp {
       if (in_block >= place.rows) continue;
       const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, index);
       float* to = alone ? result_of(a, place.batch, place.kv_head, index) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), to, top[row], sum[row]) : 1;
+      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), top[row], sum[row]) : 1;
+      if (alone) store_lse(a, place, index, top[row], sum[row]);
       const int first = columns.begin + half * share(width);
       const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
       store_row(to + first, lane, row, factor * kWeightLower, end - first, values);

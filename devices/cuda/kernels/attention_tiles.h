@@ -223,14 +223,20 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
     const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
     if (in_block >= place.rows) continue;
     if (alone) {
-      float* to = result_of(a, place.batch, place.kv_head, row);
-      const float factor = final_factor(a, head_of(a, place.kv_head, row), to, warp.top[half], warp.sum[half]);
-      store_row(to, warp.lane, half, factor, a.e, warp.values);
+      const float factor = final_factor(a, head_of(a, place.kv_head, row), warp.top[half], warp.sum[half]);
+      store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
       continue;
     }
     const Partial to = partial_of(a, place.split, place.batch, place.kv_head, row);
     store_row(to.values, warp.lane, half, 1, a.e, warp.values);
     if (warp.lane % 4 == 0) to.stats[0] = warp.top[half], to.stats[1] = warp.sum[half];
+  }
+  if (!alone) return;
+    // Last, when no registers are needed for values.
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int in_block = warp.first_row + warp.lane / 4 + 8 * half;
+    if (in_block < place.rows) store_lse(a, place, place.first_row + in_block, warp.top[half], warp.sum[half]);
   }
 }
 
@@ -260,7 +266,8 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
     const int row = place.first_row + in_block;
     const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
     float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), to, top, sum) : 1;
+    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
+    if (alone) store_lse(a, place, row, top, sum);
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
