@@ -28,6 +28,14 @@ struct BlockBytes {
 inline I8x32 negative_bytes(uint32_t signs) {
   return fifth_bits(signs) == 16;
 }
+/// Bytes, none of them -128, with the other sign where `negative` is 255; it is zero elsewhere.
+inline I8x32 with_signs(I8x32 bytes, I8x32 negative) {
+#if defined(__AVX2__)
+  return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)(negative | 1));
+#else
+  return (bytes ^ negative) - negative;
+#endif
+}
 /// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
 /// number: of a word, or of each lane.
 template <class Words>
@@ -138,8 +146,7 @@ requires kHasSigns<B>
 inline I8x32 codes_of(const B& block, int part) {
   uint32_t signs = sign_word(block, part);
   if constexpr (kHasEvenSigns<B>) signs = even_signs_of_32(signs);
-  const I8x32 negative = negative_bytes(signs);
-  return (entries_of(block, part) ^ negative) - negative;
+  return with_signs(entries_of(block, part), negative_bytes(signs));
 }
 /// Codes plus kRawOffset. Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
 inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
@@ -199,10 +206,11 @@ inline I8x32 raw_of(const quants::BlockQ2_0& block, int part) {
   return bits_as<I8x32>((bytes | bytes << 6 | bytes << 12 | bytes << 18) & 0x03030303u);
 }
 template <class B>
-inline constexpr int kRawOffset = requires(const B& block) {
+concept HasRaw = requires(const B& block) {
   raw_of(block, 0);
-}
-? 1 : kSigned;
+};
+template <class B>
+inline constexpr int kRawOffset = HasRaw<B> ? 1 : kSigned;
 template <>
 inline constexpr int kRawOffset<quants::BlockIQ1_S> = 9;
 template <>
@@ -214,11 +222,13 @@ inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
   return look_up<quants::BlockNVFP4, 0>(bits_as<I8x32>(in_order));
 }
-/// s of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
+
+/// Nibbles of four bytes, the lower ones first.
 inline U32x8 eight_nibbles(const uint8_t* from) {
   const U32x8 all = load<uint32_t>(from) - U32x8{};
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
+/// s of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
 inline U32x8 half_factors(const quants::BlockIQ2_XXS& block, int) {
   return sign_words(block) >> 28;
 }

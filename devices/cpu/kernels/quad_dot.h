@@ -147,15 +147,6 @@ inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #endif
 }
 
-/// Bytes, none of them -128, with the other sign where `negative` is 255; it is zero elsewhere.
-inline I8x32 with_signs(I8x32 bytes, I8x32 negative) {
-#if defined(__AVX2__)
-  return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)(negative | 1));
-#else
-  return (bytes ^ negative) - negative;
-#endif
-}
-
 /// Four bytes, or two words, for every lane.
 inline Bytes splat_quad(const void* from) {
   return bits_as<Bytes>(splat(load<int32_t>(from)));
