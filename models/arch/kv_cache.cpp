@@ -119,7 +119,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
 
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   require<InvalidArgument>(options.parts >= 1 && (options.parts == 1 || has_latent_cache(h)),
-                           "{} parts of a cache are not possible: this model keeps keys and values of heads; use 1",
+                           "{} parts of a cache are not possible; use 1, or several where all caches are latent",
                            options.parts);
   Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {

@@ -193,7 +193,10 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   std::vector<std::string> names;
   for (const Device* member : group) names.push_back(member->name());
   experts.costs = machine::CostModel::of(options.machine, names);
-  LatentOptions latent{ways_known_ ? latent_.split : options.latent, options.latent_rows, options.expert_tokens,
+  // A cache on the host is attended to there, by one device.
+  const bool stays_whole = options.cache_on_host && options.latent == LatentSplit::kAuto;
+  const LatentSplit asked = stays_whole ? LatentSplit::kMirrored : options.latent;
+  LatentOptions latent{ways_known_ ? latent_.split : asked, options.latent_rows, options.expert_tokens,
                        options.latent_dtype, experts.costs};
   policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts, latent,
                                                     ways_known_ ? latent_.parts : 0));

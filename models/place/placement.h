@@ -69,7 +69,7 @@ struct PlacementOptions {
   /// How meta devices have latent caches; kAuto: as is faster for texts of this length.
   LatentSplit latent = LatentSplit::kAuto;
   int64_t latent_rows = 0;
-  DType latent_dtype = DType::kF16;
+  DType latent_dtype = DType::kF16;  ///< of the caches
   /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
   ProcessGroup* processes = nullptr;
 
@@ -103,6 +103,8 @@ class Placement {
   const ExpertChoice& experts() const { return experts_; }
   /// How meta devices have latent caches.
   const LatentChoice& latent() const { return latent_; }
+  /// Is one of devices() a meta device of several?
+  bool acts_as_one() const { return ways_known_; }
   /// Members of devices()[device]: it alone, if it is simple.
   std::span<Device* const> members_of(int device) const;
   /// A stream of work on each of devices(), with the threads asked for.

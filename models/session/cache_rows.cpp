@@ -13,6 +13,7 @@ struct Stretch {
   Rows rows;
   size_t at = 0;     ///< of the first head
   size_t pitch = 0;  ///< from head to head, or from row to row of a part
+  bool is_part = false;
 };
 
 /// The rows that are still needed: all of a recurrent layer's state; else those of the positions that the layer may
@@ -22,12 +23,8 @@ int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t to
   return layer.attention.window == 0 ? tokens : std::min(tokens, layer.attention.window);
 }
 
-/// Rows of a part of a cache, which follow each other there: devices are asked for all of them at once.
-bool is_dealt_out(const Stretch& stretch) {
-  return stretch.rows.stride == stretch.rows.row_bytes && stretch.pitch != stretch.rows.row_bytes;
-}
-
-/// Positions [0, kept) of a latent cache, whose rows of one part come from every `parts`-th of them.
+/// Positions [0, kept) of a latent cache, whose rows of one part come from every `parts`-th of them. They follow each
+/// other there, and devices are asked for all of them at once.
 template <class Use>
 void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&& use) {
   const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
@@ -35,7 +32,7 @@ void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&&
   for (int64_t part = 0; part < std::min(parts, kept); ++part) {
     const Rows rows{static_cast<size_t>(part * part_rows) * row, row,
                     static_cast<size_t>(last_row_in_part(kept - 1, parts, part) + 1), row};
-    use(tensor, Stretch{rows, at + static_cast<size_t>(part) * row, static_cast<size_t>(parts) * row});
+    use(tensor, Stretch{rows, at + static_cast<size_t>(part) * row, static_cast<size_t>(parts) * row, true});
   }
 }
 
@@ -81,7 +78,7 @@ size_t cache_bytes(const KvCache& cache, const Hparams& hparams, int64_t tokens,
 void read_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope, std::byte* to) {
   for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
     const Rows& rows = stretch.rows;
-    if (!is_dealt_out(stretch)) return tensor.buffer->get_2d(tensor, to + stretch.at, stretch.pitch, rows);
+    if (!stretch.is_part) return tensor.buffer->get_2d(tensor, to + stretch.at, stretch.pitch, rows);
     std::vector<std::byte> part(rows.rows * rows.row_bytes);
     tensor_get(tensor, part.data(), rows.offset, part.size());
     for (size_t i = 0; i < rows.rows; ++i) {
@@ -94,7 +91,7 @@ void write_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, C
                  const std::byte* from) {
   for_each_stretch(cache, hparams, tokens, scope, [&](Tensor& tensor, const Stretch& stretch) {
     const Rows& rows = stretch.rows;
-    if (!is_dealt_out(stretch)) return tensor.buffer->set_2d(tensor, from + stretch.at, stretch.pitch, rows);
+    if (!stretch.is_part) return tensor.buffer->set_2d(tensor, from + stretch.at, stretch.pitch, rows);
     std::vector<std::byte> part(rows.rows * rows.row_bytes);
     for (size_t i = 0; i < rows.rows; ++i) {
       std::copy_n(from + stretch.at + i * stretch.pitch, rows.row_bytes, &part[i * rows.row_bytes]);

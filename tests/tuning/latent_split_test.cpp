@@ -135,6 +135,11 @@ TEST(LatentSplit, NothingIsChosenWithoutALengthOrASecondDevice) {
   const auto model = latent_model();
   const models::Placement two(*model, cpu_groups({2}), {"", 1});
   EXPECT_EQ(two.latent().split, LatentSplit::kMirrored) << "of a text of which nothing is known";
+  models::PlacementOptions on_host{"", 1};
+  on_host.latent_rows = 1 << 30, on_host.cache_on_host = true;
+  const models::Placement hosted(*model, cpu_groups({2}), on_host);
+  EXPECT_FALSE(hosted.latent().chosen) << "the host has it";
+  EXPECT_EQ(hosted.latent().parts, 1);
   models::PlacementOptions options{"0,1", 1};
   options.latent_rows = 1 << 18;
   const models::Placement one(*model, cpu_groups({2}), options);

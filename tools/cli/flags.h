@@ -40,8 +40,7 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
-/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split
-/// --latent-split, and those of HostFlags
+/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split --latent-split, and those of HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"

@@ -309,9 +309,8 @@ namespace {
 
 /// Of a model with a latent cache on several devices that act as one; else nullptr.
 const models::LatentChoice* latent_choice(const models::Model& model, const models::Placement& placement) {
-  const models::SplitPolicy* policy = placement.policy_of(0);
-  const bool has_choice = models::has_latent_cache(model.hparams) && policy != nullptr && policy->devices() > 1;
-  return has_choice ? &policy->latent() : nullptr;
+  const bool has_choice = models::has_latent_cache(model.hparams) && placement.acts_as_one();
+  return has_choice ? &placement.latent() : nullptr;
 }
 
 }  // namespace

@@ -61,9 +61,8 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
 
 /// A remedy that fits into a list of them: for a cache that several devices have whole.
 std::string_view rows_remedy(const Request& request, const models::Placement& placement) {
-  const models::SplitPolicy* policy = placement.policy_of(0);
-  const bool is_mirrored = models::has_latent_cache(request.model->hparams) && policy != nullptr &&
-                           policy->devices() > 1 && placement.latent().parts == 1;
+  const bool is_mirrored = models::has_latent_cache(request.model->hparams) && placement.acts_as_one() &&
+                           placement.latent().parts == 1;
   return is_mirrored ? "the latent cache by rows (--latent-split rows), " : "";
 }
 

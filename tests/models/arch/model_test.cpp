@@ -348,7 +348,8 @@ TEST(KvCache, RefusesTypesThatItCannotHold) {
   EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
-  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 parts of a cache are not possible: this model keeps "));
+  EXPECT_THAT(message({.rows = 64, .parts = 2}),
+              HasSubstr("2 parts of a cache are not possible; use 1, or several where "));
   h.kv_heads = 1, h.values_in_keys = true;
   EXPECT_EQ(message({.rows = 64, .parts = 2}), "declared");
   EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 parts of a cache are not possible"));

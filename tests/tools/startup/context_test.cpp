@@ -11,7 +11,7 @@
 #include "tests/models/tiny_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/tools/child.h"
-#include "tools/startup/auto_split.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 namespace {
@@ -122,6 +122,30 @@ TEST(Context, ThatDoesNotFitMayHaveALatentCacheByRows) {
   EXPECT_THAT(err_on("CPU0,CPU1"),
               HasSubstr("more devices, the latent cache by rows (--latent-split rows), a quantised"));
   EXPECT_THAT(err_on("CPU0"), HasSubstr("more devices, a quantised"));
+}
+
+TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
+  const auto request_of = [](int64_t context) {
+    Request request{models::open_model(SHOAL_REFERENCE_MODELS "/deepseek2.gguf"),
+                    models::cpu_groups({2}),
+                    {{}, 1},
+                    {.context = context, .batch = 32}};
+    request.load = {.use_mapping = false, .repack = false};
+    return request;
+  };
+  const Request small = request_of(256);
+  const models::Placement placement(*small.model, small.devices, small.placement);
+  size_t most = 0;
+  for (const auto& one : models::ModelPlan(*small.model, placement, small.session, small.load).memory) {
+    most = std::max(most, one.use.total());
+  }
+  const models::LimitedCpuDevices limited(fmt::format("memory={}", most + 1000));
+  Request request = request_of(512);
+  request.fit = tuning::FitOptions{.least_context = 4, .margin = 0, .required = false};
+  const Deployment deployment = resolve(std::move(request));
+  EXPECT_LT(deployment.plan->size.context, 512);
+  EXPECT_TRUE(deployment.placement->latent().chosen);
+  EXPECT_EQ(deployment.placement->latent().rows, deployment.plan->size.context / 2);
 }
 
 /// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
