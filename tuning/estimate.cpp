@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/ops/ops.h"
 #include "machine/costs.h"
 #include "machine/expert_load.h"
 #include "tuning/estimate_fluid.h"
@@ -19,9 +20,10 @@ namespace {
 /// A rank of the plan, and what does not depend on the segments.
 struct Member {
   const machine::DeviceModel* device = nullptr;
-  std::vector<Work> nodes;           ///< by number; nothing for those that do not run
-  std::vector<double> pair_seconds;  ///< of each mul_mat_id
-  std::vector<double> excess;  ///< by number, of the first rank: what luck adds to the longest of all (expert_load.h)
+  std::vector<Work> nodes;                     ///< by number; nothing for those that do not run
+  std::map<std::string, double> pair_seconds;  ///< of each mul_mat_id, by name
+  /// By number: what luck adds to the longest of all ranks that have the product (expert_load.h).
+  std::vector<double> excess;
 };
 
 /// Ranks whose devices share a domain.
@@ -72,52 +74,62 @@ struct Ground {
   std::vector<Group> groups;
 
  private:
-  /// Products of experts, in the order that they have on every rank.
-  std::vector<const Tensor*> expert_products(size_t rank) const {
-    std::vector<const Tensor*> found;
-    for (const Tensor* node : plan.ranks[rank].graph->nodes()) {
-      if (node->op == Op::kMulMatId) found.push_back(node);
-    }
-    return found;
+  /// Of a product those experts of the rank that ids may name.
+  static int64_t reachable(const Tensor& product) {
+    const auto& ranges = std::get<SelectParams>(product.params).ranges;
+    int64_t count = ranges.empty() ? product.src[0]->shape[2] : 0;
+    for (const IndexRange& range : ranges) count += range.begin < kNoId ? range.length : 0;
+    return count;
   }
 
-  /// Where each rank has some of the experts: how many there are in all.
+  /// Where each rank has some of the experts: how many there are in all. Ranks that have none have no product.
   void find_experts() {
-    for (size_t rank = 0; rank < devices.size(); ++rank) {
-      const std::vector<const Tensor*> products = expert_products(rank);
-      if (rank == 0) experts_.resize(products.size()), divided_.resize(products.size());
-      check(products.size() == experts_.size(), "rank {} has {} products of experts, rank 0 has {}", rank,
-            products.size(), experts_.size());
-      for (size_t i = 0; i < products.size(); ++i) {
-        experts_[i] += products[i]->src[0]->shape[2];
-        divided_[i] = divided_[i] || !std::get<SelectParams>(products[i]->params).ranges.empty();
+    std::map<std::string, bool> divided;
+    for (const meta::RankPlan& rank : plan.ranks) {
+      for (const Tensor* node : rank.graph->nodes()) {
+        if (node->op != Op::kMulMatId) continue;
+        experts_[node->name] += reachable(*node);
+        divided[node->name] |= !std::get<SelectParams>(node->params).ranges.empty();
       }
     }
-    for (size_t i = 0; i < experts_.size(); ++i) experts_[i] = divided_[i] ? experts_[i] : 0;
+    for (auto& [name, count] : experts_) count = divided[name] ? count : 0;
+  }
+
+  /// As node_cost() counts: in proportion to all that the rank has of them.
+  int64_t experts_for(const Tensor& product) const {
+    const int64_t here = reachable(product);
+    return here == 0 ? 0 : experts_.at(product.name) * product.src[0]->shape[2] / here;
   }
 
   /// The device that has most of the experts that a token takes is another one each time.
   void add_excess() {
     if (members.size() < 2) return;
-    const Graph& first = *plan.ranks[0].graph;
-    members[0].excess.resize(first.nodes().size());
-    std::vector<std::vector<const Tensor*>> products;
-    for (size_t rank = 0; rank < members.size(); ++rank) products.push_back(expert_products(rank));
+    std::map<std::string_view, std::vector<std::pair<size_t, const Tensor*>>> products;  // by name, with their ranks
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      for (const Tensor* node : plan.ranks[rank].graph->nodes()) {
+        if (node->op == Op::kMulMatId) products[node->name].emplace_back(rank, node);
+      }
+    }
     std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // layers are alike
-    for (size_t i = 0; i < experts_.size(); ++i) {
-      if (experts_[i] == 0) continue;
-      const Tensor& ids = *products[0][i]->src[2];
+    for (const auto& [name, of_ranks] : products) {
+      const std::string all(name);
+      if (experts_.at(all) == 0) continue;
+      const Tensor& ids = *of_ranks.front().second->src[2];
       std::vector<int64_t> counts;
       std::vector<double> seconds;
-      for (size_t rank = 0; rank < members.size(); ++rank) {
-        counts.push_back(products[rank][i]->src[0]->shape[2]);
-        seconds.push_back(members[rank].pair_seconds[i]);
+      for (const auto& [rank, node] : of_ranks) {
+        counts.push_back(reachable(*node));
+        seconds.push_back(members[rank].pair_seconds.at(all));
       }
       std::vector<int64_t> key = counts;
       key.insert(key.end(), {ids.shape[0], ids.shape[1]});
       const auto [found, is_new] = known.try_emplace({std::move(key), seconds}, 0.0);
       if (is_new) found->second = machine::expected_excess(counts, seconds, ids.shape[0], ids.shape[1]);
-      members[0].excess[static_cast<size_t>(products[0][i]->id)] = found->second;
+      for (const auto& [rank, node] : of_ranks) {
+        std::vector<double>& excess = members[rank].excess;
+        excess.resize(plan.ranks[rank].graph->nodes().size());
+        excess[static_cast<size_t>(node->id)] = found->second;
+      }
     }
   }
 
@@ -136,10 +148,12 @@ struct Ground {
     member.nodes.reserve(graph.nodes().size());
     for (const Tensor* node : graph.nodes()) {
       const bool has_experts = node->op == Op::kMulMatId;
-      const int64_t experts = has_experts ? experts_[member.pair_seconds.size()] : 0;
+      const int64_t experts = has_experts ? experts_for(*node) : 0;
       const machine::NodeCost cost = node_cost(device, products, *node, options.kv_rows, in_cache, experts);
       member.nodes.push_back({cost.seconds, cost.bytes});
-      if (has_experts) member.pair_seconds.push_back(pair_seconds(device, products, *node, in_cache, experts));
+      if (has_experts) {
+        member.pair_seconds.emplace(node->name, pair_seconds(device, products, *node, in_cache, experts));
+      }
     }
     members.push_back(std::move(member));
 
@@ -149,14 +163,13 @@ struct Ground {
     group->ranks.push_back(rank);
   }
 
-  std::vector<int64_t> experts_;  ///< by product; 0: every rank has all of them
-  std::vector<bool> divided_;
+  std::map<std::string, int64_t> experts_;  ///< by name of the product; 0: every rank has all of them
 };
 
 /// Goes over the steps of some segments. All ranks meet at every collective: one clock will do.
 class Walk {
  public:
-  explicit Walk(const Ground& ground) : ground_(ground), todo_(ground.members.size()) {
+  explicit Walk(const Ground& ground) : ground_(ground), excess_(ground.members.size()), todo_(ground.members.size()) {
     result_.ranks.resize(ground.members.size());
     for (const Member& member : ground.members) rows_.emplace_back(member.device->name);
   }
@@ -212,7 +225,7 @@ class Walk {
         // Nodes that are joined with a collective are part of its call.
         if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
         if (work.seconds > 0) todo.work.push_back(work);
-        if (!member.excess.empty()) excess_ += member.excess[static_cast<size_t>(i)];
+        if (!member.excess.empty()) excess_[rank] += member.excess[static_cast<size_t>(i)];
       }
       if (todo.work.size() == before) continue;
       if (!joined && member.device->step_seconds > 0) todo.work.push_back({member.device->step_seconds, 0});
@@ -234,7 +247,9 @@ class Walk {
     }
     double longest = 0;
     for (const Todo& todo : todo_) longest = std::max(longest, todo.end());
-    longest += std::exchange(excess_, 0.0);
+    // Ranks with slices of the same experts are unlucky at once.
+    longest += *std::max_element(excess_.begin(), excess_.end());
+    std::fill(excess_.begin(), excess_.end(), 0.0);
     for (size_t rank = 0; rank < todo_.size(); ++rank) finish(rank, longest);
     now_ += longest;
   }
@@ -288,7 +303,7 @@ class Walk {
 
   const Ground& ground_;
   double now_ = 0;
-  double excess_ = 0;  ///< that all will wait for one of them, whichever it is
+  std::vector<double> excess_;  ///< by rank: that it will wait for one of those with the same products
   std::vector<Todo> todo_;
   std::vector<Flow> flows_;
   std::vector<Row> rows_;

@@ -22,6 +22,9 @@ Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParam
 /// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d
 /// -> f32 [m, n, c, d] = sum over k of a[k, m, c / (c/C), ...] * b[k, n, c, ...]. k == 0 gives zeros.
 Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, std::string name = {});
+
+/// Where ranges (SelectParams) of rows or experts begin that no id names: behind all i32.
+inline constexpr int64_t kNoId = int64_t{1} << 40;
 /// experts [k, m, e], x f32 [k, u or 1, t], ids i32 [u, t] -> [m, u, t]: expert ids[u, t] times x[:, u, t].
 Tensor* mul_mat_id(Graph& g, Tensor* experts, Tensor* x, Tensor* ids, SelectParams params = {}, std::string name = {});
 

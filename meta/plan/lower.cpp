@@ -10,6 +10,7 @@
 #include "meta/plan/joined_norm.h"
 #include "meta/plan/per_tensor.h"
 #include "meta/plan/redistribute.h"
+#include "meta/plan/routed.h"
 #include "meta/rules/rule_cache.h"
 
 namespace shoal::meta {
@@ -31,6 +32,7 @@ class Lowering {
         versions_(*range.graph),
         shown_(options.shown.begin(), options.shown.end()) {
     shards_.reserve(range.graph->inputs().size() + static_cast<size_t>(range.end - range.begin));
+    for (int rank = 0; rank < ranks; ++rank) zeros_.push_back(std::make_unique<Graph>("zeros"));
   }
 
   Lowered run() {
@@ -107,30 +109,60 @@ class Lowering {
     return leaf;
   }
 
-  /// The tensor's shards under `layout`, made now if they were not needed before.
-  const Locals& locals_of(const Tensor& tensor, const Layout& layout) {
+  /// The tensor's shards under `layout`, made now if they were not needed before; zeros may not be there.
+  Version& version_of(const Tensor& tensor, const Layout& layout) {
     auto& known = versions(tensor);
-    for (const Version& version : known) {
-      if (version.layout == layout) return version.locals;
+    for (Version& version : known) {
+      if (version.layout == layout) return version;
     }
     std::vector<Layout> available;
     for (const Version& version : known) available.push_back(version.layout);
-    const Version& from = known[cheapest_source(available, layout, tensor, ranks_, context_.costs)];
+    Version& from = known[cheapest_source(available, layout, tensor, ranks_, context_.costs)];
+    make_zeros(tensor, from);
     Locals made = redistribute(builder_, from.locals, tensor.shape, from.layout, layout, tensor.name);
     known.push_back({layout, std::move(made)});
-    return known.back().locals;
+    return known.back();
+  }
+
+  const Locals& locals_of(const Tensor& tensor, const Layout& layout) {
+    Version& version = version_of(tensor, layout);
+    make_zeros(tensor, version);
+    return version.locals;
+  }
+
+  bool is_zero(const Tensor* local) const { return absent_.contains(local); }
+
+  Tensor* add_zero(const Tensor& node, int rank) {
+    Tensor* zero = zeros_[static_cast<size_t>(rank)]->input(node.name, node.dtype, node.shape);
+    absent_.insert(zero);
+    return zero;
+  }
+
+  /// From now on those of the version are there.
+  void make_zeros(const Tensor& tensor, Version& version) {
+    for (int rank = 0; rank < ranks_ && !absent_.empty(); ++rank) {
+      Tensor*& local = version.locals[rank];
+      if (!is_zero(local)) continue;
+      local = fill(builder_.graph(rank), {local->dtype, local->shape, 0.0f}, tensor.name);
+      Shards& shards = shards_.at(&tensor);
+      if (shards.layout == version.layout) shards.local[rank] = local;
+    }
   }
 
   void add_node(const Tensor& node) {
     const NodeChoice& choice = propagation_.choices.at(&node);
     if (add_to_partial(node, choice)) return;
+    const bool may_be_zero = choice.result.is_partial() && !choice.by_candidates && !choice.selected;
     // All versions are made before one is referred to: a list of them may grow.
     for (size_t i = 0; i < node.src.size(); ++i) {
-      if (node.src[i] != nullptr) locals_of(*node.src[i], choice.sources[i]);
+      if (node.src[i] == nullptr) continue;
+      const bool is_taken = may_be_zero && (keeps_all_zeros(node, static_cast<int>(i)) || node.op == Op::kAdd);
+      Version& version = version_of(*node.src[i], choice.sources[i]);
+      if (!is_taken) make_zeros(*node.src[i], version);
     }
     std::vector<const Locals*> sources;
     for (size_t i = 0; i < node.src.size(); ++i) {
-      sources.push_back(node.src[i] != nullptr ? &locals_of(*node.src[i], choice.sources[i]) : nullptr);
+      sources.push_back(node.src[i] != nullptr ? &version_of(*node.src[i], choice.sources[i]).locals : nullptr);
     }
     if (choice.by_candidates) {
       const Selection& selection =
@@ -150,6 +182,27 @@ class Lowering {
       locals.push_back(add_local(node, choice, rule, rank, std::move(local_sources)));
     }
     remember(node, choice.result, std::move(locals));
+    if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
+  }
+
+  /// An addend of 0, or of a sum that has one its other addend; nullptr: the node is needed.
+  Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
+    if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
+      return add_zero(node, rank);
+    }
+    if (node.op != Op::kAdd) {
+      return std::any_of(sources.begin(), sources.end(), [&](const Tensor* source) { return is_zero(source); })
+                 ? add_zero(node, rank)
+                 : nullptr;
+    }
+    for (const int zero : {0, 1}) {
+      if (!is_zero(sources[zero])) continue;
+      Tensor* other = sources[1 - zero];
+      if (is_zero(other)) return add_zero(node, rank);
+      const bool stays = shown_.contains(&node) || other->storage()->role == Role::kCache;
+      if (!stays && same_shape(*other, node) && other->dtype == node.dtype) return other;
+    }
+    return nullptr;
   }
 
   /// What a host reads.
@@ -167,8 +220,15 @@ class Lowering {
       params = local_params(node, *rule, choice.factor, choice.partition, rank);
     } else if (is_view(node.op)) {
       params = local_view_params(node, choice.sources[0], choice.result, rank);
-      if (node.op == Op::kReshape && !sources[0]->is_contiguous()) sources[0] = contiguous(graph, sources[0]);
     }
+    if (choice.result.is_partial()) {
+      if (Tensor* known = without_zeros(node, params, rank, sources)) return known;
+    }
+    for (Tensor*& source : sources) {  // of sums that need all addends
+      if (is_zero(source)) source = fill(graph, {source->dtype, source->shape, 0.0f});
+    }
+    const bool is_moved = node.op == Op::kReshape && !sources[0]->is_contiguous();
+    if (is_moved) sources[0] = contiguous(graph, sources[0]);
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
   }
 
@@ -223,6 +283,7 @@ class Lowering {
 
   LocalGraph take_local(int rank) {
     LocalGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
+    local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
       // One that a later range reads stays, like any other input; one of an earlier range lies there.
@@ -248,6 +309,8 @@ class Lowering {
   std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< by a tensor of an earlier range's local graph
   std::unordered_set<const Tensor*> used_later_;             ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
+  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see LocalGraph
+  std::unordered_set<const Tensor*> absent_;   ///< their tensors
 };
 
 }  // namespace

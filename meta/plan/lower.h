@@ -10,6 +10,9 @@
 //   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                   the sum, everywhere
 //   step 2 compute       5  %r = add(%x, %y.all_reduce.4)
 //                        6  %n = rms_norm(%r)
+// A rank whose addend of a partial sum is 0, as it has none of the experts, has no node there: products of nothing, and
+// what is made of them, are left out, and a sum is its other addend. Zeros are made where something else reads them.
+//
 // `local_text` of plan.h prints this for any plan and rank.
 #pragma once
 
@@ -27,6 +30,7 @@ struct LocalGraph {
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
+  std::unique_ptr<Graph> zeros = {};  ///< the addends of 0 that were left out: Lowered::shards refers to them
 };
 
 struct Lowered {

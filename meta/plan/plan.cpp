@@ -177,7 +177,8 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
   const bool communicates = plan.communicates();
   for (int rank = 0; rank < ranks; ++rank) {
     LocalGraph& local = lowered.locals[rank];
-    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late)};
+    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late),
+                  std::move(local.zeros)};
     for (const Step& step : plan.steps) {
       if (is_joined(step)) part.fused.push_back(step.ranges[static_cast<size_t>(rank)]);
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/ops/ops.h"
+
 namespace shoal::meta {
 namespace {
 
@@ -83,7 +85,21 @@ bool keeps_zeros(const Tensor& node, int index) {
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing) {
   if (node.op != Op::kMulMatId) return is_sum(node) || keeps_zeros(node, index);
   // x has rows of its own for each expert of a token.
-  return index == 1 && node.src[1]->shape[1] == node.src[2]->shape[0] && without_reshapes(node.src[2]) == routing.ids;
+  return index == 1 && node.src[1]->shape[1] == node.src[2]->shape[0] && without_reshapes(node.src[2]) == routing.ids &&
+         std::get<SelectParams>(node.params) == routing.select;
+}
+
+bool keeps_all_zeros(const Tensor& node, int index) {
+  return keeps_zeros(node, index) || is_view(node.op) || node.op == Op::kSumRows || node.op == Op::kRepeat ||
+         (node.op == Op::kMulMatId && index == 1);
+}
+
+bool selects_nothing(const Tensor& node, const SelectParams& params) {
+  if (node.op != Op::kMulMatId && node.op != Op::kGetRows) return false;
+  const auto& ranges = params.ranges;
+  return !ranges.empty() && node.src.back()->dtype == DType::kI32 &&
+         std::all_of(ranges.begin(), ranges.end(),
+                     [](const IndexRange& range) { return range.length == 0 || range.begin >= kNoId; });
 }
 
 std::optional<NodeChoice> routed_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
@@ -115,7 +131,7 @@ std::optional<RowRouting> routing_of(const Tensor& node, const NodeChoice& choic
   const bool selects = choice.factor >= 0 && rule != nullptr && (node.op == Op::kMulMatId || node.op == Op::kGetRows) &&
                        rule->factors[choice.factor].kind == FactorKind::kSelected;
   if (!selects) return std::nullopt;
-  return RowRouting{without_reshapes(node.src.back()), choice.partition};
+  return RowRouting{without_reshapes(node.src.back()), choice.partition, std::get<SelectParams>(node.params)};
 }
 
 }  // namespace shoal::meta

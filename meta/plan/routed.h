@@ -18,10 +18,11 @@
 
 namespace shoal::meta {
 
-/// Row i (over the axes above 0, in order) is 0 but on the rank whose part of `experts` has ids[i].
+/// Row i (over the axes above 0, in order) is 0 but on the rank whose part of `experts` has the one that ids[i] names.
 struct RowRouting {
   const Tensor* ids = nullptr;  ///< reshapes left off
   Partition experts;
+  SelectParams select;  ///< which expert an id names
   bool operator==(const RowRouting&) const = default;
 };
 
@@ -34,6 +35,12 @@ bool keeps_zeros(const Tensor& node, int index);
 /// True when the node can take a routed source `index` as it is, as far as one source tells: the other one of a sum
 /// must be routed, too.
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing);
+
+/// All of the result is 0 where all of source `index` is, whatever the others have: rows need not stay apart for this.
+/// Not said of sums, which without_zeros() of lower.cpp looks after.
+bool keeps_all_zeros(const Tensor& node, int index);
+/// Finds a product or rows for no id that there can be: i32 ones end before kNoId.
+bool selects_nothing(const Tensor& node, const SelectParams& params);
 
 /// Taking the routed sources as they are. nullopt where there are none, or the node needs their sum.
 std::optional<NodeChoice> routed_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,

@@ -51,6 +51,33 @@ weight %down f32 [4, 8, 6]
 output %y
 )";
 
+/// Three experts in two slices, each with its own products.
+constexpr const char* kSlices = R"(
+input %x f32 [8, 1, 5]
+input %ids3.e i32 [2, 5]
+weight %gate f32 [8, 2, 6]
+weight %up f32 [8, 2, 6]
+weight %down f32 [2, 8, 6]
+%g0 = mul_mat_id(%gate, %x, %ids3.e) {ranges=[0:3,1099511627776:3]}
+%u0 = mul_mat_id(%up, %x, %ids3.e) {ranges=[0:3,1099511627776:3]}
+%h0 = glu(%g0, %u0) {kind=swiglu}
+%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[0:3,1099511627776:3]}
+%p0 = permute(%d0) {axes=[1,0,2,3]}
+%c0 = contiguous(%p0)
+%s0 = sum_rows(%c0)
+%g1 = mul_mat_id(%gate, %x, %ids3.e) {ranges=[1099511627776:3,0:3]}
+%u1 = mul_mat_id(%up, %x, %ids3.e) {ranges=[1099511627776:3,0:3]}
+%h1 = glu(%g1, %u1) {kind=swiglu}
+%d1 = mul_mat_id(%down, %h1, %ids3.e) {ranges=[1099511627776:3,0:3]}
+%p1 = permute(%d1) {axes=[1,0,2,3]}
+%c1 = contiguous(%p1)
+%s1 = sum_rows(%c1)
+%s = add(%s0, %s1)
+%r = reshape(%s) {shape=[8,5,1,1]}
+%y = rms_norm(%r)
+output %y
+)";
+
 /// Experts divided over some ranks.
 struct Divided {
   Divided(int ranks, const std::string& runs, const std::string& text = kExperts) : ranks(ranks), text(text) {
@@ -71,6 +98,22 @@ struct Divided {
   }
 
   int collectives() const {
+    return count([](const Plan& plan) {
+      return std::count_if(plan.steps.begin(), plan.steps.end(),
+                           [](const Step& step) { return step.kind == StepKind::kCollective; });
+    });
+  }
+
+  /// Nodes of an op on a rank.
+  int nodes(Op op, int rank) const {
+    return count([&](const Plan& plan) {
+      const auto all = plan.ranks[static_cast<size_t>(rank)].graph->nodes();
+      return std::count_if(all.begin(), all.end(), [&](const Tensor* node) { return node->op == op; });
+    });
+  }
+
+  template <class Count>
+  int count(const Count& of) const {
     Graph graph("experts");
     TensorContext weights;
     parse_graph(text, graph, weights);
@@ -82,8 +125,7 @@ struct Divided {
     const auto devices = members();
     const Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }, {}, rule_for},
                                 std::span(devices).first(static_cast<size_t>(ranks)));
-    return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
-                                          [](const Step& step) { return step.kind == StepKind::kCollective; }));
+    return static_cast<int>(of(plan));
   }
 
   std::string differs(uint64_t seed = 1) const {
@@ -135,6 +177,39 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
+/// A rank without experts has no products, and nothing that would be made of them.
+TEST_F(Routed, ProductsOfNothingAreLeftOut) {
+  const Divided divided(3, "2:{0} 4:{2}");
+  for (const auto& [op, count] : std::vector<std::pair<Op, int>>{
+           {Op::kMulMatId, 3}, {Op::kGetRows, 2}, {Op::kGlu, 1}, {Op::kContiguous, 1}, {Op::kSumRows, 1}}) {
+    EXPECT_EQ(divided.nodes(op, 0), count) << name_of(op);
+    EXPECT_EQ(divided.nodes(op, 1), 0) << name_of(op);
+    EXPECT_EQ(divided.nodes(op, 2), count) << name_of(op);
+  }
+  EXPECT_EQ(divided.nodes(Op::kFill, 1), 1) << "what is reduced";
+  EXPECT_EQ(divided.nodes(Op::kFill, 0), 0);
+}
+
+TEST_F(Routed, RanksHaveTheProductsOfTheirSlices) {
+  for (const auto& [ranks, runs] : std::vector<std::pair<int, std::string>>{
+           {4, "2:{0} 1:{2} 2:{1} 1:{3}"}, {2, "3:{0} 3:{1}"}, {3, "3:{0} 2:{1} 1:{2}"}}) {
+    const Divided divided(ranks, runs, kSlices);
+    EXPECT_EQ(divided.collectives(), 1) << runs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(divided.nodes(Op::kMulMatId, rank), 3) << runs;
+      EXPECT_EQ(divided.nodes(Op::kGlu, rank), 1) << runs;
+      EXPECT_EQ(divided.nodes(Op::kAdd, rank), 0) << runs;
+    }
+    for (uint64_t seed = 1; seed < 4; ++seed) EXPECT_EQ(divided.differs(seed), "") << runs;
+  }
+  // One that has some of both.
+  const Divided both(2, "2:{0} 1:{1} 3:{0}", kSlices);
+  EXPECT_EQ(both.nodes(Op::kMulMatId, 0), 6);
+  EXPECT_EQ(both.nodes(Op::kMulMatId, 1), 3);
+  EXPECT_EQ(both.collectives(), 1);
+  EXPECT_EQ(both.differs(), "");
+}
+
 /// What is not 0 where a rank has nothing is summed before.
 TEST_F(Routed, OtherThingsAreReducedFirst) {
   const auto check = [](const std::string& from, const std::string& to) {
@@ -150,6 +225,12 @@ TEST_F(Routed, OtherThingsAreReducedFirst) {
   // Rows of other tokens, or in another order.
   check("%d = mul_mat_id(%down, %sum, %ids6.e)", "input %ids6.f i32 [2, 5]\n%d = mul_mat_id(%down, %sum, %ids6.f)");
   check("%ub = get_rows(%up_bias, %flat)", "input %ids6.g i32 [10]\n%ub = get_rows(%up_bias, %ids6.g)");
+  // Of another slice.
+  const Divided crossed(2, "3:{0} 3:{1}",
+                        replaced(kSlices, "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[0:3,1099511627776:3]}",
+                                 "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[1099511627776:3,0:3]}"));
+  EXPECT_GT(crossed.collectives(), 1);
+  EXPECT_EQ(crossed.differs(), "");
   // Other experts in the second products.
   Divided other(2, "2:{0} 4:{1}");
   other.layouts["down"] = Layout::split(2, Partition::parse(2, "3:{0} 3:{1}"));
