@@ -239,7 +239,8 @@ void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& 
 }
 
 void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
-  constexpr size_t kMost = size_t{8} << 20;   // larger than the pieces of a model that is loaded
+  constexpr size_t kMost =
+      size_t{8} << 20;  // larger than the pieces of a model that is loaded, but for slices of wide experts
   thread_local std::vector<std::byte> stage;  // who fills a tensor fills many, piece by piece
   stage.resize(std::max(stage.size(), std::min(size, kMost)));
   for (size_t done = 0; done < size;) {

@@ -27,8 +27,10 @@ struct Model {
   /// Of the weights: one for each device of the placement that they were loaded with, nullptr where it has none of
   /// them; empty until loaded.
   std::vector<std::unique_ptr<Buffer>> buffers;
+  /// What these hold: `weights`, or those of the placement (Placement::weights()); nullptr until loaded.
+  const TensorContext* loaded = nullptr;
 
-  bool is_loaded() const { return !buffers.empty(); }
+  bool is_loaded() const { return loaded != nullptr; }
   /// Is the embedding the output head, too?
   bool is_tied() const;
   /// What the split policy needs to know; refers to `specs`.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -20,6 +22,8 @@ constexpr int64_t kFeedForwardUnit = 32;
 constexpr int64_t kVocabularyUnit = 32;
 // Experts lie whole where that is so much faster: less is rounding.
 constexpr double kLeastGain = 1e-6;
+// Shares that differ by less count as equal.
+constexpr double kEqual = 1.01;
 
 /// What the tensors of one group of one layer ask of its division.
 struct GroupNeeds {
@@ -30,13 +34,9 @@ struct GroupNeeds {
 using Needs = std::map<std::pair<int, CutGroup>, GroupNeeds>;
 using Partitions = std::map<std::pair<int, CutGroup>, meta::Partition>;
 
-bool is_of_experts(const TensorSpec& spec) {
-  return spec.role == TensorRole::kExperts && spec.cut.group == CutGroup::kFeedForward;
-}
-
 /// As the tensor says, or by experts.
 Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
-  if (split == ExpertSplit::kWhole && is_of_experts(spec)) return {CutGroup::kExperts, expert_axis(spec), 1};
+  if (split != ExpertSplit::kInside && is_of_experts(spec)) return {CutGroup::kExperts, expert_axis(spec), 1};
   return spec.cut;
 }
 
@@ -85,9 +85,15 @@ int64_t plain_unit(const GroupNeeds& needs, int64_t length, int64_t smallest) {
   return std::min(needs.block_unit == 1 ? smallest : unit, length);
 }
 
-meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest) {
-  std::vector<int64_t> counts =
-      divide_units(ledger, wanted_members(ledger, length, needs.bytes), length, plain_unit(needs, length, smallest));
+/// Devices that have something of `busy` come after others where units do not go round.
+meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest,
+                             const meta::Partition* busy = nullptr) {
+  const int64_t unit = plain_unit(needs, length, smallest);
+  std::vector<double> wanted = wanted_members(ledger, length, needs.bytes);
+  for (int d = 0; busy != nullptr && d < ledger.devices(); ++d) {
+    if (busy->local_length(d) == 0) wanted[d] += static_cast<double>(unit) / 2;
+  }
+  std::vector<int64_t> counts = divide_units(ledger, std::move(wanted), length, unit);
   enter(ledger, counts, length, needs.bytes);
   return meta::Partition::from_shares(counts);
 }
@@ -208,13 +214,55 @@ struct Division {
   std::vector<double> bytes;
 };
 
+/// Experts go to groups of devices as others do to devices.
+class GroupDivision {
+ public:
+  GroupDivision(std::span<const double> shares, int64_t slices)
+      : slices_(slices), groups_(expert_groups(shares, slices)), ledger_(shares_of(groups_, shares)) {}
+
+  /// By slices. What devices have of it is entered in `devices`.
+  meta::Partition divide(ShareLedger& devices, const GroupNeeds& needs, int64_t experts) {
+    const meta::Partition by_group = divide_plain(ledger_, needs, experts, 1);
+    std::vector<meta::Run> runs;
+    for (int64_t slice = 0; slice < slices_; ++slice) {
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        const int device = groups_[g][static_cast<size_t>(slice)];
+        const int64_t count = by_group.local_length(static_cast<int>(g));
+        runs.push_back({count, {device}});
+        devices.give(device, needs.bytes * static_cast<double>(count) / static_cast<double>(experts * slices_));
+      }
+    }
+    return {devices.devices(), std::move(runs)};
+  }
+
+ private:
+  /// A device counts as often as it has slices, so that all of a group have the same.
+  static std::vector<double> shares_of(std::span<const std::vector<int>> groups, std::span<const double> shares) {
+    std::vector<double> of_groups;
+    for (const std::vector<int>& devices : groups) {
+      of_groups.push_back(0);
+      for (const int device : devices) of_groups.back() += shares[static_cast<size_t>(device)];
+    }
+    const double sum = std::accumulate(of_groups.begin(), of_groups.end(), 0.0);
+    for (double& share : of_groups) share /= sum;
+    return of_groups;
+  }
+
+  int64_t slices_;
+  std::vector<std::vector<int>> groups_;
+  ShareLedger ledger_;
+};
+
+/// With columns in `slices`; in groups those of experts are divided inside, too, for layers that are not in slices.
 Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-                ExpertSplit split) {
+                ExpertSplit split, int64_t slices = 1) {
   Division out;
   // What all tokens use beside experts has its own: more of it would not help a device with fewer bytes of experts, of
   // which a token uses few.
   ShareLedger attention(shares), feed_forward(shares), experts(shares), beside(shares), whole(shares);
   Needs needs = collect_needs(tensors, split);
+  const Needs inside = slices > 1 ? collect_needs(tensors, ExpertSplit::kInside) : Needs();
+  GroupDivision groups(shares, slices);
   for (int layer = 0; layer < h.layers; ++layer) {
     const LayerHparams& own = h.layer(layer);
     if (own.attends() && own.kv_layer >= 0) {
@@ -237,9 +285,24 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
       const auto found = needs.find({layer, group});
       if (found != needs.end()) out.partitions[found->first] = divide_plain(ledger, found->second, length, unit);
     };
-    add(CutGroup::kExperts, experts, own.experts, 1);
+    const auto of_experts = needs.find({layer, CutGroup::kExperts});
+    if (slices > 1 && of_experts != needs.end()) {
+      out.partitions[of_experts->first] = groups.divide(experts, of_experts->second, own.experts);
+      ShareLedger unsliced(shares);
+      out.partitions[{layer, CutGroup::kFeedForward}] =
+          divide_plain(unsliced, inside.at({layer, CutGroup::kFeedForward}), own.ff, kFeedForwardUnit);
+    } else {
+      add(CutGroup::kExperts, experts, own.experts, 1);
+    }
     add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
-    add(CutGroup::kSharedExpert, beside, own.shared_ff, kFeedForwardUnit);
+    // Beside experts of which some devices have nothing these have more of the one that all tokens use.
+    const auto shared = needs.find({layer, CutGroup::kSharedExpert});
+    const auto routed = out.partitions.find({layer, CutGroup::kFeedForward});
+    if (shared != needs.end()) {
+      out.partitions[shared->first] =
+          divide_plain(beside, shared->second, own.shared_ff, kFeedForwardUnit,
+                       split == ExpertSplit::kInside && routed != out.partitions.end() ? &routed->second : nullptr);
+    }
   }
   whole.add(attention);
   whole.add(feed_forward);
@@ -257,6 +320,11 @@ std::map<int, ExpertLayer> expert_layers(const Hparams& h, std::span<const Model
   std::map<int, ExpertLayer> layers;
   for (const ModelTensor& tensor : tensors) {
     const TensorSpec& spec = *tensor.spec;
+    if (spec.cut.group == CutGroup::kSharedExpert && spec.layer >= 0 && h.layer(spec.layer).experts > 0) {
+      ExpertLayer& layer = layers[spec.layer];
+      layer.shared_ff = h.layer(spec.layer).shared_ff;
+      if (!spec.elementwise) layer.shared.push_back(tensor);
+    }
     if (!is_of_experts(spec)) continue;
     const LayerHparams& own = h.layer(spec.layer);
     ExpertLayer& layer = layers[spec.layer];
@@ -269,14 +337,16 @@ std::map<int, ExpertLayer> expert_layers(const Hparams& h, std::span<const Model
 /// Layers that are alike are costed once.
 class ExpertCosts {
  public:
-  using Seconds = double (*)(const ExpertLayer&, const meta::Partition&, const ExpertOptions&);
-  ExpertCosts(Seconds seconds, const ExpertOptions& options) : seconds_(seconds), options_(options) {}
+  using Seconds = std::function<double(const ExpertLayer&, const ExpertParts&, const ExpertOptions&)>;
+  ExpertCosts(Seconds seconds, const ExpertOptions& options) : seconds_(std::move(seconds)), options_(options) {}
 
-  double of(const ExpertLayer& layer, const meta::Partition& partition) {
-    std::string key = fmt::format("{} {} {}", layer.experts, layer.ff, partition.to_string());
+  double of(const ExpertLayer& layer, const ExpertParts& parts) {
+    std::string key =
+        fmt::format("{} {} {} {}", layer.experts, layer.ff, parts.experts.to_string(), parts.shared.to_string());
     for (const ModelTensor& matrix : layer.matrices) key += fmt::format(" {}", name_of(matrix.dtype));
+    for (const ModelTensor& matrix : layer.shared) key += fmt::format(" {}", name_of(matrix.dtype));
     const auto [found, is_new] = known_.try_emplace(std::move(key), 0.0);
-    if (is_new) found->second = seconds_(layer, partition, options_);
+    if (is_new) found->second = seconds_(layer, parts, options_);
     return found->second;
   }
 
@@ -286,41 +356,108 @@ class ExpertCosts {
   std::map<std::string, double> known_;
 };
 
-/// Puts the seconds and the faster way into `choice`.
-void compare(const std::map<int, ExpertLayer>& layers, const Division& inside, const Division& whole,
-             const ExpertOptions& options, ExpertChoice& choice) {
-  ExpertCosts by_columns(seconds_inside, options), by_experts(seconds_whole, options);
-  for (const auto& [number, layer] : layers) {
-    choice.inside += by_columns.of(layer, inside.partitions.at({number, CutGroup::kFeedForward}));
-    choice.whole += by_experts.of(layer, whole.partitions.at({number, CutGroup::kExperts}));
-  }
-  choice.chosen = true;
-  choice.tokens = options.tokens;
-  if (choice.whole < choice.inside * (1 - kLeastGain)) choice.split = ExpertSplit::kWhole;
+/// Can the columns of all of them be cut into `slices` without cutting blocks, or units of kFeedForwardUnit where
+/// nothing asks for these?
+bool can_slice(const Needs& inside, const std::map<int, ExpertLayer>& layers, int64_t slices, bool is_asked_for) {
+  return std::all_of(layers.begin(), layers.end(), [&](const auto& one) {
+    const GroupNeeds& needs = inside.at({one.first, CutGroup::kFeedForward});
+    const int64_t unit = is_asked_for ? needs.block_unit : plain_unit(needs, one.second.ff, kFeedForwardUnit);
+    return one.second.ff % (slices * unit) == 0;
+  });
 }
+
+/// All devices of a group have as many bytes of experts, and should have.
+bool have_equal_shares(std::span<const std::vector<int>> groups, std::span<const double> shares) {
+  return std::all_of(groups.begin(), groups.end(), [&](const std::vector<int>& devices) {
+    const auto [least, most] = std::minmax_element(devices.begin(), devices.end(), [&](int a, int b) {
+      return shares[static_cast<size_t>(a)] < shares[static_cast<size_t>(b)];
+    });
+    return shares[static_cast<size_t>(*most)] <= kEqual * shares[static_cast<size_t>(*least)];
+  });
+}
+
+/// The ways to divide routed experts, of which one is taken.
+class ExpertSearch {
+ public:
+  ExpertSearch(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
+               const ExpertOptions& options)
+      : h_(h), tensors_(tensors), shares_(shares), options_(options), layers_(expert_layers(h, tensors)) {}
+
+  /// Throws InvalidArgument for groups that are asked for and not possible.
+  Division run(ExpertChoice& choice) {
+    const ExpertWay& way = options_.way;
+    const auto sharers = std::count_if(shares_.begin(), shares_.end(), [](double share) { return share > 0; });
+    if (layers_.empty() || shares_.size() < 2) return divide(h_, tensors_, shares_, ExpertSplit::kInside);
+    choice.tokens = options_.tokens;
+    if (way.split == ExpertSplit::kAuto || way.split == ExpertSplit::kInside) {
+      take(choice, choice.inside, ExpertSplit::kInside, 1, seconds_inside);
+    }
+    if (way.split == ExpertSplit::kAuto || way.split == ExpertSplit::kWhole) {
+      take(choice, choice.whole, ExpertSplit::kWhole, 1, seconds_whole);
+    }
+    if ((way.split == ExpertSplit::kAuto && options_.may_be_sliced) || way.split == ExpertSplit::kGroups) {
+      const bool is_asked_for = way.slices > 0;
+      const Needs inside = collect_needs(tensors_, ExpertSplit::kInside);
+      const int64_t least = is_asked_for ? way.slices : 2, most = is_asked_for ? way.slices : sharers / 2;
+      for (int64_t slices = least; slices <= most; ++slices) {
+        const auto groups = expert_groups(shares_, slices);
+        // Without being asked: no device is left over, and none gets more than its share.
+        const bool is_fair = sharers % slices == 0 && have_equal_shares(groups, shares_);
+        if ((!is_asked_for && !is_fair) || !can_slice(inside, layers_, slices, is_asked_for)) continue;
+        take(choice, choice.groups[slices], ExpertSplit::kGroups, slices,
+             [&](const ExpertLayer& layer, const ExpertParts& parts, const ExpertOptions& options) {
+               return seconds_groups(layer, parts, groups, options);
+             });
+      }
+      require<InvalidArgument>(
+          best_.has_value(),
+          "experts of {} columns cannot be divided over {} device(s) as {}: no slice may cut a quantisation block, and "
+          "without a number there must be two or more groups of as many devices with equal shares; use inside or whole",
+          layers_.begin()->second.ff, sharers, to_string(way));
+    }
+    choice.chosen = way.split == ExpertSplit::kAuto || (way.split == ExpertSplit::kGroups && way.slices == 0);
+    return *std::move(best_);
+  }
+
+ private:
+  void take(ExpertChoice& choice, double& seconds, ExpertSplit split, int64_t slices, ExpertCosts::Seconds of_layer) {
+    Division division = divide(h_, tensors_, shares_, split, slices);
+    ExpertCosts costs(std::move(of_layer), options_);
+    const CutGroup group = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
+    for (const auto& [number, layer] : layers_) {
+      const auto shared = division.partitions.find({number, CutGroup::kSharedExpert});
+      const bool has_shared = shared != division.partitions.end();
+      seconds +=
+          costs.of(layer, {division.partitions.at({number, group}), has_shared ? shared->second : meta::Partition()});
+    }
+    if (best_ && seconds >= seconds_ * (1 - kLeastGain)) return;
+    seconds_ = seconds, best_ = std::move(division);
+    choice.split = split, choice.slices = slices;
+  }
+
+  const Hparams& h_;
+  std::span<const ModelTensor> tensors_;
+  std::span<const double> shares_;
+  const ExpertOptions& options_;
+  std::map<int, ExpertLayer> layers_;
+  std::optional<Division> best_;
+  double seconds_ = 0;
+};
 
 }  // namespace
 
 SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
                          const ExpertOptions& experts, const LatentOptions& latent, int64_t parts)
     : devices_(static_cast<int>(shares.size())) {
-  const std::map<int, ExpertLayer> layers = expert_layers(h, tensors);
-  const bool has_choice = !layers.empty() && devices_ > 1;
-  if (has_choice && experts.split != ExpertSplit::kAuto) experts_.split = experts.split;
-  Division division = divide(h, tensors, shares, experts_.split);
-  if (has_choice && experts.split == ExpertSplit::kAuto) {
-    Division whole = divide(h, tensors, shares, ExpertSplit::kWhole);
-    compare(layers, division, whole, experts, experts_);
-    if (experts_.split == ExpertSplit::kWhole) division = std::move(whole);
-  }
+  Division division = ExpertSearch(h, tensors, shares, experts).run(experts_);
   for (const ModelTensor& tensor : tensors) {
-    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split)};
+    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split), tensor.spec->cut};
   }
   partitions_ = std::move(division.partitions);
   bytes_ = std::move(division.bytes);
   choose_latent(h, shares, latent, parts);
   const KvCacheOptions cache{.rows = latent_.parts, .parts = latent_.parts};
-  for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
+  for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut, spec.cut};
 }
 
 void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares, const LatentOptions& options,
@@ -360,7 +497,12 @@ const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {
 meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   auto found = cuts_.find(tensor.name);
   require<InvalidArgument>(found != cuts_.end(), "the split policy does not know the tensor {}", describe(tensor));
-  const auto& [layer, cut] = found->second;
+  const int layer = found->second.layer;
+  // In groups experts that are not in slices are divided inside.
+  const Cut& cut = experts_.slices > 1 && found->second.cut.group == CutGroup::kExperts &&
+                           tensor.shape[found->second.cut.axis] != partition(layer, CutGroup::kExperts).length()
+                       ? found->second.of_columns
+                       : found->second.cut;
   const bool is_mirrored = cut.group == CutGroup::kNone ||
                            (cut.more[0].group == CutGroup::kNone && is_everywhere(partition(layer, cut.group)));
   if (is_mirrored) return meta::SplitState::mirrored();

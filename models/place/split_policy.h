@@ -22,9 +22,11 @@
 //
 // Layers that read what an earlier layer keeps (LayerHparams::kv_layer) have its division: units are such that it is
 // legal for all of them, and the bytes of all of them are given out with it.
-// Experts. Where a layer has routed experts their columns are divided, or the experts (expert_split.h): for all such
-// layers alike, the faster of the two unless one is asked for. Experts are accounted for apart, too, because of their
-// bytes a token reads few. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
+//
+// Experts. Where a layer has routed experts their columns are divided, or the experts, or both (expert_split.h): for
+// all such layers alike, as is fastest unless one way is asked for. Experts are accounted for apart, too, because of
+// their bytes a token reads few. Of the expert that all tokens use those have more that have nothing of a layer's
+// routed ones. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
 //
 // Latent caches lie whole on every device that has query heads, or in parts (latent_split.h), one for each device with
 // a share, whatever its size.
@@ -92,7 +94,11 @@ class SplitPolicy {
   ExpertChoice experts_;
   LatentChoice latent_;
   std::map<std::pair<int, CutGroup>, meta::Partition> partitions_;
-  std::unordered_map<std::string, std::pair<int, Cut>> cuts_;
+  struct Placed {
+    int layer;
+    Cut cut, of_columns;  ///< of_columns: as its spec has it
+  };
+  std::unordered_map<std::string, Placed> cuts_;
   std::vector<double> bytes_;
 };
 

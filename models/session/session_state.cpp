@@ -73,7 +73,7 @@ uint64_t fingerprint(const Model& model) {
     hash.add_text(name_of(tensor->dtype));
     for (int64_t length : tensor->shape) hash.add_value(length);
     std::vector<std::byte> first(std::min<size_t>(tensor->bytes(), 64));
-    tensor_get(*tensor, first.data(), 0, first.size());
+    model.file.read(model.file.tensor(tensor->name), 0, first);
     hash.add(first);
   }
   return hash.value();

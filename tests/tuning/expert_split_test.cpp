@@ -1,4 +1,4 @@
-// What the split policy chooses for routed experts against predictions of both ways, which come from plans.
+// What the split policy chooses for routed experts against predictions of all ways, which come from plans.
 #include "models/place/expert_split.h"
 
 #include <fmt/format.h>
@@ -38,10 +38,10 @@ struct Outcome {
   int64_t collectives = 0;
 };
 
-Outcome predicted(const Case& one, const Model& model, const machine::MachineModel& machine, ExpertSplit split,
+Outcome predicted(const Case& one, const Model& model, const machine::MachineModel& machine, const ExpertWay& way,
                   int64_t tokens) {
   models::PlacementOptions placement{one.ratio, 1};
-  placement.experts = split, placement.expert_tokens = tokens;
+  placement.experts = way, placement.expert_tokens = tokens;
   const Workload work{tokens > 1 ? tokens : 0, tokens > 1 ? 0 : 1, 0};
   const Scenario scenario{model, machine, placement, {.context = 1024, .batch = tokens}, {}, work};
   Candidate candidate{cpu_groups({one.devices}), SplitMode::kTensor, {}};
@@ -52,8 +52,8 @@ Outcome predicted(const Case& one, const Model& model, const machine::MachineMod
   return {phase.seconds, there.experts(), phase.collective_count()};
 }
 
-TEST(ExpertSplit, TheFasterOfTheTwoPredictionsIsChosen) {
-  int whole = 0, inside = 0;
+TEST(ExpertSplit, TheFastestOfThePredictionsIsChosen) {
+  int whole = 0, inside = 0, groups = 0;
   for (const Case& one : {Case{768, 32, 8, DType::kQ4_K, 2, ""},
                           {768, 32, 8, DType::kQ4_K, 4, ""},
                           {768, 32, 8, DType::kQ4_K, 8, ""},
@@ -61,6 +61,10 @@ TEST(ExpertSplit, TheFasterOfTheTwoPredictionsIsChosen) {
                           {768, 32, 8, DType::kQ4_K, 3, "2,1,1"},
                           {1024, 8, 2, DType::kF16, 2, ""},
                           {1024, 8, 2, DType::kQ4_K, 8, ""},
+                          {1024, 64, 10, DType::kQ4_K, 8, ""},
+                          {768, 64, 8, DType::kQ4_K, 6, ""},
+                          {1024, 64, 10, DType::kQ4_K, 8, "3,3,1,1,2,2,1,1"},
+                          {1024, 4, 2, DType::kF16, 6, ""},
                           {512, 64, 4, DType::kQ4_K, 4, "3,1,1,1"}}) {
     const auto model = model_of(one);
     const machine::MachineModel machine =
@@ -72,17 +76,25 @@ TEST(ExpertSplit, TheFasterOfTheTwoPredictionsIsChosen) {
       const Outcome experts = predicted(one, *model, machine, ExpertSplit::kWhole, tokens);
       const Outcome chosen = predicted(one, *model, machine, ExpertSplit::kAuto, tokens);
       EXPECT_EQ(columns.collectives, experts.collectives) << "links make no difference";
-      const bool takes_experts = chosen.choice.split == ExpertSplit::kWhole;
-      EXPECT_EQ(chosen.seconds, takes_experts ? experts.seconds : columns.seconds);
-      EXPECT_LE(chosen.seconds, 1.001 * std::min(columns.seconds, experts.seconds));
+      double fastest = std::min(columns.seconds, experts.seconds);
       // The estimates differ by the seconds that the choice was made by.
       EXPECT_NEAR(experts.seconds - columns.seconds, chosen.choice.whole - chosen.choice.inside,
                   0.02 * columns.seconds);
-      ++(takes_experts ? whole : inside);
+      for (const auto& [slices, seconds] : chosen.choice.groups) {
+        const Outcome of_groups = predicted(one, *model, machine, {ExpertSplit::kGroups, slices}, tokens);
+        EXPECT_EQ(columns.collectives, of_groups.collectives);
+        EXPECT_NEAR(of_groups.seconds - columns.seconds, seconds - chosen.choice.inside, 0.03 * columns.seconds)
+            << slices;
+        fastest = std::min(fastest, of_groups.seconds);
+      }
+      EXPECT_EQ(chosen.seconds, predicted(one, *model, machine, chosen.choice.way(), tokens).seconds);
+      EXPECT_LE(chosen.seconds, 1.01 * fastest);
+      ++(chosen.choice.slices > 1 ? groups : chosen.choice.split == ExpertSplit::kWhole ? whole : inside);
     }
   }
   EXPECT_GE(whole, 4);
   EXPECT_GE(inside, 4);
+  EXPECT_GE(groups, 3);
 }
 
 TEST(ExpertSplit, SlowDevicesWithFewExpertsAreWaitedFor) {

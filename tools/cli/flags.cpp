@@ -108,11 +108,12 @@ void DeviceFlags::add_layers_to(CLI::App& app) {
              "layers")
       ->default_str("tensor");
   const auto read_experts = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { experts = models::parse_expert_split(text); });
+    naming(flag, [&] { experts = models::parse_expert_way(text); });
   };
   add_parsed(app, "--expert-split", "WAY", read_experts,
              "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
-             "each has some of the experts; auto: as is predicted to be faster")
+             "each has some of the experts; groups or groups:N: N devices have the columns of some of the experts; "
+             "auto: as is predicted to be faster")
       ->default_str("auto");
   const auto read_latent = [this](const std::string& flag, const std::string& text) {
     naming(flag, [&] { latent = models::parse_latent_split(text); });

@@ -66,7 +66,7 @@ struct DeviceFlags {
   std::string comm;  ///< of --comm; "": not given
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
-  models::ExpertSplit experts = models::ExpertSplit::kAuto;
+  models::ExpertWay experts = {};
   models::LatentSplit latent = models::LatentSplit::kAuto;
   std::optional<SplitProfile> profile;  ///< that check() has read
   HostFlags host;

@@ -69,6 +69,7 @@ int compare(CompareFlags& flags) {
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
   Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
+  request.placement.may_slice_experts = false;  // one graph for both sides
   choose_shares(request);
   choose_machine(request);
   const std::vector<NodeError> errors =

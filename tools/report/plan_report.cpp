@@ -282,27 +282,41 @@ std::string experts_text(const models::Model& model, const models::Placement& pl
   const auto [policy, layer] = divided_experts(model, placement);
   if (policy == nullptr) return {};
   const models::ExpertChoice& choice = policy->experts();
-  const bool whole = choice.split == models::ExpertSplit::kWhole;
-  const auto group = whole ? models::CutGroup::kExperts : models::CutGroup::kFeedForward;
+  const bool inside = choice.split == models::ExpertSplit::kInside;
+  const auto group = inside ? models::CutGroup::kFeedForward : models::CutGroup::kExperts;
   const meta::Partition& partition = policy->partition(layer, group);
-  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(choice.split),
-                                 parts_of(partition), partition.length(), whole ? "experts" : "columns");
+  const bool groups = choice.slices > 1;
+  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", to_string(choice.way()),
+                                 parts_of(partition), partition.length(),
+                                 inside   ? "columns"
+                                 : groups ? "slices of experts"
+                                          : "experts");
   if (!choice.chosen) return text + "\n";
+  std::vector<std::string> others;
+  double taken = 0;
+  const auto add = [&](const models::ExpertWay& way, double seconds) {
+    if (seconds <= 0) return;
+    if (to_string(way) == to_string(choice.way())) return void(taken = seconds);
+    others.push_back(fmt::format("{} {}", to_string(way), time_text(seconds)));
+  };
+  add(models::ExpertSplit::kInside, choice.inside);
+  add(models::ExpertSplit::kWhole, choice.whole);
+  for (const auto& [slices, seconds] : choice.groups) add({models::ExpertSplit::kGroups, slices}, seconds);
   const std::string batch = choice.tokens == 1 ? "a token" : fmt::format("{} tokens", choice.tokens);
-  return text + fmt::format("; their products take {} for {}, {} if they were {}\n",
-                            time_text(whole ? choice.whole : choice.inside), batch,
-                            time_text(whole ? choice.inside : choice.whole), whole ? "divided inside" : "whole");
+  text += fmt::format("; their products take {} for {}", time_text(taken), batch);
+  return others.empty() ? text + "\n" : fmt::format("{} ({})\n", text, fmt::join(others, ", "));
 }
 
 void add_experts(Json& json, const models::Model& model, const models::Placement& placement) {
   const models::SplitPolicy* policy = divided_experts(model, placement).policy;
   if (policy == nullptr) return;
   const models::ExpertChoice& choice = policy->experts();
-  Json& experts = json["experts"] = {{"split", name_of(choice.split)}};
+  Json& experts = json["experts"] = {{"split", to_string(choice.way())}};
   if (!choice.chosen) return;
   experts["tokens"] = choice.tokens;
-  experts["inside_seconds"] = choice.inside;
-  experts["whole_seconds"] = choice.whole;
+  if (choice.inside > 0) experts["inside_seconds"] = choice.inside;
+  if (choice.whole > 0) experts["whole_seconds"] = choice.whole;
+  for (const auto& [slices, seconds] : choice.groups) experts["groups_seconds"][fmt::format("{}", slices)] = seconds;
 }
 
 namespace {

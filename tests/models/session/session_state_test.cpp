@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "base/error.h"
 #include "tests/models/checks.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -175,10 +178,13 @@ TEST(SessionStates, ModelsOfOneShapeAreToldApart) {
   LoadedModel same(first.model->file.path(), 2, {}, {.context = 16});
   EXPECT_EQ(refusal(*same.session, save_state(*same.session)), "nothing was thrown");
   restore_state(*same.session, state);
-  Tensor& norm = *same.model->weights.find("output_norm.weight");
-  const float value = 0.25f;
-  tensor_set(norm, &value, 0, sizeof value);
-  EXPECT_THAT(message_of([&] { restore_state(*same.session, state); }), HasSubstr("belongs to another model than"));
+  const test::TemporaryFile changed("changed.gguf");
+  std::filesystem::copy_file(same.model->file.path(), changed.path);
+  std::fstream(changed.path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(same.model->file.tensor("output_norm.weight").offset))
+      .put(1);
+  LoadedModel other(changed.path, 2, {}, {.context = 16});
+  EXPECT_THAT(message_of([&] { restore_state(*other.session, state); }), HasSubstr("belongs to another model than"));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ const Case kUsageErrors[] = {
     {"NoDevice", "run -m MODEL -p x -dev EMPTY", 2, "an empty device name in ''; give names such as"},
     {"SplitMode", "run -m MODEL -p x -dev CPU0,CPU1 -sm row", 2, "--split-mode must be tensor or layer, got 'row'"},
     {"ExpertSplit", "run -m MODEL -p x -dev CPU0,CPU1 --expert-split row", 2,
-     "--expert-split: experts cannot be split 'row'; there are auto, inside and whole"},
+     "--expert-split: experts cannot be split 'row'; there are auto, inside, whole, groups and groups:N"},
     {"LatentSplit", "run -m MODEL -p x -dev CPU0,CPU1 --latent-split row", 2,
      "--latent-split: a latent cache cannot be split 'row'; there are auto, mirrored and rows"},
     {"LayersOnDevices", "run -m MODEL -p x -ngl -2", 2, "--n-gpu-layers must be a whole number from -1 to"},
