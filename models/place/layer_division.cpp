@@ -1,0 +1,209 @@
+#include "models/place/layer_division.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "models/place/split_division.h"
+
+namespace shoal::models {
+namespace {
+
+/// Devices [0, n) that get anything at all.
+int64_t devices_with_share(const ShareLedger& ledger) {
+  int64_t count = 0;
+  for (int d = 0; d < ledger.devices(); ++d) count += ledger.share(d) > 0.0;
+  return count;
+}
+
+void enter(ShareLedger& ledger, std::span<const int64_t> counts, int64_t length, double bytes) {
+  for (int d = 0; d < ledger.devices(); ++d) {
+    ledger.give(d, bytes * static_cast<double>(counts[d]) / static_cast<double>(length));
+  }
+}
+
+std::vector<double> wanted_members(const ShareLedger& ledger, int64_t length, double bytes) {
+  std::vector<double> wanted = ledger.wanted(bytes);
+  for (double& w : wanted) w *= static_cast<double>(length) / bytes;
+  return wanted;
+}
+
+/// Devices that have something of `busy` come after others where units do not go round.
+meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest,
+                             const meta::Partition* busy = nullptr) {
+  const int64_t unit = plain_unit(needs, length, smallest);
+  std::vector<double> wanted = wanted_members(ledger, length, needs.bytes);
+  for (int d = 0; busy != nullptr && d < ledger.devices(); ++d) {
+    if (busy->local_length(d) == 0) wanted[d] += static_cast<double>(unit) / 2;
+  }
+  std::vector<int64_t> counts = divide_units(ledger, std::move(wanted), length, unit);
+  enter(ledger, counts, length, needs.bytes);
+  return meta::Partition::from_shares(counts);
+}
+
+/// Query heads. See the header: whole KV groups, or parts of groups when there are more devices than groups.
+meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t unit, double bytes) {
+  std::vector<double> wanted = wanted_members(ledger, h.heads, bytes);
+  int64_t whole = std::lcm(unit, h.group());
+  bool share_groups = h.group() % unit == 0 && devices_with_share(ledger) > h.heads / whole;
+  std::vector<int64_t> counts = share_groups ? divide_groups(ledger, wanted, h.heads, h.group(), unit)
+                                             : divide_units(ledger, wanted, h.heads, whole);
+  enter(ledger, counts, h.heads, bytes);
+  return meta::Partition::from_shares(counts);
+}
+
+/// Experts go to groups of devices as others do to devices.
+class GroupDivision {
+ public:
+  GroupDivision(std::span<const double> shares, int64_t slices)
+      : slices_(slices), groups_(expert_groups(shares, slices)), ledger_(shares_of(groups_, shares)) {}
+
+  /// By slices. What devices have of it is entered in `devices`.
+  meta::Partition divide(ShareLedger& devices, const GroupNeeds& needs, int64_t experts) {
+    const meta::Partition by_group = divide_plain(ledger_, needs, experts, 1);
+    std::vector<meta::Run> runs;
+    for (int64_t slice = 0; slice < slices_; ++slice) {
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        const int device = groups_[g][static_cast<size_t>(slice)];
+        const int64_t count = by_group.local_length(static_cast<int>(g));
+        runs.push_back({count, {device}});
+        devices.give(device, needs.bytes * static_cast<double>(count) / static_cast<double>(experts * slices_));
+      }
+    }
+    return {devices.devices(), std::move(runs)};
+  }
+
+ private:
+  /// A device counts as often as it has slices, so that all of a group have the same.
+  static std::vector<double> shares_of(std::span<const std::vector<int>> groups, std::span<const double> shares) {
+    std::vector<double> of_groups;
+    for (const std::vector<int>& devices : groups) {
+      of_groups.push_back(0);
+      for (const int device : devices) of_groups.back() += shares[static_cast<size_t>(device)];
+    }
+    const double sum = std::accumulate(of_groups.begin(), of_groups.end(), 0.0);
+    for (double& share : of_groups) share /= sum;
+    return of_groups;
+  }
+
+  int64_t slices_;
+  std::vector<std::vector<int>> groups_;
+  ShareLedger ledger_;
+};
+
+}  // namespace
+
+Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
+  if (split != ExpertSplit::kInside && is_of_experts(spec)) return {CutGroup::kExperts, expert_axis(spec), 1};
+  return spec.cut;
+}
+
+Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
+  Needs needs;
+  for (const ModelTensor& tensor : tensors) {
+    const TensorSpec& spec = *tensor.spec;
+    const Cut cut = cut_of(spec, split);
+    if (cut.group == CutGroup::kNone) continue;
+    GroupNeeds& group = needs[{spec.layer, cut.group}];
+    check(cut.axis != 0 || spec.elementwise || cut.more[0].group == CutGroup::kNone, "blocks of {} would be cut",
+          spec.name);
+    int64_t elements = std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
+    group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
+    if (cut.axis != 0) continue;
+    int64_t block = traits(tensor.dtype).block_elems;
+    // Segments that do not begin with a block are not cut.
+    const int64_t segment = spec.shape[0] / cut.repeat;
+    const int64_t least = segment % block == 0 ? block : segment;
+    group.block_unit = std::lcm(group.block_unit, std::lcm(least, cut.scale) / cut.scale);
+  }
+  return needs;
+}
+
+int64_t plain_unit(const GroupNeeds& needs, int64_t length, int64_t smallest) {
+  const int64_t unit = std::lcm(needs.block_unit, length % smallest == 0 ? smallest : 1);
+  return std::min(needs.block_unit == 1 ? smallest : unit, length);
+}
+
+GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer) {
+  GroupNeeds all;
+  const auto find = [&](int of, CutGroup group) {
+    const auto found = needs.find({of, group});
+    return found == needs.end() ? GroupNeeds() : found->second;
+  };
+  for (int other = layer; other < h.layers; ++other) {
+    if (other != layer && h.layer(other).kv_layer != layer) continue;
+    check(h.layer(other).heads == h.layer(layer).heads, "layer {} has other heads than layer {}", other, layer);
+    const GroupNeeds q = find(other, CutGroup::kQueryHeads);
+    all.block_unit = std::lcm(all.block_unit, q.block_unit);
+    all.bytes += q.bytes + find(other, CutGroup::kKvHeads).bytes;
+  }
+  return all;
+}
+
+int64_t state_unit(const RecurrentHparams& r) {
+  return r.v_heads == 0 ? kFeedForwardUnit : 1;
+}
+
+Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
+                ExpertSplit split, int64_t slices) {
+  Division out;
+  // What all tokens use beside experts has its own: more of it would not help a device with fewer bytes of experts, of
+  // which a token uses few.
+  ShareLedger attention(shares), feed_forward(shares), experts(shares), beside(shares), whole(shares);
+  Needs needs = collect_needs(tensors, split);
+  const Needs inside = slices > 1 ? collect_needs(tensors, ExpertSplit::kInside) : Needs();
+  GroupDivision groups(shares, slices);
+  for (int layer = 0; layer < h.layers; ++layer) {
+    const LayerHparams& own = h.layer(layer);
+    if (own.attends() && own.kv_layer >= 0) {
+      const int writer = static_cast<int>(own.kv_layer);
+      for (const CutGroup group : {CutGroup::kQueryHeads, CutGroup::kKvHeads}) {
+        out.partitions[{layer, group}] = out.partitions.at({writer, group});
+      }
+    } else if (own.attends()) {
+      const GroupNeeds all = needs_of_heads(needs, h, layer);
+      meta::Partition heads = divide_heads(attention, own, all.block_unit, all.bytes);
+      std::optional<meta::Partition> kv_heads = heads.group(own.group());
+      check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
+      out.partitions[{layer, CutGroup::kQueryHeads}] = std::move(heads);
+      out.partitions[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
+    } else {
+      out.partitions[{layer, CutGroup::kStateHeads}] = divide_plain(attention, needs[{layer, CutGroup::kStateHeads}],
+                                                                    own.recurrent.k_heads, state_unit(own.recurrent));
+    }
+    const auto add = [&](CutGroup group, ShareLedger& ledger, int64_t length, int64_t unit) {
+      const auto found = needs.find({layer, group});
+      if (found != needs.end()) out.partitions[found->first] = divide_plain(ledger, found->second, length, unit);
+    };
+    const auto of_experts = needs.find({layer, CutGroup::kExperts});
+    if (slices > 1 && of_experts != needs.end()) {
+      out.partitions[of_experts->first] = groups.divide(experts, of_experts->second, own.experts);
+      ShareLedger unsliced(shares);
+      out.partitions[{layer, CutGroup::kFeedForward}] =
+          divide_plain(unsliced, inside.at({layer, CutGroup::kFeedForward}), own.ff, kFeedForwardUnit);
+    } else {
+      add(CutGroup::kExperts, experts, own.experts, 1);
+    }
+    add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
+    // Beside experts of which some devices have nothing these have more of the one that all tokens use.
+    const auto shared = needs.find({layer, CutGroup::kSharedExpert});
+    const auto routed = out.partitions.find({layer, CutGroup::kFeedForward});
+    if (shared != needs.end()) {
+      out.partitions[shared->first] =
+          divide_plain(beside, shared->second, own.shared_ff, kFeedForwardUnit,
+                       split == ExpertSplit::kInside && routed != out.partitions.end() ? &routed->second : nullptr);
+    }
+  }
+  whole.add(attention);
+  whole.add(feed_forward);
+  whole.add(experts);
+  whole.add(beside);
+  if (auto head = needs.find({-1, CutGroup::kVocabulary}); head != needs.end()) {
+    out.partitions[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
+  }
+  out.bytes.assign(whole.given().begin(), whole.given().end());
+  return out;
+}
+
+}  // namespace shoal::models
