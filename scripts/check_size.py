@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps files readable, the repository small and tests apart from each other.
 
-Source files have at most 500 lines, tests at most 800; all files together are smaller than 27 MB, of which 9
+Source files have at most 500 lines, tests at most 800; all files together are smaller than 28 MB, of which 9
 are the small model in f16; every test file
 lies where tests/CMakeLists.txt finds it; tests write no files into folders that other tests share. Looks at the files
 git knows, or at all files outside build/ where there is no git. Prints each breach and exits with 1.
@@ -13,7 +13,7 @@ import sys
 
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
-REPOSITORY_BYTES = 27_000_000
+REPOSITORY_BYTES = 28_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
 TEMPORARY = pathlib.Path("tests/support/temporary")  # where such folders are divided
 
