@@ -11,7 +11,7 @@
 // long the busiest device takes for its products. Qwen3 30B-A3B takes 8 of 128 experts of 768 columns, 3 units in Q4_K:
 //
 //   2 devices   inside: 2 of 3 units, 5.3 experts' worth   whole: 5.05 of 8 experts
-//   6 devices   inside: 1 of 3 units, 2.7; 3 devices idle  whole: 2.8 of 8 experts   groups of 3: 5.05 / 3 = 1.7
+//   6 devices   inside: 1 of 3 units, 2.7; 3 devices idle  whole: 2.9 of 8 experts   groups of 3: 5.05 / 3 = 1.7
 //   8 devices   inside: 1 of 3 units, 2.7; 5 devices idle  whole: 2.5 of 8 experts
 //
 // Mixtral's 14336 columns are 56 units, 7 on each of 8 devices: inside takes 2 / 8 of an expert, whole 1.1 of 2
