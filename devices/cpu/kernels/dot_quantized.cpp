@@ -16,10 +16,10 @@ struct Numbers {
 };
 
 /// First n (at most 8) floats, zeros behind them.
-F32x8 first_floats(const float* from, int64_t n) {
+F32x8 first_floats(const float* from, int n) {
   if (n >= kChunk) return load<F32x8>(from);
   float values[kChunk] = {};
-  for (int64_t i = 0; i < n; ++i) values[i] = from[i];
+  for (int i = 0; i < n; ++i) values[i] = from[i];
   return load<F32x8>(values);
 }
 
@@ -29,8 +29,8 @@ struct ColumnChunk {
   static constexpr int kGroups = Format::kGroups;
   Numbers<kGroups> scales, sums;
 
-  ColumnChunk(const Column& column, int64_t first, int64_t n) {
-    const float* from = column.scales + first;
+  ColumnChunk(const Column& column, int n) {
+    const float* from = column.scales;
     // Sums count in units of the fine bytes.
     const F32x8 v = (Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n)) * (1.0f / 256.0f);
     if constexpr (kGroups == 2) {
@@ -40,10 +40,9 @@ struct ColumnChunk {
       scales.v[0] = v;
     }
     if constexpr (Format::kAdds && kGroups == 2) {
-      sums = {{load<F32x8>(column.fine_half_sums + 2 * first), load<F32x8>(column.fine_half_sums + 2 * first + 8)}};
+      sums = {{load<F32x8>(column.fine_half_sums), load<F32x8>(column.fine_half_sums + 8)}};
     } else if constexpr (Format::kAdds) {
-      sums = {{Format::kParts == kChunk ? load<F32x8>(column.fine_sums + first)
-                                        : first_floats(column.fine_sums + first, n)}};
+      sums = {{Format::kParts == kChunk ? load<F32x8>(column.fine_sums) : first_floats(column.fine_sums, n)}};
     }
   }
 };
@@ -55,19 +54,19 @@ struct RowChunk {
 };
 
 template <class Block, class Field>
-F32x8 collect(const Block* blocks, int64_t n, Field Block::*field) {
+F32x8 collect(const Block* blocks, int n, Field Block::*field) {
   Vec<Field, kChunk> scales = {};
   if (n >= kChunk) {
     SHOAL_UNROLL
     for (int i = 0; i < kChunk; ++i) scales[i] = blocks[i].*field;
   } else {
-    for (int64_t i = 0; i < n; ++i) scales[i] = blocks[i].*field;
+    for (int i = 0; i < n; ++i) scales[i] = blocks[i].*field;
   }
   return scales_to_float(scales);
 }
 
 template <class Format>
-RowChunk<Format> row_chunk(const typename Format::Block* blocks, int64_t n) {
+RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
   using Block = typename Format::Block;
   RowChunk<Format> chunk;
   if constexpr (Format::kParts == 1) {
@@ -128,8 +127,8 @@ struct Elements {
   }
 };
 
-/// Walks one chunk; parts of larger blocks one by one, blocks of 32 elements, and parts that lie as these do,
-/// two by two.
+/// Walks one chunk, from whose start blocks, columns and parts count; parts of larger blocks one by one, blocks of 32
+/// elements, and parts that lie as these do, two by two.
 template <class Format, int R, int C>
 struct Walk {
   using Block = typename Format::Block;
@@ -137,17 +136,17 @@ struct Walk {
 
   /// Formats whose parts come in pairs.
   static constexpr bool kPairs = requires(const Block& block) { Format::halves(block, 0); };
-  static Halves halves(const Block* blocks, int64_t part, int64_t second) {
+  static Halves halves(const Block* blocks, int part, int second) {
     if constexpr (Format::kParts == 1) {
       return Format::halves(blocks[part], blocks[second]);
     } else {
-      return Format::halves(blocks[part / Format::kParts], static_cast<int>(part % Format::kParts));
+      return Format::halves(blocks[part / Format::kParts], part % Format::kParts);
     }
   }
 
   /// Scaled sums of 64 elements; `second` is `first` when there is no other, whose scales then are zero.
-  static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
-                   int64_t second, F32x8 (&sums)[R][C]) {
+  static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part, int second,
+                   F32x8 (&sums)[R][C]) {
     Elements<Format> x[C][2];
     Products starts[C];
     SHOAL_UNROLL
@@ -165,16 +164,14 @@ struct Walk {
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
         const Products sum = x[c][1].step(x[c][0].step(starts[c], w.first), w.second);
-        sums[r][c] = multiply_add(sum.total(), splat_two(scales[r][c] + in_chunk), sums[r][c]);
+        sums[r][c] = multiply_add(sum.total(), splat_two(scales[r][c] + part), sums[r][c]);
       }
     }
   }
 
   /// Scaled sums of one part of larger blocks.
-  static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part, int in_chunk,
+  static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
                    F32x8 (&sums)[R][C]) {
-    const int64_t block = part / Format::kParts;
-    const int in_block = Format::kParts == kChunk ? in_chunk : static_cast<int>(part % Format::kParts);
     Elements<Format> x[C];
     Products starts[C];
     SHOAL_UNROLL
@@ -184,10 +181,10 @@ struct Walk {
     }
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
-      const I8x32 w = Format::raw(a[r][block], in_block);
+      const I8x32 w = Format::raw(a[r][part / Format::kParts], part % Format::kParts);
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
-        const float* of = scales[r][c] + Format::kGroups * in_chunk;
+        const float* of = scales[r][c] + Format::kGroups * part;
         const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
         sums[r][c] = multiply_add(x[c].step(starts[c], w).total(), scale, sums[r][c]);
       }
@@ -195,45 +192,46 @@ struct Walk {
   }
 
   /// Scaled sums of one part of a format whose signs stand apart: the column's elements take them.
-  static void signed_part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t part,
-                          int in_chunk, const uint32_t (&signs)[R][kChunk], F32x8 (&sums)[R][C]) {
+  template <class Signs>
+  static void signed_part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
+                          const Signs (&signs)[R], F32x8 (&sums)[R][C]) {
     Elements<Format> x[C];
     SHOAL_UNROLL
     for (int c = 0; c < C; ++c) x[c] = {load<I8x32>(b[c].values + 32 * part), load<I8x32>(b[c].fine + 32 * part)};
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
-      const I8x32 w = Format::magnitudes(a[r][part / kChunk], in_chunk);
-      const I8x32 negative = negative_bytes(signs[r][in_chunk]);
+      const I8x32 w = Format::magnitudes(*a[r], part);
+      const I8x32 sign = sign_bytes(signs[r].of(part));
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
-        const float* of = scales[r][c] + Format::kGroups * in_chunk;
+        const float* of = scales[r][c] + Format::kGroups * part;
         const F32x8 scale = Format::kGroups == 2 ? splat_two(of) : splat_float<F32x8>(*of);
-        const I32x8 coarse = small_quad_dot_256(w, with_signs(x[c].values, negative));
-        const I32x8 total = small_quad_dot(coarse, w, with_signs(x[c].fine, negative));
+        const I32x8 coarse = small_quad_dot_256(w, with_signs(x[c].values, sign));
+        const I32x8 total = small_quad_dot(coarse, w, with_signs(x[c].fine, sign));
         sums[r][c] = multiply_add(__builtin_convertvector(total, F32x8), scale, sums[r][c]);
       }
     }
   }
 
-  /// Part `first` on, n parts (at most kChunk).
-  static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int64_t first, int64_t n,
+  /// The first n parts, at most kChunk.
+  static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int n,
                     F32x8 (&sums)[R][C]) {
     if constexpr (requires { requires Format::kSignsApart; }) {
       static_assert(Format::kParts == kChunk);  // so that all parts are there
-      uint32_t signs[R][kChunk];
-      for (int r = 0; r < R; ++r) Format::signs(a[r][first / kChunk], signs[r]);
+      typename Format::Signs signs[R];
+      for (int r = 0; r < R; ++r) signs[r] = Format::signs(*a[r]);
       // From memory a number comes into every lane at once; from a register it takes shuffles, which are many as it is.
       in_memory(signs);
       in_memory(scales);
       SHOAL_UNROLL
-      for (int i = 0; i < kChunk; ++i) signed_part(a, b, scales, first + i, i, signs, sums);
+      for (int i = 0; i < kChunk; ++i) signed_part(a, b, scales, i, signs, sums);
     } else if constexpr (Format::kParts == 1 || kPairs) {
-      for (int i = 0; i < n; i += 2) pair(a, b, scales, first + i, i, first + (i + 1 < n ? i + 1 : i), sums);
+      for (int i = 0; i < n; i += 2) pair(a, b, scales, i, i + 1 < n ? i + 1 : i, sums);
     } else if constexpr (Format::kParts == kChunk) {
       SHOAL_UNROLL
-      for (int i = 0; i < kChunk; ++i) part(a, b, scales, first + i, i, sums);
+      for (int i = 0; i < kChunk; ++i) part(a, b, scales, i, sums);
     } else {
-      for (int i = 0; i < n; ++i) part(a, b, scales, first + i, i, sums);
+      for (int i = 0; i < n; ++i) part(a, b, scales, i, sums);
     }
   }
 };
@@ -243,18 +241,17 @@ struct Tile {
   static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
-  /// Products of the scales of a chunk; what its addends give goes to `adds`.
+  /// Products of the scales of a chunk of n parts; what its addends give goes to `adds`.
   template <int R, int C>
-  static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int64_t first, int64_t n, size_t ahead,
+  static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int n, size_t ahead,
                               float (&scales)[R][C][kChunk * kGroups], F32x8 (&adds)[R][C]) {
     SHOAL_UNROLL
     for (int r = 0; r < R; ++r) {
-      const Block* blocks = a[r] + first / Format::kParts;
-      prefetch(blocks, kChunk / Format::kParts * sizeof(Block), ahead);
-      const RowChunk<Format> row = row_chunk<Format>(blocks, n);
+      prefetch(a[r], kChunk / Format::kParts * sizeof(Block), ahead);
+      const RowChunk<Format> row = row_chunk<Format>(a[r], n);
       SHOAL_UNROLL
       for (int c = 0; c < C; ++c) {
-        const ColumnChunk<Format> column(b[c], first, n);
+        const ColumnChunk<Format> column(b[c], n);
         SHOAL_UNROLL
         for (int i = 0; i < kGroups; ++i) {
           store(scales[r][c] + 8 * i, row.scales.v[i] * column.scales.v[i]);
@@ -266,17 +263,19 @@ struct Tile {
 
   template <int R, int C>
   static void run(const DotArgs& args, int64_t row, int64_t column) {
-    const Block* a[R];
-    Column b[C];
-    for (int r = 0; r < R; ++r) a[r] = reinterpret_cast<const Block*>(args.a + (row + r) * args.a_stride);
-    for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
     F32x8 sums[R][C] = {}, adds[R][C] = {};
     const int64_t parts = args.k / 32;
     for (int64_t first = 0; first < parts; first += kChunk) {
-      const int64_t n = parts - first < kChunk ? parts - first : kChunk;
+      const Block* a[R];
+      Column b[C];
+      for (int r = 0; r < R; ++r) {
+        a[r] = reinterpret_cast<const Block*>(args.a + (row + r) * args.a_stride) + first / Format::kParts;
+      }
+      for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k, 32 * first);
+      const int n = static_cast<int>(parts - first < kChunk ? parts - first : kChunk);
       float scales[R][C][kChunk * kGroups];
-      multiply_scales<R, C>(a, b, first, n, R * args.a_stride, scales, adds);
-      Walk<Format, R, C>::chunk(a, b, scales, first, n, sums);
+      multiply_scales<R, C>(a, b, n, R * args.a_stride, scales, adds);
+      Walk<Format, R, C>::chunk(a, b, scales, n, sums);
     }
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < C; ++c) args.c[column + c][args.c_row + row + r] = sum_lanes(sums[r][c] + adds[r][c]);

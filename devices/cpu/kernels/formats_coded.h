@@ -24,30 +24,46 @@ struct BlockBytes {
   uint32_t half(int i) const { return load<uint16_t>(at + i); }
 };
 
-/// The bits of `signs`, the first in bit 0, as bytes: 255 where one is set.
-inline I8x32 negative_bytes(uint32_t signs) {
-  return fifth_bits(signs) == 16;
+using U32x8 = Vec<uint32_t, 8>;
+
+/// The highest bit of a byte with which the bits of a nibble are an even number.
+struct Parity {
+  static constexpr int8_t kLevels[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0};
+};
+/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
+/// number.
+inline U32x8 even_signs(U32x8 sevens) {
+  using U16x16 = Vec<uint16_t, 16>;
+  const auto at_7 = bits_as<U16x16>(sevens), at_14 = bits_as<U16x16>(sevens << 2);
+  const U16x16 halves = __builtin_shufflevector(at_7, at_14, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
+  // The high bytes start one bit lower. Whatever the eighth bit of a byte is: with the parity of all eight it is right.
+  const auto signs = bits_as<U32x8>(halves + (halves & 0xff80));
+  const auto folded = bits_as<I8x32>((signs ^ signs >> 4) & 0x0f0f0f0fu);
+  return signs ^ bits_as<U32x8>(look_up<Parity, 0>(folded));
 }
-/// Bytes, none of them -128, with the other sign where `negative` is 255; it is zero elsewhere.
-inline I8x32 with_signs(I8x32 bytes, I8x32 negative) {
+/// 32 signs, a bit each, from bit 0 on; above bit 32 they stand one bit higher, so that no byte's first one is its
+/// lowest bit.
+inline uint64_t twice(uint32_t signs) {
+  return signs | uint64_t{signs << 1} << 32;
+}
+/// Bytes that have those signs: one or, where negative, less than zero.
+inline I8x32 sign_bytes(uint64_t twice) {
+  const Vec<uint64_t, 4> copies = twice - Vec<uint64_t, 4>{};
+  const auto bytes = bits_as<U8x32>(copies);
+  const U8x32 own = __builtin_shufflevector(bytes, bytes, 4, 0, 0, 0, 0, 0, 0, 0, 5, 1, 1, 1, 1, 1, 1, 1, 22, 18, 18,
+                                            18, 18, 18, 18, 18, 23, 19, 19, 19, 19, 19, 19, 19);
+  const Vec<uint64_t, 4> bits = 0x8040201008040202u - Vec<uint64_t, 4>{};
+  return 1 - bits_as<I8x32>(own & bits_as<U8x32>(bits));
+}
+/// Bytes, none of them -128, with the other sign where `signs`, none of which is zero, are negative.
+inline I8x32 with_signs(I8x32 bytes, I8x32 signs) {
 #if defined(__AVX2__)
-  return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)(negative | 1));
+  return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)signs);
 #else
+  const I8x32 negative = signs < 0;
   return (bytes ^ negative) - negative;
 #endif
 }
-/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
-/// number: of a word, or of each lane.
-template <class Words>
-inline Words even_signs_of_32(Words sevens) {
-  const Words signs =
-      (sevens & 0x7fu) | (sevens << 1 & 0x7f00u) | (sevens << 2 & 0x7f0000u) | (sevens << 3 & 0x7f000000u);
-  Words parity = signs ^ signs >> 4;  // of the lowest bit of each byte
-  parity ^= parity >> 2;
-  return signs | ((parity ^ parity >> 1) & 0x01010101u) << 7;
-}
-
-using U32x8 = Vec<uint32_t, 8>;
 
 /// A vector of entries, each loaded into every lane and kept in its own: blends go where other instructions of vectors
 /// do not.
@@ -145,8 +161,8 @@ template <class B>
 requires kHasSigns<B>
 inline I8x32 codes_of(const B& block, int part) {
   uint32_t signs = sign_word(block, part);
-  if constexpr (kHasEvenSigns<B>) signs = even_signs_of_32(signs);
-  return with_signs(entries_of(block, part), negative_bytes(signs));
+  if constexpr (kHasEvenSigns<B>) signs = even_signs(signs - U32x8{})[0];
+  return with_signs(entries_of(block, part), sign_bytes(twice(signs)));
 }
 /// Codes plus kRawOffset. Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
 inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
@@ -199,7 +215,7 @@ inline I8x32 raw_of(const quants::BlockTQ2_0& block, int part) {
   return bit_field(block.crumbs + part / 4 * 32, part % 4 * 2, 3);
 }
 inline I8x32 raw_of(const quants::BlockQ1_0& block, int part) {
-  return negative_bytes(load<uint32_t>(block.bits + 4 * part)) & 2;
+  return (fifth_bits(load<uint32_t>(block.bits + 4 * part)) == 16) & 2;
 }
 inline I8x32 raw_of(const quants::BlockQ2_0& block, int part) {
   const auto bytes = bits_as<U32x8>(load_eight(block.crumbs + 8 * part));
@@ -228,28 +244,28 @@ inline U32x8 eight_nibbles(const uint8_t* from) {
   const U32x8 all = load<uint32_t>(from) - U32x8{};
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
-/// s of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
-inline U32x8 half_factors(const quants::BlockIQ2_XXS& block, int) {
-  return sign_words(block) >> 28;
+/// 2 s, or one more, of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
+inline U32x8 doubled_factors(const quants::BlockIQ2_XXS& block, int) {
+  return sign_words(block) >> 27;
 }
-inline U32x8 half_factors(const quants::BlockIQ3_XXS& block, int) {
-  return sign_words(block) >> 28;
+inline U32x8 doubled_factors(const quants::BlockIQ3_XXS& block, int) {
+  return sign_words(block) >> 27;
 }
-inline U32x8 half_factors(const quants::BlockIQ2_XS& block, int i) {
-  return eight_nibbles(block.scales + 4 * i);
+inline U32x8 doubled_factors(const quants::BlockIQ2_XS& block, int i) {
+  return 2u * eight_nibbles(block.scales + 4 * i);
 }
-inline U32x8 half_factors(const quants::BlockIQ2_S& block, int i) {
-  return eight_nibbles(block.scales + 4 * i);
+inline U32x8 doubled_factors(const quants::BlockIQ2_S& block, int i) {
+  return 2u * eight_nibbles(block.scales + 4 * i);
 }
-inline U32x8 half_factors(const quants::BlockIQ3_S& block, int) {
-  return eight_nibbles(block.scales);
+inline U32x8 doubled_factors(const quants::BlockIQ3_S& block, int) {
+  return 2u * eight_nibbles(block.scales);
 }
-inline U32x8 half_factors(const quants::BlockIQ1_S& block, int) {
-  return __builtin_convertvector(load<Vec<uint16_t, 8>>(block.high), U32x8) >> 12 & 7u;
+inline U32x8 doubled_factors(const quants::BlockIQ1_S& block, int) {
+  return __builtin_convertvector(load<Vec<uint16_t, 8>>(block.high), U32x8) >> 11 & 15u;
 }
-inline U32x8 half_factors(const quants::BlockIQ1_M& block, int i) {
+inline U32x8 doubled_factors(const quants::BlockIQ1_M& block, int i) {
   const U32x8 all = load<uint32_t>(block.scales + 2 * i) - U32x8{};
-  return all >> U32x8{0, 3, 6, 9, 16, 19, 22, 25} & 7u;
+  return 2u * (all >> U32x8{0, 3, 6, 9, 16, 19, 22, 25} & 7u);
 }
 
 template <class B>
@@ -273,9 +289,9 @@ struct Coded {
       __builtin_memcpy(s.scale, &all, sizeof s.scale);
     } else {
       const float all = half_to_float(static_cast<uint16_t>(scale(0).half)) * B::kUnit;
-      if constexpr (requires { half_factors(block, 0); }) {
+      if constexpr (requires { doubled_factors(block, 0); }) {
         for (int i = 0; i < kParts * kGroups / 8; ++i) {
-          const auto factors = bits_as<I32x8>(2u * half_factors(block, i) + 1u);
+          const auto factors = bits_as<I32x8>(doubled_factors(block, i) | 1u);
           store(s.scale + 8 * i, __builtin_convertvector(factors, F32x8) * all);
         }
         return s;
@@ -285,12 +301,20 @@ struct Coded {
     }
     return s;
   }
-  /// Codes are entries whose signs stand apart: signs() of a block in order, 32 bits of each part.
+  /// Codes are entries whose signs stand apart.
   static constexpr bool kSignsApart = kHasSigns<B>;
   static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
-  static void signs(const Block& block, uint32_t (&to)[8]) {
-    const U32x8 words = sign_words(block);
-    store(to, kHasEvenSigns<B> ? even_signs_of_32(words) : words);
+  /// Those of a block, of each part twice(), in an order that is quick to make.
+  struct Signs {
+    uint64_t words[8];
+    uint64_t of(int part) const { return words[(part & 1) + (part & 2) * 2 + (part & 4) / 2]; }
+  };
+  static Signs signs(const Block& block) {
+    const U32x8 read = sign_words(block), once = kHasEvenSigns<B> ? even_signs(read) : read, higher = once << 1;
+    Signs to;
+    store(to.words, __builtin_shufflevector(once, higher, 0, 8, 1, 9, 4, 12, 5, 13));
+    store(to.words + 4, __builtin_shufflevector(once, higher, 2, 10, 3, 11, 6, 14, 7, 15));
+    return to;
   }
   static I8x32 raw(const Block& block, int part) {
     if constexpr (kOffset == kSigned) {
