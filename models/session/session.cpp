@@ -259,7 +259,13 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
 
 void Session::wait_for(std::string_view what) {
   const TraceScope scope(trace_.get(), TraceKind::kWait, {"wait for ", what});
-  scheduler_->synchronize();
+  try {
+    scheduler_->synchronize();
+  } catch (const Error&) {
+    latest_ = nullptr;
+    torn_ = recurrent_;
+    throw;
+  }
 }
 
 std::byte* Session::result_memory(size_t bytes) {

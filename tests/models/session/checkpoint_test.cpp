@@ -130,6 +130,39 @@ std::string name_of_case(const ::testing::TestParamInfo<std::string>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions), name_of_case);
 
+/// Models with states, whatever the session does.
+class TornStates : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(TornStates, AreGoneBackFrom) {
+  const auto broken = [](void*, const void*, bool failed) {
+    if (!failed) fail<DeviceError>("the disk is on fire");
+  };
+  const auto first = text(1, 50), second = text(2, 70);
+  for (const int devices : {1, 3}) {
+    SCOPED_TRACE(devices);
+    LoadedModel plain(GetParam(), devices, "", options());
+    std::vector<std::unique_ptr<Backend>> backends = plain.placement.init();
+    Backend* const one = devices > 1 ? backends.front()->members()[1] : backends.front().get();
+    Session session(*plain.model, plain.placement, std::move(backends), options());
+    plain.session->evaluate(first);
+    const std::vector<float> expected = logits_after(*plain.session, second);
+    session.evaluate(first);
+    session.checkpoint();
+    session.evaluate(text(3, 9));
+    ASSERT_TRUE(one->enqueue({broken, nullptr, nullptr}));
+    EXPECT_THROW(logits_after(session, text(4, 20)), DeviceError);
+    EXPECT_THAT(message_of([&] { session.logits(); }), HasSubstr("no logits yet"));
+    EXPECT_THAT(message_of([&] { session.evaluate(second); }),
+                HasSubstr("the batch before failed, and recurrent layers have lost their state; go back to 50"));
+    EXPECT_FALSE(session.can_rewind(session.position()));
+    session.rewind(50);
+    EXPECT_EQ(logits_after(session, second), expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TornStates, ::testing::Values(kDelta, kConvolutions),
+                         [](const auto& info) { return info.param == kDelta ? "delta" : "convolutions"; });
+
 TEST(ModelsThatForgetNothing, NeedNoCheckpoints) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1, "", {.context = 64});
   loaded.session->evaluate(kPrompt);
