@@ -11,6 +11,7 @@
 #include "meta/plan/plan.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/meta/layouts.h"
+#include "tests/support/device_session.h"
 #include "tests/support/run_case.h"
 #include "tests/support/tensors.h"
 
@@ -128,9 +129,16 @@ struct Divided {
     return static_cast<int>(of(plan));
   }
 
-  std::string differs(uint64_t seed = 1) const {
-    const test::RandomCase one{seed, ranks, text, layouts, {}, test::kTight};
-    return test::check_case(one, members());
+  test::RandomCase random_case(uint64_t seed) const { return {seed, ranks, text, layouts, {}, test::kTight}; }
+
+  std::string differs(uint64_t seed = 1) const { return test::check_case(random_case(seed), members()); }
+
+  /// The same where ranges, segments and what is shown are drawn.
+  std::string differs_in_pieces(uint64_t seed) const {
+    auto devices = members();
+    devices.resize(static_cast<size_t>(ranks));
+    const test::RandomCase one = random_case(seed);
+    return test::check_on_device(one, *test::meta_device(one, devices));
   }
 
   static std::vector<Device*> members() {
@@ -208,6 +216,18 @@ TEST_F(Routed, RanksHaveTheProductsOfTheirSlices) {
   EXPECT_EQ(both.nodes(Op::kMulMatId, 1), 3);
   EXPECT_EQ(both.collectives(), 1);
   EXPECT_EQ(both.differs(), "");
+}
+
+TEST_F(Routed, WhatIsLeftOutCanBeReadAllTheSame) {
+  for (const Divided& divided : {Divided(3, "2:{0} 4:{2}"), Divided(2, "6:{1}"), Divided(2, "3:{0} 3:{1}", kSlices),
+                                 Divided(3, "3:{0} 2:{1} 1:{2}", kSlices)}) {
+    for (uint64_t seed = 1; seed <= 12; ++seed) EXPECT_EQ(divided.differs_in_pieces(seed), "") << seed << divided.text;
+  }
+  for (const char* read : {"h", "d", "w", "c", "all"}) {
+    const Divided divided(3, "2:{0} 4:{2}", fmt::format("{}output %{}\n", kExperts, read));
+    EXPECT_EQ(divided.differs(), "") << read;
+    EXPECT_EQ(divided.differs_in_pieces(7), "") << read;
+  }
 }
 
 /// What is not 0 where a rank has nothing is summed before.
