@@ -204,4 +204,23 @@ std::vector<BenchTest> make_tests(const BenchLists& lists) {
   return tests;
 }
 
+tuning::Workload most_of(const std::vector<BenchTest>& tests) {
+  tuning::Workload most{0, 0, 0};
+  for (const BenchTest& test : tests) {
+    most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
+            std::max(most.depth, test.depth)};
+  }
+  return most;
+}
+
+void aim_at(const std::vector<BenchTest>& tests, models::PlacementOptions& placement) {
+  const tuning::Workload most = most_of(tests);
+  placement.latent_rows = tuning::rows_seen(most);
+  placement.expert_tokens = 1;
+  if (most.generate > 0) return;
+  for (const BenchTest& test : tests) {
+    placement.expert_tokens = std::max(placement.expert_tokens, std::min({test.batch, test.ubatch, test.prompt}));
+  }
+}
+
 }  // namespace shoal::tools

@@ -13,6 +13,7 @@
 #include "models/place/placement.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/split_profile.h"
+#include "tuning/predict.h"
 
 namespace shoal::tools {
 
@@ -53,5 +54,10 @@ std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode m
 /// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
 /// UsageError when none is left or a test has more tokens than positions can count.
 std::vector<BenchTest> make_tests(const BenchLists& lists);
+
+/// The most that a test does of each.
+tuning::Workload most_of(const std::vector<BenchTest>& tests);
+/// Where a placement chooses by itself, it is for these tests: for generation, if there is any.
+void aim_at(const std::vector<BenchTest>& tests, models::PlacementOptions& placement);
 
 }  // namespace shoal::tools

@@ -27,16 +27,6 @@ void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const
   add_parsed(app, names, "TYPE", read, help)->default_str(std::string(name_of(dtype)));
 }
 
-/// Puts the flag in front of what a check has to say.
-template <class Check>
-void naming(const std::string& flag, const Check& check) {
-  try {
-    check();
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
-  }
-}
-
 }  // namespace
 
 void ModelFlags::add_to(CLI::App& app) {
@@ -98,30 +88,7 @@ void DeviceFlags::add_to(CLI::App& app) {
 }
 
 void DeviceFlags::add_layers_to(CLI::App& app) {
-  const auto read_mode = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
-    mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
-    mode_given = true;
-  };
-  add_parsed(app, "--split-mode", "MODE", read_mode,
-             "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
-             "layers")
-      ->default_str("tensor");
-  const auto read_experts = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { experts = models::parse_expert_way(text); });
-  };
-  add_parsed(app, "--expert-split", "WAY", read_experts,
-             "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
-             "each has some of the experts; groups or groups:N: N devices have the columns of some of the experts; "
-             "auto: as is predicted to be faster")
-      ->default_str("auto");
-  const auto read_latent = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { latent = models::parse_latent_split(text); });
-  };
-  add_parsed(app, "--latent-split", "WAY", read_latent,
-             "How devices that act as one have the cache of latent attention. mirrored: each has all rows; rows: each "
-             "has some, and what it sees of them is merged; auto: as is predicted to be faster")
-      ->default_str("auto");
+  split.add_to(app, "CPU0+CPU1");
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
@@ -162,13 +129,8 @@ void check_for_processes(const DeviceFlags& flags) {
 
 models::PlacementOptions DeviceFlags::placement() const {
   check_for_processes(*this);
-  models::PlacementOptions options{.ratio = ratio,
-                                   .threads = threads,
-                                   .mode = mode,
-                                   .comm = comm,
-                                   .experts = experts,
-                                   .latent = latent,
-                                   .processes = processes()};
+  models::PlacementOptions options{.ratio = ratio, .threads = threads, .comm = comm, .processes = processes()};
+  split.put_into(options);
   host.put_into(options);
   return options;
 }
@@ -196,17 +158,18 @@ void DeviceFlags::check() {
   if (names_profile(ratio)) {
     profile = read_split_profile(ratio);
     if (list.empty()) take(profile->device_list());
-    if (!mode_given) mode = profile->mode;
-    check_profile(*profile, list.empty() ? profile->device_list() : list, mode);
+    if (!split.mode_given) split.mode = profile->mode;
+    check_profile(*profile, list.empty() ? profile->device_list() : list, split.mode);
     ratio = profile->ratio();
   }
   if (names.empty()) {
     take(of_every_process(default_devices(plugins.load())));
   }
-  check_comm(comm, mode, devices_together(mode, group_sizes));
+  check_comm(comm, split.mode, devices_together(split.mode, group_sizes));
   if (ratio == kAutoRatio) return;
   try {
-    models::parse_ratio(ratio, static_cast<int>(mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
+    models::parse_ratio(ratio,
+                        static_cast<int>(split.mode == models::SplitMode::kLayer ? group_sizes.size() : names.size()));
   } catch (const InvalidArgument& error) {
     throw UsageError(error.what());
   }

@@ -16,6 +16,7 @@
 #include "models/session/sampler.h"
 #include "models/session/session.h"
 #include "tools/cli/host_flags.h"
+#include "tools/cli/split_flags.h"
 #include "tools/cli/split_profile.h"
 #include "tuning/fit.h"
 #include "tuning/predict.h"
@@ -40,7 +41,7 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
-/// -dev -ts -t --plugin, and where the parts of a model go: -sm --expert-split --latent-split, and those of HostFlags
+/// -dev -ts -t --plugin, and where the parts of a model go: those of SplitFlags and HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
@@ -64,10 +65,7 @@ struct DeviceFlags {
 
   std::string list;  ///< of devices, as the user has named them; "": not named
   std::string comm;  ///< of --comm; "": not given
-  models::SplitMode mode = models::SplitMode::kTensor;
-  bool mode_given = false;
-  models::ExpertWay experts = {};
-  models::LatentSplit latent = models::LatentSplit::kAuto;
+  SplitFlags split;
   std::optional<SplitProfile> profile;  ///< that check() has read
   HostFlags host;
 };

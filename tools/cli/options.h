@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace shoal::tools {
@@ -39,6 +40,16 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* typ
 /// The same for a flag that may be given several times: `read` is told each.
 CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                           const std::string& help);
+
+/// Puts the flag in front of what a check has to say.
+template <class Check>
+void naming(const std::string& flag, const Check& check) {
+  try {
+    check();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+  }
+}
 
 template <class T>
 CLI::Option* add_integer(CLI::App& app, const std::string& names, T& value, int64_t min, int64_t max,

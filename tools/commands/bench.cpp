@@ -76,6 +76,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     const auto deepest = std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
+    flags.devices.split.warn_of_ways(*model);
     warn_of_context(model->hparams, models::session_size(model->hparams, flags.options.session(*deepest)).context);
   }
   const BenchOptions usual;
@@ -83,7 +84,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
   columns.batch = flags.lists.batches != BenchLists().batches;
   columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
   columns.cache_types = flags.options.dtype_k != usual.dtype_k || flags.options.dtype_v != usual.dtype_v;
-  columns.split_mode = flags.devices.mode != models::SplitMode::kTensor;
+  columns.split_mode = flags.devices.split.mode != models::SplitMode::kTensor;
   columns.layers = flags.devices.host.device_layers >= 0;
   columns.devices_width = widest(setups, [](const BenchSetup& setup) { return setup.devices.text(); });
   columns.ratio_width = width_of_shares(setups);
@@ -102,20 +103,10 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
   return largest;
 }
 
-/// The most that a test does of each.
-tuning::Workload most_of(const std::vector<BenchTest>& tests) {
-  tuning::Workload most{0, 0, 0};
-  for (const BenchTest& test : tests) {
-    most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
-            std::max(most.depth, test.depth)};
-  }
-  return most;
-}
-
 Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests) {
   const DeviceFlags devices = flags_of(flags, setup);
   models::PlacementOptions placement = devices.placement();
-  placement.latent_rows = tuning::rows_seen(most_of(tests));
+  aim_at(tests, placement);
   return {models::open_model(setup.model), devices.find_groups(), std::move(placement), largest_session(flags, tests),
           flags.load.load(flags.options.op_offload)};
 }
@@ -203,9 +194,10 @@ int bench(BenchFlags flags, Tracer* tracer) {
   spell_out_devices(
       flags.lists, [&plugins] { return of_every_process(all_devices(plugins)); },
       [&plugins] { return default_devices(plugins); });
-  if (!flags.devices.mode_given) flags.devices.mode = mode_of_profiles(flags.lists, flags.devices.mode);
-  std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.mode);
-  const models::SplitMode mode = flags.devices.mode;
+  if (!flags.devices.split.mode_given)
+    flags.devices.split.mode = mode_of_profiles(flags.lists, flags.devices.split.mode);
+  std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.split.mode);
+  const models::SplitMode mode = flags.devices.split.mode;
   int together = 0;
   for (const BenchSetup& setup : setups) {
     together = std::max(together, devices_together(mode, setup.devices.group_sizes));

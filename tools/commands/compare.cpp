@@ -30,11 +30,17 @@ struct CompareFlags {
 
   void check() {
     devices.check();
-    if (devices.mode == models::SplitMode::kLayer) {
+    if (devices.split.mode == models::SplitMode::kLayer) {
       throw UsageError(
           fmt::format("--tensor-split @{}: the profile is for -sm layer, and only devices that act as one "
                       "can be compared; use a profile for -sm tensor, or shares",
                       devices.profile->path));
+    }
+    if (devices.split.experts.split == models::ExpertSplit::kGroups) {
+      throw UsageError(
+          fmt::format("--expert-split {}: experts in groups are tensors that one device does not have, and "
+                      "cannot be compared; use inside, whole or auto",
+                      models::to_string(devices.split.experts)));
     }
     if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
   }
@@ -65,6 +71,7 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags, const models::M
 int compare(CompareFlags& flags) {
   flags.check();
   auto model = models::open_model(flags.model.path);
+  flags.devices.split.warn_of_ways(*model);
   const std::vector<models::Token> tokens = prompt_ids(flags, *model);
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
@@ -103,6 +110,7 @@ CommandBody define_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   flags->model.add_to(app);
   flags->devices.add_to(app);
+  flags->devices.split.add_ways_to(app);
   flags->context.add_to(app);
   flags->prompt.add_to(app);
   app.get_option("--prompt")->default_str(kUsualPrompt);

@@ -98,9 +98,9 @@ struct Outcome {
   Generation generation;
   std::optional<AnswerPrinter> answer;  ///< of a chat
   double load_ms = 0.0;
-  size_t bytes = 0;                             ///< of weights
+  size_t bytes = 0;                            ///< of weights
   std::chrono::duration<double> bytes_time{};  ///< that these took
-  std::string error;  ///< what ended it, where something did
+  std::string error;                           ///< what ended it, where something did
 
   double prompt_rate() const { return rate(generation.prompt_evaluated, generation.prompt_ms); }
   double generation_rate() const { return rate(generation.evaluated, generation.generation_ms); }
@@ -255,6 +255,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   outcome.bytes = deployment.model->file.tensor_bytes();
   outcome.bytes_time = deployment.load_time;
   start_session(deployment);
+  flags.devices.split.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, deployment, tokenizer, outcome);

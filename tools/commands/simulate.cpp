@@ -41,8 +41,7 @@ struct SimulateFlags {
   std::optional<machine::Network> network;
   BenchLists lists;
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
-  models::SplitMode mode = models::SplitMode::kTensor;
-  bool mode_given = false;
+  SplitFlags split;
   ContextFlags context;
   HostFlags host;
   BenchFormat format = BenchFormat::kMarkdown;
@@ -85,7 +84,7 @@ void take_profiles(SimulateFlags& flags, const SimulatedMachine& machine) {
           profile.path, machine.model().name, escaped(name), profile.ratio()));
     }
   }
-  if (!flags.mode_given) flags.mode = mode_of_profiles(flags.lists, flags.mode);
+  if (!flags.split.mode_given) flags.split.mode = mode_of_profiles(flags.lists, flags.split.mode);
   if (!flags.device_counts.empty() || !flags.lists.devices.empty()) return;
   take_devices_of_profiles(flags.lists);
 }
@@ -105,7 +104,7 @@ BenchColumns columns_of(const SimulateFlags& flags, const SimulatedMachine& mach
   columns.batch = flags.lists.batches != BenchLists().batches;
   columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
   columns.cache_types = flags.context.dtype_k != usual.dtype_k || flags.context.dtype_v != usual.dtype_v;
-  columns.split_mode = flags.mode != models::SplitMode::kTensor;
+  columns.split_mode = flags.split.mode != models::SplitMode::kTensor;
   columns.devices_width = widest(setups, [&](const BenchSetup& setup) { return machine.short_text(setup.devices); });
   columns.ratio_width = width_of_shares(setups);
   columns.test_width = width_of_tests(tests);
@@ -156,12 +155,13 @@ class Simulation {
  public:
   Simulation(const SimulateFlags& flags, const SimulatedMachine& machine, const std::vector<BenchSetup>& setups,
              const std::vector<BenchTest>& tests)
-      : flags_(flags), machine_(machine) {
+      : flags_(flags), machine_(machine), tests_(tests) {
     const BenchTest& deepest = *std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
     for (const std::string& path : flags.lists.models) {
       models_.push_back(models::open_model(path));
       const models::Hparams& hparams = models_.back()->hparams;
+      flags.split.warn_of_ways(*models_.back());
       warn_of_context(hparams, models::session_size(hparams, session_of(deepest)).context);
     }
     report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, machine, setups, tests, models_));
@@ -225,10 +225,10 @@ class Simulation {
     return tuning::best_shares(scenario, candidate, search).best;
   }
   size_t shares_of(const tuning::Candidate& candidate) const {
-    return flags_.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
+    return flags_.split.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
   }
   tuning::Candidate candidate_of(const BenchSetup& setup) const {
-    tuning::Candidate candidate{machine_.groups(setup.devices), flags_.mode, {}};
+    tuning::Candidate candidate{machine_.groups(setup.devices), flags_.split.mode, {}};
     if (setup.ratio.empty() || setup.ratio == kAutoRatio) return candidate;
     candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares_of(candidate)));
     return candidate;
@@ -245,7 +245,9 @@ class Simulation {
                              "larger one (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
     models::PlacementOptions placement;
+    flags_.split.put_into(placement);
     flags_.host.put_into(placement);
+    aim_at(tests_, placement);
     placement.host = machine_.host_beside(machine_.groups(setup.devices));
     return {model, machine_.model(), placement, session, load, workload, [] {
               if (interrupted()) throw Interrupted();
@@ -288,7 +290,7 @@ class Simulation {
     result.cpu_info = describe_cpus(machine_.devices());
     result.gpu_info = describe_others(machine_.devices());
     result.options = options();
-    result.placement.mode = flags_.mode;
+    result.placement.mode = flags_.split.mode;
     result.mmap = false;
     result.repack = false;
     result.simulated = machine_.model().name;
@@ -384,6 +386,7 @@ class Simulation {
 
   const SimulateFlags& flags_;
   const SimulatedMachine& machine_;
+  const std::vector<BenchTest>& tests_;
   std::vector<std::unique_ptr<models::Model>> models_;
   std::unique_ptr<BenchReport> report_;
   std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
@@ -396,7 +399,7 @@ int simulate(SimulateFlags flags) {
   const SimulatedMachine machine(simulated_machine(flags.machine, flags.hosts, flags.network));
   take_profiles(flags, machine);
   choose_devices(flags, machine);
-  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.mode);
+  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.split.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   catch_interrupts();
   Simulation simulation(flags, machine, setups, tests);
@@ -448,16 +451,7 @@ CommandBody define_simulate(CLI::App& app) {
   flags->lists.devices.clear();
   add_machine(app, *flags);
   add_test_counts(app, flags->lists);
-  const auto read_mode = [flags = flags.get()](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
-    flags->mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
-    flags->mode_given = true;
-  };
-  add_parsed(
-      app, "--split-mode", "MODE", read_mode,
-      "tensor: all devices work on each layer; layer: each device, or group such as H200.0+H200.1, has some of the "
-      "layers")
-      ->default_str("tensor");
+  flags->split.add_to(app, "H200.0+H200.1");
   flags->context.add_to(app);
   flags->host.add_to(app, false);
   add_trace(app, flags->trace,

@@ -73,6 +73,8 @@ const Case kUsageErrors[] = {
      "--expert-split: experts cannot be split 'row'; there are auto, inside, whole, groups and groups:N"},
     {"LatentSplit", "run -m MODEL -p x -dev CPU0,CPU1 --latent-split row", 2,
      "--latent-split: a latent cache cannot be split 'row'; there are auto, mirrored and rows"},
+    {"GroupsToCompare", "compare -m MODEL -dev CPU0,CPU1 --expert-split groups:2", 2,
+     "--expert-split groups:2: experts in groups are tensors that one device does not have, and cannot be compared"},
     {"LayersOnDevices", "run -m MODEL -p x -ngl -2", 2, "--n-gpu-layers must be a whole number from -1 to"},
     {"OverrideWithoutDevice", "run -m MODEL -p x -ot ffn", 2, "'ffn' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU"},
     {"RatioOfGroups", "run -m MODEL -p x -sm layer -dev CPU0+CPU1,CPU2 -ts 1,2,3", 2, "3 numbers for 2 devices"},

@@ -183,6 +183,34 @@ TEST_F(Simulate, WarnsOfContextsBeyondTheTraining) {
   EXPECT_EQ(warning({"-p", "8192"}), "");
 }
 
+TEST_F(Simulate, DividesExpertsAsAskedFor) {
+  const TemporaryFile file("simulate_experts.gguf");
+  models::HollowModel experts(4, 2048, 1024, 32, 8, 1024);
+  experts.h.experts = 64, experts.h.experts_used = 8;
+  experts.write(file.path);
+  const auto prompt = [&](const char* way) {
+    const json all =
+        rows({"-m", file.path, "--machine", "H200x8-nvlink", "--device-counts", "8", "-n", "0", "--expert-split", way});
+    return all[0]["avg_ts"].get<double>();
+  };
+  const double inside = prompt("inside"), whole = prompt("whole"), groups = prompt("groups:2");
+  EXPECT_NE(inside, whole);
+  EXPECT_NE(whole, groups);
+  EXPECT_GE(prompt("auto"), std::max({inside, whole, groups}));
+}
+
+TEST_F(Simulate, WarnsOfWaysThatTheModelHasNot) {
+  const auto warning = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"simulate", "-m", small_, "--machine", "H200", "-n", "0"});
+    return run(more).err;
+  };
+  EXPECT_EQ(warning({"--expert-split", "whole"}),
+            "shoal: warning: --expert-split whole has no effect: the model has no experts\n");
+  EXPECT_EQ(warning({"--latent-split", "rows"}),
+            "shoal: warning: --latent-split rows has no effect: the model has no latent attention\n");
+  EXPECT_EQ(warning({"--expert-split", "auto", "--latent-split", "auto"}), "");
+}
+
 TEST_F(Simulate, TablesAlign) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{"-ts", "auto"},
                                                {"-ts", "0.505986219,0.494013781;auto;3,1", "--device-counts", "2"},

@@ -1,0 +1,58 @@
+#include "tools/cli/split_flags.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "tools/cli/options.h"
+#include "tools/cli/program.h"
+
+namespace shoal::tools {
+
+void SplitFlags::add_to(CLI::App& app, std::string_view group) {
+  const auto read_mode = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
+    mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    mode_given = true;
+  };
+  add_parsed(app, "--split-mode", "MODE", read_mode,
+             fmt::format("tensor: all devices work on each layer; layer: each device, or group such as {}, has some of "
+                         "the layers",
+                         group))
+      ->default_str("tensor");
+  add_ways_to(app);
+}
+
+void SplitFlags::add_ways_to(CLI::App& app) {
+  const auto read_experts = [this](const std::string& flag, const std::string& text) {
+    naming(flag, [&] { experts = models::parse_expert_way(text); });
+  };
+  add_parsed(app, "--expert-split", "WAY", read_experts,
+             "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
+             "each has some of the experts; groups or groups:N: N devices have the columns of some of the experts; "
+             "auto: as is predicted to be faster")
+      ->default_str("auto");
+  const auto read_latent = [this](const std::string& flag, const std::string& text) {
+    naming(flag, [&] { latent = models::parse_latent_split(text); });
+  };
+  add_parsed(app, "--latent-split", "WAY", read_latent,
+             "How devices that act as one have the cache of latent attention. mirrored: each has all rows; rows: each "
+             "has some, and what it sees of them is merged; auto: as is predicted to be faster")
+      ->default_str("auto");
+}
+
+void SplitFlags::put_into(models::PlacementOptions& options) const {
+  options.mode = mode;
+  options.experts = experts;
+  options.latent = latent;
+}
+
+void SplitFlags::warn_of_ways(const models::Model& model) const {
+  if (experts.split != models::ExpertSplit::kAuto && models::layers_with_experts(model) == 0) {
+    warn(fmt::format("--expert-split {} has no effect: the model has no experts", models::to_string(experts)));
+  }
+  if (latent != models::LatentSplit::kAuto && !models::has_latent_cache(model.hparams)) {
+    warn(fmt::format("--latent-split {} has no effect: the model has no latent attention", models::name_of(latent)));
+  }
+}
+
+}  // namespace shoal::tools

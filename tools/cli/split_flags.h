@@ -1,0 +1,27 @@
+// Flags for how devices divide a model: -sm --expert-split --latent-split.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string_view>
+
+#include "models/place/placement.h"
+
+namespace shoal::tools {
+
+struct SplitFlags {
+  models::SplitMode mode = models::SplitMode::kTensor;
+  bool mode_given = false;
+  models::ExpertWay experts = {};
+  models::LatentSplit latent = models::LatentSplit::kAuto;
+
+  /// `group`: an example of devices that act as one, such as CPU0+CPU1.
+  void add_to(CLI::App& app, std::string_view group);
+  /// --expert-split --latent-split alone.
+  void add_ways_to(CLI::App& app);
+  void put_into(models::PlacementOptions& options) const;
+  /// Warns of a way that was asked for what the model does not have.
+  void warn_of_ways(const models::Model& model) const;
+};
+
+}  // namespace shoal::tools
