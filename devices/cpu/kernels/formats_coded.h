@@ -41,9 +41,9 @@ inline U32x8 even_signs(U32x8 sevens) {
   const auto folded = bits_as<I8x32>((signs ^ signs >> 4) & 0x0f0f0f0fu);
   return signs ^ bits_as<U32x8>(look_up<Parity, 0>(folded));
 }
-/// 32 signs, a bit each, from bit 0 on; above bit 32 they stand one bit higher, so that no byte's first one is its
+/// 32 signs, a bit each, from bit 0 on; from bit 32 on they stand one bit higher, so that no byte's first one is its
 /// lowest bit.
-inline uint64_t twice(uint32_t signs) {
+inline uint64_t signs_twice(uint32_t signs) {
   return signs | uint64_t{signs << 1} << 32;
 }
 /// Bytes that have those signs: one or, where negative, less than zero.
@@ -53,7 +53,7 @@ inline I8x32 sign_bytes(uint64_t twice) {
   const U8x32 own = __builtin_shufflevector(bytes, bytes, 4, 0, 0, 0, 0, 0, 0, 0, 5, 1, 1, 1, 1, 1, 1, 1, 22, 18, 18,
                                             18, 18, 18, 18, 18, 23, 19, 19, 19, 19, 19, 19, 19);
   const Vec<uint64_t, 4> bits = 0x8040201008040202u - Vec<uint64_t, 4>{};
-  return 1 - bits_as<I8x32>(own & bits_as<U8x32>(bits));
+  return bits_as<I8x32>(1 - (own & bits_as<U8x32>(bits)));
 }
 /// Bytes, none of them -128, with the other sign where `signs`, none of which is zero, are negative.
 inline I8x32 with_signs(I8x32 bytes, I8x32 signs) {
@@ -162,7 +162,7 @@ requires kHasSigns<B>
 inline I8x32 codes_of(const B& block, int part) {
   uint32_t signs = sign_word(block, part);
   if constexpr (kHasEvenSigns<B>) signs = even_signs(signs - U32x8{})[0];
-  return with_signs(entries_of(block, part), sign_bytes(twice(signs)));
+  return with_signs(entries_of(block, part), sign_bytes(signs_twice(signs)));
 }
 /// Codes plus kRawOffset. Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
 inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
@@ -304,7 +304,7 @@ struct Coded {
   /// Codes are entries whose signs stand apart.
   static constexpr bool kSignsApart = kHasSigns<B>;
   static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
-  /// Those of a block, of each part twice(), in an order that is quick to make.
+  /// Those of a block, of each part signs_twice(), in an order that is quick to make.
   struct Signs {
     uint64_t words[8];
     uint64_t of(int part) const { return words[(part & 1) + (part & 2) * 2 + (part & 4) / 2]; }

@@ -59,12 +59,13 @@ __attribute__((noinline)) void add_up(I8x16* codes, int count) {
   SHOAL_NO_UNROLL
   for (int n = 0; n < count; ++n) {
     const I8x16 code = codes[n];
-    I8x16 sum = I8x16{} + kTable.bytes[0];
+    U8x16 sum = U8x16{} + static_cast<uint8_t>(kTable.bytes[0]);
     SHOAL_UNROLL
     for (int i = 1; i < 16; ++i) {
-      sum += (code > static_cast<int8_t>(i - 1)) & static_cast<int8_t>(kTable.bytes[i] - kTable.bytes[i - 1]);
+      const auto is_above = bits_as<U8x16>(code > static_cast<int8_t>(i - 1));
+      sum += is_above & static_cast<uint8_t>(kTable.bytes[i] - kTable.bytes[i - 1]);
     }
-    codes[n] = sum;
+    codes[n] = bits_as<I8x16>(sum);
   }
 }
 template <class B, int kBias, int kCount>
