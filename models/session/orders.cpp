@@ -65,7 +65,7 @@ void follow(Session& session, ProcessGroup& group) {
         }
         break;
       case Order::Kind::kEnd:
-        session.scheduler().synchronize();
+        session.synchronize();
         return;
     }
   }

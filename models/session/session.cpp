@@ -130,7 +130,7 @@ Session::~Session() {
   try {
     if (orders_ != nullptr) orders_->tell(Order::Kind::kEnd);
     scheduler_->synchronize();
-  } catch (const Error&) {
+  } catch (...) {
     // There is no caller left to tell; the work has ended, which is what matters here.
   }
 }
@@ -226,8 +226,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   int64_t last = (count - 1) % size_.batch + 1;
   require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
                            last);
-  require<InvalidArgument>(!torn_, "the batch before failed, and recurrent layers have lost their state; go back to {}",
-                           rewindable(position_));
+  check_whole();
   if (orders_ != nullptr) orders_->tell(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
   // Only the last batch has more room than tokens.
@@ -245,27 +244,41 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   latest_ = nullptr;  // nothing, should a batch fail
   outputs_ = outputs;
   int64_t begin = 0;
-  torn_ = recurrent_;
   for (const Batch& batch : batches) {
-    run_batch(compiled(batch.shape), begin, out_ids_.data() + (&batch == &end ? 1 : 0));
+    Compiled& c = compiled(batch.shape);
+    tearing([&] { run_batch(c, begin, out_ids_.data() + (&batch == &end ? 1 : 0)); });
     begin += batch.tokens;
     position_ += batch.tokens;
     if (ring_rows_ > 0) oldest_ = std::max(oldest_, position_ - ring_rows_);
     const int64_t last = checkpoints_.empty() ? 0 : checkpoints_.rbegin()->first;
     if (checkpoint_every_ > 0 && position_ - last >= checkpoint_every_) make_checkpoint();
   }
-  torn_ = false;
+}
+
+template <class Work>
+void Session::tearing(const Work& work) {
+  try {
+    work();
+  } catch (...) {
+    latest_ = nullptr;
+    torn_ = true;
+    throw;
+  }
 }
 
 void Session::wait_for(std::string_view what) {
   const TraceScope scope(trace_.get(), TraceKind::kWait, {"wait for ", what});
-  try {
-    scheduler_->synchronize();
-  } catch (const Error&) {
-    latest_ = nullptr;
-    torn_ = recurrent_;
-    throw;
-  }
+  tearing([&] { scheduler_->synchronize(); });
+  if (!torn_) whole_ = position_;
+}
+
+void Session::synchronize() {
+  wait_for("everything");
+}
+
+void Session::check_whole() const {
+  require<InvalidArgument>(!torn_, "what was evaluated since token {} has failed; go back to {} and evaluate again",
+                           whole_, rewindable(position_));
 }
 
 std::byte* Session::result_memory(size_t bytes) {
@@ -284,7 +297,7 @@ std::span<const float> Session::logits() {
   const Tensor& logits = *latest_->graph.logits;
   const auto count = static_cast<size_t>(outputs_ * model_.hparams.vocab);
   auto* const values = reinterpret_cast<float*>(result_memory(count * sizeof(float)));
-  scheduler_->get_async(logits, values, 0, count * sizeof(float));
+  tearing([&] { scheduler_->get_async(logits, values, 0, count * sizeof(float)); });
   wait_for("logits");
   return {values, count};
 }
@@ -297,8 +310,10 @@ std::span<const TokenLogit> Session::candidates() {
   std::byte* const memory = result_memory(count * (sizeof(int32_t) + sizeof(float)));
   auto* const ids = reinterpret_cast<int32_t*>(memory);
   auto* const logits = reinterpret_cast<float*>(memory + count * sizeof(int32_t));
-  scheduler_->get_async(*latest_->graph.candidate_ids, ids, 0, count * sizeof(int32_t));
-  scheduler_->get_async(*latest_->graph.candidate_logits, logits, 0, count * sizeof(float));
+  tearing([&] {
+    scheduler_->get_async(*latest_->graph.candidate_ids, ids, 0, count * sizeof(int32_t));
+    scheduler_->get_async(*latest_->graph.candidate_logits, logits, 0, count * sizeof(float));
+  });
   wait_for("candidates");
   candidates_.resize(count);
   for (size_t i = 0; i < count; ++i) candidates_[i] = {ids[i], logits[i]};
@@ -306,7 +321,9 @@ std::span<const TokenLogit> Session::candidates() {
 }
 
 bool Session::keeps(int64_t position) const {
-  if (position == 0 || (position == position_ && !torn_)) return true;
+  if (position == 0) return true;
+  if (torn_ && (recurrent_ || position > whole_)) return false;
+  if (position == position_) return true;
   return !recurrent_ && oldest_ <= std::max<int64_t>(0, position - longest_window_ + 1);
 }
 
@@ -315,13 +332,14 @@ bool Session::can_rewind(int64_t position) const {
 }
 
 int64_t Session::rewindable(int64_t position) const {
-  position = std::min(position, position_);
+  position = std::min(position, torn_ ? whole_ : position_);
   if (can_rewind(position)) return position;
   const auto after = checkpoints_.upper_bound(position);
   return after == checkpoints_.begin() ? 0 : std::prev(after)->first;
 }
 
 void Session::checkpoint() {
+  check_whole();
   if (orders_ != nullptr) orders_->tell(Order::Kind::kCheckpoint);
   make_checkpoint();
 }
@@ -352,6 +370,7 @@ void Session::rewind(int64_t position) {
   require<InvalidArgument>(position >= 0 && position <= position_, "cannot go back to token {} of {}", position,
                            position_);
   if (!can_rewind(position)) {
+    if (position > whole_) check_whole();
     const std::string kept =
         recurrent_ ? "recurrent layers keep the latest state only"
                    : fmt::format("layers with a window of {} keep tokens from {} on", longest_window_, oldest_);
@@ -361,6 +380,7 @@ void Session::rewind(int64_t position) {
   }
   const auto found = checkpoints_.find(position);
   const bool is_needed = !keeps(position) && found != checkpoints_.end();
+  if (is_needed) wait_for("going back");  // before others are told
   const std::span<const std::byte> bytes =
       is_needed ? std::span<const std::byte>(found->second) : std::span<const std::byte>();
   if (orders_ != nullptr) orders_->tell(Order::Kind::kRewind, position, bytes);
@@ -374,6 +394,7 @@ void Session::rewind(int64_t position, std::span<const std::byte> checkpoint) {
     oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   }
   position_ = position;
+  whole_ = std::min(whole_, position);
   torn_ = false;
   if (position == 0) oldest_ = 0;
   drop_checkpoints_after(position);
@@ -386,7 +407,7 @@ void Session::drop_checkpoints_after(int64_t position) {
 void Session::set_position(int64_t position) {
   require<InvalidArgument>(position >= 0 && position <= size_.context, "position {} is outside the context of {}",
                            position, size_.context);
-  position_ = position;
+  position_ = whole_ = position;
   oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   latest_ = nullptr;
   torn_ = false;

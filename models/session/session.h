@@ -25,7 +25,9 @@
 //   session.evaluate(question);  ...
 //   session.rewind(session.rewindable(common_prefix));        // the largest place before it that is still known
 //
-// evaluate() queues work and returns; logits() and candidates() wait for it and throw what failed.
+// evaluate() queues work and returns; logits(), candidates() and synchronize() wait for it and throw what failed. What
+// tokens since the wait before have left is not known then: evaluate() and checkpoint() are refused until the session
+// has gone back to rewindable(position()).
 #pragma once
 
 #include <cstdint>
@@ -107,6 +109,10 @@ class Session {
   int64_t context() const { return size_.context; }
   /// Most tokens in one run of a graph.
   int64_t batch() const { return size_.batch; }
+  /// Waits for queued work, and throws what failed.
+  void synchronize();
+  /// Throws InvalidArgument that says where one can go back to, if queued work has failed since then.
+  void check_whole() const;
   /// Tokens in the cache.
   int64_t position() const { return position_; }
   /// Appends tokens and keeps the logits of the last `outputs` of them (of its last batch). Throws InvalidArgument when
@@ -174,6 +180,9 @@ class Session {
   std::byte* result_memory(size_t bytes);
   /// Waits for what is queued, `what` among it.
   void wait_for(std::string_view what);
+  /// Does work that waits, or may. Should it throw, the session is torn.
+  template <class Work>
+  void tearing(const Work& work);
   /// Finds or makes it.
   Compiled& compiled(BatchShape shape);
   /// Drops the shape used longest ago where one more would be too many.
@@ -202,7 +211,8 @@ class Session {
   int64_t ring_rows_ = 0, longest_window_ = 0;  // of caches that are rings; the fewest rows; 0: there are none
   int64_t oldest_ = 0;                          // they hold positions from this one on
   bool recurrent_ = false;                      // some layer keeps a state
-  bool torn_ = false;                           // a batch has failed: states may be any
+  int64_t whole_ = 0;                           // the position when work was last waited for
+  bool torn_ = false;                           // work has failed: nothing after whole_ is known, nor any state
   int64_t most_checkpoints_ = 0, checkpoint_every_ = 0;
   std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
   std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the batches of an evaluate

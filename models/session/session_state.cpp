@@ -157,8 +157,9 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 }  // namespace
 
 std::vector<std::byte> save_state(Session& session) {
+  session.check_whole();
   if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kSave);
-  session.scheduler().synchronize();
+  session.synchronize();
   const int64_t count = session.position();
   const Hparams& h = session.model().hparams;
   std::vector<std::byte> state(sizeof(Header) + cache_bytes(session.cache(), h, count, CacheScope::kAll));
@@ -173,7 +174,7 @@ void restore_state(Session& session, std::span<const std::byte> state) {
   // Checking a state reads weights, in all processes.
   if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kRestore, 0, state);
   const Header header = checked_header(session, state);
-  session.scheduler().synchronize();
+  session.synchronize();
   session.set_position(0);  // should a device fail on the way
   const auto count = static_cast<int64_t>(header.rows);
   write_cache(session.cache(), session.model().hparams, count, CacheScope::kAll, state.data() + sizeof header);

@@ -132,7 +132,7 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
       for (size_t done = 0; done < filled.size(); done += static_cast<size_t>(session.batch())) {
         go_on();
         session.evaluate(filled.subspan(done, std::min(filled.size() - done, static_cast<size_t>(session.batch()))));
-        session.scheduler().synchronize();
+        session.synchronize();
       }
     };
     go_to_depth();
