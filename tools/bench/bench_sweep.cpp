@@ -184,6 +184,12 @@ std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode m
   }
 }
 
+int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode) {
+  int most = 1;
+  for (const BenchSetup& setup : setups) most = std::max(most, devices_together(mode, setup.devices.group_sizes));
+  return most;
+}
+
 std::vector<BenchTest> make_tests(const BenchLists& lists) {
   std::vector<BenchTest> tests;
   const auto add = [&](const BenchTest& test) {

@@ -51,6 +51,9 @@ void take_devices_of_profiles(BenchLists& lists);
 /// UsageError for lists or ratios that are none, and for a ratio that fits no list.
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
 
+/// devices_together() of all.
+int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode);
+
 /// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
 /// UsageError when none is left or a test has more tokens than positions can count.
 std::vector<BenchTest> make_tests(const BenchLists& lists);

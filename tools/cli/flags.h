@@ -41,6 +41,9 @@ struct PluginFlags {
   PluginReport load() const;
 };
 
+/// Most devices that exchange data by collectives: with layers those of a group, else all.
+int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
+
 /// -dev -ts -t --plugin, and where the parts of a model go: those of SplitFlags and HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
@@ -55,6 +58,10 @@ struct DeviceFlags {
   /// Throws UsageError for a ratio that is none, or one for another number of devices.
   void check();
   void take(const std::string& devices);
+  /// Of SplitFlags, for these devices.
+  void warn_of_ways(const models::Model& model) const {
+    split.warn_of_ways(model, devices_together(split.mode, group_sizes));
+  }
   void add_layers_to(CLI::App& app);
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
@@ -70,8 +77,6 @@ struct DeviceFlags {
   HostFlags host;
 };
 
-/// Most devices that exchange data by collectives: with layers those of a group, else all.
-int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
 /// Throws UsageError where --comm asks for what a single device has no use of. `together`: devices_together().
 void check_comm(const std::string& comm, models::SplitMode mode, int together);
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "models/arch/kv_cache.h"
+#include "models/arch/model.h"
 #include "tools/cli/options.h"
 #include "tools/cli/program.h"
 
@@ -46,12 +48,18 @@ void SplitFlags::put_into(models::PlacementOptions& options) const {
   options.latent = latent;
 }
 
-void SplitFlags::warn_of_ways(const models::Model& model) const {
-  if (experts.split != models::ExpertSplit::kAuto && models::layers_with_experts(model) == 0) {
-    warn(fmt::format("--expert-split {} has no effect: the model has no experts", models::to_string(experts)));
+void SplitFlags::warn_of_ways(const models::Model& model, int together) const {
+  const auto check = [together](const std::string& way, bool has, std::string_view what) {
+    if (has && together > 1) return;
+    const std::string why = has ? "no devices act as one" : fmt::format("the model has no {}", what);
+    warn(fmt::format("{} has no effect: {}", way, why));
+  };
+  if (experts.split != models::ExpertSplit::kAuto) {
+    check("--expert-split " + models::to_string(experts), models::layers_with_experts(model) > 0, "experts");
   }
-  if (latent != models::LatentSplit::kAuto && !models::has_latent_cache(model.hparams)) {
-    warn(fmt::format("--latent-split {} has no effect: the model has no latent attention", models::name_of(latent)));
+  if (latent != models::LatentSplit::kAuto) {
+    check(fmt::format("--latent-split {}", models::name_of(latent)), models::has_latent_cache(model.hparams),
+          "latent attention");
   }
 }
 

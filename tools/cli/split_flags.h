@@ -20,8 +20,8 @@ struct SplitFlags {
   /// --expert-split --latent-split alone.
   void add_ways_to(CLI::App& app);
   void put_into(models::PlacementOptions& options) const;
-  /// Warns of a way that was asked for what the model does not have.
-  void warn_of_ways(const models::Model& model) const;
+  /// Warns of a way that was asked for and has no effect. `together`: most devices that act as one.
+  void warn_of_ways(const models::Model& model, int together) const;
 };
 
 }  // namespace shoal::tools

@@ -76,7 +76,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     const auto deepest = std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
-    flags.devices.split.warn_of_ways(*model);
+    flags.devices.split.warn_of_ways(*model, most_together(setups, flags.devices.split.mode));
     warn_of_context(model->hparams, models::session_size(model->hparams, flags.options.session(*deepest)).context);
   }
   const BenchOptions usual;
@@ -198,11 +198,7 @@ int bench(BenchFlags flags, Tracer* tracer) {
     flags.devices.split.mode = mode_of_profiles(flags.lists, flags.devices.split.mode);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.split.mode);
   const models::SplitMode mode = flags.devices.split.mode;
-  int together = 0;
-  for (const BenchSetup& setup : setups) {
-    together = std::max(together, devices_together(mode, setup.devices.group_sizes));
-  }
-  check_comm(flags.devices.comm, mode, together);
+  check_comm(flags.devices.comm, mode, most_together(setups, mode));
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.options.dtype_k = flags.context.dtype_k;
   flags.options.dtype_v = flags.context.dtype_v;

@@ -196,7 +196,7 @@ int chat(Flags& flags) {
   Deployment deployment = resolve(request_of(flags, std::move(model)));
   load(deployment);
   start_session(deployment);
-  flags.devices.split.warn_of_ways(*deployment.model);
+  flags.devices.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));

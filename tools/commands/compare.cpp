@@ -71,7 +71,7 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags, const models::M
 int compare(CompareFlags& flags) {
   flags.check();
   auto model = models::open_model(flags.model.path);
-  flags.devices.split.warn_of_ways(*model);
+  flags.devices.warn_of_ways(*model);
   const std::vector<models::Token> tokens = prompt_ids(flags, *model);
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);

@@ -335,7 +335,7 @@ int plan_model(PlanFlags& flags) {
   const Deployment planned = resolve(request_of(flags));
   if (!is_leader()) return kSuccess;
   const models::ModelPlan& plan = *planned.plan;
-  flags.devices.split.warn_of_ways(*planned.model);
+  flags.devices.warn_of_ways(*planned.model);
   warn_of_context(planned.model->hparams, plan.size.context);
   const Outlook outlook = look_ahead(planned, flags);
   if (flags.output.json()) {

@@ -255,7 +255,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   outcome.bytes = deployment.model->file.tensor_bytes();
   outcome.bytes_time = deployment.load_time;
   start_session(deployment);
-  flags.devices.split.warn_of_ways(*deployment.model);
+  flags.devices.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, deployment, tokenizer, outcome);

@@ -65,7 +65,10 @@ void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
   spell_out_devices(flags.lists, [&] { return machine.first(most); });
   for (std::string& list : flags.lists.devices) list = machine.spell_out_hosts(list);
   if (!flags.lists.devices.empty()) return;
-  for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
+  // Experts do not go into groups on any number of devices.
+  const bool in_groups = flags.split.experts.split == models::ExpertSplit::kGroups;
+  const std::vector<int64_t> usual = in_groups ? std::vector{most} : usual_counts(most);
+  for (const int64_t count : flags.device_counts.empty() ? usual : flags.device_counts) {
     if (count > most) {
       throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.model().name, most));
     }
@@ -161,7 +164,7 @@ class Simulation {
     for (const std::string& path : flags.lists.models) {
       models_.push_back(models::open_model(path));
       const models::Hparams& hparams = models_.back()->hparams;
-      flags.split.warn_of_ways(*models_.back());
+      flags.split.warn_of_ways(*models_.back(), most_together(setups, flags.split.mode));
       warn_of_context(hparams, models::session_size(hparams, session_of(deepest)).context);
     }
     report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, machine, setups, tests, models_));

@@ -196,6 +196,9 @@ TEST_F(Simulate, DividesExpertsAsAskedFor) {
   const double inside = prompt("inside"), whole = prompt("whole"), groups = prompt("groups:2");
   EXPECT_NE(inside, whole);
   EXPECT_NE(whole, groups);
+  const json usual = rows({"-m", file.path, "--machine", "H200x8-nvlink", "-n", "0", "--expert-split", "groups"});
+  ASSERT_EQ(usual.size(), 1u) << "not on one device or two, which cannot be in groups";
+  EXPECT_EQ(usual[0]["memory"].size(), 8u);
   EXPECT_GE(prompt("auto"), std::max({inside, whole, groups}));
 }
 
@@ -209,6 +212,13 @@ TEST_F(Simulate, WarnsOfWaysThatTheModelHasNot) {
   EXPECT_EQ(warning({"--latent-split", "rows"}),
             "shoal: warning: --latent-split rows has no effect: the model has no latent attention\n");
   EXPECT_EQ(warning({"--expert-split", "auto", "--latent-split", "auto"}), "");
+  const std::string alone =
+      run({"simulate", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "--machine", "H200x2-nvlink", "-p", "8", "-n",
+           "0", "-sm", "layer", "--expert-split", "whole", "--latent-split", "rows"})
+          .err;
+  EXPECT_EQ(alone,
+            "shoal: warning: --expert-split whole has no effect: no devices act as one\n"
+            "shoal: warning: --latent-split rows has no effect: no devices act as one\n");
 }
 
 TEST_F(Simulate, TablesAlign) {
