@@ -65,9 +65,9 @@ std::vector<std::vector<Device*>> sets_of(std::span<Device* const> devices, cons
   }
   std::vector<std::vector<Device*>> sets;
   for (auto& [host, members] : by_host) {
-    const bool is_of_several = std::any_of(members.begin(), members.end(), [&](const Device* device) {
-      return process(device) != process(members.front());
-    });
+    const int first_process = process(members.front());
+    const bool is_of_several = std::any_of(members.begin(), members.end(),
+                                           [&](const Device* device) { return process(device) != first_process; });
     if (is_of_several && by_host.size() > 1) sets.push_back(std::move(members));
   }
   if (first.size() > 1 && first.size() < all.size()) sets.push_back(std::move(first));

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "devices/buffer.h"
+
 namespace shoal::models {
 namespace {
 

@@ -87,8 +87,8 @@ std::string products_text(const MachineModel& machine) {
     for (const auto& [name, product] : device.products) {
       const DTypeTraits& t = traits(*dtype_from_name(name));
       const double bytes = static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems);
-      const auto rate = [&](int64_t columns) {
-        const ProductPoint& point = point_at(product.streamed, columns);
+      const auto rate = [&points = product.streamed](int64_t columns) {
+        const ProductPoint& point = point_at(points, columns);
         return giga(2 * static_cast<double>(point.columns) / point.seconds);
       };
       rows.push_back({device.name, name, giga(bytes / product.streamed.front().seconds),
