@@ -210,7 +210,6 @@ void Session::run_batch(Compiled& c, int64_t begin, const int32_t* out_ids) {
   write_inputs(c.graph, model_.hparams, std::span(positions_).subspan(static_cast<size_t>(begin), c.shape.tokens));
   tensor_set(*c.graph.out_ids, out_ids, 0, static_cast<size_t>(c.shape.outputs) * sizeof(int32_t));
   scheduler_->compute_async(*c.graph.graph);
-  latest_ = &c;
 }
 
 void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
@@ -247,6 +246,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   for (const Batch& batch : batches) {
     Compiled& c = compiled(batch.shape);
     tearing([&] { run_batch(c, begin, out_ids_.data() + (&batch == &end ? 1 : 0)); });
+    if (&batch == &end) latest_ = &c;
     begin += batch.tokens;
     position_ += batch.tokens;
     if (ring_rows_ > 0) oldest_ = std::max(oldest_, position_ - ring_rows_);
