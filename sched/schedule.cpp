@@ -85,7 +85,7 @@ class Splitter {
     const bool known = brought_[static_cast<size_t>(backend)].contains(&wanted) ||
                        std::any_of(needed.begin(), needed.end(), [&](const Copy& c) { return c.tensor == &wanted; });
     if (known) return;
-    Copy copy{&wanted, -1, -1, false, nullptr, static_cast<int64_t>(wanted.bytes())};
+    Copy copy{.tensor = &wanted, .bytes = static_cast<int64_t>(wanted.bytes())};
     if (!wanted.is_leaf()) {
       copy.from_split = of(wanted).split;
       copy.from_backend = of(wanted).backend;
@@ -96,7 +96,10 @@ class Splitter {
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
       // They are read by the host: what was computed, or a leaf that no graph writes.
       const Tensor* ids = experts && users(wanted) == 1 ? node.src[2] : nullptr;
-      if (ids != nullptr && !is_leaf_view(*ids) && ids->storage()->role != Role::kCache) copy.ids = ids;
+      if (ids != nullptr && !is_leaf_view(*ids) && ids->storage()->role != Role::kCache) {
+        copy.ids = ids;
+        copy.select = &std::get<SelectParams>(node.params);
+      }
     }
     needed.push_back(copy);
   }

@@ -55,7 +55,8 @@ struct Copy {
   bool streamed = false;  ///< a weight in host memory, taken from there without a stop in between
   /// Of the experts of a mul_mat_id only those that these ids name are copied.
   const Tensor* ids = nullptr;
-  int64_t bytes = 0;  ///< at most
+  const SelectParams* select = nullptr;  ///< with ids: which expert an id names
+  int64_t bytes = 0;                     ///< at most
 
   bool is_input() const { return from_split < 0 && !tensor->is_persistent(); }
 };

@@ -1,10 +1,10 @@
 #include "sched/scheduled_graph.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "base/error.h"
+#include "graph/ops/select.h"
 #include "sched/assign.h"
 
 namespace shoal::sched {
@@ -58,10 +58,6 @@ void synchronize_all(std::span<Backend* const> backends) {
   }
   if (cause == nullptr && consequence == nullptr) return;
   std::rethrow_exception(cause != nullptr ? cause : consequence);
-}
-
-int ScheduledGraph::backend_index(const Backend& backend) const {
-  return static_cast<int>(std::find(backends_.begin(), backends_.end(), &backend) - backends_.begin());
 }
 
 ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
@@ -143,11 +139,30 @@ void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
   } else if (!copy.tensor->is_persistent()) {
     action.inputs.push_back(transfer);
   } else if (copy.streamed) {
-    action.streams.push_back({copy.tensor, target, copy.ids});
+    action.streams.push_back({copy.tensor, target});
+    if (copy.ids == nullptr) return;
+    action.streams.back().ids = chosen_ids(*copy.ids, *action.backend);
+    action.streams.back().select = copy.select;
   } else {
     Backend* home = backends_[static_cast<size_t>(copy.from_backend)];
     action.leaves.push_back({transfer, home, home->device().new_event()});
   }
+}
+
+ScheduledGraph::ChosenIds* ScheduledGraph::chosen_ids(const Tensor& ids, Backend& reader) {
+  for (const auto& known : chosen_) {
+    if (known->tensor == &ids && known->reader == &reader) return known.get();
+  }
+  ChosenIds& chosen = *chosen_.emplace_back(std::make_unique<ChosenIds>());
+  chosen.tensor = &ids;
+  chosen.reader = &reader;
+  chosen.values.resize(static_cast<size_t>(ids.elements()));
+  if (ids.is_leaf()) return &chosen;
+  const Assignment& made = schedule_.nodes[static_cast<size_t>(ids.id)];
+  chosen.source = local_.backends[static_cast<size_t>(made.backend)].tensors.at(&ids);
+  chosen.maker = backends_[static_cast<size_t>(made.backend)];
+  actions_[static_cast<size_t>(made.split)].chosen.push_back(&chosen);
+  return &chosen;
 }
 
 void ScheduledGraph::place_slots(BufferType& host) {
@@ -219,7 +234,7 @@ void ScheduledGraph::meet() {
 
 bool ScheduledGraph::run(const Observer& observer) {
   const uint64_t run = runs_++;
-  used_experts_.clear();
+  for (const auto& ids : chosen_) ids->known = false;
   take_inputs(run % input_slots());
   try {
     const bool finished = queue(run, observer);
@@ -300,32 +315,22 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   }
 }
 
-const std::vector<bool>& ScheduledGraph::experts_named_by(Action& action, const Tensor& ids, int64_t experts) {
-  for (const auto& [known, used] : used_experts_) {
-    if (known == &ids) return used;
-  }
-  std::vector<std::byte> bytes(ids.bytes());
-  // Leaves are read where they are: they may be on their way here behind the experts. Of what was computed there is a
-  // value here, because the node that uses the experts uses the ids too.
-  const auto& tensors = local_.backends[static_cast<size_t>(backend_index(*action.backend))].tensors;
-  const auto here = ids.is_leaf() ? tensors.end() : tensors.find(&ids);
-  if (here == tensors.end()) {
-    tensor_get(ids, bytes.data(), 0, bytes.size());
-  } else {
-    action.backend->get_async(*here->second, bytes.data(), 0, bytes.size());
-    action.backend->synchronize();
-  }
-  std::vector<bool> used(static_cast<size_t>(experts), false);
-  for (int64_t i = 0; i < ids.elements(); ++i) {
-    int32_t id = -1;
-    std::memcpy(&id, bytes.data() + i * static_cast<int64_t>(sizeof(id)), sizeof(id));
-    if (id >= 0 && id < experts) used[static_cast<size_t>(id)] = true;
-  }
-  return used_experts_.emplace_back(&ids, std::move(used)).second;
-}
-
+// The ids are kept and not the experts, because another weight may have other experts for the same ids.
 void ScheduledGraph::bring_experts(Action& action, const Stream& stream) {
-  const std::vector<bool>& used = experts_named_by(action, *stream.ids, stream.weight->shape[2]);
+  ChosenIds& ids = *stream.ids;
+  if (!ids.known && ids.maker != nullptr) {
+    ids.maker->synchronize();
+    // From a device of another process the reader receives them.
+    if (ids.reader != ids.maker) ids.reader->synchronize();
+  }
+  if (!ids.known && ids.maker == nullptr) tensor_get(*ids.tensor, ids.values.data(), 0, ids.tensor->bytes());
+  ids.known = true;
+  const int64_t experts = stream.weight->shape[2];
+  std::vector<bool> used(static_cast<size_t>(experts), false);
+  for (const int32_t id : ids.values) {
+    const int64_t expert = local_index(*stream.select, experts, id);
+    if (expert >= 0) used[static_cast<size_t>(expert)] = true;
+  }
   const size_t bytes = stream.weight->strides[2];
   for (size_t first = 0; first < used.size();) {
     if (!used[first]) {
@@ -341,6 +346,9 @@ void ScheduledGraph::bring_experts(Action& action, const Stream& stream) {
 }
 
 void ScheduledGraph::pass_on(Action& action, size_t slot) {
+  for (ChosenIds* ids : action.chosen) {
+    action.backend->get_async_for(*ids->reader, *ids->source, ids->values.data(), 0, ids->tensor->bytes());
+  }
   if (action.results.empty()) return;
   int reader = -1;
   for (const Transfer& result : action.results) {

@@ -67,11 +67,22 @@ class ScheduledGraph {
     size_t bytes = 0, stride = 0;
     int split = 0;  ///< that needs it
   };
+  /// Ids of experts, for the host. The backend that makes them copies them here behind the split that does, while
+  /// they are alive on each of its members; a leaf is read where it is.
+  struct ChosenIds {
+    const Tensor* tensor = nullptr;  ///< of the caller's graph
+    Backend* reader = nullptr;       ///< gets the experts
+    const Tensor* source = nullptr;  ///< in the local graph of the backend that makes them; nullptr: a leaf
+    Backend* maker = nullptr;
+    std::vector<int32_t> values;
+    bool known = false;  ///< in this run
+  };
   /// A weight that is copied straight from host memory, or those experts of it that are used.
   struct Stream {
     const Tensor* weight = nullptr;
     Tensor* target = nullptr;
-    const Tensor* ids = nullptr;  ///< in the caller's graph
+    ChosenIds* ids = nullptr;              ///< nullptr: all of the weight is copied
+    const SelectParams* select = nullptr;  ///< which expert an id names
   };
   /// A leaf in other memory, fetched by its own backend each time.
   struct Leaf {
@@ -90,6 +101,7 @@ class ScheduledGraph {
     std::vector<Stream> streams;
     std::vector<int> waits;                     ///< splits that write `values`
     std::vector<Transfer> results;              ///< for later splits, written when this one is done
+    std::vector<ChosenIds*> chosen;             ///< made by this split
     std::vector<const Tensor*> observed;        ///< of the caller's graph
     std::unique_ptr<Event> written;             ///< `results` are in their slots
     std::vector<std::unique_ptr<Event>> read;   ///< values and leaves have been read from their slots; one for each
@@ -101,6 +113,7 @@ class ScheduledGraph {
   void make_plans(std::span<std::unique_ptr<ComputeArena>> arenas, std::span<PreparedPlan* const> prepared);
   void make_actions(const std::unordered_set<const Tensor*>& observed);
   void add_copy(int split, const Copy& copy, Tensor* target);
+  ChosenIds* chosen_ids(const Tensor& ids, Backend& reader);
   void place_slots(BufferType& host);
   void bind();
   void unbind();
@@ -113,10 +126,7 @@ class ScheduledGraph {
   /// What the split does comes after all of `before`, if there is one.
   void follow(Action& action, Action* before);
   void bring(Action& action, size_t slot);
-  void bring_experts(Action& action, const Stream& stream);
-  /// By number. Waits for the ids.
-  const std::vector<bool>& experts_named_by(Action& action, const Tensor& ids, int64_t experts);
-  int backend_index(const Backend& backend) const;
+  static void bring_experts(Action& action, const Stream& stream);
   void pass_on(Action& action, size_t slot);
   bool show(Action& action, const Observer& observer);
 
@@ -132,7 +142,7 @@ class ScheduledGraph {
   std::unique_ptr<Buffer> slots_;
   std::vector<Tensor*> bound_;                   ///< nodes of the caller's that have memory from here
   std::vector<std::unique_ptr<Event>> meeting_;  ///< one for each backend, made at first use
-  std::vector<std::pair<const Tensor*, std::vector<bool>>> used_experts_;  ///< in this run, by ids
+  std::vector<std::unique_ptr<ChosenIds>> chosen_;
   uint64_t runs_ = 0;
   Action* last_ = nullptr;  ///< queued latest, in this run or the one before
 };

@@ -1,26 +1,12 @@
-// From the global index in an id tensor to a row (expert) of the part that this device has; see SelectParams.
+// Indices of rows and experts: elements of id tensors, and the rows that they name (graph/ops/select.h).
 #pragma once
 
 #include <cstdint>
 
+#include "graph/ops/select.h"
 #include "graph/tensor.h"
 
 namespace shoal::cpu {
-
-/// Row of a source with `rows` rows for a global index, -1 when the index is not here. Ranges {10,2},{40,3}:
-/// 41 -> 3, 12 -> -1.
-inline int64_t local_index(const SelectParams& params, int64_t rows, int64_t index) {
-  if (params.ranges.empty()) return index >= 0 && index < rows ? index : -1;
-  int64_t before = 0;
-  for (const IndexRange& range : params.ranges) {
-    if (index >= range.begin && index < range.begin + range.length) {
-      const int64_t local = before + index - range.begin;
-      return local < rows ? local : -1;
-    }
-    before += range.length;
-  }
-  return -1;
-}
 
 /// Element of an i32 or i64 tensor.
 inline int64_t index_at(const Tensor& ids, int64_t i0, int64_t i1 = 0, int64_t i2 = 0) {
