@@ -219,14 +219,25 @@ bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> wo
   return true;
 }
 
-// A backend with members may outlive its device.
-void finish_queued(Backend& backend) {
-  for (Backend* member : backend.members()) finish_queued(*member);
+namespace {
+
+// Recording an event shows a held stream its work. A backend with members may outlive its device.
+void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
+  for (Backend* member : backend.members()) mark_queued(*member, marks);
   if (!backend.members().empty()) return;
-  if (const auto queued = backend.device().new_event()) {
-    queued->record(backend);
-    queued->synchronize();
+  if (auto mark = backend.device().new_event()) {
+    mark->record(backend);
+    marks.push_back(std::move(mark));
   }
+}
+
+}  // namespace
+
+// All streams have their work before one is waited for: it may wait for another one in a collective.
+void finish_queued(Backend& backend) {
+  std::vector<std::unique_ptr<Event>> marks;
+  mark_queued(backend, marks);
+  for (const auto& mark : marks) mark->synchronize();
 }
 
 Status status_of(const std::function<void()>& work) {

@@ -185,8 +185,8 @@ class Backend {
   virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst);
 
   /// Between hold() and the release() that goes with it (they nest) queued work need not start: a device gets it in
-  /// one piece, and its threads are woken once. Waiting for held work, the host or an event, releases it first.
-  /// Use HeldBackend.
+  /// one piece, and its threads are woken once. Recording an event releases what is held, and so does waiting for it:
+  /// of all members before one of them is waited for, as they may need each other in a collective. Use HeldBackend.
   virtual void hold() {}
   virtual void release() {}
 
@@ -283,8 +283,8 @@ class Backend {
 /// is done. It runs after failures too. False when the backend cannot run host functions in stream order.
 bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work);
 
-/// The host waits for what is queued now. Failures stay for the next synchronize. Devices without events finish
-/// what they do before they return.
+/// The host waits for what is queued now, held or not. Failures stay for the next synchronize. Devices without events
+/// finish what they do before they return.
 void finish_queued(Backend& backend);
 
 /// Holds a backend's queue while it lives.

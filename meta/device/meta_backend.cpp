@@ -70,6 +70,7 @@ MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::uniq
 
 MetaBackend::~MetaBackend() {
   // Queued collectives use the communicator: let every member finish before it goes. Failures have no reader left.
+  show_held();
   for (Backend* member : streams_) {
     try {
       member->synchronize();
