@@ -19,6 +19,35 @@ struct Scheduler::Entry {
   std::unique_ptr<ScheduledGraph> scheduled;
 };
 
+/// While it lives entries are in use, and the callback may be called: see set_eval_callback().
+class Scheduler::Busy {
+ public:
+  Busy(Scheduler& scheduler, std::string_view what) : busy_(scheduler.busy_) {
+    require<InvalidArgument>(
+        !busy_, "a scheduler cannot {} inside its own evaluation callback; do it when compute has returned", what);
+    busy_ = true;
+  }
+  ~Busy() { busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& busy_;
+};
+
+namespace {
+
+std::unordered_set<const Tensor*> ask_observed(const Graph& graph, const EvalCallback& callback) {
+  std::unordered_set<const Tensor*> observed;
+  if (!callback) return observed;
+  for (const Tensor* node : graph.nodes()) {
+    if (!is_leaf_view(*node) && callback(*node, true)) observed.insert(node);
+  }
+  return observed;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options)
     : backends_(std::move(backends)), options_(options) {
   require<InvalidArgument>(!backends_.empty(), "a scheduler needs at least one backend");
@@ -80,16 +109,8 @@ ScheduleOptions Scheduler::schedule_options(const Graph& graph,
 }
 
 Schedule Scheduler::split(const Graph& graph) const {
-  return make_schedule(graph, devices_, schedule_options(graph, ask_observed(graph)));
-}
-
-std::unordered_set<const Tensor*> Scheduler::ask_observed(const Graph& graph) const {
-  std::unordered_set<const Tensor*> observed;
-  if (!callback_) return observed;
-  for (const Tensor* node : graph.nodes()) {
-    if (!is_leaf_view(*node) && callback_(*node, true)) observed.insert(node);
-  }
-  return observed;
+  const EvalCallback callback = callback_;
+  return make_schedule(graph, devices_, schedule_options(graph, ask_observed(graph, callback)));
 }
 
 std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
@@ -149,6 +170,7 @@ size_t Scheduler::host_bytes() const {
 }
 
 bool Scheduler::reserve(Graph& graph) {
+  const Busy busy(*this, "reserve memory");
   synchronize();
   entries_.clear();  // they would keep memory that the arenas replace
   try {
@@ -161,8 +183,8 @@ bool Scheduler::reserve(Graph& graph) {
   }
 }
 
-Scheduler::Entry& Scheduler::entry(Graph& graph, PreparedGraph* prepared) {
-  std::unordered_set<const Tensor*> observed = ask_observed(graph);
+Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared) {
+  std::unordered_set<const Tensor*> observed = ask_observed(graph, callback);
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
   if (found != entries_.end()) {
@@ -197,20 +219,24 @@ void Scheduler::make_room() {
 }
 
 void Scheduler::allocate(Graph& graph) {
-  entry(graph);
+  const Busy busy(*this, "allocate a graph");
+  entry(graph, EvalCallback(callback_));
 }
 
 void Scheduler::allocate(Graph& graph, PreparedGraph prepared) {
-  entry(graph, &prepared);
+  const Busy busy(*this, "allocate a graph");
+  entry(graph, EvalCallback(callback_), &prepared);
 }
 
 bool Scheduler::compute_async(Graph& graph) {
-  ScheduledGraph& scheduled = *entry(graph).scheduled;
+  const Busy busy(*this, "run a graph");
+  const EvalCallback callback = callback_;
+  ScheduledGraph& scheduled = *entry(graph, callback).scheduled;
   // Another graph may use weights and caches where this one copies them, or the other way round.
   if (latest_run_ != nullptr && latest_run_ != &scheduled && backends_.size() > 1) scheduled.meet();
   latest_run_ = &scheduled;
-  if (!callback_) return scheduled.run({});
-  return scheduled.run([this](const Tensor& node) { return callback_(node, false); });
+  if (!callback) return scheduled.run({});
+  return scheduled.run([&callback](const Tensor& node) { return callback(node, false); });
 }
 
 Status Scheduler::compute(Graph& graph) {
@@ -227,6 +253,7 @@ void Scheduler::synchronize() {
 }
 
 void Scheduler::reset() {
+  const Busy busy(*this, "reset");
   user_.clear();
   entries_.clear();
   latest_run_ = nullptr;

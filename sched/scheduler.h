@@ -52,7 +52,8 @@ class Scheduler {
   void set_backend(const Tensor& node, const Backend* backend);
   /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
   Backend* backend_of(const Tensor& node) const;
-  /// Empty: none is observed. With a callback compute_async waits for each observed node.
+  /// Empty: none is observed. With a callback compute_async waits for each observed node. A run keeps the callback that
+  /// it began with. Inside a callback reserve, allocate, compute and reset throw InvalidArgument.
   void set_eval_callback(EvalCallback callback);
 
   /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory. Throws what
@@ -100,14 +101,14 @@ class Scheduler {
 
  private:
   struct Entry;
+  class Busy;
 
   void place_inputs(Graph& graph);
 
   std::unordered_map<const Tensor*, int> user_for(const Graph& graph) const;
   ScheduleOptions schedule_options(const Graph& graph, const std::unordered_set<const Tensor*>& observed) const;
-  std::unordered_set<const Tensor*> ask_observed(const Graph& graph) const;
-  /// Finds or makes; becomes the first of `entries_`.
-  Entry& entry(Graph& graph, PreparedGraph* prepared = nullptr);
+  /// Finds or makes; becomes the first of `entries_`. `callback` may replace the scheduler's.
+  Entry& entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared = nullptr);
   std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
                                        PreparedGraph* prepared = nullptr);
   BufferType& host_type();  ///< of what devices copy to and from quickly, or of ordinary memory
@@ -129,6 +130,7 @@ class Scheduler {
   std::list<GraphInputs> inputs_;
   std::list<Entry> entries_;  ///< most recently used first
   const void* latest_run_ = nullptr;
+  bool busy_ = false;  ///< see Busy
   uint64_t plans_made_ = 0;
 };
 

@@ -15,6 +15,8 @@ using test::ProxyDevice;
 using test::Rig;
 using test::World;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 constexpr const char* kChain = R"(
 input %x f32 [64, 2]
@@ -57,6 +59,11 @@ struct EvalTest : testing::Test {
     const auto expected = test::on_one(text, Rig::cpu(3), 1, true);
     for (const auto& [name, values] : watch.seen)
       EXPECT_TRUE(test::close_to(values, expected.at(name), {1e-9})) << name;
+  }
+
+  void graph_inputs(Graph& graph) {
+    scheduler.allocate(graph);
+    world.fill_inputs(graph);
   }
 
   Rig rig{4};
@@ -145,6 +152,64 @@ TEST_F(EvalTest, ReservedMemoryIsEnoughForTheSameObserver) {
   const size_t bytes = scheduler.buffer_size(0);
   scheduler.allocate(graph);
   EXPECT_EQ(scheduler.buffer_size(0), bytes);
+}
+
+/// True as long as the callback that has it is not destroyed.
+using Life = std::weak_ptr<const void>;
+
+TEST_F(EvalTest, ARunKeepsACallbackThatReplacesItself) {
+  Graph& graph = world.add(kChain);
+  graph_inputs(graph);
+  for (const bool when_asked : {true, false}) {
+    auto token = std::make_shared<const char>();
+    const Life life = token;
+    scheduler.set_eval_callback([&, token = std::move(token)](const Tensor& node, bool ask) {
+      (void)token;
+      if (ask == when_asked && node.name == "a") scheduler.set_eval_callback(watch.callback());
+      EXPECT_FALSE(life.expired()) << "destroyed while it runs, at " << node.name;
+      return true;
+    });
+    watch.order.clear();
+    watch.wanted = {"y"};
+    const auto run = [&] {
+      ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
+      test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
+    };
+    run();
+    EXPECT_TRUE(watch.order.empty()) << "of the next run";
+    EXPECT_TRUE(life.expired());
+    run();
+    EXPECT_THAT(watch.order, ElementsAre("y"));
+    scheduler.set_eval_callback({});
+  }
+}
+
+TEST_F(EvalTest, WhatWouldEndTheRunIsRefusedInsideTheCallback) {
+  Graph &graph = world.add(kChain), &other = world.add(kChain);
+  struct Call {
+    std::string what;
+    std::function<void()> make;
+  };
+  const std::vector<Call> calls{{"reset", [&] { scheduler.reset(); }},
+                                {"reserve memory", [&] { scheduler.reserve(other); }},
+                                {"allocate a graph", [&] { scheduler.allocate(other); }},
+                                {"run a graph", [&] { scheduler.compute_async(other); }}};
+  for (const Call& call : calls) {
+    int refused = 0;
+    scheduler.set_eval_callback([&](const Tensor& node, bool) {
+      if (node.name != "a") return false;
+      EXPECT_THAT(call.make, ThrowsMessage<InvalidArgument>(HasSubstr("cannot " + call.what + " inside its own")));
+      ++refused;
+      return true;
+    });
+    graph_inputs(graph);
+    ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
+    test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
+    EXPECT_EQ(refused, 3) << "allocate asks, compute asks and shows";
+    scheduler.set_eval_callback({});
+    EXPECT_NO_THROW(call.make());
+    scheduler.synchronize();
+  }
 }
 
 // On a meta device attn_out and ffn_out are partial sums, and they are what is shared.
