@@ -227,6 +227,9 @@ class Lowering {
     for (Tensor*& source : sources) {  // of sums that need all addends
       if (is_zero(source)) source = fill(graph, {source->dtype, source->shape, 0.0f});
     }
+    const bool is_rounded_sum =
+        node.op == Op::kSetRows && choice.result.is_partial() && choice.sources[1].is_mirrored();
+    if (is_rounded_sum && rank > 0) sources[1] = fill(graph, {sources[1]->dtype, sources[1]->shape});
     const bool is_moved = node.op == Op::kReshape && !sources[0]->is_contiguous();
     if (is_moved) sources[0] = contiguous(graph, sources[0]);
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);

@@ -149,12 +149,13 @@ std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, i
 }
 
 /// set_rows writes in place: whatever the cache's layout is, rows and ids follow it. A Partial cache takes Partial
-/// rows: each rank writes its addend.
+/// rows: each rank writes its addend. Where rows are rounded they are summed before (as for cast), and rank 0 writes
+/// the sum, the others zeros.
 std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
   const Layout& cache = sources[0];
   NodeChoice choice{all_mirrored(node), cache, -1, {}};
   choice.sources[0] = cache;
-  if (cache.is_partial()) choice.sources[1] = Layout::partial();
+  if (cache.is_partial() && node.dtype == node.src[1]->dtype) choice.sources[1] = Layout::partial();
   if (!cache.is_split()) return {std::move(choice)};
   const auto split = factor_split(rule, rule.sources[0], cache);
   check(split.has_value(), "no factor for the cache axis {} in {}", cache.axis, to_string(node));
