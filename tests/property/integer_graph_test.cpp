@@ -22,6 +22,7 @@ std::set<std::string> features(const RandomCase& one) {
   parse_graph(one.graph, graph, weights);
   std::set<std::string> found;
   std::map<const Tensor*, int> users;
+  std::map<const Tensor*, int64_t> experts;  ///< of the first weight, by ids
   std::set<const Tensor*> written;
   for (const Tensor* node : graph.nodes()) {
     found.insert(std::string(name_of(node->op)));
@@ -30,6 +31,12 @@ std::set<std::string> features(const RandomCase& one) {
     const bool order = node->op == Op::kArgmax || node->op == Op::kTopK || node->op == Op::kArgsort;
     if (order && x.op == Op::kPermute && x.shape[0] == 1) found.insert("order of a permuted axis of length 1");
     if (is_view(node->op) && is_view(x.op)) found.insert("view of a view");
+    if (node->op == Op::kMulMatId) {
+      const auto [other, first] = experts.emplace(node->src[2], x.shape[2]);
+      if (!first && other->second != x.shape[2]) found.insert("one set of ids for unlike numbers of experts");
+      if (!node->src[2]->is_leaf()) found.insert("experts by computed ids");
+      if (!std::get<SelectParams>(node->params).ranges.empty()) found.insert("experts in ranges");
+    }
     if (node->op == Op::kSetRows) {
       found.insert(fmt::format("write of {}", name_of(node->dtype)));
       found.insert(fmt::format("ids of {}", name_of(node->src[2]->dtype)));
@@ -46,7 +53,11 @@ std::set<std::string> features(const RandomCase& one) {
     if (layout == one.layouts.end()) continue;
     if (layout->second.is_split()) found.insert(fmt::format("split on axis {}", layout->second.axis));
     if (layout->second.is_partial()) found.insert(fmt::format("partial {}", name_of(leaf->dtype)));
-    if (layout->second.is_partial() && leaf->role == Role::kCache) found.insert("partial cache");
+    if (layout->second.is_partial() && leaf->role == Role::kCache) {
+      found.insert(fmt::format("partial cache of {}", name_of(leaf->dtype)));
+    }
+    const bool experts_split = leaf->name.starts_with("experts") && layout->second.is_split(2);
+    if (experts_split && layout->second.partition.local_length(0) == 0) found.insert("no experts on rank 0");
   }
   return found;
 }
@@ -72,7 +83,13 @@ TEST(IntegerCases, DrawWhatThereIs) {
                               "partial f16",
                               "partial bf16",
                               "partial i32",
-                              "partial cache",
+                              "partial cache of f32",
+                              "partial cache of f16",
+                              "partial cache of bf16",
+                              "no experts on rank 0",
+                              "experts by computed ids",
+                              "experts in ranges",
+                              "one set of ids for unlike numbers of experts",
                               "mul_mat",
                               "mul_mat_id",
                               "get_rows",

@@ -69,6 +69,10 @@ class Features {
       if (node.src[0]->op == Op::kSetRows) found_.insert("set_rows of set_rows");
       if (node.src[2]->dtype == DType::kI64) found_.insert("set_rows with i64 ids");
     }
+    if (node.op == Op::kMulMatId) {
+      if (!std::get<SelectParams>(node.params).ranges.empty()) found_.insert("experts in ranges");
+      if (!node.src[2]->is_leaf()) found_.insert("experts by computed ids");
+    }
     if (node.op == Op::kAttention) add_attention(node);
     if (node.op == Op::kGetRows && node.src[1]->shape[1] > 1) found_.insert("get_rows with ids on two axes");
     if (node.op == Op::kGetRows && !node.src[0]->is_leaf()) found_.insert("get_rows of a computed table");
@@ -120,6 +124,8 @@ TEST(RandomCases, DrawWhatThereIs) {
                                "concat to i32",
                                "add to f16",
                                "mul to bf16",
+                               "experts in ranges",
+                               "experts by computed ids",
                                "set_rows of set_rows",
                                "set_rows with i64 ids",
                                "attention to a view of a written cache",

@@ -1,5 +1,5 @@
-// Random graphs of whole numbers by schedulers over meta devices beside a CPU device, with evaluation callbacks that
-// look, stop and throw: the results of the float64 reference, to the last bit.
+// Random graphs of whole numbers by schedulers over meta devices and simple ones, with evaluation callbacks that look,
+// stop, throw and unregister themselves: the results of the float64 reference, to the last bit.
 #include <gtest/gtest.h>
 
 #include "tests/support/integer_graph.h"
@@ -14,7 +14,7 @@ constexpr int kObservedParts = 4;  // so that ctest can run parts at the same ti
 
 std::string check_observed(const RandomCase& one) {
   std::vector<Device*> devices;
-  for (int i = 0; i <= 2 * one.ranks; ++i) devices.push_back(&test_device(i));
+  for (int i = 0; i <= 2 * one.ranks + 1; ++i) devices.push_back(&test_device(i));
   return check_schedulers(one, devices);
 }
 

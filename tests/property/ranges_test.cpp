@@ -1,6 +1,6 @@
 // Random graphs of whole numbers on one CPU device and on a meta device, planned as a whole, by segments, by ranges, by
-// kept plans and in arenas, with weights that move and caches that last: the results of the float64 reference, to the
-// last bit.
+// kept plans and in arenas, with weights that move, caches that last and queues that are held: the results of the
+// float64 reference, to the last bit.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_session.h"

@@ -1,10 +1,11 @@
-// Random graphs x random places of weights, caches and nodes on 1-4 backends (CPU, META, plug-in): a scheduler gives
-// what one device gives.
+// Random graphs x random places of weights, caches and nodes on 1-5 backends (META, CPU, one with memory of its own,
+// plug-in): a scheduler gives what one device gives.
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "meta/device/meta_device.h"
+#include "tests/sched/proxy.h"
 #include "tests/support/plugin.h"
 #include "tests/support/property.h"
 #include "tests/support/sched_case.h"
@@ -18,7 +19,7 @@ Device& cpu_device(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Up to four backends, the last of them a CPU; the first CPU devices are behind the meta device.
+/// Up to five backends, the last of them a CPU; the first CPU devices are behind the meta device.
 class Backends {
  public:
   Backends(const RandomCase& one, uint64_t seed) {
@@ -33,6 +34,7 @@ class Backends {
     Device* plugin = plugin_device();
     const int simple = 1 + static_cast<int>(random() % (plugin != nullptr ? 2 : 3));
     if (plugin != nullptr) devices.insert(devices.begin() + static_cast<int>(random() % (devices.size() + 1)), plugin);
+    if (random() % 2 == 0) devices.push_back(&own_memory_);
     for (int i = 0; i < simple; ++i) devices.push_back(&cpu_device(16 + i));
     for (Device* device : devices) owned_.push_back(device->init());
     for (const auto& backend : owned_) backends_.push_back(backend.get());
@@ -41,6 +43,7 @@ class Backends {
 
  private:
   std::unique_ptr<meta::MetaDevice> meta_;
+  ProxyDevice own_memory_{cpu_device(18)};
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
 };

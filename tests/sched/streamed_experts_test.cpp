@@ -107,7 +107,9 @@ class StreamedExperts : public testing::TestWithParam<Choice> {
     }
     scheduler.allocate(graph);
     for (const Copy& copy : scheduler.schedule().splits.back().copies) {
-      if (copy.tensor->name.starts_with("experts")) EXPECT_NE(copy.ids, nullptr) << "all are copied";
+      if (copy.tensor->name.starts_with("experts")) {
+        EXPECT_NE(copy.ids, nullptr) << "all are copied";
+      }
     }
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       test::poison(graph, *scheduler.scheduled().plan(0));

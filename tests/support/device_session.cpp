@@ -92,9 +92,22 @@ class Session {
   }
 
   void finish(Graph& graph, GraphPlan& plan) {
+    const auto held = hold();
     backend_->compute_async(plan);
-    backend_->synchronize();
+    wait("at the end");
     compare(graph);
+  }
+
+  /// Some runs are queued on a backend that is held, once or twice.
+  std::vector<std::unique_ptr<HeldBackend>> hold() const {
+    std::vector<std::unique_ptr<HeldBackend>> holds;
+    for (size_t i = run_.draw("holds", 3); i > 0; --i) holds.push_back(std::make_unique<HeldBackend>(*backend_));
+    return holds;
+  }
+
+  void wait(std::string_view when) {
+    if (run_.one_in(2, fmt::format("finish {}", when))) finish_queued(*backend_);
+    backend_->synchronize();
   }
 
   void whole_graph() {
@@ -150,8 +163,9 @@ class Session {
       for (const LateInput& input : pieces.back().options.late) late.insert(input.input);
     }
     write(*graph, fresh, late);
+    const auto held = hold();
     for (const Piece& piece : pieces) run_piece(*graph, piece);
-    backend_->synchronize();
+    wait("at the end");
     compare(*graph);
     while (!pieces.empty()) pieces.pop_back();  // later ones refer to earlier ones
   }
@@ -202,7 +216,7 @@ class Session {
       while (last < segments && !has_late_input(piece, last) && goes_on()) ++last;
       backend_->compute_async(*piece.plan, static_cast<int>(done), static_cast<int>(last));
       if (run_.one_in(2, fmt::format("pause {} {}", piece.begin, last))) {
-        backend_->synchronize();
+        wait(fmt::format("at {}", last));
         compare_shown(piece.options.shown, bounds[last - 1], bounds[last]);
       }
       done = last;

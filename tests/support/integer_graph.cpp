@@ -15,6 +15,9 @@ namespace {
 constexpr int kMostRanks = 4;
 /// No leaf, and no addend of one that is Partial, is larger.
 constexpr int64_t kLeafBound = 4 + 3 * (kMostRanks - 1);
+/// Rows of a cache are no larger: past 256 bf16 rounds them.
+constexpr int64_t kCacheBound = 4096;
+constexpr int64_t kExperts = 5;
 /// What may be stored in f16 and bf16, or meet a weight of these types in a product.
 constexpr int64_t kHalfBound = 128;
 /// Past it values are clamped before they go on: sums of floats are exact up to 2^24.
@@ -53,6 +56,9 @@ class Generator {
   using Maker = void (Generator::*)();
 
   meta::Layout layout_for(const Tensor& weight) {
+    if (weight.name.starts_with("experts") && pick(2) == 0) {
+      return whole_experts(rng_, weight.shape[2], case_.ranks);
+    }
     const auto draw = [&] { return random_layout(rng_, weight, case_.ranks, weight.dtype != DType::kI64); };
     auto layout = draw();
     const bool cut = weight.name.starts_with("down");  // its products are partial sums
@@ -68,9 +74,9 @@ class Generator {
         &Generator::make_unary,    &Generator::make_scale,    &Generator::make_glu,      &Generator::make_sum_rows,
         &Generator::make_order,    &Generator::make_order,    &Generator::make_get_rows, &Generator::make_set_rows,
         &Generator::make_set_rows, &Generator::make_set_rows, &Generator::make_read,     &Generator::make_experts,
-        &Generator::make_concat,   &Generator::make_repeat,   &Generator::make_fill,     &Generator::make_cast,
-        &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,    &Generator::make_permute,
-        &Generator::make_permute,  &Generator::make_permute,  &Generator::make_integers,
+        &Generator::make_experts,  &Generator::make_concat,   &Generator::make_repeat,   &Generator::make_fill,
+        &Generator::make_cast,     &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,
+        &Generator::make_permute,  &Generator::make_permute,  &Generator::make_permute,  &Generator::make_integers,
     };
     try {
       (this->*kMakers[static_cast<size_t>(pick(std::size(kMakers)))])();
@@ -237,7 +243,7 @@ class Generator {
 
   /// Rows into a cache that is there, read and written before, or into a new one.
   void make_set_rows() {
-    const Value x = within(any(), kLeafBound);
+    const Value x = within(any(), pick(2) == 0 ? kCacheBound : kLeafBound);
     const Shape& s = x.tensor->shape;
     Tensor** cache = nullptr;
     for (Tensor*& old : caches_) {
@@ -264,16 +270,41 @@ class Generator {
       const int64_t begin = pick(length);
       cache = slice(graph_, cache, {1, begin, 1 + pick(length - begin)});
     }
-    keep(cache->dtype == DType::kF32 ? cache : cast(graph_, cache, DType::kF32), kLeafBound);
+    keep(cache->dtype == DType::kF32 ? cache : cast(graph_, cache, DType::kF32), kCacheBound);
   }
 
+  /// Experts that ids name, a leaf's or those of a router: of one weight or of two with unlike numbers of experts, all
+  /// of them or some ranges.
   void make_experts() {
     const Value x = within(any(), kHalfBound);
     const Shape& s = x.tensor->shape;
     if (s[3] != 1) return;
     const int64_t used = s[1] == 1 ? 1 + pick(2) : s[1];
-    Tensor* w = weights_.add(name("experts"), used * s[2] <= 4 ? float_type() : DType::kF32, {s[0], width_, 3, 1});
-    keep(mul_mat_id(graph_, w, x.tensor, ids("ids", 3, {used, s[2], 1, 1})), kLeafBound * x.bound * s[0]);
+    Tensor* chosen = pick(2) == 0 && used <= kExperts ? routed(x, used) : ids("ids", kExperts, {used, s[2], 1, 1});
+    for (int64_t weights = 1 + pick(2); weights > 0; --weights) {
+      const int64_t experts = pick(2) == 0 ? 3 : 1 + pick(kExperts);
+      const DType dtype = used * s[2] <= 4 ? float_type() : DType::kF32;
+      Tensor* w = weights_.add(name("experts"), dtype, {s[0], width_, experts, 1});
+      keep(mul_mat_id(graph_, w, x.tensor, chosen, pick(3) == 0 ? ranges(experts) : SelectParams()),
+           kLeafBound * x.bound * s[0]);
+    }
+  }
+
+  /// The best experts of each token, by a product with x or by scores of their own.
+  Tensor* routed(const Value& x, int64_t used) {
+    const Shape& s = x.tensor->shape;
+    if (s[1] != 1 || pick(3) == 0) return top_k(graph_, leaf({kExperts, s[2], 1, 1}).tensor, used);
+    Tensor* router = weights_.add(name("router"), DType::kF32, {s[0], kExperts, 1, 1});
+    return top_k(graph_, mul_mat(graph_, router, reshape(graph_, dense(x.tensor), {s[0], s[2], 1, 1})), used);
+  }
+
+  /// `count` global indices in one or two ranges; some of them no id names.
+  SelectParams ranges(int64_t count) {
+    const int64_t first = pick(kExperts), some = 1 + pick(count);
+    SelectParams select{{{first, some}}};
+    if (some < count) select.ranges.push_back({first + some + pick(2), count - some});
+    if (pick(2) == 0) std::reverse(select.ranges.begin(), select.ranges.end());
+    return select;
   }
 
   void make_concat() {

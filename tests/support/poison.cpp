@@ -11,7 +11,8 @@ using Buffers = std::set<Buffer*>;
 
 void collect(const Graph& graph, Buffers& buffers) {
   const auto add = [&](const Tensor* tensor) {
-    if (tensor->buffer != nullptr) buffers.insert(tensor->buffer);
+    if (tensor->buffer == nullptr) return;
+    if (dynamic_cast<meta::MetaDevice*>(&tensor->buffer->type().device()) == nullptr) buffers.insert(tensor->buffer);
   };
   for (const Tensor* leaf : graph.leaves()) add(leaf);
   for (const Tensor* input : graph.inputs()) add(input);

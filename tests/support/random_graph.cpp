@@ -52,7 +52,9 @@ class Generator {
     const int axis = pick(4);
     const int64_t unit = axis == 0 ? traits(leaf.dtype).block_elems : 1;
     const auto wanted = segments_.find(&leaf);
-    if (wanted != segments_.end()) {
+    if (leaf.name.starts_with("experts") && pick(3) == 0) {
+      case_.layouts.emplace(leaf.name, whole_experts(rng_, leaf.shape[2], case_.ranks));
+    } else if (wanted != segments_.end()) {
       answer_in_segments(leaf, 1, wanted->second);
     } else if (pick(6) == 0) {
       answer_in_segments(leaf, axis, random_segments(rng_, leaf.shape[axis], unit, 1 + pick(3), case_.ranks));
@@ -388,11 +390,17 @@ class Generator {
     const Value x = any();
     const Shape& s = x.tensor->shape;
     if (s[3] != 1 || s[2] > 4) return;
-    const int64_t experts = 2 + pick(4), used = s[1] == 1 ? 1 + pick(2) : s[1];
-    Tensor* w = operand("experts", random_float(s[0] % 32 == 0), {s[0], 1 + pick(6), experts, 1});
-    Tensor* chosen = ids("ids", experts, {used, s[2], 1, 1});
-    keep(mul_mat_id(graph_, w, x.tensor, chosen), false,
-         x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4));
+    const int64_t named = 2 + pick(4), used = s[1] == 1 ? 1 + pick(2) : s[1];
+    const Value scores = used <= named && pick(2) == 0 ? fresh({named, s[2], 1, 1}) : Value{nullptr, false, 0};
+    Tensor* chosen = scores.exact ? top_k(graph_, scores.tensor, used) : ids("ids", named, {used, s[2], 1, 1});
+    for (int weights = 1 + pick(2); weights > 0; --weights) {
+      const int64_t experts = pick(3) == 0 ? 1 + pick(5) : named;
+      Tensor* w = operand("experts", random_float(s[0] % 32 == 0), {s[0], 1 + pick(6), experts, 1});
+      SelectParams select;
+      if (pick(3) == 0) select.ranges = {{pick(named), experts}};
+      keep(mul_mat_id(graph_, w, x.tensor, chosen, select), false,
+           x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4));
+    }
   }
 
   void make_attention() {

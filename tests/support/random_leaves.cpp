@@ -68,6 +68,14 @@ meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, 
   return meta::Layout::split(axis, meta::Partition(ranks, std::move(runs)));
 }
 
+meta::Layout whole_experts(std::mt19937_64& rng, int64_t experts, int ranks) {
+  const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<uint64_t>(n)); };
+  const int first = pick(ranks);
+  std::vector<meta::Run> runs;
+  for (int64_t i = 0; i < experts; ++i) runs.push_back({1, {first + pick(ranks - first)}});
+  return meta::Layout::split(2, meta::Partition(ranks, std::move(runs)));
+}
+
 std::vector<std::vector<int64_t>> random_segments(std::mt19937_64& rng, int64_t length, int64_t unit, int segments,
                                                   int ranks) {
   const auto pick = [&](int64_t n) { return static_cast<size_t>(rng() % static_cast<uint64_t>(n)); };

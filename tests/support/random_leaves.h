@@ -17,6 +17,9 @@ namespace shoal::test {
 /// A random legal layout for a leaf.
 meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, bool allow_partial);
 
+/// Whole experts on the ranks from a random one on: the first ranks often have none.
+meta::Layout whole_experts(std::mt19937_64& rng, int64_t experts, int ranks);
+
 /// A random answer of the split-state callback for an axis: segments, each with one length per rank, all multiples of
 /// `unit`, that add up to `length`.
 std::vector<std::vector<int64_t>> random_segments(std::mt19937_64& rng, int64_t length, int64_t unit, int segments,

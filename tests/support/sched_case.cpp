@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "devices/allocate.h"
 #include "graph/text.h"
+#include "tests/support/poison.h"
 
 namespace shoal::test {
 namespace {
@@ -24,7 +25,8 @@ class Placed {
     const size_t usual = draw(backends.size());
     const bool anywhere = draw(2) == 0;
     for (Tensor* leaf : weights.tensors()) {
-      const size_t home = anywhere ? draw(backends.size()) : usual;
+      const bool to_host = leaf->name.starts_with("experts") && draw(2) == 0;
+      const size_t home = to_host ? backends.size() - 1 : anywhere ? draw(backends.size()) : usual;
       homes[can_write(backends[home]->device(), *leaf) ? home : backends.size() - 1].push_back(leaf);
     }
     for (size_t b = 0; b < backends.size(); ++b) {
@@ -33,12 +35,12 @@ class Placed {
     }
   }
 
-  /// Sets some nodes to backends that can run them.
+  /// Sets some nodes to backends that can run them, more of those that choose experts.
   void set_nodes(sched::Scheduler& scheduler) {
     const size_t every = 2 + draw(6);
     for (const Tensor* node : graph.nodes()) {
       const bool writes = info(node->op).alias == Alias::kWrites;
-      if (is_view(node->op) || writes || draw(every) != 0) continue;
+      if (is_view(node->op) || writes || draw(node->op == Op::kMulMatId ? 2 : every) != 0) continue;
       Backend* backend = backends_[draw(backends_.size())];
       if (backend->device().supports_op(*node)) scheduler.set_backend(*node, backend);
     }
@@ -109,6 +111,9 @@ Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends,
   sched::Scheduler scheduler({backends.begin(), backends.end()}, options);
   placed.set_nodes(scheduler);
   scheduler.allocate(placed.graph);
+  for (int i = 0; i < scheduler.backends(); ++i) {
+    if (const GraphPlan* plan = scheduler.scheduled().plan(i)) poison(placed.graph, *plan);
+  }
   Results results;
   for (int run = 0; run < 2; ++run) {
     placed.fill_leaves();

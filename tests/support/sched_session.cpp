@@ -6,11 +6,14 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/error.h"
 #include "graph/ops/ops.h"
 #include "graph/text.h"
 #include "sched/scheduler.h"
+#include "tests/sched/proxy.h"
 #include "tests/support/dice.h"
 #include "tests/support/placed_weights.h"
+#include "tests/support/poison.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -23,7 +26,7 @@ struct Thrown : std::runtime_error {
   Thrown() : std::runtime_error("thrown by the callback") {}
 };
 
-/// One or two meta devices, then a simple device.
+/// One or two meta devices, perhaps a device with memory of its own, then a simple device.
 class Machine {
  public:
   Machine(const RandomCase& one, std::span<Device* const> devices, const Dice& dice) {
@@ -31,6 +34,7 @@ class Machine {
     metas_.push_back(meta_device(one, devices));
     if (dice.one_in(3, "second")) metas_.push_back(meta_device(one, devices.subspan(ranks)));
     for (const auto& meta : metas_) add(*meta, "");
+    if (dice.one_in(2, "own memory")) add(*(own_memory_ = std::make_unique<ProxyDevice>(*devices[2 * ranks + 1])), "");
     Device& last = *devices[2 * ranks];
     add(last, last.type() == DeviceType::kCpu ? "threads=1" : "");
   }
@@ -43,6 +47,7 @@ class Machine {
   }
 
   std::vector<std::unique_ptr<meta::MetaDevice>> metas_;
+  std::unique_ptr<ProxyDevice> own_memory_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
 };
@@ -107,20 +112,22 @@ class Session {
   }
 
  private:
-  enum class Act { kNothing, kLook, kStop, kThrow, kNest };
+  enum class Act { kNothing, kLook, kStop, kThrow, kNest, kUnregister, kReset };
   struct Observer {
     std::string_view name;
     size_t every;  ///< it asks for one of this number of nodes
     Act act;
   };
-  static constexpr std::array<Observer, 8> kObservers = {{{"no callback", 0, Act::kNothing},
-                                                          {"no callback", 0, Act::kNothing},
-                                                          {"looks at all nodes", 1, Act::kLook},
-                                                          {"looks at some nodes", 3, Act::kLook},
-                                                          {"looks at few nodes", 6, Act::kLook},
-                                                          {"stops", 3, Act::kStop},
-                                                          {"throws", 3, Act::kThrow},
-                                                          {"runs another scheduler", 3, Act::kNest}}};
+  static constexpr std::array<Observer, 10> kObservers = {{{"no callback", 0, Act::kNothing},
+                                                           {"no callback", 0, Act::kNothing},
+                                                           {"looks at all nodes", 1, Act::kLook},
+                                                           {"looks at some nodes", 3, Act::kLook},
+                                                           {"looks at few nodes", 6, Act::kLook},
+                                                           {"stops", 3, Act::kStop},
+                                                           {"throws", 3, Act::kThrow},
+                                                           {"runs another scheduler", 3, Act::kNest},
+                                                           {"unregisters itself", 2, Act::kUnregister},
+                                                           {"resets the scheduler", 2, Act::kReset}}};
 
   std::shared_ptr<sched::Scheduler> new_scheduler(size_t number) const {
     sched::SchedulerOptions options;
@@ -128,20 +135,22 @@ class Session {
     return std::make_shared<sched::Scheduler>(machine_.backends(), options);
   }
 
-  /// Sets some nodes to backends that can run them.
+  /// Sets some nodes to backends that can run them, more of those that choose experts.
   void set_nodes(size_t number) {
     for (const Tensor* node : graphs_[number]->nodes()) {
       const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
-      if (!free || !dice_.one_in(5, fmt::format("set {} {}", number, node->name))) continue;
+      const size_t every = node->op == Op::kMulMatId || node->op == Op::kTopK ? 2 : 5;
+      if (!free || !dice_.one_in(every, fmt::format("set {} {}", number, node->name))) continue;
       Backend* backend = machine_.backends()[dice_.draw("at " + node->name, machine_.backends().size())];
       if (backend->device().supports_op(*node)) schedulers_[number]->set_backend(*node, backend);
     }
   }
 
-  /// Mostly on the first device, so that what is elsewhere has neighbours there.
+  /// Mostly on the first device, so that what is elsewhere has neighbours there; experts also in host memory.
   void place(const Dice& dice) {
     const auto& backends = machine_.backends();
     weights_.place([&](const Tensor& tensor) -> Device& {
+      if (tensor.name.starts_with("experts") && dice.one_in(2, "host " + tensor.name)) return backends.back()->device();
       const bool first = !dice.one_in(3, "away " + tensor.name);
       return backends[first ? 0 : dice.draw("home " + tensor.name, backends.size())]->device();
     });
@@ -156,6 +165,7 @@ class Session {
     scheduled_ = nullptr;
     scheduler.allocate(graph);
     scheduled_ = &scheduler;
+    if (run_.one_in(2, "poison")) poison_all(graph, scheduler);
     if (!written_) weights_.write(model_);
     written_ = true;
     for (Tensor* input : graph.inputs()) write_leaf(one_, *input, model_.leaf(input->name));
@@ -168,6 +178,13 @@ class Session {
     if (!wrong_.empty()) throw std::runtime_error("looked at " + wrong_);
     written_ = finished;  // who knows what is in the caches otherwise
     if (finished) compare(graph);
+  }
+
+  void poison_all(const Graph& graph, const sched::Scheduler& scheduler) {
+    for (int i = 0; i < scheduler.backends(); ++i) {
+      if (const GraphPlan* plan = scheduler.scheduled().plan(i)) poison(graph, *plan);
+    }
+    written_ = false;
   }
 
   void compare(const Graph& graph) {
@@ -184,14 +201,33 @@ class Session {
 
   void observe(sched::Scheduler& scheduler, const Observer& observer) {
     if (observer.act == Act::kNothing) return scheduler.set_eval_callback({});
-    scheduler.set_eval_callback([this, &observer](const Tensor& node, bool ask) {
-      if (ask) return run_.one_in(observer.every, "look at " + node.name);
-      if (wrong_.empty()) wrong_ = wrong_value(node);
-      const bool here = run_.one_in(4, "act at " + node.name);
+    const auto token = std::make_shared<const char>();  // lives as long as a callback that has it
+    scheduler.set_eval_callback([this, &scheduler, &observer, token](const Tensor& node, bool ask) {
+      const bool here = run_.one_in(4, (ask ? "act when asked about " : "act at ") + node.name);
+      const bool looks = !ask || run_.one_in(observer.every, "look at " + node.name);
+      if (!ask && wrong_.empty()) wrong_ = wrong_value(node);
+      if (here && observer.act == Act::kReset && wrong_.empty()) wrong_ = try_to_reset(scheduler);
+      if (here && observer.act == Act::kUnregister) return unregister(scheduler, token, wrong_), looks;
+      if (ask) return looks;
       if (here && observer.act == Act::kThrow) throw Thrown();
       if (here && observer.act == Act::kNest && wrong_.empty()) wrong_ = inner_.run();
       return !here || observer.act != Act::kStop;
     });
+  }
+
+  static std::string try_to_reset(sched::Scheduler& scheduler) {
+    try {
+      scheduler.reset();
+      return "a scheduler that its callback has reset";
+    } catch (const InvalidArgument&) {
+      return {};
+    }
+  }
+
+  /// Nothing of the callback is used afterwards, in case that it has gone.
+  static void unregister(sched::Scheduler& scheduler, std::weak_ptr<const char> token, std::string& wrong) {
+    scheduler.set_eval_callback({});
+    if (token.expired()) wrong = "a callback that was destroyed while it ran";
   }
 
   /// "" when the node that has been computed has the values of the reference.
