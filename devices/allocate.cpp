@@ -138,7 +138,7 @@ std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> te
   size_t placed = 0;
   try {
     for (; placed < tensors.size(); ++placed) {
-      const Placement& placement = layout.placements[placed];
+      const MemoryPlace& placement = layout.placements[placed];
       parts[static_cast<size_t>(placement.chunk)]->place(*tensors[placed], placement.offset);
     }
   } catch (...) {

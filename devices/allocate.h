@@ -13,8 +13,8 @@ namespace shoal {
 
 /// Offsets of tensors laid one after the other with the type's alignment and max_size.
 struct StaticLayout {
-  std::vector<size_t> chunk_sizes;    ///< bytes, rounded up to the alignment
-  std::vector<Placement> placements;  ///< one for each tensor, in order
+  std::vector<size_t> chunk_sizes;      ///< bytes, rounded up to the alignment
+  std::vector<MemoryPlace> placements;  ///< one for each tensor, in order
   size_t total_bytes() const;
 };
 /// Pure; also what `shoal plan` reports without allocating. Throws DeviceError when one tensor exceeds max_size.

@@ -53,7 +53,7 @@ struct MemoryPlanOptions {
 
 /// Where something lies: `offset` bytes into buffer number `chunk`, in the memory plan of a graph from node
 /// `first_step` on.
-struct Placement {
+struct MemoryPlace {
   int chunk = 0;
   size_t offset = 0;
   size_t size = 0;
@@ -62,8 +62,8 @@ struct Placement {
 
 struct MemoryPlan {
   std::vector<size_t> chunk_sizes;  ///< bytes per buffer; empty when there is nothing to place
-  std::unordered_map<const Tensor*, Placement> tensors;
-  std::unordered_map<const Tensor*, Placement> workspaces;  ///< keyed by node
+  std::unordered_map<const Tensor*, MemoryPlace> tensors;
+  std::unordered_map<const Tensor*, MemoryPlace> workspaces;  ///< keyed by node
   size_t total_bytes() const;
 };
 

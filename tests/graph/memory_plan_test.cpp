@@ -57,10 +57,10 @@ class Validator {
  private:
   struct Span {
     const Tensor* tensor;
-    Placement place;
+    MemoryPlace place;
   };
 
-  void check_bounds(const Placement& place) {
+  void check_bounds(const MemoryPlace& place) {
     ASSERT_LT(static_cast<size_t>(place.chunk), plan_.chunk_sizes.size());
     ASSERT_EQ(place.offset % alignment_, 0u);
     ASSERT_LE(place.offset + place.size, plan_.chunk_sizes[place.chunk]);
@@ -113,7 +113,7 @@ class Validator {
   }
 
   static std::string label(const Span& span) { return span.tensor ? span.tensor->name : "workspace"; }
-  static bool overlap(const Placement& a, const Placement& b) {
+  static bool overlap(const MemoryPlace& a, const MemoryPlace& b) {
     return a.chunk == b.chunk && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
   }
   /// `result` may lie on `source` when the op allows it, the source ends here, and bytes match one to one.

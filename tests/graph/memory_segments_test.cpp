@@ -71,13 +71,13 @@ class Play {
     }
   }
   void write(const Tensor& tensor) { fill(plan_.tensors.at(&tensor), &tensor); }
-  void fill(const Placement& place, const Tensor* owner) {
+  void fill(const MemoryPlace& place, const Tensor* owner) {
     auto& bytes = owners_.at(static_cast<size_t>(place.chunk));
     std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(place.offset), place.size, owner);
   }
   void expect_owned(const Tensor& tensor, const std::string& why) const {
     const Tensor* owner = tensor.storage();
-    const Placement& place = plan_.tensors.at(owner);
+    const MemoryPlace& place = plan_.tensors.at(owner);
     const auto begin = owners_.at(static_cast<size_t>(place.chunk)).begin() + static_cast<ptrdiff_t>(place.offset);
     const bool whole = std::all_of(begin, begin + static_cast<ptrdiff_t>(place.size),
                                    [&](const Tensor* writer) { return writer == owner; });
@@ -236,7 +236,7 @@ TEST(MemorySegments, SmallLateInputsLieSideBySide) {
   }
   const MemoryPlan plan = plan_memory(whole(graph), options);
   for (size_t i = 1; i < small.size(); ++i) {
-    const Placement &before = plan.tensors.at(small[i - 1]), &place = plan.tensors.at(small[i]);
+    const MemoryPlace &before = plan.tensors.at(small[i - 1]), &place = plan.tensors.at(small[i]);
     EXPECT_EQ(place.chunk, before.chunk);
     EXPECT_EQ(place.offset, before.offset + options.alignment);
   }

@@ -232,7 +232,7 @@ TEST(JoinedNorm, MemoryIsPlannedForProductsToo) {
         }
         throw std::runtime_error(tensor);
       };
-      const Placement result = place(name), source = place(column);
+      const MemoryPlace result = place(name), source = place(column);
       EXPECT_TRUE(result.offset + result.size <= source.offset || source.offset + source.size <= result.offset)
           << name << " lies on the column of the product";
     }
