@@ -26,6 +26,12 @@ std::unique_ptr<Buffer> join(Parts parts) {
   return parts.size() == 1 ? std::move(parts.front()) : make_multi_buffer(std::move(parts));
 }
 
+void check_present(std::span<Tensor* const> tensors) {
+  const auto missing = std::find(tensors.begin(), tensors.end(), nullptr);
+  require<InvalidArgument>(missing == tensors.end(), "tensor {} of {} to be placed is missing",
+                           missing - tensors.begin(), tensors.size());
+}
+
 void unplace(Tensor& tensor) {
   tensor.buffer = nullptr;
   tensor.data = nullptr;
@@ -40,16 +46,10 @@ void place_view(Tensor& view) {
 }
 
 void place_owners(const GraphRange& range, const MemoryPlan& plan, const SharedParts& parts) {
-  size_t placed = 0;
-  const auto place = [&](Tensor* tensor) {
-    const auto found = plan.tensors.find(tensor);
-    if (found == plan.tensors.end() || tensor->buffer != nullptr) return;
-    parts[static_cast<size_t>(found->second.chunk)]->place(*tensor, found->second.offset);
-    ++placed;
-  };
-  for (Tensor* input : range.graph->inputs()) place(input);
-  for (Tensor* node : nodes_of(range)) place(node);
-  check(placed == plan.tensors.size(), "the memory plan has {} tensors, {} were placed", plan.tensors.size(), placed);
+  for (const auto& [tensor, place] : plan.tensors) {
+    const auto owners = tensor->is_leaf() ? range.graph->inputs() : range.graph->nodes();
+    parts[static_cast<size_t>(place.chunk)]->place(*owners[static_cast<size_t>(tensor->id)], place.offset);
+  }
 }
 
 void give_workspaces(const GraphRange& range, const MemoryPlan& plan, const SharedParts& parts) {
@@ -69,16 +69,16 @@ void place_views(const GraphRange& range) {
   }
 }
 
-std::vector<int> input_segments(const GraphRange& range, const MemoryPlan& plan, const std::vector<int>& cuts) {
-  std::vector<int> segments;
-  for (const Tensor* input : range.graph->inputs()) {
-    const auto found = plan.tensors.find(input);
-    const int first = found != plan.tensors.end() ? found->second.first_step : range.begin;
+std::vector<PlacedInput> placed_inputs(const GraphRange& range, const MemoryPlan& plan, const std::vector<int>& cuts) {
+  std::vector<PlacedInput> inputs;
+  for (const auto& [tensor, place] : plan.tensors) {
+    if (!tensor->is_leaf()) continue;
     // The first that begins there or later: of segments without nodes, which begin at the same step, the first.
-    const auto cut = std::lower_bound(cuts.begin(), cuts.end(), first) - cuts.begin();
-    segments.push_back(first <= range.begin ? 0 : static_cast<int>(cut) + 1);
+    const auto cut = std::lower_bound(cuts.begin(), cuts.end(), place.first_step) - cuts.begin();
+    inputs.push_back({tensor->id, place.first_step <= range.begin ? 0 : static_cast<int>(cut) + 1});
   }
-  return segments;
+  std::ranges::sort(inputs, {}, &PlacedInput::number);
+  return inputs;
 }
 
 bool lies_in(const GraphBuffers& memory, const Buffer* buffer) {
@@ -111,7 +111,13 @@ size_t StaticLayout::total_bytes() const {
   return std::accumulate(chunk_sizes.begin(), chunk_sizes.end(), size_t{0});
 }
 
+const PlacedInput* find_placed(std::span<const PlacedInput> inputs, int number) {
+  const auto found = std::ranges::lower_bound(inputs, number, {}, &PlacedInput::number);
+  return found != inputs.end() && found->number == number ? &*found : nullptr;
+}
+
 StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& type) {
+  check_present(tensors);
   const size_t alignment = type.alignment();
   StaticLayout layout;
   for (const Tensor* tensor : tensors) {
@@ -150,6 +156,7 @@ std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> te
 }
 
 std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, BufferType& type, Usage usage) {
+  check_present(tensors);
   std::vector<Tensor*> missing;
   std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(missing),
                [](const Tensor* tensor) { return tensor->buffer == nullptr && !tensor->is_view(); });
@@ -220,7 +227,7 @@ GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanO
     return node.workspace != nullptr ? 0 : device.workspace_size(node);
   };
   const MemoryPlan plan = plan_memory(range, options);
-  GraphBuffers memory{{}, plan.total_bytes(), input_segments(range, plan, options.cuts)};
+  GraphBuffers memory{{}, plan.total_bytes(), placed_inputs(range, plan, options.cuts)};
   if (plan_options.arena != nullptr) {
     memory.parts = plan_options.arena->take(plan.chunk_sizes);
   } else {
@@ -241,8 +248,9 @@ GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanO
 }
 
 void release_graph(const GraphRange& range, const GraphBuffers& memory) {
-  for (Tensor* input : range.graph->inputs()) {
-    if (lies_in(memory, input->buffer)) unplace(*input);
+  for (const PlacedInput& placed : memory.inputs) {
+    Tensor& input = *range.graph->inputs()[static_cast<size_t>(placed.number)];
+    if (lies_in(memory, input.buffer)) unplace(input);
   }
   for (Tensor* node : nodes_of(range)) {
     if (lies_in(memory, node->buffer)) unplace(*node);
@@ -263,13 +271,16 @@ GraphClaim::~GraphClaim() {
 GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options)
     : device_(device),
       claim_(std::make_unique<GraphClaim>(range, device)),
-      buffers_(allocate_graph(range, device, options)) {
+      buffers_(allocate_graph(range, device, options)),
+      input_count_(static_cast<int>(range.graph->inputs().size())) {
   const auto place_of = [&](const Tensor& tensor) {
     const bool ours = lies_in(buffers_, tensor.buffer) && !tensor.is_view();
     return Place{ours ? tensor.buffer : nullptr, ours ? tensor.data : nullptr,
                  lies_in(buffers_, tensor.workspace) ? tensor.workspace : nullptr};
   };
-  for (const Tensor* input : range.graph->inputs()) inputs_.push_back(place_of(*input));
+  for (const PlacedInput& placed : buffers_.inputs) {
+    inputs_.push_back(place_of(*range.graph->inputs()[static_cast<size_t>(placed.number)]));
+  }
   for (const Tensor* node : nodes_of(range)) nodes_.push_back(place_of(*node));
 }
 
@@ -278,27 +289,26 @@ GraphMemory::~GraphMemory() {
 }
 
 int GraphMemory::writable_from(const Tensor& input) const {
-  const auto number = static_cast<size_t>(input.id);
-  const bool is_input = input.is_leaf() && input.id >= 0 && number < buffers_.input_segments.size();
+  const bool is_input = input.is_leaf() && input.id >= 0 && input.id < input_count_;
   require<InvalidArgument>(is_input, "{} is no input of the plan's graph", describe(input));
-  return buffers_.input_segments[number];
+  const PlacedInput* placed = find_placed(buffers_.inputs, input.id);
+  return placed != nullptr ? placed->segment : 0;
 }
 
 bool GraphMemory::can_move_to(const Graph& graph) const {
   const GraphRange& range = claim_->range();
   const auto is_ours = [&](const Tensor& owner) {
-    const auto id = static_cast<size_t>(owner.id);
-    if (owner.is_leaf()) return !owner.is_persistent() && inputs_[id].buffer != nullptr;
+    if (owner.is_leaf()) return !owner.is_persistent() && find_placed(buffers_.inputs, owner.id) != nullptr;
     const bool inside = owner.id >= range.begin && owner.id < range.end;
-    return inside && nodes_[id - static_cast<size_t>(range.begin)].buffer != nullptr;
+    return inside && nodes_[static_cast<size_t>(owner.id - range.begin)].buffer != nullptr;
   };
   // What we are to place has no memory, all else has.
   const auto is_ready = [&](const Tensor& tensor) {
     const Tensor& owner = *tensor.storage();
     return (owner.buffer == nullptr) == is_ours(owner);
   };
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].buffer != nullptr && graph.inputs()[i]->buffer != nullptr) return false;
+  for (const PlacedInput& placed : buffers_.inputs) {
+    if (graph.inputs()[static_cast<size_t>(placed.number)]->buffer != nullptr) return false;
   }
   const auto nodes = graph.nodes().subspan(static_cast<size_t>(range.begin), nodes_.size());
   return std::all_of(nodes.begin(), nodes.end(), [&](const Tensor* node) {
@@ -316,7 +326,9 @@ void GraphMemory::move_to(Graph& graph) {
     if (place.buffer != nullptr) tensor.buffer = place.buffer, tensor.data = place.data;
     if (place.workspace != nullptr) tensor.workspace = place.workspace;
   };
-  for (size_t i = 0; i < inputs_.size(); ++i) put(*graph.inputs()[i], inputs_[i]);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    put(*graph.inputs()[static_cast<size_t>(buffers_.inputs[i].number)], inputs_[i]);
+  }
   for (size_t i = 0; i < nodes_.size(); ++i) put(*nodes_of(to)[i], nodes_[i]);
   place_views(to);
   check_sources(to);

@@ -52,12 +52,19 @@ class ComputeArena {
   std::vector<ComputeArena> members_;
 };
 
+/// An input that lies in memory of a plan.
+struct PlacedInput {
+  int number = 0;
+  int segment = 0;  ///< from which on its memory is its own
+};
+/// One of those, in ascending order; nullptr when the input is not among them.
+const PlacedInput* find_placed(std::span<const PlacedInput> inputs, int number);
+
 /// Memory of one graph range, its own or part of an arena.
 struct GraphBuffers {
   std::vector<std::shared_ptr<Buffer>> parts;
-  size_t bytes = 0;  ///< that the range needs
-  /// By number of an input: the segment from which on its memory is its own.
-  std::vector<int> input_segments = {};
+  size_t bytes = 0;                      ///< that the range needs
+  std::vector<PlacedInput> inputs = {};  ///< that lie here, ascending
 };
 
 /// Plans and allocates the compute tensors and inputs of a range that have no buffer yet, gives views their
@@ -114,7 +121,8 @@ class GraphMemory {
   Device& device_;
   std::unique_ptr<GraphClaim> claim_;
   GraphBuffers buffers_;
-  std::vector<Place> inputs_, nodes_;
+  int input_count_;                    ///< of the graph
+  std::vector<Place> inputs_, nodes_;  ///< of the inputs in `buffers_`, and of the range
 };
 
 }  // namespace shoal

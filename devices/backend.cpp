@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "devices/device.h"
@@ -173,8 +174,8 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
                              range.graph->name());
   }
   const auto inputs = range.graph->inputs();
-  for (size_t i = 0; i < options.late.size(); ++i) {
-    const LateInput& late = options.late[i];
+  std::unordered_set<const Tensor*> known;
+  for (const LateInput& late : options.late) {
     const bool ours = late.input != nullptr && late.input->id >= 0 && late.input->is_leaf() &&
                       static_cast<size_t>(late.input->id) < inputs.size() &&
                       inputs[static_cast<size_t>(late.input->id)] == late.input;
@@ -183,9 +184,8 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     require<InvalidArgument>(late.segment >= 0 && static_cast<size_t>(late.segment) <= options.cuts.size(),
                              "{} is late for segment {}, but the segments of the plan are 0 to {}",
                              describe(*late.input), late.segment, options.cuts.size());
-    const auto same = [&](const LateInput& other) { return other.input == late.input; };
-    require<InvalidArgument>(std::none_of(options.late.begin(), options.late.begin() + static_cast<ptrdiff_t>(i), same),
-                             "{} is a late input twice; name its first segment only", describe(*late.input));
+    require<InvalidArgument>(known.insert(late.input).second, "{} is a late input twice; name its first segment only",
+                             describe(*late.input));
   }
 }
 

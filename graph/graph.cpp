@@ -148,18 +148,45 @@ Tensor* Graph::output(Tensor* tensor) {
 
 void Graph::claim(int begin, int end, std::string_view owner) {
   if (begin == end) return;
-  for (const Claim& other : claims_) {
-    require<InvalidArgument>(
-        begin >= other.end || end <= other.begin,
+  auto other = claims_.upper_bound(begin);
+  if (other != claims_.begin() && std::prev(other)->second.end > begin) --other;
+  if (other != claims_.end() && other->first < end) {
+    fail<InvalidArgument>(
         "graph '{}': node {} has a plan already, on {}; destroy that plan first (or clear the plans "
         "that the backend keeps), or build the graph again for another",
-        name_, nodes_[std::max(begin, other.begin)]->name, other.owner);
+        name_, nodes_[static_cast<size_t>(std::max(begin, other->first))]->name, other->second.owner);
   }
-  claims_.push_back({begin, end, std::string(owner)});
+  claims_.insert({begin, {end, std::string(owner)}});
 }
 
 void Graph::release(int begin, int end) {
-  std::erase_if(claims_, [&](const Claim& claim) { return claim.begin == begin && claim.end == end; });
+  if (const auto found = claims_.find(begin); found != claims_.end() && found->second.end == end) claims_.erase(found);
+}
+
+std::shared_ptr<const LastUses> Graph::last_uses() const {
+  if (last_uses_ != nullptr) return last_uses_;
+  auto made = std::make_shared<LastUses>();
+  made->nodes.resize(nodes_.size(), -1);
+  made->inputs.resize(inputs_.size(), -1);
+  const auto note = [&](const Tensor& read, int step) {
+    const Tensor& owner = *read.storage();
+    if (owner.is_persistent()) return;
+    (owner.is_leaf() ? made->inputs : made->nodes)[static_cast<size_t>(owner.id)] = step;
+  };
+  for (const Tensor* node : nodes_) {
+    for (const Tensor* source : node->src) {
+      if (source != nullptr) note(*source, node->id);
+    }
+  }
+  const int host = static_cast<int>(nodes_.size());
+  for (const Tensor* node : nodes_) {
+    if (node->is_output) note(*node, host);
+  }
+  for (const Tensor* input : inputs_) {
+    if (input->is_output) note(*input, host);
+  }
+  if (frozen_) last_uses_ = made;
+  return made;
 }
 
 void check_range(const GraphRange& range) {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/tensor.h"
@@ -31,6 +33,12 @@ class TensorContext {
   std::deque<Tensor> arena_;
   std::vector<Tensor*> order_;
   std::unordered_map<std::string, Tensor*> by_name_;
+};
+
+/// The last node that reads the bytes of each node and input: -1 for none, the number of nodes for the host (outputs).
+/// Reading a view is reading the tensor that owns the bytes.
+struct LastUses {
+  std::vector<int> nodes, inputs;
 };
 
 class Graph {
@@ -65,6 +73,8 @@ class Graph {
   /// Nodes [begin, end) belong to the plan of `owner` (a device's name, for the message) until they are released: a
   /// tensor has one address, so that it cannot be in the memory of two plans. Throws InvalidArgument when another plan
   /// has one of them.
+  /// Kept likewise.
+  std::shared_ptr<const LastUses> last_uses() const;
   void claim(int begin, int end, std::string_view owner);
   void release(int begin, int end);
 
@@ -82,8 +92,9 @@ class Graph {
   mutable std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   struct Claim {
-    int begin, end;
+    int end;
     std::string owner;
+  mutable std::shared_ptr<const LastUses> last_uses_;
   };
 
   /// A tensor of the graph's own. In blocks, because plans make graphs of thousands of nodes.
@@ -94,7 +105,8 @@ class Graph {
   std::vector<std::vector<Tensor>> arena_;  ///< none of them grows past its capacity: tensors stay where they are
   std::vector<Tensor*> nodes_, inputs_;
   std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
-  std::vector<Claim> claims_;
+  std::unordered_set<std::string> input_names_;               ///< but for stand-ins
+  std::map<int, Claim> claims_;                               ///< by first node; none overlap
 };
 
 /// Part of a graph: nodes [begin, end) in order.

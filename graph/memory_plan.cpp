@@ -2,6 +2,7 @@
 // runs in place joins the slot of its source. Then slots are placed from the largest to the smallest, each into the
 // tightest gap between the slots that hold at the same time ("greedy by size", Pisarchyk and Lee 2020), which needs
 // less memory than placing them in the order of the nodes, because no small tensor gets in the way of a large one.
+// N nodes take O(N log N) where the stretches taken at a time are few, as they are when most slots touch.
 #include "graph/memory_plan.h"
 
 #include <algorithm>
@@ -23,20 +24,96 @@ struct Slot {
   size_t bytes = 0;  ///< before rounding
   int chunk = -1;
   size_t offset = 0;
+};
 
-  bool overlaps_in_time(const Slot& other) const { return first <= other.last && other.first <= last; }
+/// Bytes [begin, end) of a chunk.
+struct Stretch {
+  size_t begin = 0, end = 0;
+};
+
+/// Stretches in ascending order; those that touch are one.
+class Stretches {
+ public:
+  void add(size_t begin, size_t end) {
+    auto first = std::lower_bound(all_.begin(), all_.end(), begin,
+                                  [](const Stretch& stretch, size_t value) { return stretch.end < value; });
+    auto last = first;
+    for (; last != all_.end() && last->begin <= end; ++last) {
+      begin = std::min(begin, last->begin);
+      end = std::max(end, last->end);
+    }
+    if (first == last) {
+      all_.insert(first, {begin, end});
+    } else {
+      *first = {begin, end};
+      all_.erase(first + 1, last);
+    }
+  }
+  const std::vector<Stretch>& all() const { return all_; }
+
+ private:
+  std::vector<Stretch> all_;
+};
+
+/// What is taken of a chunk and when: a binary tree over the steps. A slot is noted in the O(log steps) nodes that it
+/// meets, and what any slot takes during some steps is found in as many.
+class TakenBytes {
+ public:
+  /// Steps [first, last].
+  TakenBytes(int first, int last) : first_(first) {
+    size_t leaves = 1;
+    while (leaves < static_cast<size_t>(last - first + 1)) leaves *= 2;
+    nodes_.resize(2 * leaves);
+  }
+
+  void add(const Slot& slot) { add(1, first_, first_ + static_cast<int>(nodes_.size() / 2) - 1, slot); }
+  /// Appends what is taken during the slot's steps.
+  void find(const Slot& slot, std::vector<Stretch>& found) const {
+    find(1, first_, first_ + static_cast<int>(nodes_.size() / 2) - 1, slot, found);
+  }
+
+ private:
+  struct Node {
+    Stretches always;  ///< by slots that hold during all of its steps
+    Stretches ever;    ///< by any slot that holds during one of them
+  };
+
+  void add(size_t node, int first, int last, const Slot& slot) {
+    if (slot.last < first || last < slot.first) return;
+    const size_t end = slot.offset + slot.size;
+    nodes_[node].ever.add(slot.offset, end);
+    if (slot.first <= first && last <= slot.last) return nodes_[node].always.add(slot.offset, end);
+    const int middle = first + (last - first) / 2;
+    add(2 * node, first, middle, slot);
+    add(2 * node + 1, middle + 1, last, slot);
+  }
+
+  void find(size_t node, int first, int last, const Slot& slot, std::vector<Stretch>& found) const {
+    if (slot.last < first || last < slot.first) return;
+    const bool is_inside = slot.first <= first && last <= slot.last;
+    const auto& taken = (is_inside ? nodes_[node].ever : nodes_[node].always).all();
+    found.insert(found.end(), taken.begin(), taken.end());
+    if (is_inside) return;
+    const int middle = first + (last - first) / 2;
+    find(2 * node, first, middle, slot, found);
+    find(2 * node + 1, middle + 1, last, slot, found);
+  }
+
+  int first_;
+  std::vector<Node> nodes_;  ///< node n has the children 2 n and 2 n + 1; the root is 1
 };
 
 /// Places slots in chunks.
 class Arena {
  public:
-  explicit Arena(size_t max_chunk) : max_chunk_(max_chunk) {}
+  /// For slots of the steps [first, last].
+  Arena(size_t max_chunk, int first, int last) : max_chunk_(max_chunk), first_(first), last_(last) {}
 
   void place(Slot& slot) {
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       if (const auto offset = find_room(chunks_[chunk], slot)) return put(slot, chunk, *offset);
     }
-    chunks_.emplace_back();
+    chunks_.push_back({0, 0, TakenBytes(first_, last_)});
     put(slot, chunks_.size() - 1, 0);
   }
 
@@ -47,33 +124,31 @@ class Arena {
   }
 
  private:
-  /// Slots are found by time, in stretches of steps, so that a slot is not compared with all of a long graph.
-  static constexpr int kStretch = 8;
   struct Chunk {
     size_t size = 0;
-    std::vector<const Slot*> slots;                      ///< all
-    std::vector<std::vector<const Slot*>> by_time = {};  ///< those that hold during a stretch
+    size_t used = 0;  ///< the last byte of a slot, before rounding
+    TakenBytes taken;
   };
 
   /// A chunk whose only content just fits may exceed the limit by its rounding: it is not rounded then.
   size_t size_of(const Chunk& chunk) const {
-    if (chunk.size <= max_chunk_) return chunk.size;
-    size_t used = max_chunk_;
-    for (const Slot* slot : chunk.slots) used = std::max(used, slot->offset + slot->bytes);
-    return used;
+    return chunk.size <= max_chunk_ ? chunk.size : std::max(max_chunk_, chunk.used);
   }
 
   /// The smallest gap that is large enough, else the end.
-  std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) const {
+  std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) {
+    rivals_.clear();
+    chunk.taken.find(slot, rivals_);
+    std::sort(rivals_.begin(), rivals_.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
     std::optional<size_t> best;
     size_t best_gap = std::numeric_limits<size_t>::max();
     size_t end = 0;
-    for (const Slot* other : rivals(chunk, slot)) {
-      if (other->offset >= end + slot.size && other->offset - end < best_gap) {
+    for (const Stretch& other : rivals_) {
+      if (other.begin >= end + slot.size && other.begin - end < best_gap) {
         best = end;
-        best_gap = other->offset - end;
+        best_gap = other.begin - end;
       }
-      end = std::max(end, other->offset + other->size);
+      end = std::max(end, other.end);
     }
     if (best) return best;
     const size_t limit = std::max(max_chunk_, chunk.size);
@@ -86,30 +161,14 @@ class Arena {
     slot.offset = offset;
     Chunk& target = chunks_[chunk];
     target.size = std::max(target.size, offset + slot.size);
-    target.slots.push_back(&slot);
-    const auto last = static_cast<size_t>(slot.last / kStretch);
-    if (target.by_time.size() <= last) target.by_time.resize(last + 1);
-    for (auto i = static_cast<size_t>(slot.first / kStretch); i <= last; ++i) target.by_time[i].push_back(&slot);
-  }
-
-  /// What holds at the same time, by offset.
-  std::span<const Slot* const> rivals(const Chunk& chunk, const Slot& slot) const {
-    rivals_.clear();
-    const size_t first = static_cast<size_t>(slot.first / kStretch), last = static_cast<size_t>(slot.last / kStretch);
-    for (size_t i = first; i < std::min(last + 1, chunk.by_time.size()); ++i) {
-      for (const Slot* other : chunk.by_time[i]) {
-        // One that holds during several stretches counts in the first of them that is looked at.
-        const bool is_first = i == std::max(first, static_cast<size_t>(other->first / kStretch));
-        if (is_first && other->overlaps_in_time(slot)) rivals_.push_back(other);
-      }
-    }
-    std::sort(rivals_.begin(), rivals_.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });
-    return rivals_;
+    target.used = std::max(target.used, offset + slot.bytes);
+    if (slot.size > 0) target.taken.add(slot);
   }
 
   size_t max_chunk_;
+  int first_, last_;
   std::vector<Chunk> chunks_;
-  mutable std::vector<const Slot*> rivals_;  ///< of the slot at hand
+  std::vector<Stretch> rivals_;  ///< of the slot at hand
 };
 
 class Planner {
@@ -118,8 +177,8 @@ class Planner {
       : range_(range),
         options_(options),
         nodes_(range.graph->nodes()),
-        of_nodes_(nodes_.size()),
-        of_inputs_(range.graph->inputs().size()) {
+        uses_(range.graph->last_uses()),
+        of_nodes_(static_cast<size_t>(range.end - range.begin)) {
     slots_.reserve(2 * static_cast<size_t>(range.end - range.begin));
     members_.reserve(2 * static_cast<size_t>(range.end - range.begin));
   }
@@ -150,37 +209,34 @@ class Planner {
     int slot = -1;
   };
 
+  /// The owner is an input or a node of the range.
   Life& life(const Tensor& owner) {
-    return owner.is_leaf() ? of_inputs_[static_cast<size_t>(owner.id)] : of_nodes_[static_cast<size_t>(owner.id)];
+    if (!owner.is_leaf()) return of_nodes_[static_cast<size_t>(owner.id - range_.begin)];
+    const auto [found, is_new] = of_inputs_.try_emplace(owner.id);
+    if (is_new) found->second.last_use = last_use_of(uses_->inputs[static_cast<size_t>(owner.id)]);
+    return found->second;
   }
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
   // Uses count for the tensor that owns the bytes. What an output shows, what a later node outside the range reads
   // and the inputs (late ones that are outputs, too) hold until range_.end, a step past the last node.
+  int last_use_of(int step) const { return std::min(step, range_.end); }
   void find_last_uses() {
-    const int count = static_cast<int>(nodes_.size());
-    for (int step = range_.begin; step < count; ++step) {
-      for (const Tensor* source : nodes_[step]->src) {
-        if (source != nullptr && is_ours(*source)) life(*source->storage()).last_use = std::min(step, range_.end);
-      }
-    }
-    for (int step = range_.begin; step < count; ++step) {
-      const Tensor& node = *nodes_[step];
-      if (node.is_output && is_ours(node)) life(*node.storage()).last_use = range_.end;
-    }
-    for (const Tensor* input : range_.graph->inputs()) {
-      if (input->is_output) life(*input).last_use = range_.end;
+    for (size_t i = 0; i < of_nodes_.size(); ++i) {
+      of_nodes_[i].last_use = last_use_of(uses_->nodes[static_cast<size_t>(range_.begin) + i]);
     }
     for (const Tensor* node : options_.shown) {
       // Past the cut itself: what runs last before it must not take the memory over.
-      if (!is_ours(*node)) continue;
+      if (!has_life(*node->storage())) continue;
       int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
     }
   }
 
-  /// Weights and caches have memory of their own.
-  static bool is_ours(const Tensor& tensor) { return !tensor.storage()->is_persistent(); }
+  /// Weights and caches have memory of their own, and so have nodes of earlier ranges.
+  bool has_life(const Tensor& owner) const {
+    return owner.is_leaf() ? !owner.is_persistent() : owner.id >= range_.begin && owner.id < range_.end;
+  }
 
   int begin_of(int segment) const {
     return segment == 0 ? range_.begin : options_.cuts[static_cast<size_t>(segment) - 1];
@@ -304,7 +360,7 @@ class Planner {
   /// Owned by a node of this range and not needed after this step. A leaf is never overwritten.
   bool dies_here(int step, const Tensor& source) const {
     const Tensor* owner = source.storage();
-    return !owner->is_leaf() && life(*owner).slot >= 0 && last_use(*owner) == step;
+    return !owner->is_leaf() && has_life(*owner) && life(*owner).slot >= 0 && last_use(*owner) == step;
   }
 
   /// Every source that sees the bytes of `source` must see them element by element as the result will.
@@ -323,7 +379,7 @@ class Planner {
     std::vector<int> order(slots_.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return slots_[a].size > slots_[b].size; });
-    Arena arena(options_.max_chunk);
+    Arena arena(options_.max_chunk, range_.begin, range_.end);
     for (const int slot : order) arena.place(slots_[slot]);
     return arena.chunk_sizes();
   }
@@ -347,7 +403,9 @@ class Planner {
   const GraphRange& range_;
   const MemoryPlanOptions& options_;
   std::span<Tensor* const> nodes_;
-  std::vector<Life> of_nodes_, of_inputs_;  ///< by number
+  std::shared_ptr<const LastUses> uses_;
+  std::vector<Life> of_nodes_;               ///< of the range
+  std::unordered_map<int, Life> of_inputs_;  ///< by number, of those that count here
   std::vector<Slot> slots_;
   std::vector<Member> members_;
   std::unordered_map<int, int> slot_of_small_;  ///< late inputs, by segment

@@ -79,11 +79,12 @@ class Builder {
     if (backend < 0) return;  // a view of a leaf
     LocalGraph& local = result_.backends[static_cast<size_t>(backend)];
     const Tensor* value = local.tensors.at(&tensor);
-    if (std::find(local.shown.begin(), local.shown.end(), value) == local.shown.end()) local.shown.push_back(value);
+    if (shown_.insert(value).second) local.shown.push_back(value);
   }
 
   const Schedule& schedule_;
   const std::unordered_set<const Tensor*>& observed_;
+  std::unordered_set<const Tensor*> shown_;  ///< on any backend
   LocalGraphs result_;
 };
 

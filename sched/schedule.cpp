@@ -105,11 +105,12 @@ class Splitter {
   }
 
   int users(const Tensor& leaf) {
-    int count = 0;
-    for (const Tensor* node : abilities_.graph().nodes()) {
-      count += static_cast<int>(std::count(node->src.begin(), node->src.end(), &leaf));
+    if (users_.empty()) {
+      for (const Tensor* node : abilities_.graph().nodes()) {
+        for (const Tensor* source : node->src) ++users_[source];
+      }
     }
-    return count;
+    return users_[&leaf];
   }
 
   /// Is a cache that one backend writes used by another where it lies?
@@ -138,6 +139,7 @@ class Splitter {
   const ScheduleOptions& options_;
   Schedule& schedule_;
   std::vector<std::unordered_set<const Tensor*>> brought_;  ///< to each backend so far
+  std::unordered_map<const Tensor*, int> users_;            ///< counted at the first question
   bool ends_ = false;                                       ///< the last split: what it has is observed
 };
 

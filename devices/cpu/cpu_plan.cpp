@@ -73,13 +73,13 @@ void CpuPlan::compile() {
   unpacked_.insert_into(steps_);
   begins_ = {0};
   for (const int cut : cuts_) {
-    const auto behind = std::find_if(steps_.begin(), steps_.end(), [&](const Step& s) { return s.node->id >= cut; });
+    const auto behind = std::ranges::lower_bound(steps_, cut, {}, [](const Step& step) { return step.node->id; });
     begins_.push_back(static_cast<size_t>(behind - steps_.begin()));
   }
   begins_.push_back(steps_.size());
   for (size_t i = 1; i < steps_.size(); ++i) {
     // Another plan may have run between two segments.
-    if (std::find(begins_.begin(), begins_.end(), i) == begins_.end()) follow(steps_[i - 1], steps_[i]);
+    if (!std::ranges::binary_search(begins_, i)) follow(steps_[i - 1], steps_[i]);
   }
   range.graph->freeze();
 }

@@ -40,7 +40,7 @@ void MetaGraphPlan::allocate(ComputeArena* arena) {
     const PlanOptions options = allocation_options(local, arena != nullptr ? &arena->member(rank) : nullptr);
     const GraphBuffers memory = allocate_graph(whole(*local.graph), backend_.members()[rank]->device(), options);
     bytes_.push_back(memory.bytes);
-    input_segments_.push_back(memory.input_segments);
+    placed_inputs_.push_back(memory.inputs);
     for (const auto& part : memory.parts) buffer_.keep(static_cast<int>(rank), part);
   }
   buffer_.set_usage(Usage::kCompute);
@@ -51,14 +51,19 @@ int MetaGraphPlan::writable_from(const Tensor& input) const {
   require<InvalidArgument>(found != plan_.shards.end() && input.is_leaf(), "{} is no input of the plan's graph",
                            describe(input));
   int segment = 0;
-  for (size_t rank = 0; rank < input_segments_.size(); ++rank) {
-    segment = std::max(segment, input_segments_[rank][static_cast<size_t>(found->second.local[rank]->id)]);
+  for (size_t rank = 0; rank < placed_inputs_.size(); ++rank) {
+    const PlacedInput* placed = find_placed(placed_inputs_[rank], found->second.local[rank]->id);
+    if (placed != nullptr) segment = std::max(segment, placed->segment);
   }
   return segment;
 }
 
 void MetaGraphPlan::compile() {
   const Mesh& mesh = backend_.mesh();
+  std::vector<std::map<int, const Tensor*>> shown(plan_.ranks.size());  // by number of the node
+  for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    for (const Tensor* node : plan_.ranks[rank].shown) shown[rank].emplace(node->id, node);
+  }
   for (const Step& step : plan_.steps) {
     Action action;
     for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
@@ -69,7 +74,7 @@ void MetaGraphPlan::compile() {
         const Graph& graph = *plan_.ranks[rank].graph;
         action.calls.push_back(make_call(*graph.nodes()[static_cast<size_t>(range.begin)], step));
       } else {
-        action.compute.push_back(mesh.is_own(rank) ? compile(rank, range, actions_.size()) : nullptr);
+        action.compute.push_back(mesh.is_own(rank) ? compile(rank, range, actions_.size(), shown[rank]) : nullptr);
       }
     }
     actions_.push_back(std::move(action));
@@ -90,12 +95,13 @@ void MetaGraphPlan::pass_forms(size_t step, size_t rank) {
   }
 }
 
-std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step) const {
+std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& range, size_t step,
+                                                  const std::map<int, const Tensor*>& shown) const {
   if (range.begin == range.end) return nullptr;
   const RankPlan& local = plan_.ranks[rank];
   PlanOptions options;  // what is shown must be there, though nothing else reads it
-  for (const Tensor* node : local.shown) {
-    if (range.begin <= node->id && node->id < range.end) options.shown.push_back(node);
+  for (auto it = shown.lower_bound(range.begin); it != shown.end() && it->first < range.end; ++it) {
+    options.shown.push_back(it->second);
   }
   options.label = "step " + std::to_string(step);
   const auto node = [&](int id) { return local.graph->nodes()[static_cast<size_t>(id)]; };

@@ -12,6 +12,7 @@
 // rank's column becomes one piece, a CUDA graph, and later runs queue one replay for each rank.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -81,7 +82,8 @@ class MetaGraphPlan final : public GraphPlan {
   void remember_graph();
   static std::vector<const std::byte*> places_of(const Tensor& tensor);
   void compile();
-  std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range, size_t step) const;
+  std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range, size_t step,
+                                     const std::map<int, const Tensor*>& shown) const;
   void pass_forms(size_t step, size_t rank);
   collectives::Call make_call(const Tensor& node, const Step& step) const;
   /// Ready to be replayed; nullptr: queue the steps. The first run of a group is never recorded.
@@ -94,7 +96,7 @@ class MetaGraphPlan final : public GraphPlan {
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
-  std::vector<std::vector<int>> input_segments_;  ///< of each rank (GraphBuffers)
+  std::vector<std::vector<PlacedInput>> placed_inputs_;  ///< of each rank (GraphBuffers)
   std::vector<Tensor*> bound_;
   std::shared_ptr<const Topology> topology_;
   std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone

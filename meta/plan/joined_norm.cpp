@@ -162,8 +162,7 @@ class Joining {
     }
   }
   bool begins_segment(size_t step) const {
-    const auto& segments = lowered_.segments;
-    return std::find(segments.begin(), segments.end(), static_cast<int>(step)) != segments.end();
+    return std::ranges::binary_search(lowered_.segments, static_cast<int>(step));
   }
 
   Lowered& lowered_;

@@ -46,8 +46,11 @@ Pieces global_pieces(const Partition& partition, int device) {
 Pieces local_pieces(const Partition& held, const Partition& wanted, int device) {
   Pieces pieces;
   const auto mine = held.owned_by(device);
+  auto first = mine.begin();
   for (const OwnedRun& want : wanted.owned_by(device)) {
-    for (const OwnedRun& have : mine) {
+    while (first != mine.end() && first->begin + first->length <= want.begin) ++first;
+    for (auto it = first; it != mine.end() && it->begin < want.begin + want.length; ++it) {
+      const OwnedRun& have = *it;
       const int64_t begin = std::max(want.begin, have.begin);
       const int64_t end = std::min(want.begin + want.length, have.begin + have.length);
       if (begin < end) pieces.push_back({have.local_begin + begin - have.begin, end - begin});

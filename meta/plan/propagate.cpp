@@ -25,7 +25,8 @@ class Propagator {
         shares_(ranks),
         users_(*range.graph),
         available_(*range.graph),
-        routed_(*range.graph) {
+        routed_(*range.graph),
+        sum_users_(*range.graph) {
     const auto count = static_cast<size_t>(range.end - range.begin);
     result_.layouts.reserve(2 * count);
     result_.choices.reserve(count);
@@ -42,6 +43,10 @@ class Propagator {
   struct User {
     const Tensor* node;
     int index;
+  };
+  /// Two nodes that need a partial sum whole; nullptr: there are fewer.
+  struct SumUsers {
+    const Tensor *first = nullptr, *second = nullptr;
   };
 
   /// Those behind the range, too: what they need has to be there.
@@ -123,11 +128,22 @@ class Propagator {
     const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
     const double cost = conversion_cost(model_, tensor, from, target, ranks_);
     if (!from.is_partial() || !target.is_mirrored()) return cost;
-    const auto& users = users_[tensor];
-    for (const User& user : users) {
-      if (user.node != &node && needs_sum(user)) return 0;
+    return another_needs_sum(tensor, node) ? 0 : cost / static_cast<double>(users_[tensor].size());
+  }
+
+  /// Does a user of the tensor besides `node` need it whole?
+  bool another_needs_sum(const Tensor& tensor, const Tensor& node) {
+    // Without routing the answer stays, and many users may ask.
+    std::optional<SumUsers>& known = sum_users_[tensor];
+    if (!known || routed_[tensor]) {
+      known.emplace();
+      for (const User& user : users_[tensor]) {
+        if (user.node == known->first || !needs_sum(user)) continue;
+        (known->first == nullptr ? known->first : known->second) = user.node;
+        if (known->second != nullptr) break;
+      }
     }
-    return cost / static_cast<double>(users.size());
+    return known->second != nullptr || (known->first != nullptr && known->first != &node);
   }
 
   /// A partial result will have to be made whole, unless the host alone reads it, or experts take its rows.
@@ -233,6 +249,7 @@ class Propagator {
   PerTensor<std::vector<User>> users_;
   PerTensor<std::vector<Layout>> available_;  ///< layouts made so far of each tensor; its own first
   PerTensor<std::optional<RowRouting>> routed_;
+  PerTensor<std::optional<SumUsers>> sum_users_;
   std::vector<const RowRouting*> routings_;
   Propagation result_;
 };

@@ -133,24 +133,12 @@ class Redistributor {
   void fill_own(Graph& g, Tensor* local, const Layout& from, const Partition& held, int r,
                 std::vector<Tensor*>& parts) {
     int64_t begin = 0;
+    const std::vector<OwnedRun> mine = from.partition.owned_by(r);
     for (size_t i = 0; i < parts.size(); ++i) {
       const Run& run = held.runs()[i];
-      if (run.owners[0] == r) {
-        const Partition only = one_run(held, begin, run.length, r);
-        parts[i] = take(g, local, from.axis, local_pieces(from.partition, only, r));
-      }
+      if (run.owners[0] == r) parts[i] = take(g, local, from.axis, {{to_local(mine, begin), run.length}});
       begin += run.length;
     }
-  }
-
-  /// [begin, begin + length) owned by r, the rest by its owners in `held`.
-  Partition one_run(const Partition& held, int64_t begin, int64_t length, int r) const {
-    std::vector<Run> runs;
-    const int other = r == 0 ? 1 : 0;
-    if (begin > 0) runs.push_back({begin, {other}});
-    runs.push_back({length, {r}});
-    if (begin + length < held.length()) runs.push_back({held.length() - begin - length, {other}});
-    return Partition(ranks_, std::move(runs));
   }
 
   /// Who sends which elements of the axis to whom: a rank keeps what it has, else the first owner sends.
@@ -161,13 +149,16 @@ class Redistributor {
   };
   std::vector<Transfer> transfers(const Partition& held, const Partition& wanted, int rank) const {
     std::vector<Transfer> out;
+    auto first = held.runs().begin();
+    int64_t first_begin = 0;
     for (const OwnedRun& want : wanted.owned_by(rank)) {
-      int64_t begin = 0;
-      for (const Run& run : held.runs()) {
-        const int64_t low = std::max(begin, want.begin), high = std::min(begin + run.length, want.begin + want.length);
-        const bool own = std::find(run.owners.begin(), run.owners.end(), rank) != run.owners.end();
-        if (low < high) out.push_back({low, high - low, own ? rank : run.owners[0]});
-        begin += run.length;
+      while (first != held.runs().end() && first_begin + first->length <= want.begin) first_begin += first++->length;
+      int64_t begin = first_begin;
+      for (auto run = first; run != held.runs().end() && begin < want.begin + want.length; ++run) {
+        const int64_t low = std::max(begin, want.begin), high = std::min(begin + run->length, want.begin + want.length);
+        const bool own = std::find(run->owners.begin(), run->owners.end(), rank) != run->owners.end();
+        out.push_back({low, high - low, own ? rank : run->owners[0]});
+        begin += run->length;
       }
     }
     return out;
@@ -207,10 +198,10 @@ class Redistributor {
   }
 
   static int64_t to_local(const std::vector<OwnedRun>& held, int64_t global) {
-    for (const OwnedRun& run : held) {
-      if (global >= run.begin && global < run.begin + run.length) return run.local_begin + global - run.begin;
-    }
-    fail<InternalError>("internal error: element {} is not held by its sender", global);
+    const auto behind = std::ranges::upper_bound(held, global, {}, &OwnedRun::begin);
+    check(behind != held.begin() && global < (behind - 1)->begin + (behind - 1)->length,
+          "element {} is not held by its sender", global);
+    return (behind - 1)->local_begin + global - (behind - 1)->begin;
   }
 
   /// `flat` holds one block from each rank, blocks[s] of shape shapes[s]; the transfers say in which order their

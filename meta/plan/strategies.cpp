@@ -140,7 +140,8 @@ std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, i
     any_partial |= layout.is_partial();
     any_along |= layout.is_split(axis);
     if (!layout.is_split() || layout.axis == axis) continue;
-    out.push_back({Layouts(sources.size(), layout), layout, -1, {}});
+    const auto is_same = [&](const NodeChoice& other) { return other.result == layout; };
+    if (std::none_of(out.begin(), out.end(), is_same)) out.push_back({Layouts(sources.size(), layout), layout, -1, {}});
   }
   if (any_along) out.push_back(*concat_along(node, sources, axis, ranks));
   if (any_partial) out.push_back({Layouts(sources.size(), Layout::partial()), Layout::partial(), -1, {}});

@@ -1,6 +1,10 @@
 #include "meta/rules/rule_cache.h"
 
 #include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "graph/text.h"
 
 namespace shoal::meta {
 namespace {
@@ -12,15 +16,39 @@ class Hash {
     add(static_cast<uint64_t>(tensor.dtype));
     for (const int64_t length : tensor.shape) add(static_cast<uint64_t>(length));
   }
+  void add(const OpParams& params) {
+    add(params.index());
+    std::visit(
+        [&]<class Params>(const Params& alternative) {
+          if constexpr (!std::is_same_v<Params, std::monostate>) {
+            Params::fields(alternative, [&](std::string_view, const auto& value) { add_value(value); });
+          }
+        },
+        params);
+  }
   uint64_t value() const { return value_; }
 
  private:
+  template <class Value>
+  void add_value(const Value& value) {
+    if constexpr (std::is_same_v<Value, float>) {
+      add(std::bit_cast<uint32_t>(value));
+    } else if constexpr (std::is_same_v<Value, IndexRange>) {
+      add_value(value.begin), add_value(value.length);
+    } else if constexpr (std::is_arithmetic_v<Value> || std::is_enum_v<Value>) {
+      add(static_cast<uint64_t>(value));
+    } else {
+      for (const auto& item : value) add_value(item);
+    }
+  }
+
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
 uint64_t hash_of(const Tensor& node) {
   Hash hash;
   hash.add(static_cast<uint64_t>(node.op));
+  hash.add(node.params);
   hash.add(node);
   for (const Tensor* source : node.src) {
     if (source != nullptr)

@@ -1,0 +1,101 @@
+// Plans of tens of thousands of nodes: six times the nodes take about six times the processor time to plan, to queue
+// and to free. Quadratic work would take 36 times as long.
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+#include "graph/ops/ops.h"
+#include "sched/scheduler.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal {
+namespace {
+
+using meta::Layout;
+using meta::Partition;
+
+constexpr int kFew = 2000, kTimes = 6;
+constexpr double kBound = 2.5 * kTimes;
+
+/// Of this thread, which plans and queues.
+double seconds_of(const std::function<void()>& work) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double begin = now();
+  work();
+  return now() - begin;
+}
+
+/// `work` takes the number of nodes. The smaller of two runs counts, as other programs disturb caches.
+void expect_in_proportion(const std::function<void(int)>& work) {
+  const auto least = [&](int count) {
+    const auto once = [&] { return seconds_of([&] { work(count); }); };
+    const double first = once();
+    return std::min(first, once());
+  };
+  const double few = least(kFew), many = least(kTimes * kFew);
+  EXPECT_LT(many, kBound * few) << kFew << " nodes took " << few << " s, " << kTimes * kFew << " took " << many << " s";
+}
+
+void run(Backend& backend, Graph& graph) {
+  const auto plan = backend.create_plan(graph);
+  backend.compute_async(*plan);
+  backend.synchronize();
+}
+
+TEST(LargePlans, OfReducesGrowInProportion) {
+  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::even(2, 4))}});
+  const auto backend = mesh.device->init();
+  TensorContext leaves;
+  Tensor* weight = leaves.add("w", DType::kF32, {4, 4, 1, 1});
+  const auto memory = allocate_tensors(leaves.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+  expect_in_proportion([&](int count) {
+    Graph graph("reduces");
+    Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
+    for (int i = 0; i < count; ++i) x = unary(graph, mul_mat(graph, weight, x), UnaryKind::kTanh);
+    graph.output(x);
+    run(*backend, graph);
+  });
+}
+
+TEST(LargePlans, OfRangesOfOneGraphGrowInProportion) {
+  const test::CpuMesh mesh(1);
+  const auto backend = mesh.other().init("threads=1");
+  expect_in_proportion([&](int count) {
+    Graph graph("ranges");
+    Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
+    for (int i = 0; i < count; ++i) x = unary(graph, x, UnaryKind::kTanh);
+    graph.output(x);
+    std::vector<std::unique_ptr<GraphPlan>> plans;
+    for (int i = 0; i < count; ++i) plans.push_back(backend->create_plan(GraphRange{&graph, i, i + 1}));
+    for (const auto& plan : plans) backend->compute_async(*plan);
+    backend->synchronize();
+  });
+}
+
+/// Nodes in turn on a meta device and on a CPU device.
+TEST(LargePlans, OfSchedulersGrowInProportion) {
+  const test::CpuMesh mesh(2);
+  const auto first = mesh.device->init();
+  const auto second = mesh.other().init("threads=1");
+  expect_in_proportion([&](int count) {
+    Graph graph("schedule");
+    sched::Scheduler scheduler({first.get(), second.get()});
+    Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
+    for (int i = 0; i < count; ++i) {
+      x = unary(graph, x, UnaryKind::kTanh);
+      scheduler.set_backend(*x, i % 2 == 0 ? first.get() : second.get());
+    }
+    graph.output(x);
+    scheduler.allocate(graph);
+    EXPECT_EQ(scheduler.splits(), count);
+    scheduler.compute_async(graph);
+    scheduler.synchronize();
+  });
+}
+
+}  // namespace
+}  // namespace shoal
