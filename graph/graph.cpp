@@ -60,7 +60,8 @@ Tensor* TensorContext::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : found->second;
 }
 
-Graph::Graph(std::string name) : name_(std::move(name)), uid_(next_uid.fetch_add(1, std::memory_order_relaxed)) {}
+Graph::Graph(std::string name)
+    : name_(name.empty() ? "graph" : std::move(name)), uid_(next_uid.fetch_add(1, std::memory_order_relaxed)) {}
 
 Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
   require<InvalidArgument>(!frozen_, "[{}] the graph is frozen: nothing can be added after its first plan", name);

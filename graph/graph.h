@@ -43,6 +43,7 @@ struct LastUses {
 
 class Graph {
  public:
+  /// For messages; an empty name becomes "graph".
   explicit Graph(std::string name = {});
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;

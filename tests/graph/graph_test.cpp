@@ -57,6 +57,7 @@ TEST(Graph, NodesKnowTheirPlace) {
   Tensor* a = add(g, x, unnamed);
   Tensor* b = scale(g, a, {2.0f, 0.0f}, "twice");
   EXPECT_EQ(g.name(), "tiny");
+  EXPECT_EQ(Graph().name(), "graph") << "messages name it";
   EXPECT_EQ(unnamed->name, "input_1");
   EXPECT_EQ(a->name, "add_0");
   EXPECT_EQ(a->id, 0);
