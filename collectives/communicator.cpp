@@ -30,7 +30,16 @@ void check_implementation(std::string_view name) {
   for (const std::string_view known : {"auto", "host", "mpi", "p2p", "nccl", "staged"}) {
     if (name == known) return;
   }
-  fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, mpi, p2p, nccl or staged", name);
+  fail<InvalidArgument>("there is no implementation '{}' of collectives; use auto, host, mpi, p2p, nccl or staged",
+                        name);
+}
+
+void check_options(const Options& options) {
+  check_implementation(options.implementation);
+  require<InvalidArgument>(options.timeout.count() > 0 && options.timeout <= std::chrono::hours(24),
+                           "collectives wait from 1 ms to 1 day for a rank, not {} ms", options.timeout.count());
+  require<InvalidArgument>(options.wire == DType::kF32 || options.wire == DType::kBF16,
+                           "sums travel as f32 or bf16, not as dtype number {}", static_cast<int>(options.wire));
 }
 
 DType default_wire() {
@@ -82,8 +91,26 @@ CommunicatorTraits Communicator::describe() const {
   return traits;
 }
 
+std::unique_ptr<Communicator> CommunicatorFactory::operator()(std::span<Backend* const> ranks,
+                                                              const Options& options) const {
+  check_options(options);
+  auto made = make_ ? make_(ranks, options) : nullptr;
+  require<InvalidArgument>(made != nullptr, "the communicator factory returned no communicator for {} ranks",
+                           ranks.size());
+  require<InvalidArgument>(made->size() == static_cast<int>(ranks.size()),
+                           "the communicator factory returned a communicator of {} ranks, expected {}", made->size(),
+                           ranks.size());
+  return made;
+}
+
 CommunicatorTraits CommunicatorFactory::describe(std::span<Device* const> devices, const Options& options) const {
-  return describe_ ? describe_(devices, options) : CommunicatorTraits{std::vector<size_t>(devices.size(), 0), {}};
+  if (!describe_) return {std::vector<size_t>(devices.size(), 0), {}};
+  CommunicatorTraits traits = describe_(devices, options);
+  const size_t count = traits.buffer_bytes.size();
+  require<InvalidArgument>(count == 0 || count == devices.size(),
+                           "the communicator factory describes the buffers of {} ranks, expected {}", count,
+                           devices.size());
+  return traits;
 }
 
 std::vector<Device*> devices_of(std::span<Backend* const> backends) {

@@ -119,9 +119,14 @@ struct Options {
   DType wire = default_wire();
   /// In place of what has been measured for the mesh.
   std::optional<Thresholds> thresholds = {};
-  /// The processes that the ranks belong to (processes/remote_device.h says which rank to which); nullptr: only this one.
+  /// The processes that the ranks belong to (processes/remote_device.h says which rank to which); nullptr: only this
+  /// one.
   ProcessGroup* processes = nullptr;
 };
+
+/// Throws InvalidArgument for an unknown implementation, a time-out that is not from 1 ms to 1 day, or a wire that is
+/// neither f32 nor bf16.
+void check_options(const Options& options);
 
 class Communicator {
  public:
@@ -180,9 +185,9 @@ class CommunicatorFactory {
       : make_(std::move(make)), describe_(std::move(describe)) {}
 
   explicit operator bool() const { return static_cast<bool>(make_); }
-  std::unique_ptr<Communicator> operator()(std::span<Backend* const> ranks, const Options& options) const {
-    return make_(ranks, options);
-  }
+  /// Throws InvalidArgument for options that check_options refuses, and when what was made is nullptr or for another
+  /// number of ranks.
+  std::unique_ptr<Communicator> operator()(std::span<Backend* const> ranks, const Options& options) const;
   CommunicatorTraits describe(std::span<Device* const> devices, const Options& options = {}) const;
 
  private:

@@ -97,6 +97,8 @@ std::unique_ptr<Communicator> make_idle_communicator(std::span<Backend* const> r
 }
 
 CommunicatorFactory communicator_for(std::span<Device* const> members) {
+  require<InvalidArgument>(!members.empty() && std::ranges::find(members, nullptr) == members.end(),
+                           "a communicator needs one device or more, and none missing");
   return are_absent(members) ? absent_factory(factory_here(members)) : factory_here(members);
 }
 

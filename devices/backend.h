@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "devices/buffer.h"
 #include "devices/plan_cache.h"
 #include "devices/trace.h"
@@ -66,7 +67,8 @@ struct PlanOptions {
   /// What traces call its runs, before the numbers of the nodes: "step 3".
   std::string label = {};
   /// What a backend may take, and leave empty, instead of planning the range again: made for it, with the same cuts,
-  /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it.
+  /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it. Throws
+  /// InvalidArgument for one that was taken before.
   PreparedPlan* prepared = nullptr;
 };
 
@@ -154,9 +156,15 @@ using AbortCallback = std::function<bool()>;
 /// A host function run in stream order. `failed`: earlier work of the stream failed; the task must not do its
 /// work then but may tell others (a collective aborts its peers). It may throw, which fails the stream.
 struct HostTask {
-  void (*run)(void* object, const void* argument, bool failed) = nullptr;
-  void* object = nullptr;
-  const void* argument = nullptr;
+  using Function = void (*)(void* object, const void* argument, bool failed);
+  /// Throws InvalidArgument for no function.
+  HostTask(Function run, void* object, const void* argument) : run(run), object(object), argument(argument) {
+    if (run == nullptr) fail<InvalidArgument>("a host task needs a function, got none");
+  }
+
+  Function run;
+  void* object;
+  const void* argument;
 };
 
 class Backend {

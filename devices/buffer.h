@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "devices/buffer_life.h"
@@ -82,9 +83,10 @@ class Buffer {
   /// Makes `tensor` another name of `placed`, which lies in this buffer: the same dtype, shape and strides, the same
   /// bytes. Throws InvalidArgument when they differ or `tensor` is placed already.
   void alias(Tensor& tensor, const Tensor& placed);
-  /// Undoes alias() or place_view(): the tensor has no memory any more. The bytes stay as they are, and so does what
-  /// else lies there. To be called before this buffer goes, and before the tensor does where the buffer lives on:
-  /// another tensor may come to lie at its address. Throws InvalidArgument when the tensor is not here.
+  /// Undoes alias(), place_view() or place(): the tensor has no memory any more. The bytes stay as they are, and so
+  /// does what else lies there. To be called before this buffer goes, and before the tensor does where the buffer lives
+  /// on: another tensor may come to lie at its address. After place(), plans that read the buffer do not run any more
+  /// (see generation()). Throws InvalidArgument when the tensor is not here.
   void forget(Tensor& tensor);
   /// Hook: called once for each tensor placed here.
   virtual void init_tensor(Tensor&) {}
@@ -114,8 +116,8 @@ class Buffer {
   virtual void clear(uint8_t value) = 0;
   /// Unplaces all tensors that lie here. Waits for those who hold the buffer.
   void reset();
-  /// Never the same for two buffers, nor for one before and after reset(): who keeps something about placed tensors
-  /// (plans) can tell that they have moved.
+  /// Never the same for two buffers, nor for one before and after reset() or a forget() of what was placed: who keeps
+  /// something about placed tensors (plans) can tell that they have moved.
   uint64_t generation() const { return life_.generation; }
   /// For those who may outlive the buffer, or see it reset.
   BufferRef ref() const { return BufferRef(life_); }
@@ -156,6 +158,7 @@ class Buffer {
   bool is_closed_ = false;
   BufferLife& life_;
   PlacedTensors placed_;
+  std::unordered_set<const Tensor*> aliases_;  ///< made by alias(), but for compute memory; they may be gone
 };
 
 /// One Buffer made of several: usage, clear and reset reach all parts; tensors stay in the parts.

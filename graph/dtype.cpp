@@ -94,6 +94,7 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
 }  // namespace
 
 const DTypeTraits& traits(DType dtype) {
+  if (dtype >= DType::kCount) fail<InvalidArgument>("there is no dtype number {}", static_cast<int>(dtype));
   return kDTypes[static_cast<size_t>(dtype)];
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph/ops/infer.h"
+#include "graph/param_text.h"
 
 namespace shoal {
 namespace {
@@ -35,6 +36,7 @@ void check_node(const Tensor& node, const OpInfo& row) {
                            row.max_src < 0 ? "any number of" : std::to_string(row.max_src), count);
   require<InvalidArgument>(node.params.index() == row.default_params.index(),
                            "[{} {}] expected the parameters of this op, got those of another", row.name, node.name);
+  check_params(node.params);
   for (int i = 0; i < count; ++i) {
     const Tensor* source = node.src[i];
     require<InvalidArgument>(source || (i >= row.min_src && row.max_src >= 0), "[{} {}] source {} is missing", row.name,
@@ -64,8 +66,22 @@ Graph::Graph(std::string name)
     : name_(name.empty() ? "graph" : std::move(name)), uid_(next_uid.fetch_add(1, std::memory_order_relaxed)) {}
 
 Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
+  const bool is_named = !name.empty();
+  for (size_t i = inputs_.size(); !is_named && (name.empty() || input_names_.contains(name)); ++i) {
+    name = fmt::format("input_{}", i);
+  }
+  require<InvalidArgument>(!input_names_.contains(name), "[{}] the graph has an input of this name already", name);
+  Tensor* made = add_input(std::move(name), dtype, shape);
+  input_names_.insert(made->name);
+  return made;
+}
+
+Tensor* Graph::stand_in(const Tensor& tensor, const Shape& shape) {
+  return add_input(tensor.name, tensor.dtype, shape);
+}
+
+Tensor* Graph::add_input(std::string name, DType dtype, const Shape& shape) {
   require<InvalidArgument>(!frozen_, "[{}] the graph is frozen: nothing can be added after its first plan", name);
-  if (name.empty()) name = fmt::format("input_{}", inputs_.size());
   inputs_.push_back(keep(make_leaf(std::move(name), dtype, shape, Role::kInput)));
   inputs_.back()->id = static_cast<int>(inputs_.size()) - 1;
   return inputs_.back();
@@ -81,7 +97,7 @@ Tensor* Graph::keep(Tensor&& tensor) {
 }
 
 Tensor* Graph::copy_of(const Tensor& tensor, std::string name) {
-  Tensor* copy = input(name.empty() ? tensor.name : std::move(name), tensor.dtype, tensor.shape);
+  Tensor* copy = add_input(name.empty() ? tensor.name : std::move(name), tensor.dtype, tensor.shape);
   copy->copied_from = &tensor;
   return copy;
 }

@@ -55,9 +55,12 @@ class Graph {
   /// Expires when the graph is destroyed: for those who keep something about it (plans).
   std::weak_ptr<const void> life() const { return life_; }
 
-  /// A leaf that the caller writes before each run. All axes must be >= 0.
+  /// A leaf that the caller writes before each run. All axes must be >= 0. Throws InvalidArgument when another input
+  /// has the name.
   Tensor* input(std::string name, DType dtype, Shape shape);
-  /// An input that holds a copy of a tensor which nodes here cannot read where it is: the same dtype and shape, without
+  /// An input in place of a tensor of another graph: its name, which another input may have here, and dtype.
+  Tensor* stand_in(const Tensor& tensor, const Shape& shape);
+  /// One that holds a copy of a tensor which nodes here cannot read where it is: the same dtype and shape, without
   /// gaps. See Tensor::copied_from. An empty name becomes that of the tensor.
   Tensor* copy_of(const Tensor& tensor, std::string name = {});
   /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
@@ -70,12 +73,12 @@ class Graph {
   void freeze() { frozen_ = true; }
   /// See graph/topology.h. Kept once the graph is frozen: its ranges may have many plans. One thread at a time.
   std::shared_ptr<const Topology> topology() const;
+  /// Kept likewise.
+  std::shared_ptr<const LastUses> last_uses() const;
 
   /// Nodes [begin, end) belong to the plan of `owner` (a device's name, for the message) until they are released: a
   /// tensor has one address, so that it cannot be in the memory of two plans. Throws InvalidArgument when another plan
   /// has one of them.
-  /// Kept likewise.
-  std::shared_ptr<const LastUses> last_uses() const;
   void claim(int begin, int end, std::string_view owner);
   void release(int begin, int end);
 
@@ -91,13 +94,14 @@ class Graph {
   uint64_t uid_;
   bool frozen_ = false;
   mutable std::shared_ptr<const Topology> topology_;
+  mutable std::shared_ptr<const LastUses> last_uses_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   struct Claim {
     int end;
     std::string owner;
-  mutable std::shared_ptr<const LastUses> last_uses_;
   };
 
+  Tensor* add_input(std::string name, DType dtype, const Shape& shape);
   /// A tensor of the graph's own. In blocks, because plans make graphs of thousands of nodes.
   Tensor* keep(Tensor&& tensor);
   void check_origin(const Tensor& node, std::string_view op, int index) const;

@@ -23,6 +23,7 @@ const OpInfo kOps[] = {
 }  // namespace
 
 const OpInfo& info(Op op) {
+  if (op >= Op::kCount) fail<InvalidArgument>("there is no op number {}", static_cast<int>(op));
   return kOps[static_cast<size_t>(op)];
 }
 

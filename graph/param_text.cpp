@@ -189,6 +189,16 @@ void set_param(OpParams& params, std::string_view name, std::string_view text) {
   require<InvalidArgument>(found, "unknown parameter '{}'; known: {}", name, known.empty() ? "none" : known);
 }
 
+void check_params(const OpParams& params) {
+  for_each_field(params, [](std::string_view name, const auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_enum_v<Value>) {
+      require<InvalidArgument>(value < Value::kCount, "parameter '{}' has no value number {}", name,
+                               static_cast<int>(value));
+    }
+  });
+}
+
 std::optional<int64_t> parse_integer(std::string_view text) {
   int64_t value = 0;
   return parse_number(text, value) ? std::optional(value) : std::nullopt;

@@ -19,6 +19,9 @@ std::vector<std::pair<std::string_view, std::string>> param_texts(const OpParams
 /// Sets one parameter from text. Throws InvalidArgument that lists the known names or quotes the bad value.
 void set_param(OpParams& params, std::string_view name, std::string_view text);
 
+/// Throws InvalidArgument for a number that is not an enumerator.
+void check_params(const OpParams& params);
+
 /// nullopt when `text` is not wholly a number that fits.
 std::optional<int64_t> parse_integer(std::string_view text);
 

@@ -68,7 +68,7 @@ GraphCopy::GraphCopy(const Graph& graph, Device& device, const GraphCopyOptions&
 void GraphCopy::build(const Graph& graph, const GraphCopyOptions& options) {
   leaves_->add(graph);
   for (const Tensor* input : graph.inputs()) {
-    copies_[input] = graph_.input(input->name, input->dtype, input->shape);
+    copies_[input] = graph_.stand_in(*input, input->shape);
     inputs_.push_back(input);
   }
   for (const Tensor* node : graph.nodes()) {

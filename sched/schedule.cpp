@@ -216,6 +216,8 @@ int64_t Schedule::copied_bytes() const {
 }
 
 Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, const ScheduleOptions& options) {
+  require<InvalidArgument>(std::ranges::find(devices, nullptr) == devices.end(),
+                           "[{}] expected a device for each backend, got none", graph.name());
   Schedule schedule;
   schedule.graph = &graph;
   schedule.graph_name = graph.name();

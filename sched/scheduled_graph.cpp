@@ -69,6 +69,7 @@ ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::
       backends_(backends.begin(), backends.end()),
       copies_(static_cast<size_t>(copies_for(schedule_, copies))),
       local_(std::move(prepared.local)) {
+  for (const Backend* backend : backends_) lives_.push_back(backend->life());
   make_plans(arenas, prepared.plans);
   make_actions(observed);
   try {
@@ -82,8 +83,10 @@ ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::
 }
 
 ScheduledGraph::~ScheduledGraph() {
-  // The slots are used by what is queued.
-  for (Backend* backend : backends_) finish_queued(*backend);
+  // The slots are used by what is queued, which a backend that has gone has finished.
+  for (size_t b = 0; b < backends_.size(); ++b) {
+    if (!lives_[b].expired()) finish_queued(*backends_[b]);
+  }
   unbind();
 }
 

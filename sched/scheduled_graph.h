@@ -134,6 +134,7 @@ class ScheduledGraph {
   GraphClaim claim_;
   Schedule schedule_;
   std::vector<Backend*> backends_;
+  std::vector<std::weak_ptr<const void>> lives_;  ///< of the backends
   size_t copies_;
   LocalGraphs local_;
   std::vector<std::unique_ptr<GraphPlan>> plans_;

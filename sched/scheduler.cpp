@@ -60,12 +60,21 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
                                        backends_[i]) == backends_.begin() + static_cast<ptrdiff_t>(i),
                              "backend {} of the scheduler is listed twice", backends_[i]->name());
     devices_.push_back(&backends_[i]->device());
+    lives_.push_back(backends_[i]->life());
     BufferType* type = i < options.buffer_types.size() ? options.buffer_types[i] : nullptr;
     arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i], type));
   }
 }
 
 Scheduler::~Scheduler() = default;
+
+std::span<Backend* const> Scheduler::live() const {
+  const auto gone = std::find_if(lives_.begin(), lives_.end(), [](const auto& life) { return life.expired(); });
+  require<InvalidArgument>(gone == lives_.end(),
+                           "backend {} of the scheduler has been destroyed; keep backends as long as their scheduler",
+                           gone - lives_.begin());
+  return backends_;
+}
 
 void Scheduler::set_backend(const Tensor& node, const Backend* backend) {
   if (backend == nullptr) return void(user_.erase(&node));
@@ -127,7 +136,7 @@ std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unorder
 }
 
 BufferType& Scheduler::host_type() {
-  for (Backend* backend : backends_) {
+  for (Backend* backend : live()) {
     if (BufferType* pinned = backend->device().host_buffer_type()) return *pinned;
     for (Backend* member : backend->members()) {
       if (BufferType* pinned = member->device().host_buffer_type()) return *pinned;
@@ -184,6 +193,7 @@ bool Scheduler::reserve(Graph& graph) {
 }
 
 Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared) {
+  live();
   std::unordered_set<const Tensor*> observed = ask_observed(graph, callback);
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
@@ -249,7 +259,7 @@ Status Scheduler::compute(Graph& graph) {
 }
 
 void Scheduler::synchronize() {
-  synchronize_all(backends_);
+  synchronize_all(live());
 }
 
 void Scheduler::reset() {
@@ -260,6 +270,7 @@ void Scheduler::reset() {
 }
 
 void Scheduler::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+  live();
   Backend* backend = backend_of(tensor);
   if (backend != nullptr) return backend->get_async(tensor, data, offset, size);
   synchronize();

@@ -103,6 +103,8 @@ class Scheduler {
   struct Entry;
   class Busy;
 
+  /// The backends. Throws InvalidArgument when one has been destroyed.
+  std::span<Backend* const> live() const;
   void place_inputs(Graph& graph);
 
   std::unordered_map<const Tensor*, int> user_for(const Graph& graph) const;
@@ -117,6 +119,7 @@ class Scheduler {
   size_t reserved() const;
 
   std::vector<Backend*> backends_;
+  std::vector<std::weak_ptr<const void>> lives_;  ///< of the backends
   std::vector<Device*> devices_;
   SchedulerOptions options_;
   EvalCallback callback_;

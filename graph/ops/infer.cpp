@@ -1,6 +1,7 @@
 #include "graph/ops/infer.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,8 @@ void Expect::select(const SelectParams& params, int axis) const {
   for (const IndexRange& range : params.ranges) {
     (*this)(range.begin >= 0 && range.length >= 0, "ranges of indices >= 0, got {}:{}", range.begin, range.length);
     (*this)(range.length <= length - total, "ranges that add up to {}, got more", length);
+    (*this)(range.begin <= std::numeric_limits<int64_t>::max() - range.length, "ranges of indices, got {}:{}",
+            range.begin, range.length);
     total += range.length;
   }
   (*this)(total == length, "ranges that add up to {}, got {}", length, total);

@@ -408,6 +408,9 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   context.shards = lookup;
   // One that was made before is for the communicator that the device foresees.
   auto* prepared = dynamic_cast<Plan*>(options.prepared);
+  require<InvalidArgument>(prepared == nullptr || !prepared->ranks.empty(),
+                           "[{}] the prepared plan of graph '{}' has been used already; prepare one for each use",
+                           name(), range.graph->name());
   const bool is_ready = prepared != nullptr && prepared->graph_uid == range.graph->uid() && has_memory(*prepared) &&
                         (communicator_ == nullptr || communicator_->describe() == context.communicator);
   if (communicator_ != nullptr) context.communicator = communicator_->describe();

@@ -149,6 +149,7 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
   require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
                            "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
                            members.size());
+  collectives::check_options({.timeout = options.comm_timeout, .implementation = options.comm});
   return std::make_unique<MetaDeviceImpl>(std::move(members), std::move(callback), std::move(options));
 }
 

@@ -50,8 +50,9 @@ struct MetaOptions {
 
 class MetaDevice : public Device {
  public:
-  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members, one listed twice, or one
-  /// that is a meta device itself: all simple devices make one, and several are for a scheduler (sched/scheduler.h).
+  /// Members keep their order: rank i is members[i]. Throws InvalidArgument for no members, one listed twice, one
+  /// that is a meta device itself (all simple devices make one, and several are for a scheduler, sched/scheduler.h),
+  /// or options that cannot hold (collectives::check_options).
   static std::unique_ptr<MetaDevice> create(std::vector<Device*> members, SplitStateCallback callback,
                                             MetaOptions options = {});
   virtual std::span<Device* const> members() const = 0;

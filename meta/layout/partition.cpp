@@ -1,7 +1,10 @@
 #include "meta/layout/partition.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -17,11 +20,23 @@ bool owns(const Run& run, int device) {
   return std::binary_search(run.owners.begin(), run.owners.end(), device);
 }
 
+int64_t sum(int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (__builtin_add_overflow(a, b, &result)) fail<InvalidArgument>("runs of a partition exceed 2^63 - 1 elements");
+  return result;
+}
+
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result)) fail<InvalidArgument>("runs of a partition exceed 2^63 - 1 elements");
+  return result;
+}
+
 /// Appends and keeps the normal form: no empty runs, no two neighbours with the same owners.
 void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
   if (length == 0) return;
   if (!runs.empty() && runs.back().owners == owners) {
-    runs.back().length += length;
+    runs.back().length = sum(runs.back().length, length);
   } else {
     runs.push_back({length, owners});
   }
@@ -54,13 +69,14 @@ void Partition::set_runs(std::vector<Run> runs) {
   Content content{{}, std::vector<int64_t>(devices), std::vector<int>(devices)};
   std::vector<int64_t> ends(devices, -1);
   for (const Run& run : runs) {
+    const int64_t end = sum(length_, run.length);
     for (int owner : run.owners) {
       const auto device = static_cast<size_t>(owner);
       content.local_lengths[device] += run.length;
       if (ends[device] != length_) ++content.stretches[device];
-      ends[device] = length_ + run.length;
+      ends[device] = end;
     }
-    length_ += run.length;
+    length_ = end;
   }
   content.runs = std::move(runs);
   content_ = std::make_shared<const Content>(std::move(content));
@@ -78,14 +94,24 @@ Partition Partition::from_shares(std::span<const int64_t> shares) {
 }
 
 Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const double> ratio) {
-  const double sum = std::accumulate(ratio.begin(), ratio.end(), 0.0);
+  const double largest = ratio.empty() ? 0 : *std::ranges::max_element(ratio);
+  // A power of two is exact, and keeps sums of large numbers finite.
+  const double scale = std::ldexp(1.0, -std::max(0, std::ilogb(largest)));
+  double sum = 0;
+  for (const double share : ratio) sum += share * scale;
+  const bool fits = std::ranges::all_of(ratio, [](double share) { return share >= 0; });
+  require<InvalidArgument>(length >= 0 && unit >= 1, "partition of {} elements in units of {}", length, unit);
+  require<InvalidArgument>(fits && largest > 0 && std::isfinite(largest),
+                           "partition by the ratio {}: expected numbers >= 0, not all 0", fmt::join(ratio, ":"));
   std::vector<int64_t> shares;
   double before = 0;
   int64_t given = 0;
   size_t last = 0;
+  const int64_t units = length / unit;
   for (size_t device = 0; device < ratio.size(); ++device) {
-    before += ratio[device];
-    const auto upto = static_cast<int64_t>(static_cast<double>(length / unit) * before / sum + 0.5) * unit;
+    before += ratio[device] * scale;
+    const double ideal = static_cast<double>(units) * before / sum + 0.5;
+    const int64_t upto = (ideal < static_cast<double>(units) ? static_cast<int64_t>(ideal) : units) * unit;
     shares.push_back(upto - given);
     given = upto;
     if (ratio[device] > 0) last = device;
@@ -95,7 +121,7 @@ Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const doub
 }
 
 Partition Partition::even(int devices, int64_t length) {
-  require<InvalidArgument>(devices > 0, "partition over {} devices", devices);
+  require<InvalidArgument>(devices > 0 && length >= 0, "partition of {} elements over {} devices", length, devices);
   std::vector<int64_t> shares(devices, length / devices);
   for (int64_t d = 0; d < length % devices; ++d) ++shares[d];
   return from_shares(shares);
@@ -163,8 +189,8 @@ bool Partition::covers(const Partition& needed, int device) const {
 }
 
 Partition Partition::slice(int64_t begin, int64_t length) const {
-  require<InvalidArgument>(begin >= 0 && length >= 0 && begin + length <= length_,
-                           "slice [{}, {}) of a partition of length {}", begin, begin + length, length_);
+  require<InvalidArgument>(begin >= 0 && length >= 0 && begin <= length_ && length <= length_ - begin,
+                           "slice of {} elements from {} on, of a partition of length {}", length, begin, length_);
   if (begin == 0 && length == length_) return *this;
   std::vector<Run> runs;
   int64_t at = 0;
@@ -192,8 +218,9 @@ Partition Partition::tile(int64_t n) const {
   require<InvalidArgument>(n >= 0, "tile of a partition by {}", n);
   if (n == 1) return *this;
   std::vector<Run> tiled;
+  const int64_t length = product(length_, n);
   if (runs().size() == 1) {
-    append(tiled, length_ * n, runs()[0].owners);
+    append(tiled, length, runs()[0].owners);
   } else {
     tiled.reserve(runs().size() * static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
@@ -218,7 +245,7 @@ Partition Partition::scale_up(int64_t n) const {
   require<InvalidArgument>(n >= 0, "scale of a partition by {}", n);
   if (n == 1) return *this;
   std::vector<Run> runs(this->runs().begin(), this->runs().end());
-  for (Run& run : runs) run.length *= n;
+  for (Run& run : runs) run.length = product(run.length, n);
   return Partition(devices_, std::move(runs));
 }
 

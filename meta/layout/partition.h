@@ -44,7 +44,7 @@ class Partition {
  public:
   Partition() = default;
   /// Any runs; brings them to normal form. Throws InvalidArgument for a negative length, a run of length > 0
-  /// without owners, or an owner outside [0, devices).
+  /// without owners, an owner outside [0, devices), or runs of more than 2^63 - 1 elements together.
   Partition(int devices, std::vector<Run> runs);
   /// Consecutive shares: shares[d] elements to device d; {6, 2} -> 6:{0} 2:{1}.
   static Partition from_shares(std::span<const int64_t> shares);
@@ -52,7 +52,8 @@ class Partition {
   static Partition even(int devices, int64_t length);
 
   /// `length` in whole units by a ratio (one number >= 0 for each device, not all 0). Each boundary is the ideal one
-  /// rounded, so that errors do not add up; what is left of a unit goes to the last device with a share.
+  /// rounded, so that errors do not add up; what is left of a unit goes to the last device with a share. Throws
+  /// InvalidArgument for any other ratio, a negative length, or a unit below 1.
   ///   length 9, unit 2, ratio {1, 1} -> 4:{0} 5:{1}
   static Partition by_ratio(int64_t length, int64_t unit, std::span<const double> ratio);
 

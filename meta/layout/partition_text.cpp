@@ -27,8 +27,9 @@ std::string join(std::span<const Run> runs) {
 }
 
 /// Reads one decimal number off the front of the text.
-int64_t take_number(std::string_view& rest, std::string_view whole) {
-  int64_t value = 0;
+template <class Number>
+Number take_number(std::string_view& rest, std::string_view whole) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
   require<InvalidArgument>(error == std::errc(), "partition '{}': expected a number at '{}'", whole, rest);
   rest.remove_prefix(end - rest.data());
@@ -66,12 +67,12 @@ Partition Partition::parse(int devices, std::string_view text) {
   while (!rest.empty()) {
     if (!runs.empty()) take(rest, " ", text);
     Run run;
-    run.length = take_number(rest, text);
+    run.length = take_number<int64_t>(rest, text);
     take(rest, ":{", text);
-    run.owners.push_back(static_cast<int>(take_number(rest, text)));
+    run.owners.push_back(take_number<int>(rest, text));
     while (rest.starts_with(",")) {
       rest.remove_prefix(1);
-      run.owners.push_back(static_cast<int>(take_number(rest, text)));
+      run.owners.push_back(take_number<int>(rest, text));
     }
     take(rest, "}", text);
     runs.push_back(std::move(run));

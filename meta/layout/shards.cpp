@@ -25,8 +25,12 @@ const Shards& ShardStore::declare(const Tensor& tensor, Layout layout) {
 }
 
 void ShardStore::adopt(const Tensor& tensor, const ShardStore& from) {
-  check(from.ranks_ == ranks_, "{} has shards of {} ranks, not of {}", tensor.name, from.ranks_, ranks_);
-  entries_.insert_or_assign(&tensor, from.entries_.at(&tensor));
+  require<InvalidArgument>(from.ranks_ == ranks_, "{} has shards of {} ranks, not of {}", tensor.name, from.ranks_,
+                           ranks_);
+  const auto found = from.entries_.find(&tensor);
+  require<InvalidArgument>(found != from.entries_.end(), "{} has no shards in the store that is to give them",
+                           describe(tensor));
+  entries_.insert_or_assign(&tensor, found->second);
 }
 
 const Shards* ShardStore::find(const Tensor& tensor) const {

@@ -24,7 +24,8 @@ class ShardStore {
   int ranks() const { return ranks_; }
   /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws when declared already.
   const Shards& declare(const Tensor& tensor, Layout layout);
-  /// Shares what another store, of as many ranks, has declared of the tensor, in place of what is here.
+  /// Shares what another store, of as many ranks, has declared of the tensor, in place of what is here. Throws
+  /// InvalidArgument when it has declared none.
   void adopt(const Tensor& tensor, const ShardStore& from);
   /// nullptr when not declared.
   const Shards* find(const Tensor& tensor) const;

@@ -31,7 +31,6 @@ Partition partition_of(const SplitState& state, const Tensor& tensor, int device
   const int axis = static_cast<int>(state.axis);
   const int64_t length = tensor.shape[axis];
   std::vector<Run> runs;
-  int64_t sum = 0;
   for (size_t s = 0; s < state.segments.size(); ++s) {
     const std::vector<int64_t>& segment = state.segments[s];
     require<InvalidArgument>(static_cast<int>(segment.size()) == devices,
@@ -42,13 +41,13 @@ Partition partition_of(const SplitState& state, const Tensor& tensor, int device
                                "split state of {}: segment {} gives device {} the length {} of axis {}, which has {}",
                                tensor.name, s, d, segment[d], axis, length);
       runs.push_back({segment[d], {d}});
-      sum += segment[d];
     }
   }
-  require<InvalidArgument>(sum == length,
+  Partition partition(devices, std::move(runs));
+  require<InvalidArgument>(partition.length() == length,
                            "split state of {}: segment lengths on axis {} add up to {}, expected {} ({})", tensor.name,
-                           axis, sum, length, sums_of(state.segments));
-  return Partition(devices, std::move(runs));
+                           axis, partition.length(), length, sums_of(state.segments));
+  return partition;
 }
 
 }  // namespace

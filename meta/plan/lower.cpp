@@ -66,7 +66,7 @@ class Lowering {
     Layout layout = inputs_(input);
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
-      locals.push_back(builder_.graph(rank).input(input.name, input.dtype, layout.local_shape(input.shape, rank)));
+      locals.push_back(builder_.graph(rank).stand_in(input, layout.local_shape(input.shape, rank)));
     }
     remember(input, std::move(layout), std::move(locals));
   }
@@ -84,8 +84,8 @@ class Lowering {
       fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
                             describe(tensor), range_.graph->name());
     }
-    check(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks", tensor.name,
-          shards->local.size(), ranks_);
+    require<InvalidArgument>(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks",
+                             tensor.name, shards->local.size(), ranks_);
     known.push_back({shards->layout, shards->local});
     if (!tensor.is_persistent()) {
       for (int rank = 0; rank < ranks_; ++rank) known.back().locals[rank] = stand_in(*shards->local[rank], rank);
@@ -99,7 +99,7 @@ class Lowering {
     if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
     Tensor*& leaf = stand_ins_[&made];
     if (leaf != nullptr) return leaf;
-    leaf = builder_.graph(rank).input(made.name, made.dtype, made.shape);
+    leaf = builder_.graph(rank).stand_in(made, made.shape);
     leaf->strides = made.strides;
     leaf->buffer = made.buffer;
     leaf->data = made.data;
@@ -133,7 +133,7 @@ class Lowering {
   bool is_zero(const Tensor* local) const { return absent_.contains(local); }
 
   Tensor* add_zero(const Tensor& node, int rank) {
-    Tensor* zero = zeros_[static_cast<size_t>(rank)]->input(node.name, node.dtype, node.shape);
+    Tensor* zero = zeros_[static_cast<size_t>(rank)]->stand_in(node, node.shape);
     absent_.insert(zero);
     return zero;
   }

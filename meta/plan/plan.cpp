@@ -144,6 +144,11 @@ PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena) {
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options) {
   check_range(range);
+  require<InvalidArgument>(!devices.empty() && std::ranges::find(devices, nullptr) == devices.end(),
+                           "a plan needs one device or more, and none missing");
+  require<InvalidArgument>(context.shards != nullptr && context.rules != nullptr,
+                           "a plan needs PlanContext::{}; set it before planning {}",
+                           context.shards == nullptr ? "shards" : "rules", range.graph->name());
   const int ranks = static_cast<int>(devices.size());
   std::unordered_map<const Tensor*, Layout> asked;  // once for each weight, however often the layout is needed
   const LeafLayout leaf_layout = [&](const Tensor& tensor) {

@@ -159,9 +159,10 @@ std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, c
   if (cache.is_partial() && node.dtype == node.src[1]->dtype) choice.sources[1] = Layout::partial();
   if (!cache.is_split()) return {std::move(choice)};
   const auto split = factor_split(rule, rule.sources[0], cache);
-  check(split.has_value(), "no factor for the cache axis {} in {}", cache.axis, to_string(node));
-  auto strategy = split_strategy(node, rule, *split);
-  check(strategy.has_value(), "set_rows cannot follow its cache's layout {} in {}", cache.to_string(), to_string(node));
+  auto strategy = split ? split_strategy(node, rule, *split) : std::nullopt;
+  require<InvalidArgument>(strategy.has_value(),
+                           "the sharding rule '{}' of '{}' cannot follow its cache, which lies {}", to_string(rule),
+                           shoal::to_string(node), cache.to_string());
   return {std::move(*strategy)};
 }
 
@@ -171,11 +172,8 @@ std::vector<NodeChoice> strategies(const Tensor& node, const Layouts& sources, i
   if (is_view(node.op)) return view_strategies(node, sources[0]);
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
   std::vector<NodeChoice> out;
-  const bool writes = info(node.op).alias == Alias::kWrites;
-  check(rule != nullptr || !writes, "{} writes in place and needs a rule: gathered copies would be written",
-        name_of(node.op));
   if (rule != nullptr) {
-    if (writes) return write_strategies(node, *rule, sources);
+    if (info(node.op).alias == Alias::kWrites) return write_strategies(node, *rule, sources);
     add_splits(node, *rule, sources, out);
     add_linear(node, *rule, sources, out);
     add_candidates(node, sources, out);

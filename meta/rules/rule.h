@@ -72,6 +72,9 @@ struct Rule {
 Rule parse_rule(std::string_view text, const Tensor& node);
 /// The text form again, in normal form: trailing axes of `1` are left out.
 std::string to_string(const Rule& rule);
+/// Throws InvalidArgument, naming the node, unless the rule has an operand for each of its sources, a factor for every
+/// axis longer than 1, and lengths that agree.
+void check_rule(const Rule& rule, const Tensor& node);
 /// "parallel", "summed", "selected", "whole".
 std::string_view name_of(FactorKind kind);
 

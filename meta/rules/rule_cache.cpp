@@ -68,6 +68,16 @@ bool same_kind(const Tensor& a, const Tensor& b) {
   return a.op == b.op && alike(&a, &b) && std::ranges::equal(a.src, b.src, alike) && a.params == b.params;
 }
 
+/// The user's rule, checked.
+std::optional<Rule> ask(const RuleLookup& rules, const Tensor& node) {
+  std::optional<Rule> rule = rules(node);
+  if (rule) check_rule(*rule, node);
+  require<InvalidArgument>(rule || info(node.op).alias != Alias::kWrites,
+                           "'{}' has no sharding rule; an op that writes in place needs one (MetaOptions::rules)",
+                           to_string(node));
+  return rule;
+}
+
 }  // namespace
 
 const Rule* RuleCache::find(const Tensor& node) {
@@ -76,7 +86,7 @@ const Rule* RuleCache::find(const Tensor& node) {
     const uint64_t hash = hash_of(node);
     const auto [begin, end] = kinds_.equal_range(hash);
     const auto found = std::find_if(begin, end, [&](const auto& kind) { return same_kind(*kind.second->node, node); });
-    known = found != end ? found->second : &entries_.emplace_back(Entry{&node, rules_(node)});
+    known = found != end ? found->second : &entries_.emplace_back(Entry{&node, ask(rules_, node)});
     if (found == end) kinds_.emplace(hash, known);
   }
   return known->rule ? &*known->rule : nullptr;

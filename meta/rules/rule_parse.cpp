@@ -94,11 +94,11 @@ class Parser {
     AxisTerm parsed;
     std::string_view rest = term;
     if (const size_t star = rest.find('*'); star != rest.npos) {
-      parsed.repeat = number(rest.substr(0, star));
+      parsed.repeat = number(rest.substr(0, star), 1);
       rest.remove_prefix(star + 1);
     }
     if (const size_t slash = rest.find('/'); slash != rest.npos) {
-      parsed.group = number(rest.substr(slash + 1));
+      parsed.group = number(rest.substr(slash + 1), 1);
       rest = rest.substr(0, slash);
     }
     FactorKind kind = FactorKind::kParallel;
@@ -110,7 +110,10 @@ class Parser {
     expect(plain || kind != FactorKind::kSelected, "no groups or repetitions of a selected factor, got '{}'", term);
     expect(axis_length % parsed.repeat == 0, "a multiple of {} on the axis of '{}', got {}", parsed.repeat, term,
            axis_length);
-    parsed.factor = factor_of(rest[0], kind, axis_length / parsed.repeat * parsed.group);
+    int64_t length = 0;
+    expect(!__builtin_mul_overflow(axis_length / parsed.repeat, parsed.group, &length), "a smaller group in '{}'",
+           term);
+    parsed.factor = factor_of(rest[0], kind, length);
     return parsed;
   }
 
@@ -146,10 +149,10 @@ class Parser {
   void parse_linear(std::string_view text) {
     std::vector<int>& set = rule_.linear.emplace_back();
     for (const std::string_view part : split(text, "+")) {
-      const int64_t source = number(part);
-      expect(source < static_cast<int64_t>(rule_.sources.size()) && rule_.sources[source].present,
+      const int source = number(part, 0);
+      expect(source < static_cast<int>(rule_.sources.size()) && rule_.sources[source].present,
              "a present source after 'linear', got '{}'", part);
-      set.push_back(static_cast<int>(source));
+      set.push_back(source);
     }
   }
 
@@ -163,10 +166,11 @@ class Parser {
     }
   }
 
-  int64_t number(std::string_view text) const {
-    int64_t value = -1;
+  int number(std::string_view text, int least) const {
+    int value = -1;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    expect(error == std::errc() && end == text.data() + text.size() && value >= 0, "a number, got '{}'", text);
+    expect(error == std::errc() && end == text.data() + text.size() && value >= least, "a number from {} on, got '{}'",
+           least, text);
     return value;
   }
 

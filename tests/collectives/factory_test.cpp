@@ -32,7 +32,8 @@ TEST(FactoryTest, OfAPlugin) {
   const Loaded loaded("factory");
   const CommunicatorFactory factory = factory_of(loaded.family());
   ASSERT_TRUE(factory);
-  EXPECT_EQ(factory({}, {}), nullptr) << "what this plug-in's makes";
+  EXPECT_THAT([&] { factory({}, {}); },
+              ThrowsMessage<InvalidArgument>("the communicator factory returned no communicator for 0 ranks"));
 }
 
 TEST(FactoryTest, OfAFamilyThatOffersNone) {

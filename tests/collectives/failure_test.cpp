@@ -213,7 +213,7 @@ TEST_F(FailureTest, CorruptionOfOneRankChangesOnlyThatRank) {
 class DeafBackend final : public ThreadBackend {
  public:
   DeafBackend() : ThreadBackend("deaf") {}
-  bool enqueue(const HostTask& task) override { return task.run == nullptr && ThreadBackend::enqueue(task); }
+  bool enqueue(const HostTask&) override { return false; }
 };
 
 TEST(MakeHostCommunicator, RefusesBackendsThatCannotServe) {

@@ -21,7 +21,11 @@ class ThreadBackend : public Backend {
  public:
   explicit ThreadBackend(std::string name) : name_(std::move(name)), thread_([this] { work(); }) {}
   ~ThreadBackend() override {
-    enqueue({});  // a task without a function ends the thread
+    {
+      std::lock_guard lock(mutex_);
+      ends_ = true;
+      changed_.notify_all();
+    }
     thread_.join();
   }
 
@@ -50,9 +54,9 @@ class ThreadBackend : public Backend {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      changed_.wait(lock, [&] { return !tasks_.empty() || ends_; });
+      if (tasks_.empty()) return;
       const HostTask task = tasks_.front();
-      if (task.run == nullptr) return;
       const bool failed = failure_ != nullptr;
       lock.unlock();
       std::exception_ptr failure;
@@ -73,6 +77,7 @@ class ThreadBackend : public Backend {
   std::condition_variable changed_;
   std::deque<HostTask> tasks_;
   std::exception_ptr failure_;
+  bool ends_ = false;
   std::thread thread_;
 };
 

@@ -381,7 +381,7 @@ TEST(MemoryPlan, SizesAreRoundedUpAndAllocSizeIsAsked) {
 TEST(MemoryPlan, ChunksStayBelowTheMaximum) {
   Graph g;
   std::vector<Tensor*> inputs;
-  for (const int64_t length : {10, 10, 10, 10, 50}) inputs.push_back(vector_input(g, length));
+  for (const int64_t length : {10, 10, 10, 10, 50}) inputs.push_back(vector_input(g, length, {}));
   g.output(concat(g, inputs, 0));  // 360 bytes: larger than any chunk may grow
   MemoryPlanOptions options;
   options.alignment = 4;

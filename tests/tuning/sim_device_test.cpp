@@ -37,21 +37,22 @@ TEST(SimTest, GpusWantWeightsOfTheHostForManyColumns) {
   SimDevice& cpu = make("C.1", 1 << 20, DeviceType::kCpu);
   EXPECT_TRUE(cpu.buffer_type().is_host());
   Graph graph;
+  const auto input = [&](DType dtype, Shape shape) {
+    return graph.input(std::to_string(graph.inputs().size()), dtype, shape);
+  };
   const auto product = [&](int64_t tokens) {
-    return mul_mat(graph, graph.input("w", DType::kQ4_0, {64, 8, 1, 1}),
-                   graph.input("x", DType::kF32, {64, tokens, 1, 1}));
+    return mul_mat(graph, input(DType::kQ4_0, {64, 8, 1, 1}), input(DType::kF32, {64, tokens, 1, 1}));
   };
   const auto experts = [&](int64_t tokens) {  // of 16 each token takes 2
-    return mul_mat_id(graph, graph.input("w", DType::kQ4_0, {64, 8, 16, 1}),
-                      graph.input("x", DType::kF32, {64, 1, tokens, 1}),
-                      graph.input("ids", DType::kI32, {2, tokens, 1, 1}));
+    return mul_mat_id(graph, input(DType::kQ4_0, {64, 8, 16, 1}), input(DType::kF32, {64, 1, tokens, 1}),
+                      input(DType::kI32, {2, tokens, 1, 1}));
   };
   EXPECT_FALSE(gpu.offload_op(*product(31)));
   EXPECT_TRUE(gpu.offload_op(*product(32)));
   EXPECT_FALSE(gpu.offload_op(*experts(255)));
   EXPECT_TRUE(gpu.offload_op(*experts(256)));
   EXPECT_FALSE(cpu.offload_op(*product(512))) << "what it would be brought lies there";
-  EXPECT_FALSE(gpu.offload_op(*unary(graph, graph.input("x", DType::kF32, {64, 512, 1, 1}), UnaryKind::kSilu)));
+  EXPECT_FALSE(gpu.offload_op(*unary(graph, input(DType::kF32, {64, 512, 1, 1}), UnaryKind::kSilu)));
 }
 
 TEST(SimTest, RunsNothingAndSaysSo) {

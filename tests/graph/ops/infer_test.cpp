@@ -200,6 +200,8 @@ const Case kErrors[] = {
      "[get_rows y] expected ids of dtype i32, got i64 (table: t f32 [4, 9], ids: i i64 [3])"},
     {"weight %t f32 [4, 9, 2]\ninput %i i32 [3]\n%y = get_rows(%t, %i)",
      "[get_rows y] expected c = 2 on axis 1 of ids, got 1 (table: t f32 [4, 9, 2], ids: i i32 [3])"},
+    {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[9223372036854775807:9]}",
+     "[get_rows y] expected ranges of indices, got 9223372036854775807:9 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[0:4,6:4]}",
      "[get_rows y] expected ranges that add up to 9, got 8 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",

@@ -87,6 +87,7 @@ TEST(Partition, ByRatioRoundsBoundariesToUnits) {
   EXPECT_EQ(text(10, 1, {0, 3, 0}), "10:{1}");
   EXPECT_EQ(text(7, 4, {1, 1, 0}), "4:{0} 3:{1}");
   EXPECT_EQ(text(100, 1, {1, 1, 1}), "33:{0} 34:{1} 33:{2}");
+  EXPECT_EQ(text(int64_t{1} << 40, 1, {1e300, 1e300}), "549755813888:{0} 549755813888:{1}");
   for (int devices = 1; devices < 20; ++devices) {
     const Partition even = Partition::by_ratio(1000, 8, std::vector<double>(devices, 0.1));
     for (int d = 0; d < devices; ++d) EXPECT_NEAR(even.local_length(d), 1000.0 / devices, 8) << devices;
