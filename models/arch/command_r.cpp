@@ -21,7 +21,7 @@ void command_r(Decoder& d) {
 }
 
 void read_command_r(const HparamsReader& in, Hparams& h) {
-  h.logit_scale = in.positive_or("logit_scale", 1.0f);
+  h.logit_scale = in.factor("logit_scale");
 }
 
 void read_cohere2(const HparamsReader& in, Hparams& h) {

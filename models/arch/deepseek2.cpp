@@ -22,7 +22,7 @@ namespace {
 bool read_latent(const HparamsReader& in, Hparams& h) {
   const LayerHparams& first = h.per_layer.front();
   const int64_t turned = first.rope.dims, rank = in.count("attention.kv_lora_rank");
-  const bool keeps_rows = in.has("attention.key_length_mla") || in.has("attention.value_length_mla");
+  const bool keeps_rows = in.is_set("attention.key_length_mla") || in.is_set("attention.value_length_mla");
   h.latent.rank = rank;
   h.latent.query_rank = in.count_or_zero("attention.q_lora_rank");
   h.latent.head_dim_k = keeps_rows ? in.count("attention.key_length_mla") : first.head_dim_k;
@@ -40,12 +40,18 @@ bool read_latent(const HparamsReader& in, Hparams& h) {
   return keeps_rows;
 }
 
-/// Softmax scores are larger in longer contexts; rotations keep lengths. The key has 0.1 times the model's number.
+/// The key has 0.1 times the model's number, which is at most 1; llama.cpp's saver writes the number itself.
+float log_multiplier(const HparamsReader& in) {
+  const float value = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
+  return value > 0.3f ? 0.1f * value : value;
+}
+
+/// Softmax scores are larger in longer contexts; rotations keep lengths.
 void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& layer) {
   float scale = 1.0f / std::sqrt(static_cast<float>(h.latent.head_dim_k));
   if (layer.rope.ext_factor != 0.0f) {
     const float log_factor = -std::log(layer.rope.freq_scale);
-    const float magnitude = 1.0f + in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f) * log_factor;
+    const float magnitude = 1.0f + log_multiplier(in) * log_factor;
     scale *= magnitude * magnitude;
     layer.rope.attn_factor = 1.0f / yarn_magnitude(layer.rope);
   }

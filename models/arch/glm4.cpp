@@ -22,7 +22,7 @@ void glm4(Decoder& d) {
 
 /// Files made from a model that sees have the rows of q and k in another order.
 void read_glm4(const HparamsReader& in, Hparams& h) {
-  if (!in.has("rope.dimension_sections")) return;
+  if (!in.is_set("rope.dimension_sections")) return;
   for (LayerHparams& layer : h.per_layer) layer.rope.mode = RopeMode::kHalves;
 }
 

@@ -4,13 +4,14 @@
 namespace shoal::models {
 
 void read_granite(const HparamsReader& in, Hparams& h) {
-  h.embedding_scale = in.positive_or("embedding_scale", 1.0f);
-  h.residual_scale = in.positive_or("residual_scale", 1.0f);
-  h.logit_scale = 1.0f / in.positive_or("logit_scale", 1.0f);
+  h.embedding_scale = in.factor("embedding_scale");
+  h.residual_scale = in.factor("residual_scale");
+  h.logit_scale = 1.0f / in.factor("logit_scale");
   for (LayerHparams& layer : h.per_layer) {
-    layer.attention.scale = in.positive_or("attention.scale", 1.0f);
+    layer.attention.scale = in.factor("attention.scale");
     layer.shared_ff = in.count_or_zero("expert_shared_feed_forward_length");
-    if (!in.flag_or("rope.scaling.finetuned", true)) layer.rope.dims = 0;
+    // Of the dense ones; savers write "false" for the others.
+    if (h.experts == 0 && !in.flag_or("rope.scaling.finetuned", true)) layer.rope.dims = 0;
   }
 }
 

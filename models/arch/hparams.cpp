@@ -13,10 +13,59 @@ float yarn_magnitude(const RopeParams& rope) {
   return rope.ext_factor == 0.0f ? 1.0f : 1.0f - 0.1f * std::log(rope.freq_scale);
 }
 
+namespace {
+
+constexpr std::array<std::string_view, 4> kGroups{"attention.", "rope.", "expert_", "ssm."};
+
+/// Keys that change nothing in architectures that do not ask for them.
+constexpr auto kHarmless = std::to_array<std::string_view>({
+    "expert_weights_norm",      // the others always normalise, and savers write "false" for all
+    "expert_group_used_count",  // of one group
+    "rope.dimension_sections",  // axes of images: a text has one position on all of them
+    "rope.scaling.finetuned",   // how the model was trained
+    // Of layers with windows, which are as the others here; savers write them for all models.
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+    "rope.dimension_count_swa",
+    "rope.freq_base_swa",
+    // Of other architectures; savers write these for all models, too.
+    "attention.indexer.kpool_select_tail",
+    "attention.recurrent_layers",
+    "attention.rope_pattern",
+    "expert_group_scale",
+    // Parameters of other types of scaling.
+    "rope.scale_linear",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
+});
+
+bool is_zero(const GgufValue& value) {
+  if (value.element == GgufType::kString) return false;
+  const size_t bytes = value.count * size_of(value.element);
+  return std::all_of(value.data, value.data + bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace
+
+bool HparamsReader::is_set(std::string_view name) const {
+  const GgufValue* value = file_.find_value(key(name));
+  return value != nullptr && !is_zero(*value);
+}
+
 std::vector<bool> HparamsReader::pattern_or(std::string_view name, int64_t layers, int64_t fallback) const {
   const GgufValue* value = file_.find_value(key(name));
   if (value != nullptr && value->type == GgufType::kArray) {
-    const std::vector<bool> each = file_.get_array<bool>(key(name));
+    std::vector<bool> each;
+    if (value->element == GgufType::kU32 || value->element == GgufType::kI32) {
+      for (const int64_t number : numbers(name, *value)) each.push_back(number != 0);
+    } else {
+      each = file_.get_array<bool>(key(name));
+    }
     need_layers(name, each.size(), layers);
     return each;
   }
@@ -26,9 +75,24 @@ std::vector<bool> HparamsReader::pattern_or(std::string_view name, int64_t layer
   return each;
 }
 
+std::vector<std::string> HparamsReader::unread_keys() const {
+  std::vector<std::string> keys;
+  const std::string prefix = prefix_ + ".";
+  for (const GgufValue& value : file_.values()) {
+    if (!value.key.starts_with(prefix)) continue;
+    const std::string_view name = value.key.substr(prefix.size());
+    const bool counts =
+        std::any_of(kGroups.begin(), kGroups.end(), [&](auto group) { return name.starts_with(group); });
+    const bool harmless = std::find(kHarmless.begin(), kHarmless.end(), name) != kHarmless.end();
+    if (counts && !harmless && !asked_.contains(name) && !is_zero(value)) keys.emplace_back(value.key);
+  }
+  return keys;
+}
+
 namespace {
 
 constexpr int64_t kMostLayers = 65536;
+constexpr std::string_view kRmsEpsilon = "attention.layer_norm_rms_epsilon", kEpsilon = "attention.layer_norm_epsilon";
 
 /// What all layers have alike, and the first layer's own.
 void read_heads(const HparamsReader& in, Hparams& h) {
@@ -37,7 +101,8 @@ void read_heads(const HparamsReader& in, Hparams& h) {
           "is {}, which does not divide the embedding length {}", h.heads, h.embd);
   h.head_dim_k = in.count_or("attention.key_length", h.embd / h.heads);
   h.head_dim_v = in.count_or("attention.value_length", h.embd / h.heads);
-  h.attention.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim_k));
+  const float scale = in.not_negative_or("attention.scale", 0.0f);
+  h.attention.scale = scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(h.head_dim_k));
 }
 
 /// Counts of each layer.
@@ -47,7 +112,8 @@ struct LayerCounts {
 
 LayerCounts read_counts(const HparamsReader& in, const Hparams& h) {
   LayerCounts counts;
-  counts.ff = in.counts(in.has("feed_forward_length") ? "feed_forward_length" : "expert_feed_forward_length", h.layers);
+  const bool has_ff = in.is_set("feed_forward_length") || !in.is_set("expert_feed_forward_length");
+  counts.ff = in.counts(has_ff ? "feed_forward_length" : "expert_feed_forward_length", h.layers);
   counts.heads = in.counts("attention.head_count", h.layers);
   const bool has_kv = in.has("attention.head_count_kv");
   counts.kv_heads = has_kv ? in.counts("attention.head_count_kv", h.layers, 0) : counts.heads;
@@ -81,18 +147,21 @@ void scale_by_factors(const HparamsReader& in, Hparams& h) {
 
 /// Absent or 0: the positions stay as they are. Files from before the scaling keys have another name for the factor.
 void scale_linear(const HparamsReader& in, Hparams& h) {
-  const bool has_factor = in.has("rope.scaling.factor");
-  const float factor = in.not_negative_or(has_factor ? "rope.scaling.factor" : "rope.scale_linear", 0.0f);
+  const float factor = in.not_negative_or("rope.scaling.factor", in.not_negative_or("rope.scale_linear", 0.0f));
   h.rope.freq_scale = factor == 0.0f ? 1.0f : 1.0f / factor;
 }
 
+}  // namespace
+
 void scale_yarn(const HparamsReader& in, Hparams& h) {
   scale_linear(in, h);
-  h.rope.ext_factor = in.not_negative_or("rope.scaling.yarn_ext_factor", 1.0f);
+  h.rope.ext_factor = in.set_or("rope.scaling.yarn_ext_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
-  if (in.has("rope.scaling.yarn_attn_factor")) {
-    h.rope.attn_factor *= in.positive("rope.scaling.yarn_attn_factor") / yarn_magnitude(h.rope);
+  // Savers write 1 where the model has none.
+  const float magnitude = in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
+  if (magnitude != 1.0f) {
+    h.rope.attn_factor *= magnitude / yarn_magnitude(h.rope);
   } else {
     // The part of the magnitude that the model was trained without.
     const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
@@ -101,6 +170,8 @@ void scale_yarn(const HparamsReader& in, Hparams& h) {
   const int64_t original = in.count_or_zero("rope.scaling.original_context_length");
   h.rope.original_context = original == 0 ? h.context : original;
 }
+
+namespace {
 
 struct RopeScaling {
   std::string_view name;
@@ -156,9 +227,7 @@ void read_experts(const HparamsReader& in, Hparams& h) {
           h.experts);
   read_groups(in, h);
   h.routing.gating = read_gating(in);
-  h.routing.normalised = in.flag_or("expert_weights_norm", h.routing.gating != Gating::kSigmoid);
-  const float scale = in.not_negative_or("expert_weights_scale", 0.0f);
-  h.routing.scale = scale == 0.0f ? 1.0f : scale;
+  h.routing.scale = in.factor("expert_weights_scale");
 }
 
 /// Layers of draft heads (multi-token prediction) at the end are not part of the model.
@@ -168,9 +237,23 @@ int64_t read_layers(const HparamsReader& in) {
   return all - drafts;
 }
 
+/// The epsilon of norms; 0 where the file has none, as architectures may know it.
+float read_epsilon(const HparamsReader& in) {
+  const bool has_rms = in.is_set(kRmsEpsilon), has_other = in.is_set(kEpsilon);
+  const std::string_view name = has_rms || !has_other ? kRmsEpsilon : kEpsilon;
+  return in.has(name) ? in.positive(name) : 0.0f;
+}
+
+void check_causal(const GgufFile& file, const HparamsReader& in) {
+  require<InvalidArgument>(in.flag_or("attention.causal", true),
+                           "{}: key '{}' is false, so this is an embedding model, which is not supported; use a model "
+                           "that generates text",
+                           file.path(), printable(in.key("attention.causal")));
+}
+
 int64_t read_vocab(const GgufFile& file, const HparamsReader& in) {
   int64_t rows = file.tensor("token_embd.weight").shape[1];
-  int64_t vocab = in.count_or("vocab_size", rows);
+  int64_t vocab = in.set_count_or("vocab_size", rows);
   in.need(vocab == rows, "vocab_size", "is {}, but token_embd.weight has {} rows", vocab, rows);
   in.need(vocab > 0 && vocab <= HparamsReader::kLargest, "vocab_size", "is {}; it must be in 1..{}", vocab,
           HparamsReader::kLargest);
@@ -183,20 +266,22 @@ Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more)
   Hparams h;
   h.architecture = file.get<std::string>("general.architecture");
   HparamsReader in(file, h.architecture);
+  check_causal(file, in);
   h.layers = read_layers(in);
   h.context = in.count("context_length");
   h.embd = in.count("embedding_length");
   const LayerCounts counts = read_counts(in, h);
   set_counts(h, counts, 0);
-  const bool has_rms = in.has("attention.layer_norm_rms_epsilon") || !in.has("attention.layer_norm_epsilon");
-  h.norm_eps = in.positive(has_rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
+  h.norm_eps = read_epsilon(in);
   read_heads(in, h);
   read_rope(in, rope, h);
   read_experts(in, h);
   h.vocab = read_vocab(file, in);
   h.per_layer = layers_of(h, counts);
   if (read_more != nullptr) read_more(in, h);
+  in.need(h.norm_eps > 0.0f, kRmsEpsilon, "is missing");
   check_kv_heads(in, h);
+  h.unread_keys = in.unread_keys();
   // All alike: one for all of them.
   static_cast<LayerHparams&>(h) = h.per_layer.front();
   if (std::equal(h.per_layer.begin() + 1, h.per_layer.end(), h.per_layer.begin())) h.per_layer.clear();
@@ -209,15 +294,22 @@ void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t p
   for (size_t i = 0; i < h.per_layer.size(); ++i) h.per_layer[i].attention.window = windowed[i] ? window : 0;
 }
 
+void read_temperature(const HparamsReader& in, Hparams& h) {
+  const int64_t original = h.rope.original_context != 0 ? h.rope.original_context : h.context;
+  h.temperature.scale = in.not_negative_or("attention.temperature_scale", 0.0f);
+  h.temperature.context = in.set_count_or("attention.temperature_length", original);
+}
+
 void read_expert_width(const HparamsReader& in, Hparams& h) {
   in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
   for (LayerHparams& layer : h.per_layer) {
-    layer.ff = in.count_or("expert_feed_forward_length", std::max<int64_t>(1, layer.ff / h.experts_used));
+    layer.ff = in.set_count_or("expert_feed_forward_length", std::max<int64_t>(1, layer.ff / h.experts_used));
   }
 }
 
 void read_leading_dense(const HparamsReader& in, Hparams& h) {
   const int64_t dense = std::min(in.count_or_zero("leading_dense_block_count"), h.layers);
+  if (dense == 0) return;
   const std::vector<int64_t> ff = in.counts("feed_forward_length", h.layers);
   for (size_t i = 0; i < static_cast<size_t>(dense); ++i) {
     h.per_layer[i].experts = h.per_layer[i].shared_ff = 0;

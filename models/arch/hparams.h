@@ -101,7 +101,9 @@ struct Hparams : LayerHparams {
   float embedding_scale = 1.0f;
   float residual_scale = 1.0f;  ///< of what attention and feed-forward block add
   float logit_scale = 1.0f;
-  float logit_softcap = 0.0f;           ///< c > 0: logits become c * tanh(logit / c)
+  float logit_softcap = 0.0f;  ///< c > 0: logits become c * tanh(logit / c)
+  /// Keys of the file that should say how attention, rope, experts or states work, and that nothing reads.
+  std::vector<std::string> unread_keys;
   std::vector<LayerHparams> per_layer;  ///< empty: all layers are alike
 
   const LayerHparams& layer(int64_t index) const {

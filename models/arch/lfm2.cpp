@@ -27,7 +27,9 @@ void lfm2(Decoder& d) {
 void read_lfm2(const HparamsReader& in, Hparams& h) {
   const int64_t taps = in.count("shortconv.l_cache", kMostTaps);
   in.need(taps >= 2, "shortconv.l_cache", "is {}; a convolution has 2 taps or more", taps);
+  const int64_t window = in.count_or_zero("attention.sliding_window");
   for (LayerHparams& layer : h.per_layer) {
+    layer.attention.window = window;
     if (layer.kv_heads == 0) layer.recurrent = {taps, h.embd};
   }
 }

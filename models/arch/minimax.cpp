@@ -21,8 +21,7 @@ void minimax_m2(Decoder& d) {
 void read_minimax_m2(const HparamsReader& in, Hparams& h) {
   in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
   if (in.count_or_zero("expert_gating_func") == 0) h.routing.gating = Gating::kSigmoid;
-  h.routing.normalised = in.flag_or("expert_weights_norm", true);
-  for (LayerHparams& layer : h.per_layer) layer.ff = in.count_or("expert_feed_forward_length", layer.ff);
+  for (LayerHparams& layer : h.per_layer) layer.ff = in.set_count_or("expert_feed_forward_length", layer.ff);
 }
 
 }  // namespace shoal::models

@@ -22,9 +22,9 @@ void olmo2(Decoder& d) {
 void read_olmo2(const HparamsReader& in, Hparams& h) {
   read_windows(in, h, 0, 4);
   for (LayerHparams& layer : h.per_layer) {
-    // Older files have the whole magnitude under this name, too.
-    if (in.has("rope.scaling.attn_factor"))
-      layer.rope.attn_factor = in.positive("rope.scaling.attn_factor") / yarn_magnitude(layer.rope);
+    // Older files have the whole magnitude under this name, too; savers write 1 for none.
+    const float magnitude = in.positive_or("rope.scaling.attn_factor", 1.0f);
+    if (magnitude != 1.0f) layer.rope.attn_factor = magnitude / yarn_magnitude(layer.rope);
     if (layer.attention.window == 0) continue;
     layer.rope.freq_scale = layer.rope.attn_factor = 1.0f;
     layer.rope.ext_factor = 0.0f;

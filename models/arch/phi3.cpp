@@ -22,7 +22,7 @@ void phi3(Decoder& d) {
 
 void read_phi3(const HparamsReader& in, Hparams& h) {
   const int64_t window = in.count_or_zero("attention.sliding_window");
-  const int64_t original = in.count_or("rope.scaling.original_context_length", h.context);
+  const int64_t original = in.set_count_or("rope.scaling.original_context_length", h.context);
   for (LayerHparams& layer : h.per_layer) {
     layer.attention.window = window;
     layer.rope.original_context = original;

@@ -22,7 +22,7 @@ void qwen2(Decoder& d) {
 void read_qwen2moe(const HparamsReader& in, Hparams& h) {
   h.routing.normalised = in.flag_or("expert_weights_norm", false);
   for (LayerHparams& layer : h.per_layer) {
-    layer.shared_ff = in.count_or("expert_shared_feed_forward_length", layer.ff);
+    layer.shared_ff = in.set_count_or("expert_shared_feed_forward_length", layer.ff);
   }
   read_expert_width(in, h);
 }

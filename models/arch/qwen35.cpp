@@ -31,7 +31,7 @@ namespace {
 std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
   constexpr std::string_view kEach = "attention.recurrent_layers";
   if (in.has(kEach)) return in.pattern_or(kEach, h.layers, 0);
-  const int64_t period = in.count_or("full_attention_interval", 4);
+  const int64_t period = in.set_count_or("full_attention_interval", 4);
   std::vector<bool> each;
   for (int64_t i = 0; i < h.layers; ++i) each.push_back((i + 1) % period != 0);
   return each;
@@ -56,10 +56,9 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
 void read_more(const HparamsReader& in, Hparams& h, bool tiled) {
   read_delta_net(in, h, tiled);
   if (h.experts == 0) return;
-  h.routing.normalised = in.flag_or("expert_weights_norm", true);
   read_expert_width(in, h);
   for (LayerHparams& layer : h.per_layer) {
-    layer.shared_ff = in.count_or("expert_shared_feed_forward_length", layer.ff);
+    layer.shared_ff = in.set_count_or("expert_shared_feed_forward_length", layer.ff);
   }
 }
 

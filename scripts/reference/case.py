@@ -54,11 +54,15 @@ class Mutation:
     """Keys (None: without it) and what becomes of the tensors whose whole name matches a regular expression.
 
     What follows from the architecture and is in no file can only be changed in transformers' configuration: `config`.
+    Of files that must answer the same: other names of the architecture and of tensors (ends of names), `extra` tensors.
     """
 
     keys: dict = dataclasses.field(default_factory=dict)
     tensors: dict[str, Change] = dataclasses.field(default_factory=dict)
     config: dict = dataclasses.field(default_factory=dict)
+    architecture: str = ""
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
+    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 def fill(value) -> Change:
@@ -96,11 +100,38 @@ def as_other_rope(values, case, name):
     return np.concatenate([heads[:, order].reshape(rows.shape), rest])
 
 
+# What llama.cpp's saver writes for keys that a model does not have (check_saver.py).
+ZEROS = """
+    attention.compress_ratios attention.indexer.block_size attention.indexer.head_count attention.indexer.types
+    attention.key_length_mla attention.kv_lora_rank attention.output_group_count attention.q_lora_rank
+    attention.recurrent_layers attention.sliding_window attention.temperature_length attention.value_length_mla
+    expert_count expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count
+    expert_latent_length expert_shared_count expert_shared_feed_forward_length expert_used_count feed_forward_length
+    leading_dense_block_count nextn_predict_layers shortconv.l_cache ssm.conv_kernel ssm.group_count ssm.inner_size
+    ssm.state_size ssm.time_step_rank
+""".split()
+FLOAT_ZEROS = """
+    attention.clamp_kqv attention.layer_norm_epsilon attention.layer_norm_rms_epsilon attention.max_alibi_bias
+    attention.output_scale attention.scale attention.temperature_scale attention.value_scale embedding_scale
+    expert_weights_scale logit_scale residual_scale rope.scaling.factor rope.scaling.yarn_log_multiplier
+""".split()
+UNSET = dict.fromkeys(ZEROS, 0) | dict.fromkeys(FLOAT_ZEROS, 0.0) | {
+    "attention.causal": True, "attention.indexer.kpool_select_tail": True, "attention.rope_pattern": 1,
+    "attn_logit_softcapping": 50.0, "expert_group_scale": 0.05, "expert_weights_norm": False,
+    "rope.dimension_sections": [0, 0, 0, 0], "rope.freq_base_swa": 10000.0, "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.finetuned": False, "rope.scaling.original_context_length": 512, "rope.scaling.type": "linear",
+    "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
+    "rope.scaling.yarn_ext_factor": -1.0, "ssm.dt_b_c_rms": False,
+}  # fmt: skip
+# Every how many layers one has no window, unless a file says it.
+PERIODS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`keys` are without the architecture's prefix; `rope` is the architecture's kind, "norm" or "neox". Cases of one
     `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts. `general`:
-    whether there are the mutations that every architecture has.
+    whether there are the mutations that every architecture has. `ollama`: the same model as Ollama's files have it.
     """
 
     name: str
@@ -111,6 +142,7 @@ class Case:
     mutations: dict[str, Mutation] = dataclasses.field(default_factory=dict)
     seed: str = ""
     general: bool = True
+    ollama: Mutation | None = None
 
     @property
     def head_length(self):
@@ -164,6 +196,31 @@ class Case:
         """The mutations that a file can have."""
         return {name: one for name, one in self.all_mutations().items() if not one.config}
 
+    def saved(self) -> Mutation:
+        """The keys as llama.cpp's saver writes them, which must not change the logits: all of them, and flags of layers
+        as numbers, here in tuples."""
+        found = {key: value for key, value in UNSET.items() if key not in self.keys}
+        swa = {"attention.key_length_swa": self.head_length, "rope.dimension_count_swa": self.rope_dims}
+        found |= {key: value for key, value in swa.items() if key not in self.keys}
+        if self.architecture == "granite":
+            found["rope.scaling.finetuned"] = True
+        if self.architecture == "deepseek2" and "rope.scaling.yarn_log_multiplier" in self.keys:
+            found["rope.scaling.yarn_log_multiplier"] = 10 * self.keys["rope.scaling.yarn_log_multiplier"]
+        for key, value in self.keys.items():
+            if isinstance(value, list) and isinstance(value[0], bool):
+                found[key] = tuple(map(int, value))
+        layers = range(self.keys["block_count"])
+        if period := PERIODS.get(self.architecture):
+            found["attention.sliding_window_pattern"] = tuple(int(index % period < period - 1) for index in layers)
+        if period := self.keys.get("full_attention_interval"):
+            found["attention.recurrent_layers"] = tuple(int((index + 1) % period != 0) for index in layers)
+            found["full_attention_interval"] = None
+        return Mutation(found)
+
+    def same(self) -> dict[str, Mutation]:
+        """Files of the same model that must give the same logits."""
+        return {"saved": self.saved()} | ({"ollama": self.ollama} if self.ollama else {})
+
     def fused(self, name):
         """The same model with q, k and v in one tensor."""
         tensors = {}
@@ -177,12 +234,13 @@ class Case:
 
     def write(self, path, mutation=Mutation()):
         """The file; `path` is replaced."""
-        writer = gguf.GGUFWriter(path, self.architecture)
+        architecture = mutation.architecture or self.architecture
+        writer = gguf.GGUFWriter(path, architecture)
         writer.add_license("cc0-1.0")
         writer.add_file_type(0)
         keys = {key: value for key, value in {**self.keys, **mutation.keys}.items() if value is not None}
         for key, value in keys.items():
-            add_key(writer, f"{self.architecture}.{key}", value)
+            add_key(writer, f"{architecture}.{key}", value)
         writer.add_string("tokenizer.ggml.model", "none")
         used = set()
         for name in self.tensors:
@@ -191,7 +249,12 @@ class Case:
                 if re.fullmatch(pattern, name):
                     values = change(values, self, name)
                     used.add(pattern)
+            for end, other in mutation.names.items():
+                if re.fullmatch(rf"(blk\.\d+\.)?{re.escape(end)}", name):
+                    name = name.removesuffix(end) + other
             writer.add_tensor(name, values)
+        for name, tensor in mutation.extra.items():
+            writer.add_tensor(name, self.elements(name, tensor))
         unused = set(mutation.tensors) - used
         assert not unused, f"{self.name}: no tensor matches {unused}"
         writer.write_header_to_file()
@@ -201,6 +264,11 @@ class Case:
 
 
 def add_key(writer, name, value):
+    """A tuple becomes an array of u32."""
+    if isinstance(value, tuple):
+        kind = gguf.GGUFValueType
+        writer.add_key_value(name, list(value), kind.ARRAY, kind.UINT32)
+        return
     kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
              list: writer.add_array}  # fmt: skip
     kinds[type(value)](name, value)

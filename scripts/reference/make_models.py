@@ -2,13 +2,14 @@
 """Writes the tiny random models of the reference cases, the same bytes everywhere.
 
     scripts/reference/make_models.py FOLDER                        # every case: FOLDER/CASE.gguf
-    scripts/reference/make_models.py FOLDER --mutations            # and FOLDER/CASE.MUTATION.gguf
+    scripts/reference/make_models.py FOLDER --mutations            # and CASE.MUTATION.gguf, CASE.saved.gguf, ...
     scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # of the cases that match as a whole
     scripts/reference/make_models.py FOLDER --check tests/models/references
 
 What the models should answer is in tests/models/references. A mutation changes one element of the formula (a bias,
-a norm, the window, the kind of rope) in the file, and has to change the answer. --check fails unless the references
-were made with the same bytes.
+a norm, the window, the kind of rope) in the file, and has to change the answer. CASE.saved has the keys as llama.cpp
+saves them, CASE.ollama names and keys as Ollama's files have them; these must not change it. --check fails unless the
+references were made with the same bytes.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def main():
         case.write(model)
         if args.check:
             check(model, args.check / model.name)
-        for name, mutation in case.files().items() if args.mutations else ():
+        for name, mutation in (case.files() | case.same()).items() if args.mutations else ():
             case.write(args.folder / f"{case.name}.{name}.gguf", mutation)
 
 

@@ -13,16 +13,14 @@ def granite(name, ffn, ff, more=None, mutations=None):
     keys = parts.keys(E, LAYERS, H, K, ff, DK) | {"rope.dimension_count": DK} | SCALES | (more or {})
     tensors = parts.model(E, [layer] * LAYERS, tied=True, embedding=0.5)
     scales = {f"scale-{key.split('_')[0].split('.')[0]}": Mutation({key: 1.0}) for key in SCALES}
-    return Case(name, name.split("-")[0], "norm", keys, tensors, scales | {
-        "rope-none": Mutation({"rope.scaling.finetuned": False}),
-    } | (mutations or {}))  # fmt: skip
+    return Case(name, name.split("-")[0], "norm", keys, tensors, scales | (mutations or {}))
 
 
 SPARSE = {"expert_count": EXPERTS, "expert_used_count": 3}
 MORE_EXPERTS = Mutation({"expert_used_count": 4})
 
 CASES = [
-    granite("granite", parts.gated(E, FF), FF),
+    granite("granite", parts.gated(E, FF), FF, mutations={"rope-none": Mutation({"rope.scaling.finetuned": False})}),
     granite("granitemoe", parts.experts(E, WIDTH, EXPERTS), WIDTH, SPARSE, {"experts-used": MORE_EXPERTS}),
     granite(
         "granitemoe-shared", parts.experts(E, WIDTH, EXPERTS) | parts.gated(E, 64, "_shexp"), WIDTH,

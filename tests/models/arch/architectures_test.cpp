@@ -2,14 +2,18 @@
 // built) give the logits of tests/models/references, after prompts of 1, 7 and 300 tokens and token by token, on 1 to 8
 // devices, even and uneven; and models in which one element of the formula is another do not.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "models/session/model_plan.h"
 #include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
 
 namespace shoal::models {
 namespace {
@@ -278,6 +282,68 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const 
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+/// The worst answer of a file of the same model.
+double error_of_other_file(const std::string& name, const std::string& variant) {
+  const ReferenceCase reference(name);
+  const auto context = reference.file.get<uint32_t>("reference.context");
+  LoadedModel loaded(model_path(name + "." + variant), 1, "", session_options(context, 512));
+  double most = 0;
+  for (const Answer& answer : reference.answers) most = std::max(most, error_of_last(*loaded.session, answer));
+  return most;
+}
+
+/// The file with one more key, and with another one whose name is as long as keeps tensors aligned.
+std::string with_key(const std::string& text, const std::string& key, uint32_t value) {
+  constexpr size_t kAlignment = 32, kKeys = 16, kHeader = 24;
+  const auto bytes = [](const auto& of) { return std::string(reinterpret_cast<const char*>(&of), sizeof of); };
+  const auto entry = [&](const std::string& name) {
+    return bytes(uint64_t{name.size()}) + name + bytes(static_cast<uint32_t>(GgufType::kU32)) + bytes(value);
+  };
+  uint64_t keys = 0;
+  std::memcpy(&keys, text.data() + kKeys, sizeof keys);
+  return text.substr(0, kKeys) + bytes(keys + 2) + entry(key) +
+         entry(std::string(kAlignment - key.size() % kAlignment, 'x')) + text.substr(kHeader);
+}
+
+class KeysOf : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KeysOf, TheModelAreAllRead) {
+  for (const char* variant : {"", ".saved"}) {
+    EXPECT_THAT(open_model(model_path(GetParam() + variant))->hparams.unread_keys, ::testing::IsEmpty()) << variant;
+  }
+}
+
+TEST_P(KeysOf, TheModelThatNothingReadsAreNamed) {
+  const std::string text = test::text_of(model_path(GetParam()));
+  const auto architecture = open_model(model_path(GetParam()))->architecture->name;
+  const test::TemporaryFile changed(GetParam() + "-more-keys.gguf");
+  for (const char* group : {"attention", "rope", "rope.scaling", "expert_new", "ssm"}) {
+    const std::string key = fmt::format("{}.{}.new", architecture, group);
+    std::ofstream(changed.path, std::ios::binary) << with_key(text, key, 7);
+    EXPECT_THAT(open_model(changed.path)->hparams.unread_keys, ::testing::ElementsAre(key));
+  }
+}
+
+// scripts/reference/check_saver.py compares with files that the saver has really written.
+TEST_P(KeysOf, SaversChangeNothing) {
+  EXPECT_LE(error_of_other_file(GetParam(), "saved"), kClose);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KeysOf, ::testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Lfm2, ObeysItsWindow) {
+  const std::string text = test::text_of(model_path("lfm2"));
+  const test::TemporaryFile changed("lfm2-window.gguf", with_key(text, "lfm2.attention.sliding_window", 29));
+  const ReferenceCase reference("lfm2");
+  LoadedModel loaded(changed.path, 1, "", session_options(320, 512));
+  EXPECT_LE(error_of_last(*loaded.session, reference.answers[1]), kClose);  // 7 tokens
+  EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300
+}
 
 /// Of a layer: of rows of activations, and of two sums of squares.
 struct Reductions {

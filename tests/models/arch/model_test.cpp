@@ -211,11 +211,40 @@ TEST(Hparams, ReadsTheYarnKeys) {
   // OLMo 3's, whatever the file calls it: not once more on top of the rotation's own.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.2079441541679836f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
-  rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.0f}});
-  EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f / 1.2079441541679836f);
+  // Savers write these where the model has none.
+  rope = rope_of("yarn", {{"scaling.factor", 8.0f},
+                          {"scaling.attn_factor", 1.0f},
+                          {"scaling.yarn_attn_factor", 1.0f},
+                          {"scaling.yarn_ext_factor", -1.0f}});
+  EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
+  EXPECT_FLOAT_EQ(rope.ext_factor, 1.0f);
   // The magnitude counts for every type; the rest of them only for yarn.
   rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
+}
+
+TEST(Hparams, RefusesEmbeddingModels) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add("llama.attention.causal", false); };
+  EXPECT_THAT(refusal_of(synthetic), EndsWith(".gguf: key 'llama.attention.causal' is false, so this is an embedding "
+                                              "model, which is not supported; use a model that generates text"));
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add("llama.attention.causal", true); };
+  EXPECT_EQ(refusal_of(synthetic), "it opened");
+}
+
+TEST(Hparams, ZerosOfUnreadKeysMeanNone) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add("llama.attention.clamp_kqv", 0.0f).add("llama.ssm.dt_b_c_rms", false);
+    writer.add_array("llama.attention.flags", std::vector<uint32_t>{0, 0});
+  };
+  EXPECT_TRUE(open_model(synthetic.write())->hparams.unread_keys.empty());
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add("llama.attention.clamp_kqv", 0.5f).add("llama.ssm.dt_b_c_rms", true);
+    writer.add_array("llama.attention.flags", std::vector<uint32_t>{0, 1}).add("llama.vision.attention.heads", 3u);
+  };
+  EXPECT_THAT(open_model(synthetic.write())->hparams.unread_keys,
+              ::testing::ElementsAre("llama.attention.clamp_kqv", "llama.ssm.dt_b_c_rms", "llama.attention.flags"));
 }
 
 TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
