@@ -1,5 +1,5 @@
-// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight: latent attention, dense layers first, then experts in
-// groups beside one that all tokens use.
+// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Mistral Large 3: latent attention, dense layers first,
+// then experts in groups beside one that all tokens use.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -77,6 +77,7 @@ void read_deepseek2(const HparamsReader& in, Hparams& h) {
     scale_attention(in, h, layer);
   }
   read_leading_dense(in, h);
+  read_temperature(in, h);
 }
 
 }  // namespace shoal::models

@@ -47,7 +47,7 @@ Tensor* Layer::attend_to_latents(Tensor* q, Tensor* latents, Tensor* shared) {
   Tensor* absorbed = mul_mat(g_, of_keys, slice(g_, by_tokens(q), {0, 0, plain}, name("q.plain")), name("q.absorbed"));
   q = concat(g_, {by_tokens(absorbed), slice(g_, q, {0, plain, turned}, name("q.turned"))}, 0, name("q.latent"));
   Tensor* k = concat(g_, {latents, shared}, 0, name("k"));
-  q = turn_last(q, "q_rope");
+  q = temper(turn_last(q, "q_rope"));
   k = turn_last(k, "k_rope");
   Tensor* sums = by_tokens(by_heads(attention(q, k, nullptr), latent.rank));
   Tensor* of_values = weight("attn_v_b", {latent.rank, dim_v, h_.heads, 1}, by_matrices);
@@ -65,7 +65,7 @@ Tensor* Layer::attend_to_heads(Tensor* q, Tensor* latents, Tensor* shared) {
   Tensor* both = by_heads(linear("attn_kv_b", flat, h_.heads * dim, by_rows, Bias::kNone, "kv"), dim);
   Tensor* of_all = repeat(g_, shared, {turned, h_.heads, t, 1}, name("k.shared"));
   Tensor* k = concat(g_, {slice(g_, both, {0, 0, plain}, name("k.plain")), of_all}, 0, name("k"));
-  q = turn_last(q, "q_rope");
+  q = temper(turn_last(q, "q_rope"));
   k = turn_last(k, "k_rope");
   return attention(q, k, slice(g_, both, {0, plain, latent.head_dim_v}, name("v")));
 }

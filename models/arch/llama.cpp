@@ -1,7 +1,6 @@
 // Llama, dense and with experts (Mixtral), Ministral 3 and Granite. Split by heads and feed-forward columns, a layer's
 // two sums are its two all-reduces.
 #include "models/arch/decoder.h"
-#include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
 
@@ -18,12 +17,6 @@ void llama(Decoder& d) {
     x = l.residual(x, l.feed_forward(normed, {.bias = Bias::kOptional}), "ffn_residual");
   }
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
-}
-
-void read_mistral3(const HparamsReader& in, Hparams& h) {
-  const int64_t original = h.rope.original_context != 0 ? h.rope.original_context : h.context;
-  h.temperature.scale = in.not_negative_or("attention.temperature_scale", 0.0f);
-  h.temperature.context = in.count_or("attention.temperature_length", original);
 }
 
 }  // namespace shoal::models

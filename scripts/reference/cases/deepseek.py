@@ -101,6 +101,17 @@ CASES = [
         "experts-gating": Mutation({"expert_gating_func": 2}),
         "experts-groups": Mutation({"expert_group_used_count": 5}),
     }, absorbed=False),
+    deepseek("deepseek2-temperature", 6, 7, 3, yarn(0.1) | {
+        "expert_gating_func": 1, "expert_weights_norm": True, "expert_weights_scale": 1.5,
+        "attention.temperature_scale": 0.5, "attention.temperature_length": 64,
+        "rope.scaling.original_context_length": 64,
+    }, {
+        "temperature": Mutation({"attention.temperature_scale": 0.0}),
+        "experts-normalised": Mutation({"expert_weights_norm": False}),
+        "yarn-original-context": Mutation({
+            "rope.scaling.original_context_length": 128, "attention.temperature_length": 128,
+        }),
+    }),
     deepseek("deepseek2", 5, 9, 3, yarn(0.1) | {
         "expert_group_count": 3, "expert_group_used_count": 2, "expert_gating_func": 2, "expert_weights_norm": True,
         "expert_weights_scale": 2.5, "nextn_predict_layers": 1,

@@ -1,6 +1,6 @@
 """DeepSeek V2, V2-Lite and V3, one architecture in files: V2's class where experts are chosen as V2 does, whose groups
 are chosen by their best expert, V3's with its own routers or, where a file asks for what no class does, with those of
-`routing`."""
+`routing`. Mistral 4's where queries have a temperature."""
 
 import torch
 import transformers as hf
@@ -51,6 +51,11 @@ def rope_parameters(source):
         rope |= {"mscale": multiplier, "mscale_all_dim": multiplier}
     for name in ("yarn_log_multiplier", "original_context_length"):
         source.key(f"rope.scaling.{name}", None)
+    scale = source.key("attention.temperature_scale", None)
+    if scale is not None:
+        length = source.key("attention.temperature_length")
+        assert rope.get("original_max_position_embeddings", length) == length
+        rope |= {"llama_4_scaling_beta": scale, "original_max_position_embeddings": length}
     return rope
 
 
@@ -72,7 +77,7 @@ def deepseek2(source):
         weights.gated(index, "mlp.shared_experts", "_shexp")
         if source.has(f"blk.{index}.exp_probs_b.bias"):
             weights.put_layer(index, {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"})
-        elif not as_v2:
+        elif not as_v2 and "attention.temperature_scale" not in source.keys:
             weights.state[to + "mlp.gate.e_score_correction_bias"] = torch.zeros(source.key("expert_count"))
     config = source.config(
         rope_parameters=rope_parameters(source), first_k_dense_replace=dense, num_hidden_layers=trunk,
@@ -87,6 +92,11 @@ def deepseek2(source):
     if as_v2:
         method = "greedy" if groups == 1 else "group_limited_greedy"
         return with_epsilon(build(hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(**config, topk_method=method), weights))
+    if "llama_4_scaling_beta" in config["rope_parameters"]:
+        assert gating == 1 and groups == 1
+        if config["rope_parameters"]["rope_type"] == "default":  # which turns whole heads
+            config["head_dim"] = lengths.turned
+        return with_epsilon(build(hf.Mistral4ForCausalLM, hf.Mistral4Config(**config), weights))
     model = build(hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**config, num_mtp_layers=0), weights)
     if gating != 2:
         Routing(source, best=1).put(model.model.layers[dense:])
