@@ -57,6 +57,7 @@ DecoderGraph Architecture::build(const Hparams& hparams, const TensorContext& we
 }
 
 const Architecture& find_architecture(std::string_view name, std::string_view path) {
+  if (name == "gptoss") name = "gpt-oss";  // as Ollama's files call it
   std::string known;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return architecture;

@@ -83,7 +83,7 @@ struct Architecture {
 
 /// All of them, as listed in architectures.def.
 std::span<const Architecture> architectures();
-/// Throws InvalidArgument that names the file and lists the known ones.
+/// Also by the name that Ollama's files have. Throws InvalidArgument that names the file and lists the known ones.
 const Architecture& find_architecture(std::string_view name, std::string_view path);
 
 }  // namespace shoal::models

@@ -22,8 +22,13 @@ void gpt_oss(Decoder& d) {
 void read_gpt_oss(const HparamsReader& in, Hparams& h) {
   h.routing = {Gating::kSoftMaxOfChosen};
   read_windows(in, h, 128, 2);
-  read_expert_width(in, h);
-  for (LayerHparams& layer : h.per_layer) layer.rope.truncate = false;  // no key says it
+  in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
+  if (!in.has("rope.scaling.type")) scale_yarn(in, h);  // Ollama's files have no type
+  for (LayerHparams& layer : h.per_layer) {
+    layer.ff = in.set_count_or("expert_feed_forward_length", layer.ff);
+    layer.rope = h.rope;
+    layer.rope.truncate = false;  // no key says it
+  }
 }
 
 }  // namespace shoal::models

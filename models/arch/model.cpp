@@ -1,7 +1,11 @@
 #include "models/arch/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <set>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -9,6 +13,45 @@
 
 namespace shoal::models {
 namespace {
+
+/// A name that Ollama's files have for a tensor, or for that of each layer behind "blk.N.".
+struct OtherName {
+  std::string_view architecture;
+  std::string_view theirs, ours;
+};
+constexpr auto kOtherNames = std::to_array<OtherName>({
+    {"gptoss", "attn_out.weight", "attn_output.weight"},
+    {"gptoss", "attn_out.bias", "attn_output.bias"},
+    {"gptoss", "attn_sinks", "attn_sinks.weight"},
+    {"gptoss", "ffn_norm.weight", "post_attention_norm.weight"},
+    {"lfm2", "output_norm.weight", "token_embd_norm.weight"},
+    {"qwen35", "ssm_dt", "ssm_dt.bias"},
+    {"qwen35moe", "ssm_dt", "ssm_dt.bias"},
+    {"qwen3next", "ssm_dt", "ssm_dt.bias"},
+});
+
+/// How the names of tensors begin that belong to images, sound and draft heads.
+constexpr std::array<std::string_view, 4> kPassedOver{"v.", "mm.", "a.", "mtp."};
+
+/// "blk.12." of "blk.12.ssm_dt"; "" of other names.
+std::string_view layer_prefix(std::string_view name) {
+  return name.starts_with("blk.") ? name.substr(0, name.find('.', 4) + 1) : std::string_view();
+}
+
+GgufFile open_file(const std::string& path) {
+  GgufFile file(path);
+  const auto architecture = file.get<std::string>("general.architecture");
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const std::string_view layer = layer_prefix(tensor.name), part = std::string_view(tensor.name).substr(layer.size());
+    for (const OtherName& other : kOtherNames) {
+      if (other.architecture != architecture || other.theirs != part) continue;
+      names.emplace_back(tensor.name, fmt::format("{}{}", layer, other.ours));
+    }
+  }
+  for (const auto& [theirs, ours] : names) file.rename_tensor(theirs, ours);
+  return file;
+}
 
 const Architecture& architecture_of(const GgufFile& file) {
   return find_architecture(file.get<std::string>("general.architecture"), file.path());
@@ -46,6 +89,21 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
+/// How the name begins, if it is of a tensor that is passed over; else "".
+std::string_view passed_over_as(std::string_view name) {
+  const auto found = std::find_if(kPassedOver.begin(), kPassedOver.end(),
+                                  [&](std::string_view beginning) { return name.starts_with(beginning); });
+  return found == kPassedOver.end() ? std::string_view() : *found;
+}
+
+std::vector<std::string> passed_over_in(const GgufFile& file) {
+  std::set<std::string> found;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (const std::string_view as = passed_over_as(tensor.name); !as.empty()) found.emplace(as);
+  }
+  return {found.begin(), found.end()};
+}
+
 /// Is it of the keys and values that a layer has in the file, but does not use, as it reads those of another one?
 bool is_of_unused_keys(std::string_view name, const Hparams& hparams) {
   const int64_t layer = layer_of(name);
@@ -62,6 +120,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
     if (tensor.name.ends_with(".input_scale")) continue;  // of nvfp4 weights, for activations of four bits
+    if (!passed_over_as(tensor.name).empty()) continue;
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
                              file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
@@ -71,10 +130,11 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
 }  // namespace
 
 Model::Model(const std::string& path)
-    : file(path),
+    : file(open_file(path)),
       architecture(&architecture_of(file)),
       hparams(read_hparams(file, architecture->rope, architecture->read)),
-      specs(match(file, *architecture, hparams)) {
+      specs(match(file, *architecture, hparams)),
+      passed_over(passed_over_in(file)) {
   refuse_unknown(file, specs, hparams);
   for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
 }

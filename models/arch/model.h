@@ -1,7 +1,8 @@
 // An opened model: the file, what it says of itself, and its weights as declared tensors. Opening checks that the file
-// holds the tensors of its architecture with the right shapes and nothing else; loading (loader.h) places the
-// weights on a device. A Model owns the mapping, the tensors and, once loaded, their memory: it must outlive the graphs
-// that use it. Open and load on one thread; then any number of sessions may read it.
+// holds the tensors of its architecture with the right shapes and nothing else but what images, sound and draft heads
+// need, which is passed over; tensors with Ollama's names get those that this program knows. Loading (loader.h) places
+// the weights on a device. A Model owns the mapping, the tensors and, once loaded, their memory: it must outlive the
+// graphs that use it. Open and load on one thread; then any number of sessions may read it.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,9 @@ struct Model {
   const Architecture* architecture = nullptr;
   Hparams hparams;
   std::vector<TensorSpec> specs;  ///< of the tensors in the file
-  TensorContext weights;          ///< one tensor for each spec, in the same order
+  /// Beginnings of the names of tensors that are not of the language model ("v.", "mm."), which are passed over.
+  std::vector<std::string> passed_over;
+  TensorContext weights;  ///< one tensor for each spec, in the same order
   /// Of the weights: one for each device of the placement that they were loaded with, nullptr where it has none of
   /// them; empty until loaded.
   std::vector<std::unique_ptr<Buffer>> buffers;

@@ -180,6 +180,15 @@ const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
+void GgufFile::rename_tensor(std::string_view name, const std::string& to) {
+  const auto found = tensor_index_.find(name);
+  if (found == tensor_index_.end() || tensor_index_.contains(to)) return;
+  const size_t position = found->second;
+  tensor_index_.erase(found);  // whose key is a view of the old name
+  tensors_[position].name = to;
+  tensor_index_.emplace(tensors_[position].name, position);
+}
+
 const GgufTensor& GgufFile::tensor(std::string_view name) const {
   const GgufTensor* tensor = find_tensor(name);
   require<InvalidArgument>(tensor != nullptr, "{}: tensor '{}' is missing; the file is incomplete or of another model",

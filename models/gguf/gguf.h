@@ -4,7 +4,8 @@
 // Everything the file says is checked when it is opened (gguf_parse.h lists the checks), so that later accesses can
 // neither leave the map nor overflow. Strings and numbers are decoded from the map on request; tensor data is read
 // by read(), which finds out when the file has become shorter in the meantime, or through the map, which cannot.
-// A GgufFile is immutable but for the bytes that unlock_tensors() gives out: any number of threads may read it.
+// A GgufFile is immutable but for rename_tensor() and the bytes that unlock_tensors() gives out: any number of threads
+// may read it.
 // Pointers and views into it live as long as it does (moving it keeps them valid).
 //
 // All errors are InvalidArgument (DeviceError where the system refuses to map or read), one line each:
@@ -122,6 +123,9 @@ class GgufFile {
   // Tensors.
   /// In file order.
   std::span<const GgufTensor> tensors() const { return tensors_; }
+  /// Gives a tensor the name that this program has for it, unless another one has that name. Pointers to tensors and
+  /// their names become invalid.
+  void rename_tensor(std::string_view name, const std::string& to);
   /// nullptr when there is no such tensor.
   const GgufTensor* find_tensor(std::string_view name) const;
   /// Throws when there is no such tensor.

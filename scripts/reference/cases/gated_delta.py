@@ -168,6 +168,9 @@ EXPERT_MUTATIONS = {
 }
 
 
+OLLAMA = {"names": {"ssm_dt.bias": "ssm_dt"}, "extra": parts.BESIDE}
+
+
 def keys(heads, layers):
     return parts.keys(E, layers, H, K, FF, DK, base=500.0, epsilon=1e-6) | {
         "rope.dimension_count": 8, "ssm.conv_kernel": heads.kernel, "ssm.state_size": heads.length,
@@ -188,7 +191,7 @@ def qwen35(name, heads, full, ffn, more, tied=False, draft=False, own=None):
         "rope-dimensions": Mutation({"rope.dimension_count": 16, "rope.dimension_sections": [3, 3, 2, 0]}),
         "beta": every(r"ssm_beta\.weight", fill(0)),
         "alpha": every(r"ssm_alpha\.weight", fill(0)),
-    } | MUTATIONS | (own or {}))  # fmt: skip
+    } | MUTATIONS | (own or {}), ollama=Mutation({"rope.dimension_sections": [2, 1, 1]}, **OLLAMA))  # fmt: skip
 
 
 def sharing(heads):
@@ -205,7 +208,7 @@ def qwen3next(name, change, more=None):
         "rope-dimensions": Mutation({"rope.dimension_count": 16}),
         "experts-normalised": Mutation(config={"norm_topk_prob": False}),
         "beta-alpha-halves": every(r"ssm_ba\.weight", in_turns),
-    } | MUTATIONS | EXPERT_MUTATIONS | (more or {}), seed="qwen3next")  # fmt: skip
+    } | MUTATIONS | EXPERT_MUTATIONS | (more or {}), seed="qwen3next", ollama=Mutation(**OLLAMA))  # fmt: skip
 
 
 def next_sharing(heads):

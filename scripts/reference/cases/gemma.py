@@ -37,7 +37,12 @@ def gemma(name, sizes, more, mutations):
     if sizes.layers > 40:
         return Case(name, architecture, "neox", keys, tensors, own, general=False)
     own["activation"] = Mutation(config={"hidden_activation": "gelu"})
-    return Case(name, architecture, "neox", keys, tensors, own | mutations)
+    ollama = Mutation({
+        "attention.layer_norm_rms_epsilon": None, "rope.freq_base": None, "rope.freq_base_swa": None,
+        "rope.global.freq_base": keys["rope.freq_base"], "rope.local.freq_base": keys.get("rope.freq_base_swa"),
+    }, extra=parts.BESIDE)  # fmt: skip
+    return Case(name, architecture, "neox", keys, tensors, own | mutations,
+                ollama=ollama if architecture == "gemma3" else None)  # fmt: skip
 
 
 def gemma2(name, sizes):

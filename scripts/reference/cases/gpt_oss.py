@@ -43,5 +43,11 @@ CASES = [
         }}),
         "activation-clamps": Mutation(config={"swiglu_limit": 1e9}),
         "activation-slope": Mutation(config={"swiglu_alpha": 1.0}),
-    }),
+    }, ollama=Mutation(
+        {"rope.scaling.type": None, "expert_feed_forward_length": None, "rope.dimension_count": None},
+        architecture="gptoss", names={
+            "attn_output.weight": "attn_out.weight", "attn_output.bias": "attn_out.bias",
+            "attn_sinks.weight": "attn_sinks", "post_attention_norm.weight": "ffn_norm.weight",
+        },
+    )),
 ]  # fmt: skip

@@ -50,5 +50,5 @@ CASES = [
             r"blk\.\d+\.shortconv\.conv\.weight": lambda values, *_: values[:, ::-1],
         }),
         "gates-swapped": Mutation(tensors={r"blk\.\d+\.shortconv\.in_proj\.weight": gates_swapped}),
-    }),
+    }, ollama=Mutation(names={"token_embd_norm.weight": "output_norm.weight"})),
 ]  # fmt: skip

@@ -59,6 +59,13 @@ def draft(e):
     }  # fmt: skip
 
 
+# Of images, sound and draft heads, as Ollama's files have them beside the model's own.
+BESIDE = {
+    "v.patch_embd.weight": matrix(8, 4), "mm.0.weight": matrix(4, 8), "a.conv1d.0.bias": bias(4),
+    "mtp.fc.weight": matrix(8, 4),
+}  # fmt: skip
+
+
 def model(e, layers, tied=False, embedding=1.7, extra=None):
     """All tensors of a model whose layers are given; `extra` has those outside of the layers."""
     tensors = {"token_embd.weight": Tensor((e, VOCAB), 0.0, embedding)}

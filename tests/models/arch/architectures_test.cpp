@@ -345,6 +345,18 @@ TEST(Lfm2, ObeysItsWindow) {
   EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300
 }
 
+TEST(OllamaFiles, AnswerAsOthersOfTheModel) {
+  for (const char* name : {"gpt-oss", "gemma3", "lfm2", "qwen35", "qwen35-draft", "qwen35moe", "qwen3next"}) {
+    EXPECT_LE(error_of_other_file(name, "ollama"), kClose) << name;
+    EXPECT_THAT(open_model(model_path(fmt::format("{}.ollama", name)))->hparams.unread_keys, ::testing::IsEmpty());
+  }
+}
+
+TEST(OllamaFiles, HaveTensorsThatArePassedOver) {
+  EXPECT_THAT(open_model(model_path("qwen35.ollama"))->passed_over, ::testing::ElementsAre("a.", "mm.", "mtp.", "v."));
+  EXPECT_THAT(open_model(model_path("gpt-oss.ollama"))->passed_over, ::testing::IsEmpty());
+}
+
 /// Of a layer: of rows of activations, and of two sums of squares.
 struct Reductions {
   int64_t rows = 0, small = 0;

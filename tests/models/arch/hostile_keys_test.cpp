@@ -56,7 +56,7 @@ class HostileKeys : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HostileKeys, AreRefusedInOneLineOrHarmless) {
   const std::string path = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, GetParam());
-  const std::string original = test::text_of(path), architecture(open_model(path)->architecture->name);
+  const std::string original = test::text_of(path), architecture = open_model(path)->hparams.architecture;
   const test::TemporaryFile changed(std::string(GetParam()) + "-hostile.gguf");
   int refused = 0;
   for (const Place& place : places_of(original, architecture)) {
@@ -77,10 +77,12 @@ INSTANTIATE_TEST_SUITE_P(All, HostileKeys,
                          ::testing::Values("llama", "phi3", "gpt-oss", "glm4moe", "gemma3", "gemma4",
                                            "gemma4-embeddings", "gemma4-experts", "qwen35", "qwen35-draft", "qwen35moe",
                                            "qwen3next", "deepseek2", "deepseek2-lite", "deepseek2-lite-legacy",
-                                           "minimax-m2", "lfm2"),
+                                           "deepseek2-temperature", "minimax-m2", "lfm2", "gemma3.saved",
+                                           "gpt-oss.ollama"),
                          [](const auto& info) {
                            std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
 
