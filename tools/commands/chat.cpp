@@ -13,6 +13,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
@@ -188,6 +189,7 @@ void tell_checkpoints(const LineEditor& editor, const models::Session& session, 
 
 int chat(Flags& flags) {
   auto model = models::open_model(flags.model.path);
+  warn_of_ignored(*model);
   const models::Tokenizer tokenizer(model->file);
   check_tokenizer(*model, tokenizer);
   flags.generation.finish(model->hparams.vocab);

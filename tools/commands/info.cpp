@@ -9,6 +9,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
@@ -111,13 +112,17 @@ int show(const InfoFlags& flags) {
     refusal = error.what();
   }
   std::vector<Fit> fits;
+  Ignored ignored;
   if (model != nullptr) {
+    ignored = ignored_of(*model);
     for (const std::string& set : device_sets(flags)) fits.push_back(fit_on(*model, set, flags));
   }
   if (flags.output.json()) {
     nlohmann::json json = to_json(info);
     json["model"] = flags.model.path;
     json["refusal"] = refusal.empty() ? nlohmann::json() : nlohmann::json(refusal);
+    json["ignored_keys"] = model != nullptr ? nlohmann::json(model->hparams.unread_keys) : nlohmann::json();
+    json["ignored_tensors"] = model != nullptr ? nlohmann::json(model->passed_over) : nlohmann::json();
     json["fits"] = nlohmann::json::array();
     for (const Fit& fit : fits) json["fits"].push_back(to_json(fit));
     print_json(json);
@@ -125,6 +130,8 @@ int show(const InfoFlags& flags) {
   }
   std::string text = to_text(info);
   if (model == nullptr) text += fmt::format("{:<20} {}\n", "cannot be run", escaped(refusal));
+  if (!ignored.keys.empty()) text += fmt::format("{:<20} {}\n", "ignored keys", ignored.keys);
+  if (!ignored.tensors.empty()) text += fmt::format("{:<20} {}\n", "ignored tensors", ignored.tensors);
   for (const Fit& fit : fits)
     text += fmt::format("{:<20} {}\n", fit.fits ? "fits" : "does not fit", to_text(fit, model->hparams.context));
   write_out(text);

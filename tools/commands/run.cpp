@@ -14,6 +14,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
@@ -235,6 +236,7 @@ int follow(const RunFlags& flags, Tracer* tracer) {
 int run(RunFlags& flags, Tracer* tracer) {
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.model.path);
+  warn_of_ignored(*model);
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, flags.devices.find());
   const std::optional<models::Tokenizer> tokenizer = find_tokenizer(flags, *model);
   if (!tokenizer) flags.generation.options.ends = models::end_tokens(model->file);

@@ -99,6 +99,34 @@ TEST(OddModels, AFailureDuringGenerationLeavesWhatThereIs) {
   EXPECT_THAT(text.err, HasSubstr(result["error"].get<std::string>()));
 }
 
+TEST(OddModels, IgnoredKeysAndTensorsAreNamed) {
+  models::SyntheticModel model = model_with_tokenizer();
+  const auto keys = model.keys;
+  model.keys = [&](test::GgufWriter& writer) {
+    keys(writer);
+    writer.add("tokenizer.chat_template", "{{ messages[0].content }}");
+    for (int i = 0; i < 9; ++i) writer.add<uint32_t>(fmt::format("llama.attention.new{}\n", i), 7);
+    writer.add_tensor("v.patch.weight", DType::kF32, {4}, std::vector<float>(4, 1.0f));
+  };
+  const std::string path = model.write();
+  const std::string named = "llama.attention.new0\\n, ", more = " and 1 more\n", tensors = "ignored: v.*\n";
+  const Finished run_once = run({"run", "-m", path, "-p", "w", "-n", "1", "--devices", "CPU0"});
+  EXPECT_EQ(run_once.code, 0) << run_once.err;
+  const Finished chat = run({"chat", "-m", path, "-p", "w", "-n", "1", "--devices", "CPU0"});
+  for (const Finished& finished : {run_once, chat}) {
+    EXPECT_THAT(finished.err, HasSubstr(path + ": keys that this program does not know are ignored"));
+    EXPECT_THAT(finished.err, HasSubstr(named));
+    EXPECT_THAT(finished.err, HasSubstr(more));
+    EXPECT_THAT(finished.err, HasSubstr(tensors));
+  }
+  const Finished info = run({"info", "-m", path});
+  EXPECT_THAT(info.out, HasSubstr("ignored keys         " + named));
+  EXPECT_THAT(info.out, HasSubstr("ignored tensors      v.*\n"));
+  const auto json = nlohmann::json::parse(run({"info", "-m", path, "--output", "json"}).out);
+  EXPECT_EQ(json["ignored_keys"].size(), 9u);
+  EXPECT_EQ(json["ignored_tensors"], nlohmann::json({"v."}));
+}
+
 TEST(OddModels, ATokenizerThatDoesNotNameItsPretokenizerIsWarnedOf) {
   models::SyntheticModel model;
   model.h.vocab = 256;
