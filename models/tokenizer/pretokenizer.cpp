@@ -60,9 +60,12 @@ constexpr std::string_view kQwen35 =
     CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" ENDS;
 constexpr std::string_view kTekken = R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER R"(]+|[^\r\n\p{L}\p{N}]?[)" UPPER
                                      "]+[" LOWER R"(]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
-constexpr std::string_view kGpt4o =
-    R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER "]+" CONTRACTION R"(?|[^\r\n\p{L}\p{N}]?[)" UPPER "]+[" LOWER
-    "]*" CONTRACTION R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
+// Words from the first capital letter or without any, each with a contraction.
+#define CAPITALS_AND_WORDS                                                                                 \
+  R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER "]+" CONTRACTION R"(?|[^\r\n\p{L}\p{N}]?[)" UPPER "]+[" LOWER \
+  "]*" CONTRACTION "?"
+constexpr std::string_view kGpt4o = CAPITALS_AND_WORDS R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
+constexpr std::string_view kYoutu = CAPITALS_AND_WORDS R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
 constexpr std::string_view kKimi = R"([\p{sc:Han}]+|[^\r\n\p{L}\p{N}]?(?:)" NOT_HAN "[" UPPER "])*(?:" NOT_HAN "[" LOWER
                                    "])+" CONTRACTION R"(?|[^\r\n\p{L}\p{N}]?(?:)" NOT_HAN "[" UPPER "])+(?:" NOT_HAN
                                    "[" LOWER "])*" CONTRACTION R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" ENDS;
@@ -95,22 +98,51 @@ constexpr std::string_view kPunctuation =
 // `\s+$`, from the first space of a run on alone: in linear time.
 constexpr std::string_view kLastSpaces = R"((?<!\s)\s++\z)";
 constexpr std::string_view kHanAndHangul = "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
+constexpr std::string_view kSeedCoder =
+    CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|)" ENDS;
+constexpr std::string_view kMinicpm5 =
+    CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|)" ENDS;
+// Hangul, CJK punctuation, Bopomofo, Han and Kana.
+constexpr std::string_view kYoutuScripts =
+    R"([\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+)"
+    R"(|[\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018}\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c})"
+    R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
+constexpr std::string_view kViking = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
+// `(?=(\d{3})+(?!\d))` cuts a number before each group of three digits, counted from the end of a run of digits. These
+// expressions and kShortGroup do the same in linear time. kLastGroup: from the last group of a run (or the beginning of
+// the number) to the next cut, past numbers that are no digits and runs without a group.
+constexpr std::string_view kLastGroup =
+    R"((?:\p{Nd}{3}(?!\p{Nd})|\A\p{Nd}{1,2}(?!\p{Nd})|\A(?=[\p{Nl}\p{No}])))"
+    R"((?:[\p{Nl}\p{No}]++\p{Nd}{1,2}(?!\p{Nd}))*+(?:[\p{Nl}\p{No}]++(?:\p{Nd}{1,2}(?=(?:\p{Nd}{3})++(?!\p{Nd})))?)?)";
+constexpr std::string_view kGroup = R"(\p{Nd}{3}(?=\p{Nd}))";
 
 const std::vector<PretokenizerKind>& kinds() {
+  // whole_pieces is `ignore_merges` of the makers' tokenizer.json, and on where they use tiktoken, which looks pieces
+  // up first. docs/models.md says which is known from where.
   static const std::vector<PretokenizerKind> all{
-      kind({"llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3"}, {kLlama3}, true, true),
-      kind({"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, {kLlama3}),
-      kind({"qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "solar-open", "megrez"}, {kQwen2}),
+      kind({"llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3", "midm-2.0"}, {kLlama3}, true, true),
+      kind({"glm4", "glm5", "chatglm-bpe", "dbrx"}, {kLlama3}, true),
+      kind({"smaug-bpe"}, {kLlama3}),
+      kind({"qwen2", "deepseek-r1-qwen", "stablelm2", "solar-open", "megrez", "kormo"}, {kQwen2}),
+      kind({"hunyuan"}, {kQwen2}, true),
       kind({"qwen35"}, {kQwen35}),
       kind({"tekken"}, {kTekken}, true, true),
-      kind({"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {kGpt4o}),
-      kind({"kimi-k2"}, {kKimi}),
+      kind({"gpt-4o", "llama4"}, {kGpt4o}, true),
+      kind({"kanana2", "minimax-m2"}, {kGpt4o}),
+      kind({"kimi-k2"}, {kKimi}, true),
+      kind({"youtu"}, {kYoutuScripts, kYoutu}, true),
+      kind({"seed-coder"}, {kSeedCoder}),
+      kind({"minicpm5"}, {R"(\p{N}{1,3})", kMinicpm5}, true),
       kind({"tiny_aya", "cohere2moe"}, {kNumber, kShortGroup, kGpt4o}),
+      kind({"superbpe"}, {R"(\p{N}+)", kLastGroup, kShortGroup, kGroup}),
+      kind({"viking"}, {kViking, R"(\p{N})"}),
       kind({"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {R"(\p{N}{1,3})", kHanAndKana, kDeepseek3}),
       kind({"deepseek-llm"}, {R"([\r\n])", kCasedWord, kPunctuation, kLastSpaces, kHanAndHangul, R"(\p{N}+)"}),
       kind({"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, R"(\p{N})"}),
       kind({"command-r", "refact", "starcoder", "smollm", "codeshell", "exaone", "minerva-7b"}, {R"(\p{N})", kGpt2}),
-      kind({"gpt-2", "default", "phi-2", "olmo", "mpt", "jais", "a.x-4.0", "modern-bert", "granite-docling"}, {kGpt2}),
+      kind({"gpt-2", "default", "phi-2", "olmo", "mpt", "jais", "a.x-4.0", "modern-bert", "granite-docling", "trillion",
+            "mellum"},
+           {kGpt2}),
   };
   return all;
 }
@@ -123,6 +155,7 @@ const std::vector<PretokenizerKind>& kinds() {
 #undef LOWER
 #undef NOT_HAN
 #undef NO_WORD
+#undef CAPITALS_AND_WORDS
 
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
@@ -172,11 +205,11 @@ const PretokenizerKind* find_pretokenizer(std::string_view name) {
   return nullptr;
 }
 
-std::string known_pretokenizers() {
+std::vector<std::string_view> pretokenizer_names() {
   std::vector<std::string_view> names;
   for (const PretokenizerKind& kind : kinds()) names.insert(names.end(), kind.names.begin(), kind.names.end());
   std::sort(names.begin(), names.end());
-  return fmt::format("{}", fmt::join(names, ", "));
+  return names;
 }
 
 Pretokenizer::Pretokenizer(const std::vector<std::string>& expressions) {

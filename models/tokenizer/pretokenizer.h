@@ -26,8 +26,8 @@ struct PretokenizerKind {
 
 /// nullptr where there is none of that name.
 const PretokenizerKind* find_pretokenizer(std::string_view name);
-/// All names, for messages.
-std::string known_pretokenizers();
+/// All names, sorted.
+std::vector<std::string_view> pretokenizer_names();
 
 class Pretokenizer {
  public:

@@ -42,7 +42,7 @@ const PretokenizerKind& pretokenizer_of(const GgufFile& file) {
   const std::string name = pretokenizer_name(file);
   const PretokenizerKind* kind = find_pretokenizer(name);
   require<InvalidArgument>(kind != nullptr, "{}: key '{}' is '{}', which is not supported; use a model with one of: {}",
-                           file.path(), kPreKey, printable(name), known_pretokenizers());
+                           file.path(), kPreKey, printable(name), fmt::join(pretokenizer_names(), ", "));
   return *kind;
 }
 

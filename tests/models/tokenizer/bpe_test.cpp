@@ -66,6 +66,32 @@ TEST(ByteBpe, APieceThatIsATokenIsTakenWhereItsKindSaysSo) {
   EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(abc));
 }
 
+// From GLM-4's tokenizer.json: " \u738b" is token 102322, but the merge of a space and the first byte of the character
+// (27944) comes before the one that leads to it (242943).
+TEST(ByteBpe, GlmTakesTokensThatMergesDoNotReach) {
+  const std::string first = "\u00e7", rest = "\u0130\u012d";  // the bytes e7 8e 8b
+  for (const char* pre : {"glm4", "glm5", "chatglm-bpe"}) {
+    ByteVocabulary v;
+    v.pre = pre;
+    v.merge(std::string(kSpace), first);
+    v.merge("\u0130", "\u012d");
+    const Token character = v.merge(first, rest), spaced = v.merge(std::string(kSpace), first + rest);
+    EXPECT_THAT(v.tokenizer().encode(" \u738b"), ElementsAre(spaced)) << pre;
+    EXPECT_THAT(v.tokenizer().encode("\u738b"), ElementsAre(character)) << pre;
+  }
+}
+
+// docs/models.md says where each is known from.
+TEST(ByteBpe, PiecesAreTakenWholeByTheseKinds) {
+  std::vector<std::string> found;
+  for (const std::string_view name : pretokenizer_names()) {
+    if (find_pretokenizer(name)->whole_pieces) found.emplace_back(name);
+  }
+  EXPECT_THAT(found, ElementsAre("chatglm-bpe", "dbrx", "falcon3", "glm4", "glm5", "gpt-4o", "hunyuan", "kimi-k2",
+                                 "lfm2", "llama-bpe", "llama-v3", "llama3", "llama4", "midm-2.0", "minicpm5", "pixtral",
+                                 "tekken", "youtu"));
+}
+
 TEST(ByteBpe, NoTokenReachesOverTheEndOfAPiece) {
   ByteVocabulary v;
   const Token spaced = v.merge(std::string(kSpace), "b");
@@ -300,6 +326,21 @@ const PieceCase kPieceCases[] = {
      {"1", "234", "567", " ", "12", "a", " ", "123", "4", "b", " c", "12", "345"}},
     {"tiny_aya", "12345", {"12", "345"}},
     {"tiny_aya", "1234\u00b2 1234_ 1234\u2167", {"123", "4\u00b2", " ", "123", "4", "_", " ", "123", "4\u2167"}},
+    {"glm5", "I'LL pay 12345", {"I", "'LL", " pay", " ", "123", "45"}},
+    {"kormo", "a12 It's", {"a", "1", "2", " It", "'s"}},
+    {"midm-2.0", "a1234", {"a", "123", "4"}},
+    {"mellum", "x  12'll 'LL!", {"x", " ", " 12", "'ll", " '", "LL", "!"}},
+    {"trillion", "x  12'll", {"x", " ", " 12", "'ll"}},
+    {"seed-coder", "a12 !!\n\n'LL", {"a", "1", "2", " !!", "\n\n", "'LL"}},
+    {"minicpm5", "a12345 !!\n\n'LL", {"a", "123", "45", " !!\n\n", "'LL"}},
+    {"youtu",
+     "\ud55c\uad6d\u6f22\u5b57\u3042\uff0c\u3001\u3105x12 helloWorld's",
+     {"\ud55c\uad6d", "\u6f22\u5b57\u3042", "\uff0c\u3001", "\u3105", "x", "1", "2", " hello", "World's"}},
+    {"viking", "Hei, maailma (12)!? a|b", {"Hei", ",", " maailma", " (", "1", "2", ")!?", " a", "|", "b"}},
+    {"superbpe", "By the way, 1234567 and 12345", {"By the way, ", "1", "234", "567", " and ", "12", "345"}},
+    {"superbpe",
+     "1\u00b22345x345\u00b212 12\u00b2123456",
+     {"1\u00b22", "345", "x", "345\u00b212", " ", "12\u00b2", "123", "456"}},
     {"deepseek-v3", "a+b \u6f22\u5b57\u3042x 1234", {"a", "+b", " ", "\u6f22\u5b57\u3042", "x", " ", "123", "4"}},
     {"deepseek-llm",
      "a1\r\n b,\u6f22 \u2018 \uff01x12  ",
@@ -327,10 +368,12 @@ INSTANTIATE_TEST_SUITE_P(All, Pieces, testing::ValuesIn(kPieceCases), [](const a
 
 // No text takes a time that grows with its square, or more than the matcher has room for.
 TEST(Pieces, LongRunsTakeAsLongAsTheyAre) {
-  const char* runs[] = {" ",  "1234 12345678a", "\n",  "A",      "a",  "\u6f22", "a\u0301", "\U0001f600", "7",
-                        "'s", "\xff",           " \n", "\u3000", "aB", "!"};
-  for (const char* pre : {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "tiny_aya", "deepseek-v3",
-                          "deepseek-llm", "deepseek-coder", "command-r", "gpt-2"}) {
+  const char* runs[] = {" ",       "1234 12345678a", "1\u00b2123", "123456\u00b2", "\n",   "A",   "a",      "\u6f22",
+                        "a\u0301", "\U0001f600",     "7",          "'s",           "\xff", " \n", "\u3000", "aB",
+                        "!"};
+  for (const char* pre :
+       {"llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "kimi-k2", "tiny_aya", "deepseek-v3", "youtu", "seed-coder",
+        "minicpm5", "superbpe", "viking", "deepseek-llm", "deepseek-coder", "command-r", "gpt-2"}) {
     const Pretokenizer pretokenizer(find_pretokenizer(pre)->expressions);
     for (const char* run : runs) {
       std::string text;
