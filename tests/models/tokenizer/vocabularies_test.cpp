@@ -1,5 +1,5 @@
 // Vocabularies of published models against the ids of the packages `tokenizers` and `sentencepiece`, which
-// scripts/reference/vocabularies.py has written beside them.
+// scripts/reference/vocabularies.py has written next to them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -103,9 +103,10 @@ TEST_P(Vocabulary, FourTimesTheTextTakesFourTimesAsLong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfModels, Vocabulary,
-                         testing::Values("command-r", "deepseek-coder", "deepseek-llm", "deepseek-v3", "gemma-4", "glm4",
-                                         "gpt-2", "gpt-4o", "kimi-k2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
-                                         "qwen35", "refact", "starcoder", "tekken", "tiny_aya"),
+                         testing::Values("command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-v3",
+                                         "gemma-4", "glm4", "gpt-2", "gpt-4o", "kimi-k2", "llama-bpe", "llama-spm",
+                                         "minicpm5", "mpt", "phi-3", "qwen2", "qwen35", "refact", "seed-coder",
+                                         "starcoder", "superbpe", "tekken", "tiny_aya", "viking", "youtu"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
