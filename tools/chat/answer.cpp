@@ -10,9 +10,9 @@
 namespace shoal::tools {
 namespace {
 
-enum class Meaning : uint8_t { kThinks, kSays, kNothing };
+enum class Meaning : uint8_t { kThinks, kSays, kResponds, kNothing };  ///< kResponds: says until </response>
 /// Elsewhere it is text about such marks.
-enum class Where : uint8_t { kAnywhere, kAtBeginning, kInThoughts };
+enum class Where : uint8_t { kAnywhere, kAtBeginning, kInThoughts, kInResponse };
 
 struct Mark {
   std::string_view text;
@@ -27,15 +27,19 @@ constexpr std::array kMarks{
     Mark{"[/THINK]", Meaning::kSays, Where::kInThoughts},
     Mark{"<|START_THINKING|>", Meaning::kThinks, Where::kAtBeginning},
     Mark{"<|END_THINKING|>", Meaning::kSays, Where::kInThoughts},
+    Mark{"<response>", Meaning::kResponds, Where::kAtBeginning},
+    Mark{"</response>", Meaning::kSays, Where::kInResponse},
+    Mark{"<|channel>thought", Meaning::kThinks},
+    Mark{"<channel|>", Meaning::kSays, Where::kInThoughts},
     Mark{"<|channel|>analysis<|message|>", Meaning::kThinks},
     Mark{"<|channel|>final<|message|>", Meaning::kSays},
     Mark{"<|channel|>commentary<|message|>", Meaning::kSays},
     Mark{"<|start|>assistant", Meaning::kNothing},
     Mark{"<|end|>", Meaning::kNothing},
 };
-constexpr std::array<std::string_view, 10> kTokens{
-    "<think>",          "</think>",    "[THINK]",     "[/THINK]",  "<|START_THINKING|>",
-    "<|END_THINKING|>", "<|channel|>", "<|message|>", "<|start|>", "<|end|>"};
+constexpr std::array<std::string_view, 14> kTokens{
+    "<think>",     "</think>",   "[THINK]",    "[/THINK]",    "<|START_THINKING|>", "<|END_THINKING|>", "<response>",
+    "</response>", "<|channel>", "<channel|>", "<|channel|>", "<|message|>",        "<|start|>",        "<|end|>"};
 
 bool is_space(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
@@ -90,13 +94,18 @@ std::vector<AnswerPiece> AnswerSplitter::push(std::string_view text) {
       const size_t at = held_.find(mark->text);
       if (at >= place) continue;
       const bool begins = begins_ && !thinks_ && is_space(std::string_view(held_).substr(0, at));
-      if (mark->where == Where::kAtBeginning ? !begins : mark->where == Where::kInThoughts && !thinks_) continue;
+      if (mark->where == Where::kAtBeginning && !begins) continue;
+      if (mark->where == Where::kInThoughts && !thinks_) continue;
+      if (mark->where == Where::kInResponse && !responds_) continue;
       first = mark, place = at;
     }
     if (first == kMarks.end()) break;
     take(std::string_view(held_).substr(0, place), pieces);
     held_.erase(0, place + first->text.size());
-    if (first->meaning != Meaning::kNothing) thinks_ = first->meaning == Meaning::kThinks;
+    if (first->meaning != Meaning::kNothing) {
+      thinks_ = first->meaning == Meaning::kThinks;
+      responds_ = first->meaning == Meaning::kResponds;
+    }
     begins_ = true;
   }
   const size_t complete = held_.size() - held_back(held_);

@@ -1,5 +1,6 @@
 // An answer as a model writes it, in two: what it thinks, and what it says. Models mark the one with <think> and
-// </think>, [THINK], <|START_THINKING|> or the channels of gpt-oss; marks that separate nothing are dropped.
+// </think>, [THINK], <|START_THINKING|> or the channels of gpt-oss and Gemma 4, and Granite the other with <response>;
+// marks that separate nothing are dropped.
 //
 //   "<think>\nHm.\n</think>\n\nYes."                                               -> thinks "Hm.\n", says "Yes."
 //   "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."  -> the same
@@ -36,7 +37,7 @@ class AnswerSplitter {
  private:
   void take(std::string_view text, std::vector<AnswerPiece>& pieces);
 
-  bool thinks_;
+  bool thinks_, responds_ = false;
   bool begins_ = true;  ///< of thoughts or of what is said, nothing but space has come yet
   std::string held_;
 };

@@ -28,6 +28,15 @@ const AnswerCase kAnswers[] = {
      "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|>"
      "<|start|>assistant<|channel|>commentary<|message|>c",
      false, "ab", "c"},
+    {"gemma4", "<|channel>thought\nHm.\n<channel|>Yes.", false, "Hm.\n", "Yes."},
+    {"gemma4_without_thoughts", "<|channel>thought\n<channel|>Yes, <channel|> is a mark.", false, "",
+     "Yes, <channel|> is a mark."},
+    {"gemma4_begun", "Hm.<channel|>Yes.", true, "Hm.", "Yes."},
+    {"gemma4_twice", "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|>d", false, "ac", "bd"},
+    {"granite", "<think>\nHm.\n</think>\n<response>\nYes.\n</response>\n", false, "Hm.\n", "Yes.\n"},
+    {"granite_without_thoughts", "<response>Yes.</response>", false, "", "Yes."},
+    {"response_in_text", "The tag <response> and </response> are text.", false, "",
+     "The tag <response> and </response> are text."},
     {"beginnings", "a < b <| c <|channel d", false, "", "a < b <| c <|channel d"},
 };
 
@@ -49,6 +58,8 @@ INSTANTIATE_TEST_SUITE_P(All, Answers, testing::ValuesIn(kAnswers),
 
 TEST(Answers, BeginInAThoughtWhereThePromptSaysSo) {
   EXPECT_TRUE(ends_in_thought("<|assistant|><think>\n"));
+  EXPECT_TRUE(ends_in_thought("<|turn>model\n<|channel>thought\n"));
+  EXPECT_FALSE(ends_in_thought("<|turn>model\n<|channel>thought\n<channel|>"));
   EXPECT_FALSE(ends_in_thought("<think>\n\n</think>\n\n"));
   EXPECT_FALSE(ends_in_thought("<|im_start|>assistant\n"));
   EXPECT_FALSE(ends_in_thought(""));
