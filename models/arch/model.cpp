@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "models/gguf/cursor.h"
+#include "models/gguf/foreign.h"
 
 namespace shoal::models {
 namespace {
@@ -40,6 +41,8 @@ std::string_view layer_prefix(std::string_view name) {
 
 GgufFile open_file(const std::string& path) {
   GgufFile file(path);
+  const std::string foreign = foreign_content(file);
+  require<InvalidArgument>(foreign.empty(), "{}: {}", path, foreign);
   const auto architecture = file.get<std::string>("general.architecture");
   std::vector<std::pair<std::string, std::string>> names;
   for (const GgufTensor& tensor : file.tensors()) {

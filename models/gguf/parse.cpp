@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "models/gguf/cursor.h"
+#include "models/gguf/foreign.h"
 
 namespace shoal::models {
 namespace {
@@ -242,6 +243,8 @@ size_t size_of(GgufType type) {
 }
 
 GgufContents parse_gguf(std::span<const std::byte> image, const std::string& path) {
+  const std::string foreign = foreign_format(image);
+  require<InvalidArgument>(foreign.empty(), "{}: {}", path, foreign);
   GgufCursor cursor(image, path);
   const Header header = read_header(cursor);
   GgufContents contents;
