@@ -212,6 +212,29 @@ class SecondTries(unittest.TestCase):
                 render(template, messages)
 
 
+class Parts(unittest.TestCase):
+    """Templates that show content only as a list of parts get one; all others get text."""
+    def test_are_given_where_text_is_not_shown(self):
+        messages = [{"role": "system", "content": "<s>"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}]
+        for template in ("{% for m in messages %}{{ m.role }}={% for p in m.content %}{{ p.text }}{% endfor %};{% endfor %}",
+                         "{% for m in messages %}{{ m.role }}={% for p in m.content if p.type == 'text' %}"
+                         "{{ p['text'] }}{% endfor %};{% endfor %}",
+                         "{% for m in messages %}{{ m.role }}={% if m.content is not string %}{{ m.content[0].text }}"
+                         "{% endif %};{% endfor %}",
+                         "{% for m in messages %}{{ m.role }}={{ m.content | map(attribute='text') | join }};{% endfor %}",
+                         "{% for m in messages %}{% if m.content is string %}{{ raise_exception('no parts') }}{% endif %}"
+                         "{{ m.role }}={{ m.content[0]['text'] }};{% endfor %}"):
+            self.assertEqual(render(template, messages), [["system=", True], ["<s>", False], [";user=", True], ["hi", False],
+                                                          [";assistant=;", True]], template)
+
+    def test_are_not_given_where_text_is_shown(self):
+        messages = [{"role": "user", "content": "hi"}]
+        for template in ("{{ messages[0].content }}",
+                         "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}parts{% endif %}",
+                         "{% for p in messages[0].content %}{{ p }}{% endfor %}"):
+            self.assertEqual(text_of(render(template, messages)), "hi", template)
+
+
 @unittest.skipUnless(TEMPLATES, "no templates; scripts/reference/vocabularies.py fetches them")
 class PublishedTemplates(unittest.TestCase):
     def test_render_as_jinja2_does(self):

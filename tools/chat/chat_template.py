@@ -349,9 +349,32 @@ def with_system_in_question(request):
     return {**request, "messages": [{**first[1], "content": "\n\n".join(contents)}, *request["messages"][2:]]}
 
 
+def with_parts(request):
+    """Texts of messages as lists of parts."""
+    def in_parts(message):
+        content = message.get("content")
+        return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+    return {**request, "messages": [in_parts(message) for message in request["messages"]]}
+
+
+def wants_parts(template, request):
+    """Some templates, of models for images and sound, show the content of a message only if it is a list of parts."""
+    text = "which of both is shown"
+    question = {**request, "messages": [{"role": "user", "content": text}]}
+
+    def shows(asked):
+        try:
+            return text in template.render(variables_of(asked))
+        except Exception:  # pylint: disable=broad-exception-caught  # the conversation itself may be taken
+            return False
+    return not shows(question) and shows(with_parts(question))
+
+
 def render(request):
     """Parts of the text. A template that fails is asked once more, with what it may have missed or refused."""
     template = compiled(request["template"], time_of(request))
+    if wants_parts(template, request):
+        return parts_of(template.render(variables_of(with_parts(request))))
     try:
         return parts_of(template.render(variables_of(request)))
     except jinja2.exceptions.SecurityError:
