@@ -88,12 +88,16 @@ void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t voca
   }
 }
 
-void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t more) {
+int64_t context_needed(int64_t tokens, int64_t answer) {
+  return tokens + (answer < 0 ? tokens / 3 + 1 : answer);
+}
+
+void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t answer) {
   int64_t count = static_cast<int64_t>(tokens.size());
   require<InvalidArgument>(count > 0, "the prompt is empty; give a text with -p or ids with --prompt-tokens");
-  require<InvalidArgument>(count + more <= size.context,
+  require<InvalidArgument>(count <= size.context,
                            "the prompt has {} tokens and the context holds {}; use -c {} or more", count, size.context,
-                           count + more);
+                           context_needed(count, answer));
 }
 
 void warn_of_context(const models::Hparams& hparams, int64_t context) {

@@ -40,8 +40,11 @@ void check_tokenizer(const models::Model& model, const models::Tokenizer& tokeni
 /// Throws InvalidArgument for an id that is not in [0, vocabulary), naming `flag`.
 void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t vocabulary);
 
-/// Throws InvalidArgument when there are no tokens, or more than the context holds besides `more` others.
-void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t more = 0);
+/// The context that a prompt of so many tokens needs with an answer of `answer` (-n); of -1 (any), a third of the
+/// prompt.
+int64_t context_needed(int64_t tokens, int64_t answer);
+/// Throws InvalidArgument when there are no tokens, or more than the context holds; it names the context needed.
+void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t answer);
 
 /// One line on stderr where the context is larger than what the model was trained for.
 void warn_of_context(const models::Hparams& hparams, int64_t context);

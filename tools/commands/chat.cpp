@@ -102,9 +102,10 @@ class Chat {
     while (static_cast<int64_t>(prompt.ids.size()) + room > context && conversation_.drop_oldest()) {
       prompt = conversation_.prompt();
     }
-    require<InvalidArgument>(static_cast<int64_t>(prompt.ids.size()) < context,
-                             "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less",
-                             prompt.ids.size(), context, prompt.ids.size() + 1);
+    require<InvalidArgument>(
+        static_cast<int64_t>(prompt.ids.size()) < context,
+        "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less", prompt.ids.size(),
+        context, context_needed(static_cast<int64_t>(prompt.ids.size()), options_.count == 0 ? 1 : options_.count));
     if (prompt.ids.size() < before) {
       warn(fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten",
                        before, context));

@@ -85,7 +85,8 @@ Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
     prompt.ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
   }
   check_ids("--prompt-tokens", prompt.ids, model.hparams.vocab);
-  check_length(prompt.ids, models::session_size(model.hparams, flags.context.session()));
+  check_length(prompt.ids, models::session_size(model.hparams, flags.context.session()),
+               flags.generation.options.count);
   return prompt;
 }
 
