@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/printable.h"
 
 namespace shoal::machine {
 namespace {
@@ -37,7 +38,8 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      fail<InvalidArgument>("the key {} is there twice in one object", value.dump());
+      fail<InvalidArgument>("the key {} is there twice in one object",
+                            printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
     }
     return true;
   };
@@ -54,7 +56,8 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
 }
 
 void JsonValue::refuse(std::string_view expected, std::string_view got) const {
-  fail<InvalidArgument>("{}: {}{}expected {}, got {}", origin_, path_, path_.empty() ? "" : ": ", expected, got);
+  fail<InvalidArgument>("{}: {}{}expected {}, got {}", origin_, printable(path_), path_.empty() ? "" : ": ", expected,
+                        printable(got));
 }
 
 const JsonValue& JsonValue::object(std::initializer_list<std::string_view> keys) const {

@@ -2,19 +2,6 @@
 
 namespace shoal::models {
 
-std::string printable(std::string_view name) {
-  constexpr size_t kShown = 64;
-  std::string text;
-  for (const unsigned char c : name.substr(0, kShown)) {
-    if (c >= 0x20 && c < 0x7f) {
-      text += static_cast<char>(c);
-    } else {
-      text += fmt::format("\\x{:02x}", c);
-    }
-  }
-  return name.size() > kShown ? text + "..." : text;
-}
-
 std::string_view GgufCursor::read_string(std::string_view what, uint64_t limit) {
   const size_t start = position_;
   const auto length = read<uint64_t>(what);

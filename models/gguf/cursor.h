@@ -10,11 +10,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace shoal::models {
-
-/// A name from a file as messages show it: control characters and non-ASCII bytes escaped, at most 64 characters.
-std::string printable(std::string_view name);
 
 class GgufCursor {
  public:

@@ -19,13 +19,6 @@ bool is_quiet = false;
                     error == EFBIG ? "raise `ulimit -f`" : "check the disk or pipe it goes to");
 }
 
-/// 1 or 2: bytes of the control character that `text` starts with, C0, DEL or C1 as UTF-8; 0: none.
-size_t control_bytes(std::string_view text) {
-  auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
-  return byte(0) == 0xc2 && byte(1) >= 0x80 && byte(1) <= 0x9f ? 2 : 0;
-}
-
 }  // namespace
 
 void be_quiet() {
@@ -51,29 +44,6 @@ void write_line(std::string_view text) noexcept {
 void finish_out() {
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail_output(errno != 0 ? errno : EIO);
-}
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    size_t bytes = control_bytes(text);
-    switch (text.front()) {
-      case '\n':
-        out += "\\n";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      default:
-        if (bytes == 0) out += text.front();
-        for (size_t i = 0; i < bytes; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));
-    }
-    text.remove_prefix(std::max<size_t>(1, bytes));
-  }
-  return out;
 }
 
 void print_json(const nlohmann::json& json) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace shoal::tools {
 
@@ -33,9 +34,6 @@ void write_err(std::string_view text) noexcept;
 void write_line(std::string_view text) noexcept;
 /// Throws OutputError when anything written to stdout did not get there.
 void finish_out();
-
-/// Text from files or the command line, safe for a terminal and of one line: control characters as \n, \t, \x1b.
-std::string escaped(std::string_view text);
 
 /// Indented, with a line end. Bytes that are no valid UTF-8 become U+FFFD, what is no number becomes null.
 void print_json(const nlohmann::json& json);

@@ -43,7 +43,7 @@ std::vector<std::string> to_row(const DeviceProps& props) {
   for (const std::string& name : cap_names(props.caps)) caps += (caps.empty() ? "" : ",") + name;
   return {
       props.name, std::string(name_of(props.type)), format_bytes(props.memory.free), format_bytes(props.memory.total),
-      caps,       escaped(props.description)};
+      caps,       printable(props.description)};
 }
 
 /// What a family says of itself; empty for most.
@@ -80,7 +80,7 @@ std::string to_line(const BackendReg& family) {
   const std::string file = Registry::instance().file_of(family).string();
   if (!file.empty()) text = "plug-in " + escaped(file);
   for (const functions::Feature& feature : features_of(family)) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", feature.name, escaped(feature.value));
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", feature.name, printable(feature.value));
   }
   return text.empty() ? "" : fmt::format("{}: {}\n", family.name(), text);
 }
@@ -104,7 +104,7 @@ void list_as_text(const PluginReport& plugins) {
   for (const BackendReg* family : listed_families()) lines += to_line(*family);
   if (Registry::instance().find_family("CUDA") == nullptr) lines += fmt::format("CUDA: {}\n", escaped(cuda_text()));
   for (const PluginReport::Skipped& plugin : plugins.skipped) {
-    lines += fmt::format("skipped plug-in {}: {}\n", escaped(plugin.file), escaped(plugin.reason));
+    lines += fmt::format("skipped plug-in {}: {}\n", escaped(plugin.file), printable(plugin.reason));
   }
   write_out(lines.empty() ? text : text + "\n" + lines);
 }

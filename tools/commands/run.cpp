@@ -149,7 +149,7 @@ void print_top_logits(const Generation& generation, const models::Tokenizer& tok
   std::vector<std::vector<std::string>> rows{{"logit", "id", "piece"}};
   for (const models::TokenLogit& entry : generation.top_logits) {
     rows.push_back({fmt::format("{:.4f}", entry.logit), fmt::format("{}", entry.id),
-                    escaped(tokenizer.vocabulary().piece(entry.id))});
+                    printable(tokenizer.vocabulary().piece(entry.id))});
   }
   write_err(format_table(rows));
 }

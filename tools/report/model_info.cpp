@@ -122,7 +122,7 @@ std::string types_text(const ModelInfo& info) {
 std::string special_text(const ModelInfo& info) {
   std::vector<std::string> parts;
   for (const SpecialToken& token : info.special) {
-    parts.push_back(fmt::format("{} {} {}", escaped(token.role), token.id, escaped(token.text)));
+    parts.push_back(fmt::format("{} {} {}", printable(token.role), token.id, printable(token.text)));
   }
   if (parts.size() > kListed) parts.resize(kListed), parts.emplace_back("...");
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -155,8 +155,8 @@ std::string to_text(const ModelInfo& info) {
   const auto add = [&out](std::string_view what, const std::string& value) {
     if (!value.empty()) out += fmt::format("{:<20} {}\n", what, value);
   };
-  add("architecture", info.architecture.empty() ? "not named" : escaped(info.architecture));
-  add("name", escaped(info.name));
+  add("architecture", info.architecture.empty() ? "not named" : printable(info.architecture));
+  add("name", printable(info.name));
   add("size", fmt::format("{} in {} file{}", format_bytes(info.bytes), info.files, info.files == 1 ? "" : "s"));
   const double bits = static_cast<double>(info.tensor_bytes) * 8 / std::max(1.0, static_cast<double>(info.parameters));
   add("parameters",
@@ -165,8 +165,8 @@ std::string to_text(const ModelInfo& info) {
   for (const ModelNumber& number : info.numbers) add(number.name, text_of(number));
   add("tokenizer", info.tokenizer.empty()
                        ? "none"
-                       : fmt::format("{}{}, {} tokens", escaped(info.tokenizer),
-                                     info.pre.empty() ? "" : " " + escaped(info.pre), info.vocabulary));
+                       : fmt::format("{}{}, {} tokens", printable(info.tokenizer),
+                                     info.pre.empty() ? "" : " " + printable(info.pre), info.vocabulary));
   add("special tokens", special_text(info));
   add("chat template", !info.chat_template ? "none"
                                            : fmt::format("{} characters{}", info.chat_template->size(),

@@ -227,7 +227,7 @@ TEST_F(Gguf, ErrorsAreOneLine) {
   writer.add<uint32_t>("two\nlines\x1b[31m", 1).add<uint32_t>("two\nlines\x1b[31m", 1);
   const Bytes image = writer.image();
   const std::string message = error_of([&] { GgufFile file("test", image); });
-  EXPECT_THAT(message, AllOf(HasSubstr("'two\\x0alines\\x1b[31m' occurs twice"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(message, AllOf(HasSubstr("'two\\nlines\\x1b[31m' occurs twice"), Not(HasSubstr("\n"))));
 }
 
 TEST_F(Gguf, SmallModelHasWhatItsDescriptionSays) {

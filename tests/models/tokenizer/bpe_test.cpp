@@ -133,7 +133,7 @@ TEST(ByteBpe, BadFilesAreRefused) {
   EXPECT_EQ(error_after([](ByteVocabulary&) {}), "");
   EXPECT_THAT(
       error_after([](ByteVocabulary& v) { v.pre = "unknown's\n"; }),
-      HasSubstr(R"(key 'tokenizer.ggml.pre' is 'unknown's\x0a', which is not supported; use a model with one of: )"));
+      HasSubstr(R"(key 'tokenizer.ggml.pre' is 'unknown's\n', which is not supported; use a model with one of: )"));
   for (const char* merge : {"", " ", "ab", "a ", " b"}) {
     EXPECT_THAT(
         error_after([&](ByteVocabulary& v) {

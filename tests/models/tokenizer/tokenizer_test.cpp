@@ -345,7 +345,7 @@ TEST(TokenizerVocabulary, OtherTokenizersAreRefusedWithTheSupportedOnes) {
   v.model = "bert";
   EXPECT_THAT(v.error(), HasSubstr("tokenizer 'bert' is not supported; use a model with one of: llama"));
   v.model = std::string("g\x1b[31mpt\0\n", 10);
-  EXPECT_THAT(v.error(), HasSubstr(R"(tokenizer 'g\x1b[31mpt\x00\x0a' is not)"));
+  EXPECT_THAT(v.error(), HasSubstr(R"(tokenizer 'g\x1b[31mpt\x00\n' is not)"));
 }
 
 TEST(TokenizerVocabulary, InconsistentVocabulariesAreRefused) {

@@ -49,7 +49,7 @@ const Case kFailures[] = {
     {"MissingFileWithEscapes",
      "run -m \x1b[31m\x7f\xc2\x9b"
      "1m -p x",
-     1, "\\x1b[31m\\x7f\\xc2\\x9b1m: cannot open"},
+     1, "\\x1b[31m\\x7f\\u009b1m: cannot open"},
     {"Directory", "run -m / -p x", 1, "/: is a directory; name a GGUF file"},
     {"NotAModel", "run -m BROKEN -p x", 1, "broken.gguf"},
     {"TruncatedModel", "run -m TRUNCATED -p x", 1, "truncated.gguf"},

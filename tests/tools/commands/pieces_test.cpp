@@ -57,13 +57,6 @@ TEST(DeviceNames, AreTrimmedAndDifferent) {
   }
 }
 
-TEST(Escaped, LeavesNoControlCharacter) {
-  EXPECT_EQ(escaped("plain \u2581\u00e9"), "plain \u2581\u00e9");
-  EXPECT_EQ(escaped(std::string_view("a\0b\n\r\t\x1b[2J\x7f", 11)), "a\\x00b\\n\\r\\t\\x1b[2J\\x7f");
-  // C1 controls, which some terminals obey in UTF-8; the character after them, and a sequence cut short, stay.
-  EXPECT_EQ(escaped("\xc2\x9b\xc2\xa0\xc2"), "\\xc2\\x9b\xc2\xa0\xc2");
-}
-
 /// What the program would say of an exception.
 template <class E>
 std::string described(const E& error) {
