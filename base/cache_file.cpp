@@ -9,13 +9,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "base/error.h"
 
 namespace shoal {
 namespace {
+
+/// A cache has no more.
+constexpr size_t kMostBytes = size_t{1} << 30;
 
 std::string value_of(const char* variable) {
   const char* text = std::getenv(variable);
@@ -41,10 +43,12 @@ void refuse_pipe(const std::filesystem::path& path, const char* variable) {
                            "{}: is no regular file; name one in {}", path.string(), variable);
 }
 
-void require_place(const std::filesystem::path& path, const char* variable) {
-  require<DeviceError>(!path.empty(),
-                       "there is no folder to write to, as HOME is not set; set it, or name a file in {}", variable);
-  refuse_pipe(path, variable);
+void require_place(const CacheFile& file) {
+  require<DeviceError>(!file.path.empty(),
+                       "there is no folder to write to, as HOME is not set; set it, or name a file in {}",
+                       file.variable);
+  refuse_pipe(file.path, file.variable);
+  check_output(file.path, file.kind, fmt::format("move it away, or name another file in {}", file.variable));
 }
 
 /// A file beside the one at `path`, or this one if it is not replaced, with the text; "" with the reason in errno when
@@ -76,9 +80,9 @@ std::string home_folder() {
   return known && found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
-[[noreturn]] void fail_to_write(const std::filesystem::path& path, const std::error_code& error, const char* variable) {
-  fail<DeviceError>("{}: cannot be written{}; name another file in {}", path.string(),
-                    error ? ": " + error.message() : "", variable);
+[[noreturn]] void fail_to_write(const CacheFile& file, const std::error_code& error) {
+  fail<DeviceError>("{}: cannot be written{}; name another file in {}", file.path.string(),
+                    error ? ": " + error.message() : "", file.variable);
 }
 
 }  // namespace
@@ -91,37 +95,32 @@ std::filesystem::path cache_file(const char* variable, std::string_view name) {
   return home.empty() ? "" : home + fmt::format("/.cache/shoal/{}", name);
 }
 
-std::string read_cache_file(const std::filesystem::path& path, const char* variable) {
-  refuse_pipe(path, variable);
-  return read_whole_file(path);
+std::string read_cache_file(const CacheFile& file) {
+  refuse_pipe(file.path, file.variable);
+  try {
+    return read_file({.path = file.path.string(), .what = file.kind.name, .is_kept = true, .most_bytes = kMostBytes});
+  } catch (const InvalidArgument&) {
+    return {};
+  }
 }
 
-std::string read_whole_file(const std::filesystem::path& path) {
-  std::error_code none;
-  std::ostringstream text;
-  // A folder can be opened like a file, and fails when it is read; a device such as /dev/full has no end.
-  const bool has_text = !std::filesystem::is_directory(path, none) && !std::filesystem::is_character_file(path, none);
-  if (std::ifstream file(path, std::ios::binary); file && has_text) text << file.rdbuf();
-  return text.str();
+void check_cache_file(const CacheFile& file) {
+  require_place(file);
+  const std::filesystem::path draft = write_draft(file.path, "");
+  if (draft.empty()) fail_to_write(file, std::error_code(errno, std::generic_category()));
+  remove_draft(draft, file.path);
 }
 
-void check_cache_file(const std::filesystem::path& path, const char* variable) {
-  require_place(path, variable);
-  const std::filesystem::path draft = write_draft(path, "");
-  if (draft.empty()) fail_to_write(path, std::error_code(errno, std::generic_category()), variable);
-  remove_draft(draft, path);
-}
-
-void write_cache_file(const std::filesystem::path& path, std::string_view text, const char* variable) {
-  require_place(path, variable);
-  const std::filesystem::path draft = write_draft(path, text);
-  if (draft.empty()) fail_to_write(path, std::error_code(errno, std::generic_category()), variable);
-  if (draft == path) return;
+void write_cache_file(const CacheFile& file, std::string_view text) {
+  require_place(file);
+  const std::filesystem::path draft = write_draft(file.path, text);
+  if (draft.empty()) fail_to_write(file, std::error_code(errno, std::generic_category()));
+  if (draft == file.path) return;
   std::error_code error;
-  std::filesystem::rename(draft, path, error);
+  std::filesystem::rename(draft, file.path, error);
   if (!error) return;
-  remove_draft(draft, path);
-  fail_to_write(path, error, variable);
+  remove_draft(draft, file.path);
+  fail_to_write(file, error);
 }
 
 }  // namespace shoal

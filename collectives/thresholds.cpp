@@ -14,11 +14,16 @@ namespace {
 constexpr int kVersion = 1;
 
 constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
+constexpr OutputKind kKind{"file of thresholds", "{", "\"meshes\""};
 constexpr const char *kNcclFrom = "nccl_from_bytes", *kOneShotTo = "one_shot_to_bytes";
+
+CacheFile own_file() {
+  return {thresholds_file(), kVariable, kKind};
+}
 
 /// The meshes of the file, or an empty object.
 nlohmann::json read_meshes() {
-  const auto found = parse_json_or_nothing(read_cache_file(thresholds_file(), kVariable));
+  const auto found = parse_json_or_nothing(read_cache_file(own_file()));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
                       found.contains("meshes") && found["meshes"].is_object();
   return usable ? found["meshes"] : nlohmann::json::object();
@@ -62,6 +67,10 @@ Thresholds thresholds_or_found(const std::optional<Thresholds>& given, std::span
   return given ? *given : find_thresholds(ranks).value_or(Thresholds());
 }
 
+void check_thresholds_file() {
+  check_cache_file(own_file());
+}
+
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds) {
   nlohmann::json meshes = read_meshes();
   nlohmann::json entry = nlohmann::json::object();
@@ -69,7 +78,7 @@ void save_thresholds(std::span<Device* const> ranks, const Thresholds& threshold
   if (thresholds.one_shot_to_bytes) entry[kOneShotTo] = *thresholds.one_shot_to_bytes;
   meshes[mesh_key(ranks)] = entry;
   const nlohmann::json all{{"version", kVersion}, {"meshes", meshes}};
-  write_cache_file(thresholds_file(), all.dump(2) + "\n", kVariable);
+  write_cache_file(own_file(), all.dump(2) + "\n");
 }
 
 }  // namespace shoal::collectives

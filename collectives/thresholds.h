@@ -33,7 +33,10 @@ std::string mesh_key(std::span<Device* const> ranks);
 std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks);
 /// Those given, or those found, or none.
 Thresholds thresholds_or_found(const std::optional<Thresholds>& given, std::span<Device* const> ranks);
-/// Adds or replaces the entry, other entries stay. Throws DeviceError naming the file when it cannot be written.
+/// Throws what save_thresholds() would, before there is anything to be saved.
+void check_thresholds_file();
+/// Adds or replaces the entry, other entries stay. Throws as
+/// write_cache_file() does.
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds);
 
 }  // namespace shoal::collectives

@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/cache_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/user_file.h"
 #include "machine/catalogue_data.h"
 
 namespace shoal::machine {
@@ -226,24 +223,12 @@ std::string text_of(const Gpus& gpus) {
   return text;
 }
 
-/// Why a file has no text.
-std::string fault_of(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) return "there is no such file";
-  if (status.type() == std::filesystem::file_type::none) return "cannot be read: " + error.message();
-  if (std::filesystem::is_directory(status)) return "is a folder";
-  const bool is_file = std::filesystem::is_regular_file(status);
-  if (!is_file && !std::filesystem::is_fifo(status)) return "is no file with text";
-  errno = 0;
-  if (is_file && !std::ifstream(path)) return fmt::format("cannot be read: {}", std::strerror(errno));
-  return "is empty";
-}
-
-std::string read_text(const std::string& path) {
-  std::string text = read_whole_file(path);
-  if (text.find_first_not_of(" \t\r\n") != std::string::npos) return text;
-  fail<InvalidArgument>("{}: {}; name a JSON file such as docs/simulation.md shows", path, fault_of(path));
+std::string read_text(const std::string& path, const std::function<void()>& poll) {
+  constexpr std::string_view kRemedy = "name a JSON file such as docs/simulation.md shows";
+  std::string text = read_file(
+      {.path = path, .what = "description of a machine", .remedy = kRemedy, .takes_streams = true, .poll = poll});
+  require<InvalidArgument>(text.find_first_not_of(" \t\r\n") != std::string::npos, "{}: is empty; {}", path, kRemedy);
+  return text;
 }
 
 /// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.
@@ -309,11 +294,11 @@ MachineModel make_machine(std::string_view name) {
   return machine;
 }
 
-MachineModel find_machine(std::string_view name) {
+MachineModel find_machine(std::string_view name, const std::function<void()>& poll) {
   const std::string_view bare = without_scheme(name);
   const bool is_file = bare.find('/') != std::string_view::npos || lower(bare).ends_with(".json");
   if (!is_file) return make_machine(bare);
-  const std::string path(bare), text = read_text(path);
+  const std::string path(bare), text = read_text(path, poll);
   return parse_machine(description_in(text), path);
 }
 

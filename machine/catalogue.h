@@ -9,6 +9,7 @@
 //   RTX4090x4+EPYC9654   four, and a host whose CPU and memory can have what does not fit on them: the last device
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,9 @@ namespace shoal::machine {
 MachineModel make_machine(std::string_view name);
 
 /// The catalogue, or where the name (after "sim:") ends in .json or has a slash, the file: a description as
-/// parse_machine() reads it. Throws InvalidArgument, also for a file that cannot be read.
-MachineModel find_machine(std::string_view name);
+/// parse_machine() reads it. A pipe is read to its end, and `poll` called meanwhile, which may throw. Throws
+/// InvalidArgument, also for a file that cannot be read.
+MachineModel find_machine(std::string_view name, const std::function<void()>& poll = {});
 
 /// Names of GPUs, hosts and links, for help and messages.
 std::vector<std::string> catalogue_gpus();

@@ -21,14 +21,19 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
+constexpr OutputKind kKind{"machine file", "{", "\"machines\""};
 /// Machines that are kept; the oldest go.
 constexpr size_t kMost = 32;
 
 using Json = nlohmann::json;
 
+CacheFile own_file() {
+  return {machine_file(), kVariable, kKind};
+}
+
 /// The file's machines as they are written, the latest first; empty where there is no file of ours.
 std::vector<Json> read_entries() {
-  const Json found = parse_json_or_nothing(read_cache_file(machine_file(), kVariable));
+  const Json found = parse_json_or_nothing(read_cache_file(own_file()));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
                       found.contains("machines") && found["machines"].is_array();
   return usable ? found["machines"].get<std::vector<Json>>() : std::vector<Json>();
@@ -201,7 +206,7 @@ std::optional<MachineModel> find_machine(std::span<Device* const> devices, int t
 }
 
 void check_machine_file() {
-  check_cache_file(machine_file(), kVariable);
+  check_cache_file(own_file());
 }
 
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
@@ -220,7 +225,7 @@ std::string save_machine(const MachineModel& machine, std::string_view comm) {
     if (!useless && kept.size() < kMost) kept.push_back(std::move(entry));
   }
   const Json all{{"version", kVersion}, {"machines", kept}};
-  write_cache_file(machine_file(), all.dump(1) + "\n", kVariable);
+  write_cache_file(own_file(), all.dump(1) + "\n");
   return text_of(latest, "measured");
 }
 

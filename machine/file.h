@@ -39,7 +39,7 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
 std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,
                                          std::span<const DType> dtypes = {}, std::string_view comm = {});
 /// Adds it in place of what it has all figures of, measured as thoroughly, and says when it was measured. Throws
-/// DeviceError naming the file when it cannot be written.
+/// as write_cache_file() does.
 std::string save_machine(const MachineModel& machine, std::string_view comm = {});
 /// Throws what save_machine would, before there is anything to be saved.
 void check_machine_file();

@@ -1,6 +1,5 @@
 #include "models/gguf/map.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/user_file.h"
 
 namespace shoal::models {
 namespace {
@@ -45,15 +45,10 @@ void require_length(const GgufMap::Part& part, size_t end) {
 
 void open_part(GgufMap::Part& part) {
   const std::string& path = part.path;
-  // O_NONBLOCK: opening a pipe without a writer must not hang before we can refuse it.
-  part.file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require<InvalidArgument>(part.file >= 0, "{}: cannot open the model file: {}; check the path and its permissions",
-                           path, reason(errno));
+  part.file = open_file({.path = path, .what = "model file"});
   struct stat status {};
   require<InvalidArgument>(fstat(part.file, &status) == 0, "{}: cannot read the model file: {}; check its permissions",
                            path, reason(errno));
-  require<InvalidArgument>(!S_ISDIR(status.st_mode), "{}: is a directory; name a GGUF file inside it", path);
-  require<InvalidArgument>(S_ISREG(status.st_mode), "{}: is not a regular file; copy the model to one", path);
   require<InvalidArgument>(status.st_size > 0, "{}: the file is empty; download or convert the model again", path);
   part.size = static_cast<size_t>(status.st_size);
 }

@@ -181,27 +181,27 @@ TEST(Machines, SayWhyAFileIsNone) {
   };
   const test::TemporaryFolder folder;
   const std::string path = folder.path() / "m.json";
-  refuses(path, "there is no such file");
-  refuses(folder.path(), "is a folder");
+  refuses(path, "cannot open the description of a machine: No such file or directory");
+  refuses(folder.path(), "is a directory, not a description of a machine");
   std::filesystem::create_directory(path);
-  refuses(path, "is a folder");
+  refuses(path, "is a directory");
   std::filesystem::remove(path);
   for (const char* nothing : {"", " \n\t\r\n"}) {
     std::ofstream(path) << nothing;
     refuses(path, "is empty");
   }
-  refuses(path + "/m.json", "there is no such file");
+  refuses(path + "/m.json", "cannot open the description of a machine: Not a directory");
   std::ofstream(path) << "hello";
   refuses(path, "no JSON, from line 1, column 1 on");
-  refuses("/dev/null", "is no file with text");
+  refuses("/dev/null", "is empty");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("m.json", path);
-  refuses(path, "cannot be read: Too many levels of symbolic links");
+  refuses(path, "cannot open the description of a machine: Too many levels of symbolic links");
   std::filesystem::remove(path);
   if (geteuid() == 0) return;  // may read everything
   std::ofstream(path) << "{}";
   std::filesystem::permissions(path, std::filesystem::perms::none);
-  refuses(path, "cannot be read: Permission denied");
+  refuses(path, "cannot open the description of a machine: Permission denied");
 }
 
 }  // namespace

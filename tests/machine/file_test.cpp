@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/user_file.h"
 #include "devices/cpu/cpu_device.h"
 #include "machine/catalogue.h"
 #include "machine/probe.h"
@@ -157,7 +158,10 @@ TEST_F(MachineFile, IsADescriptionOfTheLatest) {
   other.devices.erase(other.devices.begin());
   for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
     save_machine(latest);
-    EXPECT_EQ(find_machine(machine_file().string()), latest);
+    // A file that was read as a description is an input, which is not replaced.
+    const std::filesystem::path copy = folder_.path() / "copy.json";
+    std::filesystem::copy_file(machine_file(), copy, std::filesystem::copy_options::overwrite_existing);
+    EXPECT_EQ(find_machine(copy.string()), latest);
   }
 }
 
@@ -258,9 +262,9 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
   save_machine(machine(2, 30e9));
   const std::string good = text();
   for (const std::string& bad :
-       {std::string(), good.substr(0, good.size() / 2), std::string("[]"), std::string("{\"version\": 1}"),
-        std::string("{\"version\": 1, \"machines\": 7}"), std::string("{\"version\": 1, \"machines\": [1, null, {}]}"),
-        std::string("{\"version\": \"1\", \"machines\": []}"), std::string("\xff\xfe\x00", 3)}) {
+       {std::string(), good.substr(0, good.size() / 2), std::string("{\"version\": 1, \"machines\": 7}"),
+        std::string("{\"version\": 1, \"machines\": [1, null, {}]}"),
+        std::string("{\"version\": \"1\", \"machines\": []}")}) {
     write(bad);
     EXPECT_FALSE(find_machine(first(2), 0)) << bad;
     save_machine(machine(2, 30e9));
@@ -277,6 +281,17 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
   json["machines"][0]["machine"]["devices"][0]["bandwidth"] = -3;
   write(json.dump());
   EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, AnotherFileIsNoneAndStays) {
+  for (const std::string& other : {std::string("[]"), std::string("{\"version\": 1}"), std::string("GGUF\x03\0", 6),
+                                   std::string("\xff\xfe\x00", 3)}) {
+    write(other);
+    EXPECT_FALSE(find_machine(first(2), 0)) << other;
+    EXPECT_THROW(check_machine_file(), OutputRefused) << other;
+    EXPECT_THROW(save_machine(machine(2, 30e9)), OutputRefused) << other;
+    EXPECT_EQ(text(), other);
+  }
 }
 
 TEST_F(MachineFile, AFolderIsNone) {

@@ -1,5 +1,6 @@
 #include "tools/chat/line_editor.h"
 
+#include <fmt/format.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
@@ -12,8 +13,11 @@
 #include <cwchar>
 #include <filesystem>
 #include <iostream>
+#include <utility>
 
+#include "base/user_file.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/program.h"
 
 namespace shoal::tools {
 namespace {
@@ -27,6 +31,26 @@ std::string history_file() {
   const char* home = std::getenv("HOME");
   if (state != nullptr && *state == '/') return std::string(state) + "/shoal/chat_history";
   return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
+}
+
+/// The same file if it can be one of histories: "" otherwise, with a warning.
+std::string usable(std::string file) {
+  constexpr OutputKind kHistory{"history of shoal chat", "_HiStOrY_V2_"};
+  constexpr const char* kLost = "questions are not kept";
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(file, error);
+  if (file.empty() || status.type() == std::filesystem::file_type::not_found) return file;
+  if (status.type() != std::filesystem::file_type::regular) {
+    warn(fmt::format("{}: is not a regular file; {}", file, kLost));
+    return {};
+  }
+  try {
+    check_output(file, kHistory, kLost);
+    return file;
+  } catch (const OutputRefused& refused) {
+    warn(refused.what());
+    return {};
+  }
 }
 
 /// libedit counts characters, which are more than bytes in UTF-8 only.
@@ -56,7 +80,7 @@ int read_key(EditLine*, wchar_t* key) {
 /// The terminal, prompts on standard error: standard output has the answers.
 class LineEditor::Terminal {
  public:
-  Terminal() : history_(history_init()), file_(history_file()) {
+  Terminal() : history_(history_init()), file_(usable(history_file())) {
     use_utf8();
     editor_ = el_init("shoal", stdin, stderr, stderr);
     HistEvent event;
@@ -78,6 +102,7 @@ class LineEditor::Terminal {
   ~Terminal() {
     HistEvent event;
     std::error_code error;
+    if (!file_.empty()) file_ = usable(std::move(file_));
     if (!file_.empty()) std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
     if (!file_.empty()) history(history_, &event, H_SAVE, file_.c_str());
     history_end(history_);
@@ -119,7 +144,7 @@ class LineEditor::Terminal {
   }
 
   ::History* history_;
-  const std::string file_;
+  std::string file_;  ///< "": lines are not kept
   EditLine* editor_ = nullptr;
   const char* prompt_ = "> ";
   bool cancelled_ = false;

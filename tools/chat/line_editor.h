@@ -9,9 +9,10 @@ namespace shoal::tools {
 
 class LineEditor {
  public:
-  /// Reads the history of earlier conversations; a file that cannot be read is as none.
+  /// Reads the history of earlier conversations; a file that cannot be read counts as none.
   LineEditor();
-  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; where that is not possible it is lost.
+  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; if that is not possible it is lost. A file
+  /// that is not a history is neither read nor replaced, and a warning says so.
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;

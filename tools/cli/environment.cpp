@@ -29,13 +29,17 @@ constexpr std::array<std::string_view, 8> kOfTests{"SHOAL_TEST_",      "SHOAL_EM
 
 }  // namespace
 
+std::vector<std::string> known_variables() {
+  return {kVariables.begin(), kVariables.end()};
+}
+
 bool is_known_variable(const std::string& name) {
   return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end() ||
          std::any_of(kOfTests.begin(), kOfTests.end(), [&](std::string_view start) { return name.starts_with(start); });
 }
 
 std::vector<std::string> unknown_variables(const char* const* environment) {
-  const std::vector<std::string> known(kVariables.begin(), kVariables.end());
+  const std::vector<std::string> known = known_variables();
   std::vector<std::string> lines;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;

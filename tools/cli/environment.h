@@ -6,6 +6,8 @@
 
 namespace shoal::tools {
 
+/// What users set, by name.
+std::vector<std::string> known_variables();
 /// Is the variable read by the program, its libraries and plug-ins, or by scripts and tests?
 bool is_known_variable(const std::string& name);
 

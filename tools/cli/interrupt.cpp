@@ -55,6 +55,10 @@ void forget_interrupt() {
   if (caught.compare_exchange_strong(expected, 0)) catch_signal(SIGINT);
 }
 
+void stop_if_interrupted() {
+  if (interrupted()) throw Interrupted();
+}
+
 int interrupt_code() {
   return 128 + caught;
 }

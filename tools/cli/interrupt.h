@@ -24,5 +24,7 @@ class Interrupted : public std::exception {
  public:
   const char* what() const noexcept override { return "interrupted"; }
 };
+/// Throws Interrupted once one has come.
+void stop_if_interrupted();
 
 }  // namespace shoal::tools

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/user_file.h"
 
 namespace shoal::tools {
 namespace {
@@ -68,6 +69,7 @@ std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text) {
 
 void check_file_name(std::string_view flag, std::string_view name) {
   require<InvalidArgument>(!name.empty(), "{}: a file has no empty name; give the path of a file", flag);
+  note_input(name);
 }
 
 CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,

@@ -30,7 +30,8 @@ uint64_t parse_seed(std::string_view flag, std::string_view text);
 /// "1, 2,3" -> {1, 2, 3}, "" -> {}. Throws InvalidArgument that names `flag`.
 std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text);
 
-/// Throws InvalidArgument that names `flag` for an empty name.
+/// For a flag that names a file to read: no output replaces that file. Throws InvalidArgument that names `flag` for an
+/// empty name.
 void check_file_name(std::string_view flag, std::string_view name);
 
 /// What is told the text of a value and the flag's longest name; throws InvalidArgument.

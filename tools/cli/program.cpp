@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "base/user_file.h"
 #include "meta/device/meta_family.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
@@ -41,6 +42,9 @@ constexpr std::array<Command, 12> kCommands{{
     {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kEverywhere},
 }};
+
+/// Characters. Foreign text in messages is cut where it is put in; this is for what was missed.
+constexpr size_t kLongestMessage = 2000;
 
 const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
 
@@ -118,13 +122,15 @@ int run_command(const std::vector<std::string>& args) {
 }  // namespace
 
 int report(std::string_view message, int code) noexcept {
-  report_failure(message, [](std::string_view text) { write_line(fmt::format("shoal: error: {}\n", escaped(text))); });
+  report_failure(message, [](std::string_view text) {
+    write_line(fmt::format("shoal: error: {}\n", printable(text, kLongestMessage)));
+  });
   return code;
 }
 
 void warn(std::string_view message) noexcept {
   try {
-    write_err(fmt::format("shoal: warning: {}\n", escaped(message)));
+    write_err(fmt::format("shoal: warning: {}\n", printable(message, kLongestMessage)));
   } catch (const std::exception&) {
     // A warning that finds no memory is not worth more.
   }
@@ -167,6 +173,8 @@ int run_alone(const std::vector<std::string>& args) {
     finish_out();
     return code;
   } catch (const UsageError&) {
+    return report_current(kUsage);
+  } catch (const OutputRefused&) {
     return report_current(kUsage);
   } catch (const Interrupted&) {
     throw;

@@ -1,13 +1,10 @@
 #include "tools/cli/prompt.h"
 
-#include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
+#include <unistd.h>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/user_file.h"
+#include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/program.h"
 
@@ -17,17 +14,16 @@ namespace {
 /// More tokens than any context has; a file such as /dev/zero has no end.
 constexpr size_t kLongestPrompt = size_t{64} << 20;
 
-std::string read_all(std::FILE* file, const std::string& name) {
-  std::string text;
-  std::array<char, 1 << 16> part;
-  errno = 0;
-  while (const size_t count = std::fread(part.data(), 1, part.size(), file)) {
-    text.append(part.data(), count);
-    require<InvalidArgument>(text.size() <= kLongestPrompt, "{}: has more than {}, which no prompt can have", name,
-                             format_bytes(kLongestPrompt));
-  }
-  require<InvalidArgument>(std::ferror(file) == 0, "{}: cannot be read: {}; name a file with text", name,
-                           std::strerror(errno));
+/// Text from a file or standard input.
+InputFile text_file(const std::string& path, std::string_view what) {
+  return {.path = path, .what = what, .takes_streams = true, .most_bytes = kLongestPrompt, .poll = stop_if_interrupted};
+}
+
+/// Without the mark that some editors put in front of UTF-8.
+std::string without_mark(std::string text, const std::string& name) {
+  require<InvalidArgument>(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"),
+                           "{}: is UTF-16; save it as UTF-8", name);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   return text;
 }
 
@@ -54,16 +50,16 @@ void PromptFlags::add_to(CLI::App& app) {
 }
 
 std::string PromptFlags::read() const {
-  if (file == "-" || text == "-") return prompt_of(read_all(stdin, "standard input"), "standard input");
+  if (file == "-" || text == "-") {
+    note_input("/dev/stdin");
+    const InputFile input = text_file("standard input", "prompt");
+    return prompt_of(without_mark(read_stream(STDIN_FILENO, input), input.path), input.path);
+  }
   return file ? prompt_of(read_text_file(*file, "prompt"), *file) : text.value_or("");
 }
 
 std::string read_text_file(const std::string& path, std::string_view what) {
-  const auto close = [](std::FILE* opened) { std::fclose(opened); };
-  const std::unique_ptr<std::FILE, decltype(close)> opened(std::fopen(path.c_str(), "rb"), close);
-  require<InvalidArgument>(opened != nullptr, "{}: cannot open the {}: {}; check the path and its permissions", path,
-                           what, std::strerror(errno));
-  return read_all(opened.get(), path);
+  return without_mark(read_file(text_file(path, what)), path);
 }
 
 void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer) {

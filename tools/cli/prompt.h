@@ -28,8 +28,8 @@ struct PromptFlags {
   std::string read() const;
 };
 
-/// A file's text. `what` names it in errors: "prompt". Throws InvalidArgument for one that cannot be read, or is longer
-/// than any prompt.
+/// A file's text as UTF-8, pipes included. `what` names it in errors: "prompt". Throws InvalidArgument for a file that
+/// cannot be read or is longer than any prompt, and Interrupted after catch_interrupts().
 std::string read_text_file(const std::string& path, std::string_view what);
 
 /// One line on stderr where the file does not say how the tokenizer cuts texts into pieces.

@@ -3,20 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/user_file.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/model_text.h"
+#include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 
@@ -26,28 +24,21 @@ namespace {
 using Json = nlohmann::json;
 constexpr int64_t kVersion = 1;
 /// No profile is that long; what is longer is another file.
-constexpr std::streamsize kMostBytes = 1 << 20;
+constexpr size_t kMostBytes = 1 << 20;
 
-std::string read_file(const std::string& path) {
-  std::error_code none;
-  require<InvalidArgument>(!std::filesystem::is_fifo(path, none) && !std::filesystem::is_socket(path, none),
-                           "--tensor-split @{}: is no regular file, and is read more than once; name one", path);
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
+std::string shown(const Json& value) {
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+/// It is read more than once.
+std::string read_profile(const std::string& path) {
   std::string text;
-  if (file) {
-    text.resize(kMostBytes + 1);
-    file.read(text.data(), kMostBytes + 1);
-    text.resize(static_cast<size_t>(file.gcount()));
-  }
-  if (!file && !file.eof()) {
-    fail<InvalidArgument>(
-        "--tensor-split @{}: cannot read the profile: {}; check the path, or write one with "
-        "scripts/tune_split.py",
-        path, std::strerror(errno != 0 ? errno : EIO));
-  }
-  require<InvalidArgument>(text.size() <= kMostBytes, "--tensor-split @{}: more than 1 MiB is no profile of a split",
-                           path);
+  naming("--tensor-split", [&] {
+    text = read_file({.path = path,
+                      .what = "profile",
+                      .remedy = "check the path, or write one with scripts/tune_split.py",
+                      .most_bytes = kMostBytes});
+  });
   return text;
 }
 
@@ -102,7 +93,7 @@ std::vector<std::string> read_devices(const Reader& reader) {
   if (!list.is_array() || list.empty()) reader.wrong("\"devices\" is not a list of names");
   std::vector<std::string> devices;
   for (const Json& entry : list) {
-    if (!entry.is_string()) reader.wrong("\"devices\" has {}, which is no name", entry.dump());
+    if (!entry.is_string()) reader.wrong("\"devices\" has {}, which is no name", shown(entry));
     devices.push_back(entry.get<std::string>());
   }
   try {
@@ -119,7 +110,7 @@ std::vector<double> read_shares(const Reader& reader, size_t devices) {
   std::vector<double> shares;
   for (const Json& entry : list) {
     const double share = entry.is_number() ? entry.get<double>() : -1;
-    if (!std::isfinite(share) || share < 0) reader.wrong("\"tensor_split\" has {}, no number >= 0", entry.dump());
+    if (!std::isfinite(share) || share < 0) reader.wrong("\"tensor_split\" has {}, no number >= 0", shown(entry));
     shares.push_back(share);
   }
   if (shares.size() != devices) {
@@ -135,7 +126,7 @@ std::vector<std::string> read_descriptions(const Reader& reader, size_t devices)
   if (list == reader.json().end()) return descriptions;
   if (!list->is_array()) reader.wrong("\"descriptions\" is not a list of texts");
   for (const Json& entry : *list) {
-    if (!entry.is_string()) reader.wrong("\"descriptions\" has {}, which is no text", entry.dump());
+    if (!entry.is_string()) reader.wrong("\"descriptions\" has {}, which is no text", shown(entry));
     descriptions.push_back(entry.get<std::string>());
   }
   if (descriptions.size() != devices) {
@@ -147,7 +138,7 @@ std::vector<std::string> read_descriptions(const Reader& reader, size_t devices)
 models::SplitMode read_mode(const Reader& reader) {
   const auto found = reader.json().find("split_mode");
   if (found == reader.json().end() || *found == "tensor") return models::SplitMode::kTensor;
-  if (*found != "layer") reader.wrong("\"split_mode\" is {}, not \"tensor\" or \"layer\"", found->dump());
+  if (*found != "layer") reader.wrong("\"split_mode\" is {}, not \"tensor\" or \"layer\"", shown(*found));
   return models::SplitMode::kLayer;
 }
 
@@ -177,13 +168,13 @@ bool names_profile(std::string_view ratio) {
 SplitProfile read_split_profile(std::string_view ratio) {
   const std::string path(ratio.substr(1));
   if (path.empty()) throw UsageError("--tensor-split @: a name of a profile follows, such as @profile.json");
-  return parse_split_profile(read_file(path), path);
+  return parse_split_profile(read_profile(path), path);
 }
 
 SplitProfile parse_split_profile(std::string_view json, std::string_view path) {
   const Reader reader(json, path);
   const Json& version = reader.field("version");
-  if (version != kVersion) reader.wrong("its version is {}, and this program reads {}", version.dump(), kVersion);
+  if (version != kVersion) reader.wrong("its version is {}, and this program reads {}", shown(version), kVersion);
   SplitProfile profile;
   profile.path = path;
   profile.model_file = reader.text_of("model", "file");
@@ -220,7 +211,7 @@ std::string other_model(const SplitProfile& profile, const std::string& type, co
   const std::string used = by_type ? type : name(file);
   if (made_for.empty() || made_for == used) return {};
   return fmt::format("--tensor-split @{}: the profile was made for {}, and the model is {}: other shares may be faster",
-                     profile.path, escaped(made_for), used);
+                     profile.path, printable(made_for), used);
 }
 
 std::string other_devices(const SplitProfile& profile, const std::vector<std::string>& descriptions) {
@@ -239,7 +230,7 @@ std::string other_devices(const SplitProfile& profile, const std::vector<std::st
   return fmt::format(
       "--tensor-split @{}: the profile was made where {} is {}, and here it is {}{}: other shares may be "
       "faster",
-      profile.path, name, escaped(made_for[first]), escaped(descriptions[first]), more);
+      profile.path, name, printable(made_for[first]), printable(descriptions[first]), more);
 }
 
 void warn_of_profile(const SplitProfile& profile, const models::Model& model, std::span<Device* const> devices) {

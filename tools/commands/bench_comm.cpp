@@ -128,6 +128,7 @@ std::string use_of_nccl(CommBench& bench, const collectives::Thresholds& found) 
 }
 
 int calibrate(CommBench& bench, const BenchCommFlags& flags) {
+  collectives::check_thresholds_file();
   const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
   const std::string nccl = use_of_nccl(bench, found);
   write_out(fmt::format("all_reduce by p2p up to {} in one shot, above in two; {}: saved in {}\n",

@@ -45,7 +45,7 @@ struct SimulateFlags {
   ContextFlags context;
   HostFlags host;
   BenchFormat format = BenchFormat::kMarkdown;
-  std::string trace;
+  TraceTarget trace;
 };
 
 /// 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
@@ -205,8 +205,9 @@ class Simulation {
     }
     tuning::Candidate candidate = candidate_of(setup);
     candidate.shares = latest_shares_;
-    write_trace(flags_.trace, simulated_trace(scenario_of(setup, all), candidate),
-                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}});
+    write_trace(flags_.trace.path, simulated_trace(scenario_of(setup, all), candidate),
+                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}},
+                flags_.trace.force);
   }
 
   void finish() {
@@ -398,9 +399,9 @@ class Simulation {
 };
 
 int simulate(SimulateFlags flags) {
-  if (!flags.trace.empty()) require_writable(flags.trace);
   const SimulatedMachine machine(simulated_machine(flags.machine, flags.hosts, flags.network));
   take_profiles(flags, machine);
+  if (!flags.trace.path.empty()) require_writable(flags.trace.path, flags.trace.force);
   choose_devices(flags, machine);
   const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.split.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
@@ -408,7 +409,7 @@ int simulate(SimulateFlags flags) {
   Simulation simulation(flags, machine, setups, tests);
   simulation.run(setups, tests);
   simulation.finish();
-  if (!flags.trace.empty()) simulation.trace(setups.back(), tests);
+  if (!flags.trace.path.empty()) simulation.trace(setups.back(), tests);
   return kSuccess;
 }
 
@@ -457,9 +458,9 @@ CommandBody define_simulate(CLI::App& app) {
   flags->split.add_to(app, "H200.0+H200.1");
   flags->context.add_to(app);
   flags->host.add_to(app, false);
-  add_trace(app, flags->trace,
-            "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the prompt "
-            "and three tokens");
+  flags->trace.add_to(app,
+                      "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the "
+                      "prompt and three tokens");
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);
   };

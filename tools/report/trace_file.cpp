@@ -21,6 +21,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/user_file.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
@@ -33,6 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kWorthWriting = size_t{1} << 20;
+constexpr OutputKind kKind{"trace", "{", "\"traceEvents\""};
 
 [[noreturn]] void fail_to_write(const std::string& path, int error) {
   fail<DeviceError>("cannot write the trace {}: {}; {}", path, std::strerror(error),
@@ -70,6 +72,12 @@ fs::path replaced_by(const std::string& path) {
   return fs::is_regular_file(status) && !error ? file : fs::path();
 }
 
+/// What is written in place is not replaced.
+void check_target(const std::string& path, bool force) {
+  if (standard_stream(path) >= 0) return;
+  check_output(path, kKind, "name another file, or replace this one with --force", force);
+}
+
 /// Opens a named pipe once it has a reader, as open() does, but an interrupt ends the waiting. -1 with errno.
 int open_in_place(const std::string& path) {
   constexpr auto kPause = std::chrono::milliseconds(20);
@@ -92,7 +100,8 @@ int open_in_place(const std::string& path) {
 /// A file that is being written, with the first failure.
 class Draft {
  public:
-  explicit Draft(const std::string& path) : name_(path) {
+  Draft(const std::string& path, bool force) : name_(path) {
+    check_target(path, force);
     const int stream = standard_stream(path);
     if (stream < 0) target_ = replaced_by(path);
     if (stream >= 0) {
@@ -163,20 +172,22 @@ void append_event(std::string& text, const TraceEvent& event, int row) {
 
 }  // namespace
 
-void require_writable(const std::string& path) {
+void require_writable(const std::string& path, bool force) {
   std::error_code error;
   if (fs::is_directory(path, error)) fail_to_write(path, EISDIR);
   if (fs::is_socket(path, error)) fail_to_write(path, ENXIO);
   if (!replaced_by(path).empty()) {
-    const Draft draft(path);  // removed again
+    const Draft draft(path, force);  // removed again
     return;
   }
+  check_target(path, force);
   // A pipe that is opened and closed has come to its end for who reads it.
   if (access(path.c_str(), W_OK) != 0) fail_to_write(path, errno);
 }
 
-void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata) {
-  Draft file(path);
+void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata,
+                 bool force) {
+  Draft file(path, force);
   std::unordered_map<std::string_view, int> rows;
   nlohmann::json other = nlohmann::json::object();
   for (const auto& [name, value] : metadata) other[name] = value;
@@ -202,16 +213,17 @@ void write_trace(const std::string& path, std::span<const TraceEvent> events, co
   file.finish();
 }
 
-void add_trace(CLI::App& app, std::string& path, const std::string& help) {
-  const auto read = [&path](const std::string& flag, const std::string& text) {
+void TraceTarget::add_to(CLI::App& app, const std::string& help) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(!text.empty(), "{}: a file has no empty name; give one such as trace.json", flag);
     path = text;
   };
   add_parsed(app, "--trace", "FILE", read, help);
+  app.add_flag("--force", force, "Replace the file of --trace even if it is not a trace");
 }
 
 void TraceFlag::add_to(CLI::App& app) {
-  add_trace(app, path, "Write a trace of every step, collective and copy, for https://ui.perfetto.dev");
+  TraceTarget::add_to(app, "Write a trace of every step, collective and copy, for https://ui.perfetto.dev");
 }
 
 namespace {
@@ -295,7 +307,7 @@ std::string describe_lost(const std::string& path, std::span<const int64_t> lost
 
 int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const {
   if (path.empty()) return body(nullptr);
-  if (is_leader()) require_writable(path);
+  if (is_leader()) require_writable(path, force);
   const int64_t origin = trace_clock();
   Tracer tracer;
   const auto write = [&](const Spans& spans) {
@@ -304,7 +316,7 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
       metadata.emplace_back("spans_lost", std::to_string(all));
       warn(text);
     }
-    write_trace(path, spans.events, metadata);
+    write_trace(path, spans.events, metadata, force);
   };
   int code = kSuccess;
   try {

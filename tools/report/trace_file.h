@@ -21,22 +21,29 @@ using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// Throws DeviceError that says why no such file can be written. Leaves no file behind that was not there, and does not
 /// open a pipe.
-void require_writable(const std::string& path);
+/// Throws OutputRefused (base/user_file.h) for an input, and for a file that is not a trace unless `force` is set.
+void require_writable(const std::string& path, bool force = false);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
 /// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe without a reader is
-/// waited for, which throws Interrupted after catch_interrupts().
-void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
+/// waited for, which throws Interrupted after catch_interrupts(). Refuses what require_writable() refuses.
+void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata,
+                 bool force = false);
 
 /// The line on spans that tracers had no room for, "" where there are none. `lost`: of each process.
 std::string describe_lost(const std::string& path, std::span<const int64_t> lost);
 
-/// A flag --trace that takes the name of a file; an empty one is refused.
-void add_trace(CLI::App& app, std::string& path, const std::string& help);
-
-/// --trace FILE
-struct TraceFlag {
+/// Where a trace goes: --trace FILE --force
+struct TraceTarget {
   std::string path;  ///< "": no trace
+  bool force = false;
+
+  /// An empty name is refused.
+  void add_to(CLI::App& app, const std::string& help);
+};
+
+/// --trace FILE --force
+struct TraceFlag : TraceTarget {
   void add_to(CLI::App& app);
 
   /// Runs `body` with a tracer, nullptr where no trace is wanted, and writes what it has by then, also when the body

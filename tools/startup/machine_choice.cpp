@@ -42,7 +42,8 @@ std::vector<DType> dtypes_of(const models::Model& model) {
 std::shared_ptr<const machine::MachineModel> named_machine(const std::string& name) {
   static std::map<std::string, std::shared_ptr<const machine::MachineModel>> known;
   auto& machine = known[name];
-  if (machine == nullptr) machine = std::make_shared<machine::MachineModel>(machine::find_machine(name));
+  if (machine == nullptr)
+    machine = std::make_shared<machine::MachineModel>(machine::find_machine(name, stop_if_interrupted));
   return machine;
 }
 
@@ -88,8 +89,10 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
         std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
     if (is_known) continue;
     return fmt::format(
-        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; describe one of "
-        "that name in a JSON file for --machine (docs/simulation.md), name a host of the catalogue behind the GPUs, such "
+        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; describe "
+        "one of "
+        "that name in a JSON file for --machine (docs/simulation.md), name a host of the catalogue behind the GPUs, "
+        "such "
         "as RTX4090x4+EPYC9654, or leave out these options",
         machine.origin, device->name());
   }
@@ -123,9 +126,7 @@ machine::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& 
   options.dtypes = dtypes_of(question.model);
   options.comm = question.comm;
   options.quick = true;
-  options.poll = [] {
-    if (interrupted()) throw Interrupted();
-  };
+  options.poll = stop_if_interrupted;
   options.progress = [&bar](int done, int total, const std::string& what) {
     if (interrupted()) throw Interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
@@ -158,6 +159,11 @@ KnownMachine require_machine(const MachineQuestion& question) {
     return *std::move(known);
   }
   check(processes() == nullptr, "devices of several processes must have been measured");
+  try {
+    machine::check_machine_file();
+  } catch (const DeviceError&) {
+    // Said below: the devices are measured all the same.
+  }
   tell_of_probe(question);
   require_threads(threads_needed(question.devices, question.threads));
   ProgressBar bar("probing");

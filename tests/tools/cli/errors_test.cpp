@@ -50,7 +50,7 @@ const Case kFailures[] = {
      "run -m \x1b[31m\x7f\xc2\x9b"
      "1m -p x",
      1, "\\x1b[31m\\x7f\\u009b1m: cannot open"},
-    {"Directory", "run -m / -p x", 1, "/: is a directory; name a GGUF file"},
+    {"Directory", "run -m / -p x", 1, "/: is a directory, not a model file; check the path"},
     {"NotAModel", "run -m BROKEN -p x", 1, "broken.gguf"},
     {"TruncatedModel", "run -m TRUNCATED -p x", 1, "truncated.gguf"},
     {"PromptTooLong", "run -m MODEL --prompt-tokens 1,2,3,4 -c 3", 1,

@@ -61,6 +61,15 @@ TEST(Prompt, MayBeLongerThanAnArgument) {
   EXPECT_THAT(refused.err, HasSubstr(fmt::format("the prompt has {} tokens and the context holds 512", count)));
 }
 
+TEST(Prompt, LosesTheMarkOfUtf8AndMayNotBeUtf16) {
+  const test::TemporaryFile marked("marked.txt", "\xef\xbb\xbfIn the"), wide("wide.txt", "\xff\xfeI\1n\1");
+  EXPECT_EQ(tokens_of({"-f", marked.path})["prompt"], "In the");
+  EXPECT_EQ(tokens_of({"-f", "-"}, {.in = marked.path})["prompt"], "In the");
+  const Finished refused = run({"tokenize", "-m", kModel, "-f", wide.path});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr(wide.path + ": is UTF-16; save it as UTF-8\n"));
+}
+
 TEST(Prompt, OfComparisonsToo) {
   const test::TemporaryFile file("prompt.txt", "In the\n");
   const Finished compared = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-c", "3", "-f", file.path});
@@ -82,12 +91,12 @@ TEST(Prompt, ThatCannotBeReadIsOneLine) {
     }
   };
   expect({"-f", "no/such.txt"}, 1, "no/such.txt: cannot open the prompt: No such file or directory; check the path");
-  expect({"-f", "/"}, 1, "/: cannot be read: Is a directory; name a file with text");
+  expect({"-f", "/"}, 1, "/: is a directory, not a prompt; check the path");
   expect({"-f", empty.path}, 1, empty.path + ": there is no text in it");
   expect({"-f", newline.path}, 1, newline.path + ": there is no text in it");
-  expect({"-f", "/dev/zero"}, 1, "/dev/zero: has more than 64.0 MiB, which no prompt can have");
+  expect({"-f", "/dev/zero"}, 1, "/dev/zero: has more than 64.0 MiB, too much for a prompt");
   expect({"-p", "-"}, 1, "standard input: there is no text in it");
-  expect({"-p", "-"}, 1, "standard input: cannot be read: Is a directory", "/");
+  expect({"-p", "-"}, 1, "standard input: cannot read the prompt: Is a directory", "/");
   expect({"-f", empty.path, "-p", "x"}, 2, "--prompt excludes --file");
   expect({"-f", ""}, 2, "--file: a file has no empty name");
 }

@@ -130,8 +130,9 @@ TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
       return all;
     };
     expect(with(file.argument()), "the profile is for 2 device(s), CPU0,CPU1");
-    expect(with("@/nowhere/p.json"), "--tensor-split @/nowhere/p.json: cannot read the profile: No such file");
-    expect(with("@" + test::temporary("")), "cannot read the profile: ");
+    expect(with("@/nowhere/p.json"), "--tensor-split: /nowhere/p.json: cannot open the profile: No such file");
+    expect(with("@" + test::temporary("")),
+           "is a directory, not a profile; check the path, or write one with scripts/tune_split.py");
     expect(with("@"), "a name of a profile follows");
   }
   expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "it is no JSON");

@@ -305,10 +305,12 @@ TEST_F(Simulate, WritesAVirtualTimeline) {
 TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", small_}, HasSubstr("--machine is required"));
   refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is none of the GPUs H200"));
-  refuses({"-m", small_, "--machine", "nothing.json"}, HasSubstr("nothing.json: there is no such file"));
+  refuses({"-m", small_, "--machine", "nothing.json"},
+          HasSubstr("nothing.json: cannot open the description of a machine: No such file"));
   const TemporaryFile empty("empty.json", "");
   refuses({"-m", small_, "--machine", empty.path}, HasSubstr("empty.json: is empty; name a JSON file"));
-  refuses({"-m", small_, "--machine", "/"}, HasSubstr("/: is a folder; name a JSON file"));
+  refuses({"-m", small_, "--machine", "/"},
+          HasSubstr("/: is a directory, not a description of a machine; name a JSON file"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "4"},
           HasSubstr("--device-counts 4: H200x2-nvlink4 has 2 device(s)"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "0"}, HasSubstr("--device-counts"));

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/user_file.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 
@@ -132,18 +133,29 @@ TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
   const TemporaryFile file("checked.json");
   require_writable(file.path);
   EXPECT_FALSE(file.exists());
-  std::ofstream(file.path) << "old";
+  const std::string old = R"({"traceEvents":[]})";
+  std::ofstream(file.path) << old;
   require_writable(file.path);
-  EXPECT_EQ(file.text(), "old");
+  EXPECT_EQ(file.text(), old);
+}
+
+TEST(WriteTrace, AnotherFileIsReplacedByForceAlone) {
+  const TemporaryFile file("notes.txt", "notes");
+  EXPECT_THROW(require_writable(file.path), OutputRefused);
+  EXPECT_THROW(write_trace(file.path, {}, {}), OutputRefused);
+  EXPECT_EQ(file.text(), "notes");
+  write_trace(file.path, {}, {}, true);
+  write_trace(file.path, {}, {});
+  EXPECT_TRUE(json::accept(file.text()));
 }
 
 TEST(WriteTrace, WhatALinkLeadsToIsReplaced) {
   const TemporaryFile file("target.json"), link("link.json");
-  std::ofstream(file.path) << "old";
+  write_trace(file.path, {}, {{"command", "shoal"}});
   std::filesystem::create_symlink(file.path, link.path);
   write_trace(link.path, {}, {});
   EXPECT_TRUE(std::filesystem::is_symlink(link.path));
-  EXPECT_TRUE(json::accept(file.text()));
+  EXPECT_TRUE(json::parse(file.text())["otherData"].empty()) << "it is the new one";
 }
 
 TEST(WriteTrace, ALinkToNothingStaysALink) {

@@ -1,0 +1,154 @@
+#include "base/user_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <set>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace shoal {
+namespace {
+
+constexpr size_t kPart = 1 << 16;
+constexpr int kPollMs = 50;
+
+std::string reason(int code) {
+  return std::generic_category().message(code);
+}
+
+class Closed {
+ public:
+  explicit Closed(int file) : file_(file) {}
+  ~Closed() {
+    if (file_ >= 0) close(file_);
+  }
+  Closed(const Closed&) = delete;
+  Closed& operator=(const Closed&) = delete;
+
+ private:
+  int file_;
+};
+
+/// Files, not their inodes: an inode may become another file's when its file is removed.
+struct Inputs {
+  std::mutex mutex;
+  std::set<std::filesystem::path> paths;
+};
+
+Inputs& inputs() {
+  static Inputs all;
+  return all;
+}
+
+bool is_input(const struct stat& output) {
+  const std::lock_guard lock(inputs().mutex);
+  return std::any_of(inputs().paths.begin(), inputs().paths.end(), [&](const std::filesystem::path& path) {
+    struct stat input {};
+    return stat(path.c_str(), &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino;
+  });
+}
+
+/// "" for a file that cannot be read.
+std::string beginning_of(const std::filesystem::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const Closed closed(file);
+  std::string text(kPart, '\0');
+  size_t size = 0;
+  while (file >= 0 && size < text.size()) {
+    const ssize_t count = read(file, text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    size += static_cast<size_t>(count);
+  }
+  text.resize(size);
+  return text;
+}
+
+bool is_of(std::string_view text, const OutputKind& kind) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return text.starts_with(kind.beginning) && text.find(kind.key) != std::string_view::npos;
+}
+
+void check_kind(const struct stat& status, const InputFile& file) {
+  require<InvalidArgument>(!S_ISDIR(status.st_mode), "{}: is a directory, not a {}; {}", file.path, file.what,
+                           file.remedy);
+  const bool is_stream = S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode) || S_ISSOCK(status.st_mode);
+  require<InvalidArgument>(S_ISREG(status.st_mode) || (file.takes_streams && is_stream),
+                           "{}: is not a regular file; copy the {} to one", file.path, file.what);
+}
+
+}  // namespace
+
+int open_file(const InputFile& file) {
+  const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  require<InvalidArgument>(descriptor >= 0, "{}: cannot open the {}: {}; {}", file.path, file.what, reason(errno),
+                           file.remedy);
+  try {
+    struct stat status {};
+    require<InvalidArgument>(fstat(descriptor, &status) == 0, "{}: cannot read the {}: {}; {}", file.path, file.what,
+                             reason(errno), file.remedy);
+    check_kind(status, file);
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
+  if (!file.is_kept) note_input(file.path);
+  return descriptor;
+}
+
+std::string read_stream(int descriptor, const InputFile& file) {
+  std::string text;
+  while (true) {
+    // A pipe that never had a writer is not at its end: that is awaited here, too.
+    pollfd ready{descriptor, POLLIN, 0};
+    const int state = poll(&ready, 1, kPollMs);
+    if (file.poll) file.poll();
+    if (state <= 0) continue;  // nothing yet, or interrupted
+    const size_t before = text.size();
+    text.resize(before + kPart);
+    const ssize_t count = read(descriptor, text.data() + before, kPart);
+    const int error = errno;
+    text.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    if (count == 0) return text;
+    require<InvalidArgument>(count > 0 || error == EINTR || error == EAGAIN, "{}: cannot read the {}: {}; {}",
+                             file.path, file.what, reason(error), file.remedy);
+    require<InvalidArgument>(text.size() <= file.most_bytes, "{}: has more than {}, too much for a {}", file.path,
+                             format_bytes(file.most_bytes), file.what);
+  }
+}
+
+std::string read_file(const InputFile& file) {
+  const int descriptor = open_file(file);
+  const Closed closed(descriptor);
+  return read_stream(descriptor, file);
+}
+
+void note_input(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path whole = std::filesystem::absolute(path, error);
+  if (error) return;
+  const std::lock_guard lock(inputs().mutex);
+  inputs().paths.insert(std::move(whole));
+}
+
+void check_output(const std::filesystem::path& path, const OutputKind& kind, std::string_view remedy, bool force) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return;
+  require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(),
+                         kind.name);
+  if (!S_ISREG(status.st_mode)) return;
+  require<OutputRefused>(!is_input(status), "{}: this command reads it; name another file for the {}", path.string(),
+                         kind.name);
+  const bool is_replaced = force || status.st_size == 0 || is_of(beginning_of(path), kind);
+  require<OutputRefused>(is_replaced, "{}: is not a {}, and would be lost; {}", path.string(), kind.name, remedy);
+}
+
+}  // namespace shoal
