@@ -26,7 +26,7 @@ if __name__ == "__main__":
     python.use_packages("bench_scaling", "matplotlib", "rich")
 
 from measuring import charts as chart_files  # noqa: E402
-from measuring import arguments as flags, text  # noqa: E402
+from measuring import arguments as flags, files, text  # noqa: E402
 from measuring.journal import Journal, JournalError  # noqa: E402
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop  # noqa: E402
 from scaling import configurations, devices, facts, report, results, runs  # noqa: E402
@@ -138,6 +138,7 @@ def parser_of() -> argparse.ArgumentParser:
         help="of the journal and the report (build/scaling)",
     )
     add("--report", type=pathlib.Path, metavar="DIR", help="report, charts and CSV, if elsewhere")
+    add("--force", action="store_true", help="replace files in DIR that are not of this script")
     add("--charts", choices=["svg", "png"], default="svg")
     add("--keep-traces", action="store_true", help="keep the traces, for https://ui.perfetto.dev, in DIR/traces")
     add("--retry", action="store_true", help="run again what failed before")
@@ -273,8 +274,11 @@ def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: r
 
 def measure(arguments: argparse.Namespace) -> int:
     folder = arguments.report or arguments.folder
-    if report.is_foreign(folder):
-        raise ConfigurationError(f"{folder} has a README.md that is no report of this script; name another folder", 1)
+    shares = [share[1:] for share in split_lists(arguments.tensor_split) if share.startswith("@")]
+    labels = [model.label for model in models_of(arguments.models)]
+    report.check_replaced(
+        folder, arguments.folder, labels, f".{arguments.charts}", [*arguments.models, *shares], arguments.force
+    )
     shoal = Shoal(arguments.shoal, timeout=arguments.timeout)
     setup, there = setup_of(arguments, shoal)
     able = runs.Abilities.of(shoal)
@@ -305,9 +309,9 @@ def main() -> int:
     try:
         with signals_stop():
             return measure(arguments)
-    except (ConfigurationError, ProgramError, JournalError, chart_files.ChartError) as error:
+    except (ConfigurationError, ProgramError, JournalError, chart_files.ChartError, files.FileError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return error.code if isinstance(error, ConfigurationError) else 1
+        return error.code if isinstance(error, (ConfigurationError, files.FileError)) else 1
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the table has gone

@@ -29,7 +29,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from measuring import arguments, python  # noqa: E402
+from measuring import arguments, files, python  # noqa: E402
 from shapes.layers import add_keys, full_name, is_matrix, layer_parts  # noqa: E402
 from shapes.shape import PRESETS, Shape  # noqa: E402
 
@@ -44,6 +44,7 @@ except ImportError as error:
     sys.exit(f"make_model.py: {error}; run scripts/install_python")
 
 Type = gguf.GGMLQuantizationType
+OWN_MODELS = files.Kind(b"GGUF", b"general.name\x08\0\0\0", b"random ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,6 +371,7 @@ def parse_arguments():
                         help="of matrices whose names a regular expression matches; may be repeated, the first counts")  # fmt: skip
     parser.add_argument("--sparse", action="store_true", help="leave the weights out: a hole of the right size (zeros)")
     parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes, and write nothing")
+    parser.add_argument("--force", action="store_true", help="replace a file that is no model of this script")
     parser.add_argument("--seed", type=int, default=0)
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):
         parser.add_argument(f"--{field}", type=int, help="instead of the preset's")
@@ -401,7 +403,11 @@ def main():
         print_plan(plan)
     else:
         try:
+            files.check_replaced(args.output, "model", OWN_MODELS, force=args.force)
             write_model(shape, args, plan)
+        except files.Refused as error:
+            print(f"make_model.py: error: {error}", file=sys.stderr)
+            sys.exit(error.code)
         except OSError as error:
             sys.exit(f"make_model.py: cannot write the model: {error}")
     parameters, size = sum(math.prod(dims) for _, dims, _, _ in plan), sum(size for _, _, _, size in plan)

@@ -104,6 +104,7 @@ def add_files(parser):
     files.add_argument("--journal", metavar="FILE", help="what was measured (the profile with .journal.jsonl)")
     files.add_argument("--retry-failed", action="store_true", help="measure again what failed in an earlier run")
     files.add_argument("--chart", metavar="FILE", help=".svg, .png or .pdf (the profile with .svg); none: no chart")
+    files.add_argument("--force", action="store_true", help="replace files that are no profile or chart of this script")
     files.add_argument("--output", choices=("text", "json"), default="text", help="of stdout")
 
 
@@ -164,6 +165,8 @@ def main() -> int:
         return tune(parsed())
     except Failure as failure:
         tell(f"tune_split: {failure}")
+        drop_stdout()
+        return failure.code
     except BrokenPipeError:
         drop_stdout()
         return 141

@@ -6,6 +6,9 @@ import json
 import os
 import pathlib
 
+from gpu.shell import CheckError
+from measuring import files
+
 OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a measured ratio below its target
 LOG_BYTES = 1_000_000  # of each step in log.txt
 ALL_LOG_BYTES = 8_000_000  # of log.txt: files above 16 MB may not travel
@@ -39,6 +42,16 @@ def shortened(data):
     return [shortened(one) for one in data[:MOST_NAMES]] if isinstance(data, list) else data
 
 
+def require_own(folder: pathlib.Path) -> None:
+    """Throws CheckError where files of the report's names are not those of an earlier one."""
+    report = folder / "gpu_check.json"
+    nothing = files.Kind(b"\0")
+    others = [] if report.is_file() else [folder / "summary.txt", folder / "log.txt"]
+    for path, kind in [(report, files.Kind(b"{", b'"steps"')), *((path, nothing) for path in others)]:
+        if not files.is_free(path, kind):
+            raise CheckError(f"{path}: is no file of an earlier check, and would be lost; name another folder with --out")
+
+
 class Report:
     """Collects results. Without a folder nothing is written."""
 
@@ -50,6 +63,7 @@ class Report:
         self.running: str | None = None
         self.out = out
         if folder:
+            require_own(folder)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "log.txt").write_text("")
 

@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from measuring import files
+
 if TYPE_CHECKING:  # it takes a while to load, so that only drawing does
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -19,7 +21,6 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["-", "--", "-.", ":"]
 QUIET = "#6E6E6E"  # of grids, references and remarks
-SUFFIXES = {".svg", ".png", ".pdf"}
 
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "shoal", "path.simplify": True, "path.simplify_threshold": 0.5,
@@ -30,6 +31,10 @@ STYLE = {
     "legend.frameon": False, "legend.fontsize": 10, "figure.facecolor": "white", "savefig.facecolor": "white",
     "figure.constrained_layout.use": True, "errorbar.capsize": 2.5,
 }
+
+
+KINDS = {".svg": files.Kind(b"<", b"stroke-linejoin: round; stroke-linecap: butt"),
+         ".png": files.Kind(b"\x89PNG", b"Software\0shoal"), ".pdf": files.Kind(b"%PDF", b"/Creator (shoal)")}
 
 
 class ChartError(Exception):
@@ -79,8 +84,8 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
     """SVG, PNG or PDF by its suffix; closes the figure. Throws ChartError."""
     path = pathlib.Path(path)
     check(path)
-    metadata = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None},
-                ".pdf": {"CreationDate": None, "Producer": None, "Creator": None}}[path.suffix]
+    metadata = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": "shoal"},
+                ".pdf": {"CreationDate": None, "Producer": None, "Creator": "shoal"}}[path.suffix]
     try:
         made.savefig(path, metadata=metadata, dpi=110)
         if path.suffix == ".svg":
@@ -92,8 +97,13 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
         _pyplot().close(made)
 
 
+def kind_of(path: str | os.PathLike) -> files.Kind:
+    """Of a path that check() passes."""
+    return KINDS[pathlib.Path(path).suffix]
+
+
 def check(path: str | os.PathLike) -> None:
     """That a chart can have this name, before long work is done for it. Throws ChartError."""
     suffix = pathlib.Path(path).suffix
-    if suffix not in SUFFIXES:
-        raise ChartError(f"a chart ends in {', '.join(sorted(SUFFIXES))}, not '{suffix}': {path}")
+    if suffix not in KINDS:
+        raise ChartError(f"a chart ends in {', '.join(sorted(KINDS))}, not '{suffix}': {path}")

@@ -1,14 +1,60 @@
-"""Files that a script is to write after long work: whether it will be able to, found out before, and writing them."""
+"""Files that a script is to write after long work: whether it will be able to, found out before, and writing them.
+No output replaces an input of the script or, without --force, a file that is not of the output's own kind."""
+import contextlib
 import os
 import pathlib
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from typing import TextIO
+
+
+MOST_READ = 16 << 20  # bytes of a file whose kind is looked for
 
 
 class FileError(Exception):
     """str() is one line with the remedy."""
+    code = 1  # that the script exits with
+
+
+class Refused(FileError):
+    """What is there must not be replaced."""
+    code = 2
+
+
+class Kind:
+    """Files of one kind: their bytes start with `beginning`, blanks before it skipped, and contain the marks."""
+
+    def __init__(self, beginning: bytes, *marks: bytes):
+        self.beginning = beginning
+        self.marks = marks
+
+    def fits(self, data: bytes) -> bool:
+        return data.lstrip().startswith(self.beginning) and all(mark in data for mark in self.marks)
+
+
+def is_free(path: str | os.PathLike, kind: Kind) -> bool:
+    """Whether nothing is there, or an empty file, or one of this kind."""
+    with contextlib.suppress(OSError):
+        if not os.path.isfile(path) or not os.path.getsize(path):
+            return True
+        with open(path, "rb") as file:
+            return kind.fits(file.read(MOST_READ))
+    return False
+
+
+def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Iterable[str | os.PathLike] = (),
+                   force: bool = False) -> None:
+    """Throws Refused if writing the file would destroy one of the inputs, by whatever name, or without `force` a file of
+    another kind."""
+    for one in inputs:
+        with contextlib.suppress(OSError):
+            if os.path.samefile(path, one):
+                raise Refused(f"{path}: this command reads it; name another file for the {what}")
+    if not force and not is_device(path) and not is_free(path, kind):
+        raise Refused(f"{path}: is not a {what} of this script, and would be lost; name another file, or replace this one "
+                      "with --force")
 
 
 def _found(path: pathlib.Path) -> os.stat_result | None:

@@ -7,6 +7,7 @@ import re
 from matplotlib.figure import Figure
 
 from measuring import charts as chart_files
+from measuring import files
 from measuring.text import markdown_table
 from scaling import charts, results, svg
 from scaling.results import Findings, Row
@@ -28,14 +29,19 @@ COLUMNS = [
 
 
 TITLE = "# What the next device gains"
+CHARTS = ("speedup", "time", "memory")
 
 
-def is_foreign(folder: pathlib.Path) -> bool:
-    """Whether the folder has a README.md that is no report."""
-    try:
-        return not (folder / "README.md").read_text(errors="replace").startswith(TITLE)
-    except FileNotFoundError:
-        return False
+def check_replaced(folder: pathlib.Path, output: pathlib.Path, models: list[str], suffix: str, inputs: list, force: bool) -> None:
+    """That write() replaces files of its own alone. Throws files.Refused."""
+    names = [(folder / "README.md", "report", files.Kind(TITLE.encode()))]
+    names.append((folder / "scaling.csv", "table", files.Kind(b"model,test,configuration,")))
+    names.append((output / "scaling.json", "result", files.Kind(b"{", b'"samples_ts"')))
+    for kind in CHARTS:
+        paths = [folder / file_name(kind, model, suffix) for model in models]
+        names += [(path, "chart", chart_files.kind_of(path)) for path in paths]
+    for path, what, kind in names:
+        files.check_replaced(path, what, kind, inputs, force)
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -132,7 +138,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
 
 def draw(rows: list[Row], found: Findings, folder: pathlib.Path, suffix: str) -> dict[str, list[tuple[str, str]]]:
     """Writes the charts; (model, file) of each kind."""
-    made: dict[str, list[tuple[str, str]]] = {"speedup": [], "time": [], "memory": []}
+    made: dict[str, list[tuple[str, str]]] = {kind: [] for kind in CHARTS}
     for model in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == model]
         order = list(dict.fromkeys(row.configuration.name for row in own if not row.configuration.machine))

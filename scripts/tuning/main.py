@@ -26,8 +26,16 @@ USAGE = 2  # exit code of the program for flags that it does not know: no trial 
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
 
 
+PROFILE = files.Kind(b"{", b'"tensor_split"', b'"version"')
+ANY = files.Kind(b"")
+
+
 class Failure(Exception):
-    """str() is one line for people."""
+    """str() is one line for people; `code` is what the script exits with."""
+
+    def __init__(self, message: str, code: int = 1):
+        super().__init__(message)
+        self.code = code
 
 
 def tell(line: str) -> None:
@@ -84,16 +92,20 @@ def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
     beside = usual if files.is_device(profile) else profile  # no chart goes into /dev
     chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or beside.with_suffix(".svg"))
     journal = pathlib.Path(arguments.journal or beside.with_suffix(".journal.jsonl"))
+    inputs = [arguments.model, *([arguments.simulate] if arguments.simulate else [])]
     try:
+        files.check_replaced(profile, "profile", PROFILE, inputs, arguments.force)
+        files.check_replaced(journal, "journal", ANY, inputs)  # which refuses other files when it is opened
         files.check(profile, "profile", devices=True)
         if files.is_device(profile) and files.stream_of(profile) is None:
             _check_device(profile)
         if chart is not None:
             charts.check(chart)
+            files.check_replaced(chart, "chart", charts.kind_of(chart), inputs, arguments.force)
             files.check(chart, "chart")
         files.check(journal, "journal")
     except (charts.ChartError, files.FileError) as error:
-        raise Failure(str(error)) from None
+        raise Failure(str(error), getattr(error, "code", 1)) from None
     names = {"profile": profile, "chart": chart, "journal": journal}
     places = [path.resolve() for path in names.values() if path is not None]
     if len(set(places)) < len(places):

@@ -424,8 +424,8 @@ class FakeTest(ScriptTest):
     def test_nothing_else_is_overwritten(self):
         self.output.mkdir()
         (self.output / "README.md").write_text("# Something else\n")
-        done = self.run_script("-r", "1", status=1)
-        self.assertIn("name another folder", done.stderr)
+        done = self.run_script("-r", "1", status=2)
+        self.assertIn("README.md: is not a report of this script, and would be lost; name another file", done.stderr)
         self.assertEqual((self.output / "README.md").read_text(), "# Something else\n")
 
     def test_time_limit(self):

@@ -1,0 +1,130 @@
+"""No output of a script replaces an input, or a file that is not of the script's own kind, unless --force is given. The
+flags are those of the help: one added later is tested, too."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from measuring import charts, files, python  # noqa: E402
+
+if __name__ == "__main__":
+    python.use_packages("outputs_test", "gguf", "matplotlib", "numpy", "optuna", "rich", "scipy", "sklearn")
+
+MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
+TUNE = ["tune_split.py", "--devices", "CPU0,CPU1", "--shoal", "/bin/false"]
+SCALE = ["bench_scaling.py", "--shoal", "/bin/false"]
+KIND = files.Kind(b"{", b'"key"')
+
+
+def run(script, *arguments, cwd=None):
+    command = [sys.executable, ROOT / "scripts" / script, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def file_flags(script):
+    """With the metavar FILE or a path of a file, as the help lists them."""
+    return re.findall(r"(--[a-z-]+) FILE\b", run(script, "--help").stdout)
+
+
+class OutputsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def precious(self, name="precious.svg", data=b"GGUF precious"):
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    def expect_refused(self, result, path, data, why="is not a"):
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn(why, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertEqual(path.read_bytes(), data)
+
+    def test_files_of_the_kind_and_empty_ones_are_replaced(self):
+        for data in (b"", b' {"key": 1}'):
+            files.check_replaced(self.precious(data=data), "profile", KIND)
+        files.check_replaced(self.folder / "none", "profile", KIND)
+        files.check_replaced("/dev/null", "profile", KIND)
+
+    def test_others_and_inputs_are_not(self):
+        for data in (b"GGUF", b"{}", b"\n"):
+            path = self.precious(data=data)
+            with self.assertRaisesRegex(files.Refused, "is not a profile of this script, and would be lost; name another"):
+                files.check_replaced(path, "profile", KIND)
+            files.check_replaced(path, "profile", KIND, force=True)
+        own = self.precious("own.json", b'{"key": 1}')
+        symbolic, hard = self.folder / "symbolic", self.folder / "hard"
+        symbolic.symlink_to(own)
+        os.link(own, hard)
+        for path in (own, symbolic, hard):
+            with self.assertRaisesRegex(files.Refused, "this command reads it; name another file for the profile"):
+                files.check_replaced(path, "profile", KIND, [MODEL, own], force=True)
+
+    def test_charts_are_recognised(self):
+        for suffix, kind in charts.KINDS.items():
+            path = self.folder / f"chart{suffix}"
+            figure, _ = charts.figure("title", "x", "y")
+            charts.save(figure, path)
+            self.assertTrue(kind.fits(path.read_bytes()), suffix)
+            self.assertFalse(kind.fits(b"<svg>" if suffix == ".svg" else b"\x89PNG" if suffix == ".png" else b"%PDF"), suffix)
+        for path in [*ROOT.glob("docs/tuning/*.svg"), *ROOT.glob("docs/scaling/*.svg")]:
+            self.assertTrue(charts.kind_of(path).fits(path.read_bytes()), path)
+
+    def test_every_file_of_tune_split_stays(self):
+        flags = file_flags("tune_split.py")
+        self.assertGreaterEqual(set(flags), {"--model", "--profile", "--journal", "--chart"})
+        for flag in flags:
+            with self.subTest(flag):
+                path = self.precious()
+                model = [] if flag == "--model" else ["-m", MODEL]
+                result = run(*TUNE, *model, flag, path, cwd=self.folder)
+                self.assertEqual(path.read_bytes(), b"GGUF precious")
+                self.assertNotEqual(result.returncode, 0)
+                if flag in ("--profile", "--chart"):
+                    self.expect_refused(result, path, b"GGUF precious")
+
+    def test_tune_split_does_not_write_over_its_model(self):
+        path = self.precious("model.svg")
+        for flag in ("-o", "--journal", "--chart"):
+            result = run(*TUNE, "-m", path, flag, path, *["--force"] * (flag != "--journal"), cwd=self.folder)
+            self.expect_refused(result, path, b"GGUF precious", "this command reads it; name another file for the ")
+
+    def test_bench_scaling_replaces_its_own_files_alone(self):
+        chart = "speedup-tiny-kjv-5m-q8_0.svg"
+        for name in ("README.md", "scaling.csv", "scaling.json", chart):
+            with self.subTest(name):
+                path = self.precious(name)
+                result = run(*SCALE, "-m", MODEL, "--folder", self.folder)
+                self.expect_refused(result, path, b"GGUF precious")
+                self.assertNotEqual(run(*SCALE, "-m", MODEL, "--folder", self.folder, "--force").returncode, 2)
+                path.unlink()
+
+    def test_make_model_replaces_its_own_files_alone(self):
+        path = self.precious("model.gguf")
+        made = ["make_model.py", "--layers", "1", "--sparse", path]
+        self.expect_refused(run(*made), path, b"GGUF precious")
+        self.assertEqual(run(*made, "--force").returncode, 0)
+        self.assertEqual(run(*made).returncode, 0, "it is its own now")
+        model = self.precious("other.gguf", MODEL.read_bytes())
+        self.expect_refused(run(*made[:-1], model), model, MODEL.read_bytes())
+
+    def test_gpu_check_replaces_its_own_files_alone(self):
+        for name in ("gpu_check.json", "summary.txt", "log.txt"):
+            with self.subTest(name):
+                path = self.precious(name)
+                result = run("gpu_check", "--emulated", "--only", "environment", "--out", self.folder)
+                self.assertEqual((result.returncode, path.read_bytes()), (2, b"GGUF precious"), result.stdout)
+                self.assertIn("would be lost; name another folder with --out", result.stdout)
+                path.unlink()
+
+
+if __name__ == "__main__":
+    unittest.main()
