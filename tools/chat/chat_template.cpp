@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/json_text.h"
+#include "base/printable.h"
 
 namespace shoal::tools {
 namespace {
@@ -22,29 +25,42 @@ std::string renderer() {
   return file.string();
 }
 
-std::string why_no_answer(const ChildAnswer& answer, const ChildLimits& limits) {
+std::string python() {
+  const char* named = std::getenv("SHOAL_PYTHON");
+  return named != nullptr ? named : "python3";
+}
+
+/// What is wrong and what helps, in place of an answer.
+nlohmann::json failure_of(const ChildAnswer& answer, const ChildLimits& limits) {
   switch (answer.end) {
     case ChildEnd::kTookTooLong:
-      return fmt::format("did not come to an end within {} ms", limits.time.count());
+      return {{"error", fmt::format("did not come to an end within {} ms", limits.time.count())}};
     case ChildEnd::kSaidTooMuch:
-      return fmt::format("prints more than {} bytes", limits.output);
+      return {{"error", fmt::format("prints more than {} bytes", limits.output)}};
     case ChildEnd::kKilled:
-      return fmt::format("was ended by signal {}", answer.code);
+      return {{"error", fmt::format("was ended by signal {}", answer.code)}};
     case ChildEnd::kExited:
       break;
   }
-  if (answer.code == 0) return "could not be rendered: python3 gave no answer";
-  return fmt::format("could not be rendered: python3 ended with code {}, and needs the package python3-jinja2",
-                     answer.code);
+  const std::string what = answer.code == 0 ? "gave no answer" : fmt::format("ended with code {}", answer.code);
+  return {{"error", fmt::format("could not be rendered: {} {}", python(), what)},
+          {"remedy", "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON"}};
 }
 
-/// Either the parts or why there are none.
+bool is_part(const nlohmann::json& part) {
+  return part.is_array() && part.size() == 2 && part[0].is_string() && part[1].is_boolean();
+}
+
+/// Either the parts or why there are none: programs other than Python may print anything.
 nlohmann::json parsed(const ChildAnswer& answer, const ChildLimits& limits) {
-  if (answer.end == ChildEnd::kExited && answer.code == 0) {
-    nlohmann::json json = nlohmann::json::parse(answer.out, nullptr, false);
-    if (json.is_object()) return json;
-  }
-  return {{"error", why_no_answer(answer, limits)}};
+  if (answer.end != ChildEnd::kExited || answer.code != 0) return failure_of(answer, limits);
+  nlohmann::json json = parse_json_or_nothing(answer.out);
+  const auto has = [&json](const char* key, auto is_right) { return json.contains(key) && is_right(json[key]); };
+  const bool is_error = json.is_object() && has("error", [](const auto& value) { return value.is_string(); });
+  const bool is_text = json.is_object() && has("parts", [](const auto& value) {
+                         return value.is_array() && std::all_of(value.begin(), value.end(), is_part);
+                       });
+  return is_error || is_text ? json : failure_of(answer, limits);
 }
 
 }  // namespace
@@ -64,15 +80,14 @@ std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const C
                                 {"kwargs", request.variables}};
   // Text that is no UTF-8 gets U+FFFD in place of what is wrong.
   const std::string input = question.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  const char* python = std::getenv("SHOAL_PYTHON");
   const int64_t seconds = limits.time.count() / 1000 + 1;
-  const nlohmann::json answer = parsed(ask_child({python != nullptr ? python : "python3", "-I", renderer(),
-                                                  fmt::format("{}", seconds), fmt::format("{}", kMemoryMib)},
-                                                 input, limits),
-                                       limits);
+  const nlohmann::json answer = parsed(
+      ask_child({python(), "-I", renderer(), fmt::format("{}", seconds), fmt::format("{}", kMemoryMib)}, input, limits),
+      limits);
   if (answer.contains("error")) {
-    fail<InvalidArgument>("{}: the chat template {}; another can be given with --template FILE", chat_template.origin,
-                          answer.at("error").get<std::string>());
+    fail<InvalidArgument>("{}: the chat template {}; {}", chat_template.origin,
+                          printable(answer.at("error").get<std::string>()),
+                          answer.value("remedy", "another can be given with --template FILE"));
   }
   std::vector<RenderedPart> parts;
   for (const nlohmann::json& part : answer.at("parts")) {

@@ -44,7 +44,7 @@ except ImportError:
     SYSTEM = "/usr/bin/python3"  # for which Debian's package is; PATH may have another first
     if __name__ == "__main__" and os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
         os.execv(SYSTEM, [SYSTEM, "-I", *sys.argv])
-    print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2; install python3-jinja2"}))
+    print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2", "remedy": "install python3-jinja2"}))
     sys.exit(0)
 
 LONGEST_OUTPUT = 16 << 20  # characters
@@ -320,7 +320,12 @@ def parts_of(text):
     """[["<|user|>", True], ["hello", False]]; surrogates as the characters that pairs of them stand for, or U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
     pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))
-    return [[piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), is_own] for piece, is_own in pieces]
+    return [[whole(piece), is_own] for piece, is_own in pieces]
+
+
+def whole(text):
+    """Without lone surrogates, which are no text in JSON."""
+    return str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @functools.lru_cache
@@ -393,7 +398,7 @@ def render(request):
 
 
 def one_line(error):
-    return " ".join(str(error).split()) or type(error).__name__
+    return whole(" ".join(str(error).split())) or type(error).__name__
 
 
 def limit_process(seconds, mebibytes):

@@ -31,7 +31,10 @@ void ChatFlags::add_to(CLI::App& app) {
     const size_t equals = text.find('=');
     require<InvalidArgument>(equals != std::string::npos && equals > 0,
                              "{}: '{}' is not NAME=VALUE, such as enable_thinking=false", flag, text);
-    variables[text.substr(0, equals)] = value_of(text.substr(equals + 1));
+    const std::string name = text.substr(0, equals);
+    require<InvalidArgument>(name != "messages" && name != "add_generation_prompt",
+                             "{}: '{}' is the conversation's own; name another variable", flag, name);
+    variables[name] = value_of(text.substr(equals + 1));
   };
   add_repeated(app, "--template-var", "NAME=VALUE", read_variable,
                "Variable of the template, such as enable_thinking=false; may be repeated");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
 #include "processes/remote_device.h"
@@ -89,6 +91,21 @@ void provide_cpus(int needed) {
   if (needed <= cores && !exists) cpu::configure(fmt::format("devices={}", needed));
 }
 
+/// Why the plug-in that would have the device is not there: "; plug-in FILE: REASON".
+std::string why_no_plugin(const std::string& name) {
+  std::string text;
+  for (const PluginReport::Skipped& skipped : Registry::instance().load_all().skipped) {
+    const std::string file = std::filesystem::path(skipped.file).stem().string();
+    constexpr std::string_view kPrefix = "libshoal-";
+    const std::string kind = file.starts_with(kPrefix)
+                                 ? upper(file.substr(kPrefix.size(), file.find('-', kPrefix.size()) - kPrefix.size()))
+                                 : "";
+    if (!kind.empty() && upper(name).starts_with(kind))
+      text += fmt::format("; plug-in {}: {}", skipped.file, printable(skipped.reason));
+  }
+  return text;
+}
+
 [[noreturn]] void fail_unknown(const std::string& name, int needed) {
   std::string known;
   for (const Device* device : Registry::instance().devices()) {
@@ -100,6 +117,7 @@ void provide_cpus(int needed) {
     const std::string lack = lack_of_devices(*family);
     if (!lack.empty()) remedy += fmt::format("; {} has none: {}", family->name(), lack);
   }
+  remedy += why_no_plugin(name);
   fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
 }
 

@@ -1,6 +1,8 @@
 #include "tools/cli/help.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +14,19 @@
 namespace shoal::tools {
 namespace {
 
-constexpr size_t kColumn = 34, kWidth = 110;
+/// Of documentation, pipes and wide terminals; narrow terminals get less.
+constexpr size_t kWidest = 110, kNarrowest = 40;
+
+struct Layout {
+  size_t column, width;  ///< where descriptions begin, and where lines end
+};
+
+Layout layout() {
+  winsize size{};
+  const bool is_terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const size_t width = std::clamp(is_terminal ? size_t{size.ws_col} - 1 : kWidest, kNarrowest - 1, kWidest);
+  return {width > 70 ? size_t{34} : size_t{8}, width};
+}
 
 struct FlagGroup {
   std::string_view title;
@@ -30,7 +44,7 @@ const std::vector<FlagGroup>& groups() {
       {"Work to measure or predict",
        {"n-prompt",  "n-gen",       "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",    "min-bytes",
         "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "recorded", "dtypes",
-        "quick",     "force",       "recommend", "objective",    "schedule",  "rank",      "threshold"}},
+        "quick",     "recommend",   "objective", "schedule",     "rank",      "threshold"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v",
         "ctx-checkpoints", "checkpoint-every-n-tokens"}},
@@ -38,26 +52,39 @@ const std::vector<FlagGroup>& groups() {
       {"Placement",
        {"tensor-split", "split-mode", "expert-split", "latent-split", "gpu-layers", "no-kv-offload", "cpu-moe",
         "n-cpu-moe", "override-tensor", "offload-batch", "no-op-offload", "repack", "mmap"}},
-      {"Output and help", {"output", "trace", "help", "version"}}};
+      {"Output and help", {"output", "trace", "force", "help", "version"}}};
   return all;
+}
+
+/// Appends words behind `used` columns of the last line; further lines begin in column `indent`.
+void append_words(std::string& text, size_t used, size_t indent, const std::string& sentence) {
+  std::istringstream words(sentence);
+  bool is_first = true;
+  for (std::string word; words >> word; is_first = false) {
+    if (!is_first && used + 1 + word.size() > layout().width) {
+      text += "\n" + std::string(indent, ' ');
+      used = indent;
+    } else if (!is_first) {
+      text += ' ';
+      ++used;
+    }
+    text += word;
+    used += word.size();
+  }
 }
 
 /// "  -ts, --tensor-split SHARES   Share of each device ..." over as many lines as it takes.
 std::string lines_of(const std::string& left, const std::string& description) {
-  std::string text = "  " + left, line;
-  if (left.size() + 4 > kColumn)
-    text += "\n" + std::string(kColumn, ' ');
-  else
-    text.resize(kColumn, ' ');
-  std::istringstream words(description);
-  for (std::string word; words >> word;) {
-    if (!line.empty() && kColumn + line.size() + 1 + word.size() > kWidth) {
-      text += line + "\n" + std::string(kColumn, ' ');
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
+  const size_t column = layout().column;
+  std::string text = "  ";
+  append_words(text, 2, 4, left);
+  if (left.size() + 4 > column) {
+    text += "\n" + std::string(column, ' ');
+  } else {
+    text.resize(column, ' ');
   }
-  return text + line + "\n";
+  append_words(text, column, column, description);
+  return text + "\n";
 }
 
 std::string line_of(const CLI::Option& option) {
@@ -110,12 +137,18 @@ std::vector<std::string> names_of(const CLI::Option& option) {
 }
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const {
-  std::string text = app->get_description() + "\n\nUsage: " + name;
+  std::string text;
+  append_words(text, 0, 0, app->get_description());
+  text += "\n\nUsage: " + name;
   const auto commands = app->get_subcommands({});
   text += commands.empty() ? " [flags]\n" : " command [flags]\n";
   if (!commands.empty()) text += "\nCommands:\n";
   for (const CLI::App* command : commands) text += lines_of(command->get_name(), command->get_description());
-  return text + options_text(*app) + (commands.empty() ? "" : "\nFlags of a command: shoal COMMAND --help\n");
+  text += options_text(*app);
+  if (commands.empty()) return text;
+  text += '\n';
+  append_words(text, 0, 0, "Flags of a command: shoal COMMAND --help");
+  return text + "\n";
 }
 
 }  // namespace shoal::tools

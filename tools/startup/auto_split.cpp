@@ -61,8 +61,8 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
 
 /// A remedy that fits into a list of them: for a cache that several devices have whole.
 std::string_view rows_remedy(const Request& request, const models::Placement& placement) {
-  const bool is_mirrored = models::has_latent_cache(request.model->hparams) && placement.acts_as_one() &&
-                           placement.latent().parts == 1;
+  const bool is_mirrored =
+      models::has_latent_cache(request.model->hparams) && placement.acts_as_one() && placement.latent().parts == 1;
   return is_mirrored ? "the latent cache by rows (--latent-split rows), " : "";
 }
 
@@ -180,11 +180,11 @@ std::optional<models::ModelPlan> fit_context(Request& request, const models::Pla
     require_room_for_prompt(request, placement);
     return std::nullopt;  // it is no remedy, and what is missing is said as an error
   }
-  write_err(fmt::format(
+  request.remark = fmt::format(
       "shoal: context {} instead of {}: {}\n", session.context, wanted,
       has_margin ? fmt::format("what fits, with at least {} left free on each device (--fit-target)",
                                format_bytes(options.margin))
-                 : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin))));
+                 : fmt::format("more would leave less than {} free (--fit-target)", format_bytes(options.margin)));
   return planned;
 }
 

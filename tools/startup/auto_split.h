@@ -30,6 +30,7 @@ struct Request {
   ShareGoal goal = {};
   std::optional<KnownMachine> machine = {};  ///< choose_machine(); also in `placement`
   bool starts_threads = true;                ///< of the devices' backends
+  std::string remark = {};                   ///< what fit_context() did, a line for stderr
 };
 
 /// Where several devices act as one: the machine that they are of, so that meta devices plan for its speeds and links.
@@ -46,7 +47,7 @@ bool choose_shares(Request& request);
 /// do not leave the margin. True: the placement is another one.
 bool choose_again(Request& request);
 
-/// `--fit`: makes the context of the session as large as memory allows, and says in a line on stderr what it did. Gives
+/// `--fit`: makes the context of the session as large as memory allows, and puts a remark on it into the request. Gives
 /// the plan for it, if it has made one. Where not even the smallest context fits and `fit` requires it, throws
 /// DeviceError with the remedies; else that one is taken, though it leaves less free than asked for.
 std::optional<models::ModelPlan> fit_context(Request& request, const models::Placement& placement);

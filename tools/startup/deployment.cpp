@@ -8,6 +8,7 @@
 #include "models/session/loader.h"
 #include "models/session/orders.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
@@ -157,6 +158,7 @@ Deployment resolve(Request request) {
   if (repacks_less && models::fits(planned->memory)) {
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
+  if (models::fits(planned->memory)) write_err(request.remark);  // an error follows otherwise
   if (group != nullptr)
     group->broadcast(choices_of(request, *deployment.placement, *planned).dump(), "choices of process 0");
   return finish(std::move(request), std::move(deployment), std::move(*planned));

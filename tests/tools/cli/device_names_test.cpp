@@ -96,6 +96,19 @@ TEST(DeviceNames, ThatAreNotGivenMayLackThoseOfABrokenPlugin) {
   }
 }
 
+TEST(DeviceNames, ThatAreMissingSayWhyTheirPluginIs) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "libshoal-cuda.so") << "text";
+  const ChildOptions around{.variables = {{"SHOAL_PLUGIN_PATH", folder.path()}}};
+  const auto error = [&around](const char* device) {
+    return run({"run", "-m", kModel, "-p", "x", "-dev", device}, around).err;
+  };
+  const std::string plugin = (folder.path() / "libshoal-cuda.so").string();
+  EXPECT_THAT(error("cuda0"), HasSubstr("there is no device 'cuda0'; there are: CPU0, CPU1, CPU2, CPU3; plug-in " +
+                                        plugin + ": it is no shared object"));
+  EXPECT_THAT(error("GPU0"), testing::Not(HasSubstr("plug-in")));
+}
+
 /// A family without devices that says why.
 struct BareFamily : BackendReg {
   static inline const char* driver = "";

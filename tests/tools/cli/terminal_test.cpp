@@ -142,6 +142,26 @@ TEST(TerminalTest, ComparingShowsABarToo) {
   EXPECT_EQ(piped.err, "");
 }
 
+TEST(TerminalTest, HelpIsAsWideAsTheTerminal) {
+  for (const int columns : {200, 80, 40}) {
+    for (const char* command : {"", "run", "chat", "info", "plan", "bench", "probe", "simulate", "bench-comm"}) {
+      Terminal terminal(columns);
+      auto args = words(command);
+      args.emplace_back("--help");
+      Child child(args, {.out = terminal.path()});
+      std::string text;
+      while (child.runs()) text += terminal.read(10);
+      EXPECT_EQ(child.wait(), 0);
+      text += terminal.read();
+      EXPECT_GT(text.size(), 300u);
+      size_t widest = 0;
+      for (const std::string& line : lines(text)) widest = std::max(widest, line.size());
+      EXPECT_LT(widest, std::min<size_t>(static_cast<size_t>(columns), 111)) << command << " --help";
+      EXPECT_GT(widest, std::min<size_t>(static_cast<size_t>(columns), 111) / 2) << command << " --help";
+    }
+  }
+}
+
 /// stderr goes to the terminal for as long as this lives.
 class Redirected {
  public:

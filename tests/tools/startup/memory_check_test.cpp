@@ -24,6 +24,13 @@ TEST(RequireMemory, NamesSharesWhereThereAreOthers) {
   EXPECT_THAT(message({uses, 1}), HasSubstr("use more devices, a smaller context"));
 }
 
+TEST(RequireMemory, ASmallerContextHelpsNoWeights) {
+  const DeviceUse uses[] = {{"CPU0", {.weights = 2 << 10, .cache = 1}, {1 << 10, 1 << 10}, 0}};
+  EXPECT_THAT([&] { require_memory(uses); },
+              ::testing::ThrowsMessage<DeviceError>(
+                  "CPU0 needs 2.0 KiB for weights alone and has 1.0 KiB free; use more devices, or a smaller model"));
+}
+
 TEST(MappingWarning, SaysThatTheFileWillBeReadAgainAndAgain) {
   constexpr size_t kMiB = size_t{1} << 20;
   const auto warning = [](size_t cache, size_t free, size_t mapped) {
