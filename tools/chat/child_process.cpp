@@ -7,13 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "tools/cli/interrupt.h"
 
 namespace shoal::tools {
 namespace {
@@ -77,18 +79,53 @@ pid_t start(const std::vector<std::string>& arguments, int in, int out) {
   return child;
 }
 
-/// Reads until the end, or until a limit is broken.
-ChildEnd read_answer(int from, const ChildLimits& limits, std::string& out) {
+/// The child and the processes that it has started, which are gone when this object is.
+class Group {
+ public:
+  explicit Group(pid_t leader) : leader_(leader) {}
+  ~Group() { end(); }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  bool has_exited() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(leader_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  }
+  /// Kills all and returns the child's status.
+  int end() {
+    if (leader_ < 0) return 0;
+    int status = 0;
+    kill(-leader_, SIGKILL);  // before the wait, so that the number is still theirs
+    while (waitpid(leader_, &status, 0) < 0 && errno == EINTR) continue;
+    leader_ = -1;
+    return status;
+  }
+
+ private:
+  pid_t leader_;
+};
+
+/// Waits so long at most, and no longer than until it is time to look for interrupts.
+int milliseconds_to(Clock::time_point deadline, int most) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, most));
+}
+
+/// Reads to the end of the output and waits until the child has exited, or a limit is broken. Throws Interrupted.
+ChildEnd follow(const Group& group, int from, const ChildLimits& limits, std::string& out) {
+  constexpr int kReadMs = 50, kExitMs = 2;
   const Clock::time_point deadline = Clock::now() + limits.time;
-  std::array<char, 1 << 16> part;
-  while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return ChildEnd::kTookTooLong;
-    pollfd wait{from, POLLIN, 0};
-    if (poll(&wait, 1, static_cast<int>(left)) <= 0) continue;  // interrupted, or the time is over
+  std::vector<char> part(size_t{1} << 16);
+  for (bool reads = true;;) {
+    stop_if_interrupted();
+    if (!reads && group.has_exited()) return ChildEnd::kExited;
+    if (Clock::now() >= deadline) return ChildEnd::kTookTooLong;
+    pollfd wait{reads ? from : -1, POLLIN, 0};
+    if (poll(&wait, 1, milliseconds_to(deadline, reads ? kReadMs : kExitMs)) <= 0) continue;
     const ssize_t count = read(from, part.data(), part.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return ChildEnd::kExited;
+    reads = count > 0;
+    if (!reads) continue;
     out.append(part.data(), static_cast<size_t>(count));
     if (out.size() > limits.output) return ChildEnd::kSaidTooMuch;
   }
@@ -105,20 +142,11 @@ ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_vie
   require_call(pipe2(ends, O_CLOEXEC) == 0, program, errno);
   const Descriptor from(ends[0]);
   Descriptor to(ends[1]);
-  const pid_t child = start(arguments, in.get(), to.get());
+  Group group(start(arguments, in.get(), to.get()));
   to.reset();
   ChildAnswer answer;
-  try {
-    answer.end = read_answer(from.get(), limits, answer.out);
-  } catch (...) {
-    kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-    throw;
-  }
-  // One that has closed its output has nothing more to say.
-  if (answer.end != ChildEnd::kExited) kill(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  answer.end = follow(group, from.get(), limits, answer.out);
+  const int status = group.end();
   if (answer.end != ChildEnd::kExited) return answer;
   if (WIFSIGNALED(status)) answer.end = ChildEnd::kKilled;
   answer.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);

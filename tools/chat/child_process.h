@@ -1,5 +1,6 @@
 // Another program, started to answer one question: it reads its standard input and writes its answer to standard
-// output. No shell is involved. It is ended when it takes too long or says too much; Ctrl-C is not for it.
+// output. No shell is involved. It is killed with the processes that it has started when it takes too long, says too
+// much, or the user interrupts this program; the terminal's Ctrl-C does not reach it.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ struct ChildAnswer {
 };
 
 /// Runs a program, which is searched for in PATH, with `input` as its standard input; waits for its end. What it writes
-/// to standard error is lost. Throws DeviceError where it cannot be started.
+/// to standard error is lost. Throws DeviceError if it cannot be started, and Interrupted after catch_interrupts().
 ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input, const ChildLimits& limits);
 
 }  // namespace shoal::tools

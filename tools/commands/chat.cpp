@@ -135,9 +135,11 @@ class Chat {
 bool ask(Chat& chat, const LineEditor& editor, const std::string& question) {
   try {
     chat.answer(question);
+  } catch (const Interrupted&) {
+    // While the template rendered: the question is given up.
   } catch (const InvalidArgument& error) {
     if (!editor.is_terminal()) throw;
-    write_err(fmt::format("shoal: error: {}\n", error.what()));
+    write_err(fmt::format("shoal: error: {}\n", escaped(error.what())));
   }
   if (!interrupted()) return true;
   if (isatty(STDIN_FILENO) == 0) return false;  // there is no user
