@@ -4,11 +4,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "devices/cpu/isa.h"
 #include "tests/support/kernel_inputs.h"
+#include "tests/support/tensors.h"
 
 namespace shoal::cpu {
 namespace {
@@ -27,7 +30,8 @@ struct SeenColumns {
       std::byte* column = storage.data() + j * bytes;
       columns.convert(floats.data() + j * k, column, k);
       pointers.push_back(column);
-      for (int64_t i = 0; i < k; ++i) seen.push_back(element(column, kind, fine, k, i));
+      const auto outliers = kind == Columns::kWords ? test::word_outliers(column, k) : std::vector<float>(k);
+      for (int64_t i = 0; i < k; ++i) seen.push_back(element(column, kind, fine, k, i) + outliers[i]);
     }
   }
 
@@ -189,6 +193,12 @@ class DotTest : public testing::TestWithParam<Case> {
       panels.multiply({memory.data(), stride, p.rows, begin, k, p.k, p.for_panels.pointers.data(), c_pointers.data(),
                        p.columns, 0, begin > 0});
     }
+    const auto b = p.for_panels.pointers.data();
+    if (panels.add_outliers != nullptr && from_packed) {
+      panels.add_packed_outliers({p.group(0), p.rows, p.k, b, c_pointers.data(), p.columns});
+    } else if (panels.add_outliers != nullptr) {
+      panels.add_outliers({p.a.data(), p.stride, p.rows, p.k, b, c_pointers.data(), p.columns});
+    }
     return c;
   }
 };
@@ -226,6 +236,32 @@ TEST_P(DotTest, PanelsMatchDouble) {
         if (!is_packable()) continue;
         ASSERT_EQ(panels(p, kPanelStep, true), panels(p, kPanelStep)) << "of packed rows";
       }
+    }
+  }
+}
+
+/// Of products of f32, f16 and bf16. Weights of a channel that is large in all columns are small, as models have them:
+/// its products do not hide the errors of the others.
+TEST_P(DotTest, OutlierChannelsLeaveTheOthersTheirPrecision) {
+  if (!traits(GetParam().dtype).is_float) GTEST_SKIP();
+  constexpr int64_t kRows = 37, kElements = 544, kColumns = 9;
+  for (const float factor : {1.0f, 30.0f, 100.0f, 1000.0f, 10000.0f}) {
+    std::vector<float> rows = random_floats(kRows * kElements, 1), columns = random_floats(kColumns * kElements, 2);
+    // One channel alone, and two that share 32 elements.
+    for (const auto& [channel, size] : {std::pair(7, factor), {333, factor}, {340, std::sqrt(factor)}}) {
+      for (int64_t i = 0; i < kRows; ++i) rows[i * kElements + channel] /= size;
+      for (int64_t j = 0; j < kColumns; ++j) columns[j * kElements + channel] *= size;
+    }
+    Problem p(kernels(), GetParam().dtype, kElements, rows, columns);
+    std::vector<double> exact;
+    for (int64_t j = 0; j < kColumns; ++j) {
+      for (int64_t i = 0; i < kRows; ++i) {
+        const double* row = p.exact_a.data() + i * kElements;
+        exact.push_back(std::inner_product(row, row + kElements, columns.begin() + j * kElements, 0.0));
+      }
+    }
+    for (const auto& c : {dot(p), packed_dot(p), panels(p, kPanelStep), panels(p, kPanelStep, true)}) {
+      EXPECT_TRUE(test::close_to({c.begin(), c.end()}, exact, {1e-6})) << "factor " << factor;
     }
   }
 }

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <vector>
 
 #include "base/error.h"
 #include "devices/cpu/isa.h"
+#include "tests/support/kernel_inputs.h"
 
 namespace shoal::cpu {
 namespace {
@@ -59,6 +61,7 @@ TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
     std::vector<std::byte> column(word_columns().bytes(k));
     word_columns().convert(x.data(), column.data(), k);
     const int64_t parts = (k + 31) / 32;
+    const std::vector<float> outliers = test::word_outliers(column.data(), k);
     for (int64_t i = 0; i < 32 * parts; ++i) {
       float largest = 0, scale;
       for (int64_t j = i / 32 * 32; j < std::min(k, i / 32 * 32 + 32); ++j)
@@ -66,9 +69,42 @@ TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
       int16_t word;
       std::memcpy(&word, column.data() + 2 * i, 2);
       std::memcpy(&scale, column.data() + 64 * parts + i / 32 * 4, 4);
-      const float expected = i < k ? x[i] : 0.0f;
+      const float expected = i < k ? x[i] - outliers[i] : 0.0f;
       ASSERT_LE(std::fabs(expected - word * scale), largest / 16382 * 1.001f) << i << " of " << k;
     }
+  }
+}
+
+TEST_P(VectorTest, OutliersAreListedAndLeaveTheScaleToTheirNeighbours) {
+  std::vector<float> plain(32, 0.5f), single = plain, nested = plain, many = plain, alone(32);
+  single[3] = -1000;
+  nested[3] = -1000, nested[30] = 20;
+  for (int i = 0; i < 5; ++i) many[i] = 1000;
+  alone[3] = -1000;
+  struct Expected {
+    std::vector<float> x;
+    float largest;  ///< of the words
+    std::map<int, float> outliers;
+  };
+  std::vector<Expected> parts{{plain, 0.5f, {}},   {single, 0.5f, {{3, -1000}}}, {nested, 0.5f, {{3, -1000}, {30, 20}}},
+                              {many, 1000.0f, {}}, {alone, 1000.0f, {}},         {single, 0.5f, {{3, -1000}}}};
+  parts.resize(15, parts.front());
+  parts.push_back({single, 1000.0f, {}});  // the list of 16 parts is full
+  std::vector<float> x, outliers;
+  for (const Expected& part : parts) {
+    x.insert(x.end(), part.x.begin(), part.x.end());
+    std::vector<float> listed(32);
+    for (const auto& [at, value] : part.outliers) listed[at] = value;
+    outliers.insert(outliers.end(), listed.begin(), listed.end());
+  }
+  const auto k = static_cast<int64_t>(x.size());
+  std::vector<std::byte> column(word_columns().bytes(k));
+  word_columns().convert(x.data(), column.data(), k);
+  EXPECT_EQ(test::word_outliers(column.data(), k), outliers);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    float scale;
+    std::memcpy(&scale, column.data() + 2 * k + 4 * i, 4);
+    EXPECT_FLOAT_EQ(scale * 8191, parts[i].largest) << i;
   }
 }
 

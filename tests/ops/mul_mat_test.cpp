@@ -157,5 +157,58 @@ TEST(MulMatViews, NoElementsToSum) {
   }
 }
 
+struct OutlierCase {
+  DType dtype;
+  double factor;
+};
+
+class Outliers : public ::testing::TestWithParam<OutlierCase> {};
+
+// One channel of the activations is large and its weights are small. With 30 tokens some experts have few columns and
+// others many.
+TEST_P(Outliers, LeaveOtherChannelsTheirPrecision) {
+  const auto [dtype, factor] = GetParam();
+  constexpr int64_t kElements = 2080, kChannel = 1100;  // more than one step of a panel
+  for (const int64_t n : {1, 4, 5, 30}) {
+    Graph graph;
+    TensorContext weights;
+    Tensor* x = graph.input("x", DType::kF32, {kElements, n, 1, 1});
+    Tensor* ids = graph.input("ids", DType::kI32, {2, n, 1, 1});
+    Tensor* product = mul_mat(graph, weights.add("a", dtype, {kElements, 43, 1, 1}), x);
+    Tensor* experts = weights.add("experts", dtype, {kElements, 19, 5, 1});
+    Tensor* routed = mul_mat_id(graph, experts, reshape(graph, x, {kElements, 1, n, 1}), ids);
+    graph.output(product), graph.output(routed);
+    TensorValues leaves = random_leaves(graph, 10);
+    for (auto& [leaf, values] : leaves) {
+      if (leaf->dtype == DType::kI32) continue;
+      const double scale = leaf == x ? factor : 1 / factor;
+      for (size_t i = kChannel; i < values.size(); i += kElements) values[i] *= scale;
+      values = rounded(leaf->dtype, values);
+    }
+    const TensorValues expected = reference_eval(graph, leaves);
+    const auto backend = cpu(2);
+    for (BufferType* memory : {&backend->device().buffer_type(), &backend->device().weights_type()}) {
+      GraphRun run(*backend, graph, leaves, memory);
+      run.run();
+      const TensorValues results = run.results();
+      for (const Tensor* node : {product, routed}) {
+        EXPECT_TRUE(close_to(results.at(node), expected.at(node), {1e-6})) << describe(*node) << ", n " << n;
+      }
+    }
+  }
+}
+
+std::vector<OutlierCase> outlier_cases() {
+  std::vector<OutlierCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const double factor : {1, 30, 100, 1000, 10000}) cases.push_back({dtype, factor});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Outliers, ::testing::ValuesIn(outlier_cases()), [](const auto& info) {
+  return std::string(name_of(info.param.dtype)) + "_x" + std::to_string(static_cast<int>(info.param.factor));
+});
+
 }  // namespace
 }  // namespace shoal::test

@@ -119,6 +119,12 @@ class NotFinite : public testing::TestWithParam<Case> {
       }
       panels.multiply({panel.data(), panels.bytes(k()), kRows, 0, k(), k(), pointers(for_panels).data(),
                        c[from_packed ? 3 : 2].data(), kColumns});
+      if (panels.add_outliers == nullptr) continue;
+      if (from_packed) {
+        panels.add_packed_outliers({group.data(), kRows, k(), pointers(for_panels).data(), c[3].data(), kColumns});
+      } else {
+        panels.add_outliers({a.data(), stride(), kRows, k(), pointers(for_panels).data(), c[2].data(), kColumns});
+      }
     }
     if (!is_packable) results[1] = results[0], results[3] = results[2];
     return results;

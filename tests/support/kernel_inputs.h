@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -24,6 +25,19 @@ inline std::vector<float> random_floats(int64_t n, uint32_t seed) {
   std::normal_distribution<float> normal(0.1f, 1.0f);
   std::vector<float> values(n);
   for (float& v : values) v = normal(engine);
+  return values;
+}
+
+/// The outliers of a column of words (devices/cpu/kernels/column.h) at their places among k zeros.
+inline std::vector<float> word_outliers(const std::byte* column, int64_t k) {
+  const std::byte* at = column + (k + 31) / 32 * (32 * 2 + 4);
+  int32_t count, place;
+  std::memcpy(&count, at, 4);
+  std::vector<float> values(k);
+  for (at += 4; count > 0; --count, at += 8) {
+    std::memcpy(&place, at, 4);
+    std::memcpy(&values.at(place), at + 4, 4);
+  }
   return values;
 }
 

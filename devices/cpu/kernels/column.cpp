@@ -67,6 +67,41 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   to.totals[part] = total;
 }
 
+/// Whether at most kMostOutliers of 32 elements have magnitudes near the largest.
+bool has_few_large(const F32 (&x)[kVectors], float largest) {
+  const F32 limit = splat(largest / kOutlierRatio);
+  I32 counts = {};
+  SHOAL_UNROLL
+  for (int i = 0; i < kVectors; ++i) counts -= bits_as<F32>(magnitude_bits(x[i])) >= limit;
+  return sum_lanes(to_float(counts)) <= kMostOutliers;
+}
+
+/// Takes the outliers out of 32 elements, those from element `at` of a column on, and puts them to `to`, which has room
+/// for `room`. Returns their number.
+int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
+  float values[32];
+  __builtin_memcpy(values, x, sizeof values);
+  const int64_t most = room < kMostOutliers ? room : kMostOutliers;
+  int taken = 0;
+  for (;;) {
+    float largest = 0;
+    for (const float v : values) largest = __builtin_fabsf(v) > largest ? __builtin_fabsf(v) : largest;
+    int large = 0, zeros = 0;
+    for (const float v : values) {
+      large += __builtin_fabsf(v) * kOutlierRatio >= largest;
+      zeros += __builtin_fabsf(v) < kTiny;
+    }
+    if (taken + large > most || large + zeros >= 32) break;  // without others, nothing is gained
+    for (int i = 0; i < 32; ++i) {
+      if (__builtin_fabsf(values[i]) * kOutlierRatio < largest) continue;
+      to[taken++] = {static_cast<int32_t>(at) + i, values[i]};
+      values[i] = 0;
+    }
+  }
+  __builtin_memcpy(x, values, sizeof values);
+  return taken;
+}
+
 size_t rounded_up(int64_t bytes) {
   return static_cast<size_t>(bytes + 63) / 64 * 64;
 }
@@ -84,23 +119,31 @@ void quantize(const float* x, std::byte* column, int64_t k) {
 }
 
 size_t word_column_bytes(int64_t k) {
-  return rounded_up(word_parts(k) * (32 * 2 + 4));
+  return rounded_up(word_parts(k) * (32 * 2 + 4) + 4 + most_outliers(k) * static_cast<int64_t>(sizeof(Outlier)));
 }
 
 void quantize_words(const float* x, std::byte* column, int64_t k) {
   auto* values = reinterpret_cast<int16_t*>(column);
   auto* scales = reinterpret_cast<float*>(values + 32 * word_parts(k));
+  const NewOutliers outliers = new_outliers_of(column, k);
+  int32_t count = 0;
   for (int64_t part = 0; part < word_parts(k); ++part) {
     F32 v[kVectors];
     for (int i = 0; i < kVectors; ++i) {
       const int64_t at = 32 * part + i * kLanes;
       v[i] = at + kLanes <= k ? load<F32>(x + at) : at < k ? load_first<RowsF32>(x + at, k - at) : F32{};
     }
-    const float largest = largest_of(v);
+    float largest = largest_of(v);
+    if (count < most_outliers(k) && has_few_large(v, largest)) {
+      const int taken = take_outliers(v, 32 * part, outliers.first + count, most_outliers(k) - count);
+      if (taken > 0) largest = largest_of(v);  // without outliers it may be NaN
+      count += taken;
+    }
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;
     const F32 inverse = splat(largest >= kTiny ? kWord / largest : 0.0f);
     for (int i = 0; i < kVectors; ++i) store(values + 32 * part + i * kLanes, low_halves(rounded(v[i] * inverse)));
   }
+  *outliers.count = count;
 }
 
 size_t float_column_bytes(int64_t k) {

@@ -10,7 +10,12 @@
 // quad_dot.h); and the sum of 256 values[i] + fine[i].
 //
 // A column of words: x[i] ~ values[i] * scales[i / 32], |values[i]| <= kWord, zeros behind the last element up to
-// a multiple of 32.
+// a multiple of 32. An outlier would take the bits of its 31 neighbours: it is zero there and listed behind the scales
+// as f32. Outliers are up to kMostOutliers of 32 elements if all others are smaller than theirs by more than
+// kOutlierRatio, and the list of a column has room for a few (most_outliers):
+//
+//   1000 2 -1 0.5 ...: the outlier 1000, and the words of 0 2 -1 0.5 ... with the scale 2 / 8191
+//   1000 100 -1 0.5 ...: two outliers, and the scale 1 / 8191
 //
 // 32 elements of which one is not finite have a scale of NaN and zeros as values in both: the column's products are
 // NaN.
@@ -67,6 +72,36 @@ inline int64_t word_parts(int64_t k) {
 inline WordColumn word_column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
   const auto* values = reinterpret_cast<const int16_t*>(at);
   return {values + k_begin, reinterpret_cast<const float*>(values + 32 * word_parts(k_total)) + k_begin / 32};
+}
+
+inline constexpr int kMostOutliers = 4;
+/// The smallest of the others keep 9 bits: rounding adds 2e-6 of their squares.
+inline constexpr float kOutlierRatio = 16;
+
+/// Room of a column's list. A full list leaves the outliers of later elements where they are.
+inline int64_t most_outliers(int64_t k) {
+  return kMostOutliers / 2 + word_parts(k) / 8;
+}
+
+struct Outlier {
+  int32_t at;  ///< element of the column
+  float value;
+};
+template <class Count, class One>
+struct OutliersOf {
+  Count* count;
+  One* first;  ///< in the order of their parts
+};
+using Outliers = OutliersOf<const int32_t, const Outlier>;
+using NewOutliers = OutliersOf<int32_t, Outlier>;
+
+inline NewOutliers new_outliers_of(std::byte* column, int64_t k) {
+  auto* count = reinterpret_cast<int32_t*>(column + word_parts(k) * (32 * 2 + 4));
+  return {count, reinterpret_cast<Outlier*>(count + 1)};
+}
+inline Outliers outliers_of(const std::byte* column, int64_t k) {
+  const NewOutliers outliers = new_outliers_of(const_cast<std::byte*>(column), k);
+  return {outliers.count, outliers.first};
 }
 
 size_t word_column_bytes(int64_t k);

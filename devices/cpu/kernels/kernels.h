@@ -56,7 +56,9 @@ inline constexpr int64_t kPanelStep = 256;
 enum class Columns : uint8_t {
   kFloats,  ///< f32 as they are
   kBytes,   ///< for quantised weights: panels see |x - x'| <= most / 254, dots |x - x'| <= most / 64770
-  kWords,   ///< for panels of f16 and bf16 weights, which are fixed-point numbers there: |x - x'| <= most / 16382
+  /// For panels of f16 and bf16 weights, which are fixed-point numbers there: |x - x'| <= most / 16382. Outliers are
+  /// left out of the 32 (column.h); PanelKernels::add_outliers multiplies them.
+  kWords,
 };
 inline constexpr int kColumnKinds = 3;
 
@@ -95,6 +97,10 @@ struct PanelKernels {
   /// Elements [k_begin, k_begin + k) of a packed group; k_begin is a multiple of kPanelStep.
   void (*from_packed)(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) = nullptr;
   void (*multiply)(const PanelArgs& args) = nullptr;
+  /// Adds to c the products of weights, as they are stored, and the outliers of the columns; nullptr for columns
+  /// without outliers.
+  void (*add_outliers)(const DotArgs& args) = nullptr;
+  void (*add_packed_outliers)(const PackedArgs& args) = nullptr;
 };
 
 struct WeightKernels {

@@ -2,8 +2,11 @@
 // as those of f32, and with 14 bits more exact than products of f16 numbers of a like size. Each 32 elements of a row
 // have a scale; a part of a panel is a vector of scales and 16 vectors of words, two neighbouring elements to a lane.
 // A row's 32 elements of which one is not finite have a scale of NaN and zeros as words, as in columns (column.h).
+// Outliers of columns are multiplied in f32, after the panels, by the weights themselves: 14 bits would be too few for
+// a small weight next to large ones.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_held.h"
+#include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
 
@@ -49,6 +52,27 @@ void encode(F32 (&v)[32], std::byte* part) {
   }
 }
 
+/// Adds the products of `rows` rows and the outliers of the columns. weights(row, i): element i of kLanes rows from
+/// `row` on.
+template <class Args, class Weights>
+void add_products(const Args& args, const Weights& weights) {
+  for (int64_t j = 0; j < args.columns; ++j) {
+    const Outliers outliers = outliers_of(args.b[j], args.k);
+    if (*outliers.count == 0) continue;
+    for (int64_t row = 0; row < args.rows; row += kLanes) {
+      F32 sums = {};
+      for (int32_t i = 0; i < *outliers.count; ++i) {
+        const Outlier& outlier = outliers.first[i];
+        sums = multiply_add(weights(row, outlier.at), splat(outlier.value), sums);
+      }
+      const int64_t rows = args.rows - row < kLanes ? args.rows - row : kLanes;
+      float* to = args.c[j] + args.c_row + row;
+      const auto added = [&](F32 x) { return x + sums; };
+      for_each(to, rows, added, to);
+    }
+  }
+}
+
 }  // namespace
 
 template <class Rows>
@@ -78,13 +102,36 @@ void multiply_words(const PanelArgs& args) {
   integer_tiles<Words>(args);
 }
 
+template <class Rows>
+void add_outliers(const DotArgs& args) {
+  using Element = typename Rows::Element;
+  add_products(args, [&](int64_t row, int64_t i) {
+    Element elements[kLanes] = {};
+    for (int64_t r = 0; r < kLanes && row + r < args.rows; ++r) {
+      elements[r] = load<Element>(args.a + (row + r) * args.a_stride + i * sizeof(Element));
+    }
+    return Rows::load(elements);
+  });
+}
+
+template <class Rows>
+void add_packed_outliers(const PackedArgs& args) {
+  const size_t group_bytes = packed_row_bytes<Rows>(args.k);
+  add_products(args, [&](int64_t row, int64_t i) {
+    const auto* group = reinterpret_cast<const typename Rows::Element*>(args.groups + row / kLanes * group_bytes);
+    return Rows::load(group + i * kLanes);
+  });
+}
+
 size_t word_panel_bytes(int64_t k) {
   return (static_cast<size_t>(word_parts(k)) * Words::kBytes + 63) / 64 * 64;
 }
 
 #define SHOAL_INSTANTIATE(Rows)                                                                     \
   template void word_panel_from_rows<Rows>(const std::byte*, size_t, int64_t, int64_t, std::byte*); \
-  template void word_panel_from_packed<Rows>(const std::byte*, int64_t, int64_t, std::byte*);
+  template void word_panel_from_packed<Rows>(const std::byte*, int64_t, int64_t, std::byte*);       \
+  template void add_outliers<Rows>(const DotArgs&);                                                 \
+  template void add_packed_outliers<Rows>(const PackedArgs&);
 SHOAL_INSTANTIATE(RowsF16)
 SHOAL_INSTANTIATE(RowsBF16)
 

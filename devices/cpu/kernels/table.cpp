@@ -27,8 +27,9 @@ constexpr WeightKernels of_format() {
 constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows, float_panel_from_packed,
                                     multiply_floats};
 template <class Rows>
-constexpr PanelKernels kWordPanels{Columns::kWords, word_panel_bytes, word_panel_from_rows<Rows>,
-                                   word_panel_from_packed<Rows>, multiply_words};
+constexpr PanelKernels kWordPanels{
+    Columns::kWords, word_panel_bytes,   word_panel_from_rows<Rows>, word_panel_from_packed<Rows>,
+    multiply_words,  add_outliers<Rows>, add_packed_outliers<Rows>};
 
 template <class Rows>
 constexpr WeightKernels of_rows(const PanelKernels& panels) {

@@ -53,6 +53,10 @@ void word_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int
 template <class Rows>
 void word_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
 void multiply_words(const PanelArgs& args);
+template <class Rows>
+void add_outliers(const DotArgs& args);
+template <class Rows>
+void add_packed_outliers(const PackedArgs& args);
 size_t word_panel_bytes(int64_t k);
 
 template <class Format>

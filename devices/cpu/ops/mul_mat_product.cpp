@@ -82,6 +82,19 @@ void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int6
   kernels.from_rows(from, stride, rows, k, panel);
 }
 
+/// Adds the products that panels leave out.
+void add_outliers(const Job& job) {
+  const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
+  if (weights.add_outliers == nullptr) return;
+  if (job.group_bytes > 0) {
+    const PackedArgs args{group_at(job, job.begin), job.rows, job.shape.k, job.b, job.c, job.columns, job.begin};
+    return weights.add_packed_outliers(args);
+  }
+  const size_t stride = job.a.strides[1];
+  weights.add_outliers(
+      {job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+}
+
 void run_panels(const Job& job, std::byte* scratch) {
   const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   const int64_t panel_rows = kernels().panel_rows;
@@ -100,6 +113,7 @@ void run_panels(const Job& job, std::byte* scratch) {
                         job.begin, k_begin > 0});
     }
   }
+  add_outliers(job);
 }
 
 /// The row as f32: its own memory or scratch.
