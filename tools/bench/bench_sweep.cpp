@@ -164,7 +164,7 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
   const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
     counts = parse_counts(flag, text, min, max);
   };
-  return add_parsed(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
+  return add_list(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
 }
 
 void add_test_counts(CLI::App& app, BenchLists& lists) {

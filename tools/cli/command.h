@@ -33,6 +33,9 @@ class UsageError : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
+/// Adds all commands with their flags, and those of the program itself. `choose` is told the body of a parsed command.
+void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose);
+
 CommandBody define_run(CLI::App& app);
 CommandBody define_chat(CLI::App& app);
 CommandBody define_tokenize(CLI::App& app);

@@ -58,7 +58,8 @@ void LoadFlags::add_to(CLI::App& app) {
   const auto set_mmap = [this](int64_t sum) { mmap = sum > 0; };
   app.add_flag("--mmap,!--no-mmap", std::function<void(int64_t)>(set_mmap),
                "Use weights on CPU devices that stand alone where the file is mapped, instead of repacking them (the "
-               "default with --no-repack), or copy them into memory");
+               "default with --no-repack), or copy them into memory")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 void DeviceFlags::take(const std::string& devices) {

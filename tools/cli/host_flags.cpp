@@ -31,8 +31,8 @@ void HostFlags::add_to(CLI::App& app, bool all) {
       }
     }
   };
-  add_parsed(app, "--override-tensor", "PATTERN=DEVICE", read_override,
-             "Put the weights whose names a regular expression matches on a device; CPU: the host's");
+  add_list(app, "--override-tensor", "PATTERN=DEVICE", read_override,
+           "Put the weights whose names a regular expression matches on a device; CPU: the host's");
   add_integer(
       app, "--offload-batch", offload_batch, 0, kMostTokens,
       "For batches of N tokens and more, send weights that lie on the host to the devices instead of computing on the "

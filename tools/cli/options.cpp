@@ -1,5 +1,7 @@
 #include "tools/cli/options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -86,6 +88,19 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* t
     for (const std::string& text : texts) read(flag, text);
   };
   return app.add_option_function<std::vector<std::string>>(names, take, help)->type_name(type)->allow_extra_args(false);
+}
+
+CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
+                      const std::string& help) {
+  const std::string flag = names.substr(names.rfind(',') + 1);
+  const auto take = [read, flag](const std::vector<std::string>& texts) {
+    read(flag, fmt::format("{}", fmt::join(texts, ",")));
+  };
+  return app.add_option_function<std::vector<std::string>>(names, take, help)->type_name(type)->allow_extra_args(false);
+}
+
+void take_last_values(CLI::App& app) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 }  // namespace shoal::tools

@@ -41,6 +41,13 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* typ
 /// The same for a flag that may be given several times: `read` is told each.
 CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                           const std::string& help);
+/// The same for a list with commas: `read` is told all values as one list, "-p 1,2 -p 3" as "1,2,3".
+CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
+                      const std::string& help);
+
+/// For options made in `app` and its subcommands from now on: one that is given twice keeps its last value. Lists
+/// keep all of their values.
+void take_last_values(CLI::App& app);
 
 /// Puts the flag in front of what a check has to say.
 template <class Check>

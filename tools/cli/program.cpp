@@ -18,6 +18,7 @@
 #include "tools/cli/help.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
+#include "tools/cli/options.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/cli/suggest.h"
@@ -85,17 +86,10 @@ std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::str
 int run_command(const std::vector<std::string>& args) {
   check_command(args);
   meta::family();
-  CLI::App app("Runs language models on several devices that act as one.", "shoal");
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
-  app.set_help_flag("-h,--help", "Print this help");
-  app.require_subcommand(1);
-  CommandBody chosen;
-  Spread spread = Spread::kLeader;
-  for (const Command& command : kCommands) {
-    if (args.front() == command.name && command.spread == Spread::kLeader) work_alone();
-    CLI::App* sub = app.add_subcommand(command.name, command.help);
-    sub->callback([body = command.define(*sub), at = command.spread, &chosen, &spread] { chosen = body, spread = at; });
+  const auto named = std::find_if(kCommands.begin(), kCommands.end(),
+                                  [&args](const Command& command) { return args.front() == command.name; });
+  const Spread spread = named == kCommands.end() ? Spread::kEverywhere : named->spread;
+  if (spread == Spread::kLeader) work_alone();
   }
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
@@ -129,6 +123,18 @@ int report(std::string_view message, int code) noexcept {
 }
 
 void warn(std::string_view message) noexcept {
+void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose) {
+  app.formatter(std::make_shared<HelpFormatter>());
+  take_last_values(app);
+  app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.require_subcommand(1);
+  for (const Command& command : kCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.help);
+    sub->callback([body = command.define(*sub), choose] { choose(body); });
+  }
+}
+
   try {
     write_err(fmt::format("shoal: warning: {}\n", printable(message, kLongestMessage)));
   } catch (const std::exception&) {

@@ -180,19 +180,18 @@ void add_choices(CLI::App& app, BenchCommFlags& flags) {
   };
   std::string names;
   for (const Collective op : kCollectives) names += fmt::format("{}, ", name_of(op));
-  add_parsed(app, "--op", "NAMES", read_ops, fmt::format("Collectives: {}several with commas, or all", names))
+  add_list(app, "--op", "NAMES", read_ops, fmt::format("Collectives: {}several with commas, or all", names))
       ->default_str("all_reduce");
   const auto read_dtypes = [&flags](const std::string& flag, const std::string& text) {
     flags.dtypes = parse_choices<DType>(flag, text, kSummable, [](DType dtype) { return name_of(dtype); });
   };
-  add_parsed(app, "--dtype", "TYPES", read_dtypes,
-             "Types of elements: f32, f16, bf16, i32, several with commas, or all")
+  add_list(app, "--dtype", "TYPES", read_dtypes, "Types of elements: f32, f16, bf16, i32, several with commas, or all")
       ->default_str("f32");
   const auto read_comms = [&flags](const std::string& flag, const std::string& text) {
     flags.comms =
         parse_choices<std::string>(flag, text, known_implementations(), [](const std::string& s) { return s; });
   };
-  add_parsed(
+  add_list(
       app, "--comm", "NAMES", read_comms,
       "Communicators: auto (what a meta device would take), host, mpi, p2p, nccl, staged, several with commas, or all "
       "that there are")

@@ -267,7 +267,7 @@ CommandBody define_probe(CLI::App& app) {
   const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->options.dtypes = parse_dtypes(flag, text);
   };
-  add_parsed(app, "--dtypes", "TYPES", read_dtypes, "Types of weights, such as q4_0,q6_K")->default_str("all");
+  add_list(app, "--dtypes", "TYPES", read_dtypes, "Types of weights, such as q4_0,q6_K")->default_str("all");
   app.add_flag("--quick", flags->options.quick, "Fewer sizes and repetitions");
   app.add_flag("--force", flags->force, "Measure again what is kept already");
   flags->output.add_to(app);
