@@ -55,7 +55,8 @@ std::string DeviceList::text() const {
 }
 
 std::string BenchTest::name() const {
-  const std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
+  std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : "";
+  if (generate > 0) what += fmt::format("{}tg{}", prompt > 0 ? "+" : "", generate);
   return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
 }
 
@@ -103,13 +104,14 @@ BenchRunner::BenchRunner(Deployment deployment, const BenchOptions& options)
   deployment_.plan.reset();
 }
 
-void BenchRunner::run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens) {
+void BenchRunner::run(models::Session& session, int64_t prompt, std::span<const int32_t> tokens) {
   const auto evaluate = [&session](std::span<const int32_t> some) {
     session.evaluate(some);
     session.selects() ? void(session.candidates()) : void(session.logits());
   };
-  if (test.prompt > 0) return evaluate(tokens);
-  for (const int32_t& token : tokens) evaluate({&token, 1});
+  const auto together = static_cast<size_t>(prompt);
+  if (together > 0) evaluate(tokens.first(together));
+  for (const int32_t& token : tokens.subspan(together)) evaluate({&token, 1});
 }
 
 BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<bool()>& stop) {
@@ -139,14 +141,15 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
     if (options_.warmup) {
       go_on();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " warm-up"});
-      run(session, test, test.prompt > 0 ? tokens : tokens.first(std::min<size_t>(kWarmupTokens, tokens.size())));
+      const int64_t count = test.prompt + std::min(kWarmupTokens, test.generate);
+      run(session, test.prompt, tokens.first(static_cast<size_t>(count)));
     }
     for (int i = 0; i < options_.repetitions; ++i) {
       go_on();
       go_to_depth();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " run ", std::to_string(i + 1)});
       const auto start = std::chrono::steady_clock::now();
-      run(session, test, tokens);
+      run(session, test.prompt, tokens);
       const auto time = std::chrono::steady_clock::now() - start;
       samples.ns.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
     }

@@ -1,6 +1,6 @@
 // Measures how fast a model processes prompts and generates, what `shoal bench` prints: tests in the terms of
-// llama-bench (pp512: a prompt of 512 tokens; tg128: 128 tokens generated one by one; "@ d1024": after 1024 tokens that
-// are in the cache already). One thread; blocking.
+// llama-bench (pp512: a prompt of 512 tokens; tg128: 128 tokens generated one by one; pp512+tg128: both, one after the
+// other; "@ d1024": after 1024 tokens that are in the cache already). One thread; blocking.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct BenchSetup {
   int threads = 0;
 };
 
-/// Prompt processing or generation: the other count is 0.
+/// Prompt processing, generation (the other count is 0), or a prompt and the generation after it.
 struct BenchTest {
   int64_t prompt = 0;
   int64_t generate = 0;
@@ -38,7 +38,7 @@ struct BenchTest {
 
   int64_t tokens() const { return prompt + generate; }
   int64_t context() const { return depth + tokens(); }
-  std::string name() const;  ///< "pp512 @ d1024"
+  std::string name() const;  ///< "pp512 @ d1024", "pp512+tg128"
 };
 
 struct BenchOptions {
@@ -78,8 +78,8 @@ class BenchRunner {
   BenchSamples measure(const BenchTest& test, const std::function<bool()>& stop = {});
 
  private:
-  /// Evaluates the test once and waits for its results.
-  static void run(models::Session& session, const BenchTest& test, std::span<const int32_t> tokens);
+  /// Evaluates a prompt, and then the other tokens one by one. Waits for the results.
+  static void run(models::Session& session, int64_t prompt, std::span<const int32_t> tokens);
 
   Deployment deployment_;
   const BenchOptions options_;

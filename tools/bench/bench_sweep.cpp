@@ -153,9 +153,39 @@ void take_devices_of_profiles(BenchLists& lists) {
   if (!devices.empty()) lists.devices = std::move(devices);
 }
 
+namespace {
+
+constexpr size_t kMostOfARange = 1000;
+
+/// Adds "first-last", "first-last+step" or "first-last*factor" to the counts.
+void add_range(std::string_view flag, const std::string& text, int64_t min, int64_t max, std::vector<int64_t>& counts) {
+  const size_t dash = text.find('-', 1), step_at = std::min(text.find_first_of("+*", dash), text.size());
+  const bool multiplies = step_at < text.size() && text[step_at] == '*';
+  const int64_t first = parse_integer(flag, text.substr(0, dash), min, max);
+  const int64_t last = parse_integer(flag, text.substr(dash + 1, step_at - dash - 1), min, max);
+  const int64_t step = step_at == text.size() ? 1 : parse_integer(flag, text.substr(step_at + 1), min, max);
+  const int64_t least = multiplies ? 2 : 1;
+  require<InvalidArgument>(first <= last && step >= least && (first > 0 || !multiplies),
+                           "{}: '{}' is not a range; write 16-64, 16-64+16 or 16-64*2", flag, text);
+  const size_t end = counts.size() + kMostOfARange;
+  for (int64_t count = first; count <= last; count = multiplies ? count * step : count + step) {
+    require<InvalidArgument>(counts.size() < end, "{}: '{}' has more than {} numbers; take larger steps", flag, text,
+                             kMostOfARange);
+    counts.push_back(count);
+  }
+}
+
+}  // namespace
+
 std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
   std::vector<int64_t> counts;
-  for (const std::string& part : split_list(text)) counts.push_back(parse_integer(flag, part, min, max));
+  for (const std::string& part : split_list(text)) {
+    if (part.find('-', 1) == std::string::npos) {
+      counts.push_back(parse_integer(flag, part, min, max));
+    } else {
+      add_range(flag, part, min, max, counts);
+    }
+  }
   return counts;
 }
 
@@ -169,11 +199,22 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
 
 void add_test_counts(CLI::App& app, BenchLists& lists) {
   add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
-             "Tokens of prompts to process; several with commas, 0 for none");
+             "Tokens of prompts to process, such as 512,1024 or 16-64, 16-64+16, 16-64*2; 0: none");
   add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
   add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
   add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
   add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
+}
+
+void add_tests_of_both(CLI::App& app, BenchLists& lists) {
+  const auto read = [&lists](const std::string& flag, const std::string& text) {
+    const std::vector<std::string> parts = split_list(text);
+    require<InvalidArgument>(parts.size() == 2, "{}: '{}' is not PP,TG, such as 512,128", flag, text);
+    lists.both.emplace_back(parse_integer(flag, parts[0], 1, kMostTokens),
+                            parse_integer(flag, parts[1], 1, kMostTokens));
+  };
+  add_repeated(app, "--pg", "PP,TG", read,
+               "Tokens of a prompt and tokens to generate after it, measured together; may be repeated");
 }
 
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {
@@ -203,6 +244,7 @@ std::vector<BenchTest> make_tests(const BenchLists& lists) {
       for (const int64_t depth : lists.depths) {
         for (const int64_t count : lists.prompts) add({count, 0, depth, batch, ubatch});
         for (const int64_t count : lists.generates) add({0, count, depth, batch, ubatch});
+        for (const auto& [prompt, generate] : lists.both) add({prompt, generate, depth, batch, ubatch});
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/place/placement.h"
@@ -23,9 +24,11 @@ struct BenchLists {
   std::vector<std::string> ratios;           ///< likewise; a ratio is of the device lists that have as many entries
   std::vector<int64_t> threads{0};
   std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
+  std::vector<std::pair<int64_t, int64_t>> both;  ///< tokens of a prompt, and tokens generated after it
 };
 
-/// "512, 1024" -> {512, 1024}. Throws InvalidArgument that names `flag`.
+/// "512, 1024" -> {512, 1024}, "16-64+16" -> {16, 32, 48, 64}, "16-64*2" -> {16, 32, 64}, "3-5" -> {3, 4, 5}. Throws
+/// InvalidArgument that names `flag`.
 std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max);
 
 /// A flag with a list of whole numbers. `counts` must live as long as the app is parsed.
@@ -33,6 +36,8 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
                         const std::string& help);
 /// -p -n -d -b -ub
 void add_test_counts(CLI::App& app, BenchLists& lists);
+/// -pg
+void add_tests_of_both(CLI::App& app, BenchLists& lists);
 
 /// Those that are named among the ratios. Throws InvalidArgument.
 std::vector<SplitProfile> profiles_of(const BenchLists& lists);
@@ -54,7 +59,7 @@ std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode m
 /// devices_together() of all.
 int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode);
 
-/// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
+/// For each size of batches and each depth the prompts, the generations, then both; counts of 0 are no tests. Throws
 /// UsageError when none is left or a test has more tokens than positions can count.
 std::vector<BenchTest> make_tests(const BenchLists& lists);
 

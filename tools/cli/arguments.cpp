@@ -16,7 +16,7 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 14> kShortFlags{{
+constexpr std::array<ShortFlag, 15> kShortFlags{{
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
@@ -35,6 +35,7 @@ constexpr std::array<ShortFlag, 14> kShortFlags{{
 
 bool takes_value(const CLI::App& command, const std::string& flag) {
   const CLI::Option* option = command.get_option_no_throw(flag);
+    {"-pg", "--pg"},
   return option != nullptr && option->get_items_expected_min() > 0;
 }
 

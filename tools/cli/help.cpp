@@ -42,9 +42,9 @@ const std::vector<FlagGroup>& groups() {
        {"temp", "top-k", "top-p", "min-p", "seed", "repeat-penalty", "presence-penalty", "frequency-penalty",
         "penalty-last-n", "logit-bias", "sample-on-host"}},
       {"Work to measure or predict",
-       {"n-prompt",  "n-gen",       "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",    "min-bytes",
-        "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "recorded", "dtypes",
-        "quick",     "recommend",   "objective", "schedule",     "rank",      "threshold"}},
+       {"n-prompt",  "n-gen",     "pg",          "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",
+        "min-bytes", "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "recorded",
+        "dtypes",    "quick",     "recommend",   "objective", "schedule",     "rank",      "threshold"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v",
         "ctx-checkpoints", "checkpoint-every-n-tokens"}},
@@ -52,7 +52,7 @@ const std::vector<FlagGroup>& groups() {
       {"Placement",
        {"tensor-split", "split-mode", "expert-split", "latent-split", "gpu-layers", "no-kv-offload", "cpu-moe",
         "n-cpu-moe", "override-tensor", "offload-batch", "no-op-offload", "repack", "mmap"}},
-      {"Output and help", {"output", "trace", "force", "help", "version"}}};
+      {"Output and help", {"output", "show-timings", "trace", "force", "help", "version"}}};
   return all;
 }
 

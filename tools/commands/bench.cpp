@@ -257,6 +257,7 @@ CommandBody define_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   add_lists(app, *flags);
   add_test_counts(app, flags->lists);
+  add_tests_of_both(app, flags->lists);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
              "Threads of each CPU device; 0: one per core");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
@@ -270,7 +271,7 @@ CommandBody define_bench(CLI::App& app) {
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);
   };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json, jsonl or sql")->default_str("md");
   flags->trace.add_to(app);
   return [flags] {
     catch_interrupts();

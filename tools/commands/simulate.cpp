@@ -464,7 +464,7 @@ CommandBody define_simulate(CLI::App& app) {
   const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->format = parse_bench_format(flag, text);
   };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json, jsonl or sql")->default_str("md");
   return [flags] { return simulate(*flags); };
 }
 

@@ -86,6 +86,27 @@ TEST(BenchTests, ComeByBatchAndDepthPromptsFirst) {
   EXPECT_THROW(make_tests(lists), UsageError);
 }
 
+TEST(BenchTests, OfBothComeLastAndHaveBothNames) {
+  BenchLists lists;
+  lists.prompts = {512};
+  lists.generates = {0};
+  lists.depths = {0, 8};
+  lists.both = {{512, 128}, {16, 4}};
+  std::vector<std::string> names;
+  for (const BenchTest& test : make_tests(lists)) names.push_back(test.name());
+  EXPECT_THAT(names,
+              ElementsAre("pp512", "pp512+tg128", "pp16+tg4", "pp512 @ d8", "pp512+tg128 @ d8", "pp16+tg4 @ d8"));
+}
+
+TEST(BenchTests, RangesAreThoseOfLlamaBench) {
+  const auto counts = [](const char* text) { return parse_counts("-p", text, 0, 4096); };
+  EXPECT_THAT(counts("16-64+16"), ElementsAre(16, 32, 48, 64));
+  EXPECT_THAT(counts("16-70*2"), ElementsAre(16, 32, 64));
+  EXPECT_THAT(counts("3-5, 9,0-2"), ElementsAre(3, 4, 5, 9, 0, 1, 2));
+  EXPECT_THAT(counts("7-7"), ElementsAre(7));
+  EXPECT_THROW(counts("1-5000"), InvalidArgument);
+}
+
 TEST(BenchTests, TokensAreValidAndVaried) {
   const std::vector<int32_t> tokens = bench_tokens(5000, 1000);
   EXPECT_EQ(tokens.size(), 5000u);
@@ -138,6 +159,7 @@ TEST(BenchRunnerTest, MeasuresEachRepetition) {
   const BenchSamples prompt = runner.measure({.prompt = 20, .depth = 7});
   EXPECT_EQ(prompt.tokens, 20);
   ASSERT_EQ(prompt.ns.size(), 3u);
+  EXPECT_EQ(runner.measure({.prompt = 20, .generate = 5}).tokens, 25);
   const BenchSamples generation = runner.measure({.generate = 9, .depth = 30, .ubatch = 8});
   EXPECT_EQ(generation.tokens, 9);
   ASSERT_EQ(generation.ns.size(), 3u);
@@ -308,6 +330,21 @@ TEST(BenchProgram, CsvHasAHeadingAndEqualRows) {
   }
 }
 
+// Checked by SQLite itself, through Python.
+TEST(BenchProgram, SqlFillsATable) {
+  const test::TemporaryFile statements("rows.sql", output("-p 4 -n 0 -pg 4,2 -r 1 -dev CPU0,CPU1 -ts 3,1 -o sql"));
+  const std::string script =
+      "import sqlite3, sys; c = sqlite3.connect(':memory:'); c.executescript(open(sys.argv[1]).read()); "
+      "rows = c.execute('select test, devices, n_prompt, n_gen, avg_ts > 0, typeof(avg_ts) from shoal_bench')"
+      ".fetchall(); print(rows)";
+  const std::string command = fmt::format("python3 -c \"{}\" '{}' 2>&1", script, statements.path);
+  std::string printed(4096, ' ');
+  FILE* const pipe = popen(command.c_str(), "r");
+  printed.resize(fread(printed.data(), 1, printed.size(), pipe));
+  EXPECT_EQ(pclose(pipe), 0) << printed;
+  EXPECT_EQ(printed, "[('pp4', 'CPU0,CPU1', 4, 0, 1, 'real'), ('pp4+tg2', 'CPU0,CPU1', 4, 2, 1, 'real')]\n");
+}
+
 TEST(BenchProgram, HowManyCpusThereAreDoesNotChangeOnTheWay) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
   const Finished finished =
@@ -341,7 +378,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-ub 0", 2, "--ubatch-size must be a whole number from 1 to");
   expect(model + "-t -1", 2, "--threads must be a whole number from 0 to");
   expect(model + "-r 0", 2, "--repetitions must be a whole number from 1 to");
-  expect(model + "-o xml", 2, "--output must be md, csv, json or jsonl, got 'xml'");
+  expect(model + "-o xml", 2, "--output must be md, csv, json, jsonl or sql, got 'xml'");
   expect(model + "-dev CPU0;", 2, "an empty device name in ''");
   expect(model + "-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect(model + "-dev CPU0;CPU9", 1, "there is no device 'CPU9'");
@@ -350,7 +387,12 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0");
   expect(model + "-sm row", 2, "--split-mode must be tensor or layer");
   expect(model + "-ctk q4_K", 2, "--cache-type-k must be f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
-  expect(model + "-pg 1,2", 2, "there is no flag -pg");
+  expect(model + "-pg 1", 2, "--pg: '1' is not PP,TG, such as 512,128");
+  expect(model + "-pg 1,0", 2, "--pg must be a whole number from 1 to");
+  for (const char* range : {"5-3", "1-2+0", "1-9*1", "0-9*2"}) {
+    expect(model + "-p " + range, 2, "is not a range; write 16-64, 16-64+16 or 16-64*2");
+  }
+  expect(model + "-p 1-2147483647", 2, "has more than 1000 numbers; take larger steps");
 }
 
 TEST(BenchProgram, ChecksMemoryBeforeItLoads) {
