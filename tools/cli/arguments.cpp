@@ -1,10 +1,14 @@
 #include "tools/cli/arguments.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
+#include "tools/cli/foreign_flags.h"
 #include "tools/cli/help.h"
 #include "tools/cli/suggest.h"
 
@@ -31,13 +35,8 @@ constexpr std::array<ShortFlag, 15> kShortFlags{{
     {"-fitt", "--fit-target"},
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
-}};
-
-bool takes_value(const CLI::App& command, const std::string& flag) {
-  const CLI::Option* option = command.get_option_no_throw(flag);
     {"-pg", "--pg"},
-  return option != nullptr && option->get_items_expected_min() > 0;
-}
+}};
 
 /// "-c64" and "-n-1", but not "-ngl".
 bool is_number_attached(std::string_view arg) {
@@ -54,16 +53,80 @@ std::vector<std::string> all_names(const CLI::App& command) {
   return all;
 }
 
-/// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off.
-std::string full_name(const CLI::App& command, const std::string& flag, bool has_value) {
+/// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off; nullopt: the command has none.
+std::optional<std::string> full_name(const CLI::App& command, const std::string& flag, bool has_value) {
+  const auto has = [&command](std::string_view name) {
+    return command.get_option_no_throw(std::string(name.substr(0, name.find('=')))) != nullptr;
+  };
   for (const ShortFlag& known : kShortFlags) {
-    if (flag == known.brief && command.get_option_no_throw(std::string(known.full))) return std::string(known.full);
+    if (flag == known.brief && has(known.full)) return std::string(known.full);
   }
-  bool attached = flag.size() > 2 && !flag.starts_with("--") && !has_value && is_number_attached(flag);
-  std::string name = attached ? flag.substr(0, 2) : flag;
-  if (command.get_option_no_throw(name) != nullptr) return flag;
-  fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command)));
+  const bool attached = flag.size() > 2 && !flag.starts_with("--") && !has_value && is_number_attached(flag);
+  if (has(attached ? flag.substr(0, 2) : flag)) return flag;
+  const std::string_view own = own_name(flag);
+  return own.empty() || !has(own) ? std::nullopt : std::optional(std::string(own));
 }
+
+/// One walk over the arguments.
+class Speller {
+ public:
+  Speller(const CLI::App& command, const std::vector<std::string>& args) : command_(command), args_(args) {}
+
+  std::vector<std::string> run() {
+    for (; next_ < args_.size(); ++next_) {
+      if (args_[next_] == "--") break;
+      args_[next_].starts_with('-') ? take_flag() : others_.push_back(args_[next_]);
+    }
+    take_others();
+    out_.insert(out_.end(), args_.begin() + static_cast<std::ptrdiff_t>(next_), args_.end());
+    return std::move(out_);
+  }
+
+ private:
+  void take_flag() {
+    const size_t equals = args_[next_].find('=');
+    const std::string flag = args_[next_].substr(0, equals);
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = args_[next_].substr(equals + 1);
+    const std::string* const following = next_ + 1 < args_.size() ? &args_[next_ + 1] : nullptr;
+    const std::optional<std::string> name = full_name(command_, flag, value.has_value());
+    if (!name) return pass_over(flag, value ? &*value : following, value.has_value());
+    has_model_ |= *name == "-m" || *name == "--model";
+    const CLI::Option* const option = command_.get_option_no_throw(*name);
+    const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
+    // llama-bench has switches with a number: "-nkvo 0".
+    const bool is_switch = option != nullptr && !needs_value;
+    const bool is_switched = is_switch && following != nullptr && (*following == "0" || *following == "1");
+    if (!value && following != nullptr && (needs_value || is_switched)) value = args_[++next_];
+    out_.push_back(value && !needs_value ? fmt::format("{}={}", *name, *value) : *name);
+    if (value && needs_value) out_.push_back(*value);
+  }
+
+  void pass_over(const std::string& flag, const std::string* value, bool is_attached) {
+    const std::optional<bool> has_taken = passed_over(command_.get_name(), flag, value);
+    if (!has_taken) {
+      fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command_)));
+    }
+    if (*has_taken && !is_attached) ++next_;
+  }
+
+  /// A single argument that belongs to no flag is the model, unless there is one.
+  void take_others() {
+    if (others_.empty()) return;
+    const bool may_be_model = others_.size() == 1 && !has_model_ && command_.get_option_no_throw("--model") != nullptr;
+    if (!may_be_model) {
+      fail<InvalidArgument>("'{}' was not expected; a text with blanks needs quotes, as in -p \"two words\"",
+                            fmt::join(others_, " "));
+    }
+    out_.insert(out_.end(), {"--model", others_.front()});
+  }
+
+  const CLI::App& command_;
+  const std::vector<std::string>& args_;
+  size_t next_ = 0;
+  bool has_model_ = false;
+  std::vector<std::string> out_, others_;
+};
 
 }  // namespace
 
@@ -75,31 +138,7 @@ std::string short_form(const std::string& flag) {
 }
 
 std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args) {
-  std::vector<std::string> out;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--") {
-      out.insert(out.end(), args.begin() + static_cast<std::ptrdiff_t>(i), args.end());
-      break;
-    }
-    if (!args[i].starts_with('-')) {
-      out.push_back(args[i]);  // CLI11 says that it was not expected
-      continue;
-    }
-    size_t equals = args[i].find('=');
-    bool has_value = equals != std::string::npos;
-    std::string name = full_name(command, args[i].substr(0, equals), has_value);
-    if (!takes_value(command, name)) {
-      out.push_back(has_value ? args[i] : name);
-      continue;
-    }
-    out.push_back(name);
-    if (has_value) {
-      out.push_back(args[i].substr(equals + 1));
-    } else if (i + 1 < args.size()) {
-      out.push_back(args[++i]);
-    }
-  }
-  return out;
+  return Speller(command, args).run();
 }
 
 }  // namespace shoal::tools

@@ -304,8 +304,12 @@ int64_t SamplingFlags::candidates(int64_t listed) const {
   return on_devices ? std::max(needed, listed) : 0;
 }
 
-void OutputFlag::add_to(CLI::App& app) {
-  app.add_option("--output", format, "text or json")->capture_default_str()->check(CLI::IsMember({"text", "json"}));
+void OutputFlag::add_to(CLI::App& app, const std::string& help) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text == "text" || text == "json", "{} must be text or json, got '{}'", flag, text);
+    format = text;
+  };
+  add_parsed(app, "-o,--output", "FORMAT", read, help)->default_str("text");
 }
 
 }  // namespace shoal::tools

@@ -153,7 +153,7 @@ struct SamplingFlags {
 /// --output text|json
 struct OutputFlag {
   std::string format = "text";
-  void add_to(CLI::App& app);
+  void add_to(CLI::App& app, const std::string& help = "text or json");
   bool json() const { return format == "json"; }
 };
 

@@ -11,8 +11,13 @@
 namespace shoal::tools {
 
 void HostFlags::add_to(CLI::App& app, bool all) {
-  add_integer(app, "--gpu-layers,--n-gpu-layers", device_layers, -1, kMostTokens,
-              "Put the last N layers on the devices and the rest on the host's CPU; -1: everything");
+  const auto read_layers = [this](const std::string& flag, const std::string& text) {
+    const bool is_all = text == "all" || text == "auto";
+    device_layers = is_all ? -1 : parse_integer(flag, text, -1, kMostTokens);
+  };
+  add_parsed(app, "--gpu-layers,--n-gpu-layers", "INT", read_layers,
+             "Put the last N layers on the devices and the rest on the host's CPU; -1 or all: everything")
+      ->default_str("-1");
   add_integer(app, "--n-cpu-moe", expert_layers, 0, kMostTokens,
               "Keep the weights of the experts of the first N layers that have any on the host's CPU");
   app.add_flag("--cpu-moe", experts, "Keep the weights of experts on the host's CPU");

@@ -15,10 +15,11 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/environment.h"
+#include "tools/cli/foreign_flags.h"
 #include "tools/cli/help.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/output.h"
 #include "tools/cli/options.h"
+#include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/stuck_rank.h"
 #include "tools/cli/suggest.h"
@@ -68,8 +69,9 @@ void check_command(const std::vector<std::string>& args) {
   }
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);
-  throw UsageError(
-      fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
+  const std::string hint = hint_for_command(args.front());
+  throw UsageError(fmt::format("there is no command '{}'{}; there are {}", args.front(),
+                               hint.empty() ? did_you_mean(args.front(), names) : hint, known));
 }
 
 /// The command line for CLI11, which takes arguments from the back.
@@ -83,14 +85,25 @@ std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::str
   return out;
 }
 
-int run_command(const std::vector<std::string>& args) {
+/// "help run" is "run --help".
+std::vector<std::string> with_help_as_a_flag(std::vector<std::string> args) {
+  if (args.empty() || args.front() != "help") return args;
+  args.erase(args.begin());
+  args.insert(args.begin() + (args.empty() ? 0 : 1), "--help");
+  return args;
+}
+
+int run_command(const std::vector<std::string>& given) {
+  const std::vector<std::string> args = with_help_as_a_flag(given);
   check_command(args);
   meta::family();
   const auto named = std::find_if(kCommands.begin(), kCommands.end(),
                                   [&args](const Command& command) { return args.front() == command.name; });
   const Spread spread = named == kCommands.end() ? Spread::kEverywhere : named->spread;
   if (spread == Spread::kLeader) work_alone();
-  }
+  CLI::App app("Runs language models on several devices that act as one.", "shoal");
+  CommandBody chosen;
+  define_program(app, [&chosen](const CommandBody& body) { chosen = body; });
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
     app.parse(prepare(app, args));
@@ -115,14 +128,6 @@ int run_command(const std::vector<std::string>& args) {
 
 }  // namespace
 
-int report(std::string_view message, int code) noexcept {
-  report_failure(message, [](std::string_view text) {
-    write_line(fmt::format("shoal: error: {}\n", printable(text, kLongestMessage)));
-  });
-  return code;
-}
-
-void warn(std::string_view message) noexcept {
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose) {
   app.formatter(std::make_shared<HelpFormatter>());
   take_last_values(app);
@@ -135,6 +140,14 @@ void define_program(CLI::App& app, const std::function<void(const CommandBody& b
   }
 }
 
+int report(std::string_view message, int code) noexcept {
+  report_failure(message, [](std::string_view text) {
+    write_line(fmt::format("shoal: error: {}\n", printable(text, kLongestMessage)));
+  });
+  return code;
+}
+
+void warn(std::string_view message) noexcept {
   try {
     write_err(fmt::format("shoal: warning: {}\n", printable(message, kLongestMessage)));
   } catch (const std::exception&) {

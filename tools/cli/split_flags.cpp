@@ -12,7 +12,11 @@ namespace shoal::tools {
 
 void SplitFlags::add_to(CLI::App& app, std::string_view group) {
   const auto read_mode = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'", flag, text);
+    const char* const hint = text == "none"  ? "; a single device is named with --devices"
+                             : text == "row" ? "; tensor divides rows and columns"
+                                             : "";
+    require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'{}", flag, text,
+                             hint);
     mode = text == "layer" ? models::SplitMode::kLayer : models::SplitMode::kTensor;
     mode_given = true;
   };

@@ -15,7 +15,7 @@ namespace shoal::tools {
 namespace {
 
 /// What the devices that are not stuck need to stop, and to spare.
-constexpr std::chrono::milliseconds kGrace{1000};
+constexpr std::chrono::milliseconds kGraceOfStuckRanks{1000};
 
 struct State {
   std::mutex mutex;  ///< held for good by the one that ends the process
@@ -29,7 +29,7 @@ State& state() {
 }
 
 void end_if_stuck(const std::string& error) {
-  std::this_thread::sleep_for(kGrace);
+  std::this_thread::sleep_for(kGraceOfStuckRanks);
   State& own = state();
   own.mutex.lock();
   if (open_timeouts() == 0 || own.last_words == nullptr) return own.mutex.unlock();

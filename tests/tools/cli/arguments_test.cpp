@@ -55,6 +55,18 @@ TEST(SpellOut, KeepsEmptyValues) {
   expect({"-p"}, {"-p"});
 }
 
+TEST(SpellOut, SwitchesMayHaveANumber) {
+  expect({"--ignore-eos", "1"}, {"--ignore-eos=1"});
+  expect({"--ignore-eos", "0", "-n", "3"}, {"--ignore-eos=0", "-n", "3"});
+}
+
+TEST(SpellOut, ASingleArgumentWithoutAFlagIsTheModel) {
+  expect({"a.gguf", "-n", "3"}, {"-n", "3", "--model", "a.gguf"});
+  for (const Arguments& given : {Arguments{"a.gguf", "b.gguf"}, {"-m", "a.gguf", "b.gguf"}}) {
+    EXPECT_THROW(spell_out(Command().app, given), InvalidArgument);
+  }
+}
+
 TEST(SpellOut, StopsAtTwoDashes) {
   expect({"-n", "3", "--", "-ts", "--bogus"}, {"-n", "3", "--", "-ts", "--bogus"});
 }

@@ -117,7 +117,7 @@ TEST(DidYouMean, OfFlagsAndCommands) {
   };
   EXPECT_THAT(error({"run", "-m", kModel, "-p", "x", "--tmep", "0"}),
               HasSubstr("there is no flag --tmep (did you mean --temp?); see shoal run --help"));
-  EXPECT_THAT(error({"run", "--device", "CPU0"}), HasSubstr("there is no flag --device (did you mean --devices?)"));
+  EXPECT_THAT(error({"run", "--devicse", "CPU0"}), HasSubstr("there is no flag --devicse (did you mean --devices?)"));
   EXPECT_THAT(error({"run", "-dve", "CPU0"}), HasSubstr("there is no flag -dve (did you mean -dev?)"));
   EXPECT_THAT(error({"run", "--ctx", "3"}), HasSubstr("there is no flag --ctx (did you mean --ctx-size?)"));
   EXPECT_THAT(error({"--versoin"}), HasSubstr("--versoin comes before the command (did you mean --version?); name"));
