@@ -82,6 +82,12 @@ void Conversation::add_answer(const std::string& text, const std::string& though
   messages_.push_back(std::move(message));
 }
 
+bool Conversation::drop_answer() {
+  if (messages_.empty() || messages_.back()["role"] != "assistant") return false;
+  messages_.erase(messages_.size() - 1);
+  return true;
+}
+
 bool Conversation::drop_oldest() {
   const size_t first = first_question();
   if (messages_.size() < first + 3) return false;

@@ -39,6 +39,8 @@ class Conversation {
   /// All of it, and back to what it was.
   const nlohmann::json& messages() const { return messages_; }
   void restore(nlohmann::json messages) { messages_ = std::move(messages); }
+  /// Drops the last answer, so that its question can be answered again; false where there is none.
+  bool drop_answer();
   /// Drops the oldest question with its answer; false where only one question is left.
   bool drop_oldest();
   /// All but the system's message.

@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <cwctype>
 #include <filesystem>
 #include <iostream>
+#include <string_view>
 #include <utility>
 
 #include "base/user_file.h"
@@ -24,6 +26,15 @@ namespace {
 
 constexpr int kHistoryLines = 1000;
 constexpr int kLookForInterruptsMs = 200;
+constexpr std::string_view kQuotes = "\"\"\"";
+// Terminals put these around what is pasted, where that was switched on (bracketed paste).
+constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
+constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
+
+bool knows_pasting() {
+  const char* terminal = std::getenv("TERM");
+  return terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
+}
 
 /// "" where there is no place for it.
 std::string history_file() {
@@ -98,8 +109,12 @@ class LineEditor::Terminal {
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
     el_set(editor_, EL_BIND, "^C", "shoal-cancel", nullptr);
     el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_wset(editor_, EL_ADDFN, L"shoal-paste", L"Inserts what is pasted", &paste);
+    el_set(editor_, EL_BIND, "\\e[200~", "shoal-paste", nullptr);
+    if (knows_pasting()) std::fputs(kPasteOn, stderr);
   }
   ~Terminal() {
+    if (knows_pasting()) std::fputs(kPasteOff, stderr);
     HistEvent event;
     std::error_code error;
     if (!file_.empty()) file_ = usable(std::move(file_));
@@ -120,7 +135,10 @@ class LineEditor::Terminal {
     forget_interrupt();  // a Ctrl-C before that
     const char* line = el_gets(editor_, &count);
     if (cancelled_) return {End::kInterrupt, ""};
-    if (line == nullptr || count <= 0) return {End::kEnd, ""};
+    if (line == nullptr || count <= 0) {
+      std::fputs("\n", stderr);  // behind the prompt
+      return {End::kEnd, ""};
+    }
     std::string text(line, static_cast<size_t>(count));
     if (text.ends_with('\n')) text.pop_back();
     if (text.find_first_not_of(" \t") != std::string::npos) {
@@ -143,6 +161,19 @@ class LineEditor::Terminal {
     return CC_EOF;
   }
 
+  /// All up to the end of the paste becomes part of the line, line ends included.
+  static unsigned char paste(EditLine* editor, wint_t) {
+    std::wstring text;
+    wchar_t key = 0;
+    while (!text.ends_with(kPasteEnd) && el_wgetc(editor, &key) == 1) text += key == L'\r' ? L'\n' : key;
+    if (text.ends_with(kPasteEnd)) text.resize(text.size() - kPasteEnd.size());
+    if (text.ends_with(L'\n')) text.pop_back();
+    std::erase_if(text,
+                  [](wchar_t c) { return c != L'\n' && c != L'\t' && std::iswcntrl(static_cast<wint_t>(c)) != 0; });
+    el_winsertstr(editor, text.c_str());
+    return CC_REFRESH;
+  }
+
   ::History* history_;
   std::string file_;  ///< "": lines are not kept
   EditLine* editor_ = nullptr;
@@ -156,22 +187,43 @@ LineEditor::LineEditor() {
 
 LineEditor::~LineEditor() = default;
 
+LineEditor::Input LineEditor::read_line(bool continues) {
+  Input line;
+  if (terminal_) {
+    line = terminal_->read(continues);
+  } else if (!std::getline(std::cin, line.text)) {
+    line.end = End::kEnd;
+  }
+  if (line.text.ends_with('\r')) line.text.pop_back();
+  return line;
+}
+
 LineEditor::Input LineEditor::read() {
   Input all;
   while (true) {
-    Input line;
-    if (terminal_) {
-      line = terminal_->read(!all.text.empty());
-    } else if (!std::getline(std::cin, line.text)) {
-      line.end = End::kEnd;
-    }
-    if (line.text.ends_with('\r')) line.text.pop_back();
+    const Input line = read_line(!all.text.empty());
     if (line.end == End::kEnd && !all.text.empty()) return all;
     if (line.end != End::kLine) return line;
+    const bool is_first = all.text.empty();
     all.text += line.text;
+    if (is_first && all.text.starts_with(kQuotes)) return read_quoted(std::move(all));
     if (!all.text.ends_with('\\')) return all;
     all.text.back() = '\n';
   }
+}
+
+LineEditor::Input LineEditor::read_quoted(Input all) {
+  all.is_quoted = true;
+  all.text.erase(0, kQuotes.size());
+  while (!all.text.ends_with(kQuotes)) {
+    const Input line = read_line(true);
+    if (line.end == End::kInterrupt) return line;
+    if (line.end == End::kEnd) return all;
+    all.text += (all.text.empty() ? "" : "\n") + line.text;
+  }
+  all.text.resize(all.text.size() - kQuotes.size());
+  if (all.text.ends_with('\n')) all.text.pop_back();
+  return all;
 }
 
 }  // namespace shoal::tools

@@ -1,4 +1,4 @@
-// Reads lines that a user types, with editing and history where there is a terminal (libedit), and else line by line.
+// Reads what a user types, with editing and history where there is a terminal (libedit), and else line by line.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,10 @@ class LineEditor {
   enum class End : uint8_t { kLine, kInterrupt, kEnd };
   struct Input {
     End end = End::kLine;  ///< Enter; Ctrl-C, which gives the line up; Ctrl-D or the end of the file
-    std::string text;      ///< a "\" at the end of a line continues it on the next
+    /// A "\" at the end of a line continues it on the next. Lines from one that begins with """ to one that ends with
+    /// """ are one text, and so are pasted lines at a terminal.
+    std::string text;
+    bool is_quoted = false;  ///< it was between """ and """
   };
   Input read();
   /// Does it read from a terminal?
@@ -28,6 +31,11 @@ class LineEditor {
 
  private:
   class Terminal;
+  /// One line.
+  Input read_line(bool continues);
+  /// The rest of a text behind """, of which `all` has the first line.
+  Input read_quoted(Input all);
+
   std::unique_ptr<Terminal> terminal_;
 };
 

@@ -1,10 +1,14 @@
 // shoal chat: a conversation with a model.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "base/text.h"
 #include "tools/chat/answer.h"
@@ -38,14 +42,29 @@ struct Flags {
   GenerationFlags generation;
   ChatFlags chat;
   PromptFlags prompt;
+  OutputFlag output;
+  bool show_timings = false;
   std::optional<std::string> first;  ///< question
 };
+
+/// Never replaces a file.
+void save_new_file(const std::string& path, const std::string& text) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  require<InvalidArgument>(file >= 0, "{}: cannot be written: {}; name a new file in a folder that may be written to",
+                           path, std::strerror(errno));
+  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  require<InvalidArgument>(close(file) == 0 && written, "{}: cannot be written: {}; check the disk", path,
+                           std::strerror(error));
+}
 
 /// Answers one question after the other, as far as possible from what the session's caches hold.
 class Chat {
  public:
   Chat(const Flags& flags, models::Session& session, const models::Tokenizer& tokenizer, ChatTemplate chat_template)
       : options_(flags.generation.options),
+        json_(flags.output.json()),
+        show_timings_(flags.show_timings),
         session_(session),
         tokenizer_(tokenizer),
         conversation_(flags.chat, std::move(chat_template), tokenizer) {
@@ -57,31 +76,51 @@ class Chat {
   /// empty answer, or two questions without one between them.
   void answer(const std::string& question) {
     const nlohmann::json before = conversation_.messages();
-    conversation_.add_user(question);
+    conversation_.add_user(std::exchange(attached_, "") + question);
+    answer_or_restore(before, "the question is forgotten");
+  }
+  /// Answers the last question again.
+  void regenerate() {
+    const nlohmann::json before = conversation_.messages();
+    require<InvalidArgument>(conversation_.drop_answer(), "/regen: there is no answer yet; ask a question first");
+    answer_or_restore(before, "the answer before it stays");
+  }
+  void clear() {
+    conversation_.clear();
+    attached_.clear();
+    has_told_of_forgetting_ = false;
+  }
+  /// Puts the text of a file in front of the next question.
+  void attach(const std::string& path) { attached_ += read_text_file(path, "text") + "\n"; }
+  void save(const std::string& path) const {
+    save_new_file(path, conversation_.messages().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+
+ private:
+  void answer_or_restore(const nlohmann::json& before, std::string_view consequence) {
     try {
       if (generate_answer()) return;
       conversation_.restore(before);
-      warn("nothing was said; the question is forgotten");
+      warn(fmt::format("nothing was said; {}", consequence));
     } catch (...) {
       conversation_.restore(before);
       cached_.resize(std::min(cached_.size(), static_cast<size_t>(session_.position())));
       throw;
     }
   }
-  void clear() { conversation_.clear(); }
 
- private:
   /// False where nothing was said.
   bool generate_answer() {
     const Conversation::Prompt prompt = prompt_that_fits();
     options_.evaluated = keep_common(prompt.ids);
-    AnswerPrinter printer(prompt.begins_thought, true);
+    AnswerPrinter printer(prompt.begins_thought, !json_);
     Generation generation;
     cached_ = prompt.ids;
     generate(
         session_, &tokenizer_, prompt.ids, options_, [&](std::string_view text) { printer.push(text); }, generation);
     printer.finish();
-    write_out("\n");
+    json_ ? print_line(generation, printer) : write_out("\n");
+    if (show_timings_ && !json_) write_err(timings_text(generation) + "\n");
     cached_.insert(cached_.end(), generation.tokens.begin(), generation.tokens.end());
     cached_.resize(static_cast<size_t>(session_.position()));
     if (generation.stop == "context") {
@@ -91,6 +130,16 @@ class Chat {
     if (printer.said().find_first_not_of(kSpace) == std::string::npos) return false;
     conversation_.add_answer(printer.said(), printer.thought());
     return true;
+  }
+
+  /// One JSON object.
+  void print_line(const Generation& generation, const AnswerPrinter& printer) const {
+    nlohmann::ordered_json line{{"question", conversation_.messages().back()["content"]},
+                                {"text", printer.said()},
+                                {"stop", generation.stop},
+                                {"timings", timings_json(generation)}};
+    if (!printer.thought().empty()) line["thought"] = printer.thought();
+    write_out(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
 
   /// Forgets the oldest questions where the context does not hold all, and leaves room for an answer.
@@ -106,9 +155,11 @@ class Chat {
         static_cast<int64_t>(prompt.ids.size()) < context,
         "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less", prompt.ids.size(),
         context, context_needed(static_cast<int64_t>(prompt.ids.size()), options_.count == 0 ? 1 : options_.count));
-    if (prompt.ids.size() < before) {
-      warn(fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten",
-                       before, context));
+    if (prompt.ids.size() < before && !std::exchange(has_told_of_forgetting_, true)) {
+      warn(
+          fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten, now "
+                      "and whenever it is too long again",
+                      before, context));
     }
     return prompt;
   }
@@ -125,16 +176,70 @@ class Chat {
   }
 
   GenerationOptions options_;
+  const bool json_, show_timings_;
   models::Session& session_;
   const models::Tokenizer& tokenizer_;
   Conversation conversation_;
   std::vector<int32_t> cached_;  ///< the tokens that the session's caches hold
+  std::string attached_;         ///< in front of the next question
+  bool has_told_of_forgetting_ = false;
 };
 
+struct ChatCommand {
+  std::string_view name, value, help;
+  void (*run)(Chat& chat, const std::string& value);  ///< nullptr: ends the conversation
+};
+
+constexpr std::string_view kHelpCommand = "/help";
+constexpr ChatCommand kChatCommands[] = {
+    {kHelpCommand, "", "lists the commands", [](Chat&, const std::string&) {}},
+    {"/exit", "", "ends the conversation, as does Ctrl-D", nullptr},
+    {"/clear", "", "begins another conversation", [](Chat& chat, const std::string&) { chat.clear(); }},
+    {"/regen", "", "answers the last question again", [](Chat& chat, const std::string&) { chat.regenerate(); }},
+    {"/read", "FILE", "puts the text of a file in front of the next question",
+     [](Chat& chat, const std::string& path) { chat.attach(path); }},
+    {"/save", "FILE", "writes the conversation as JSON to a new file",
+     [](Chat& chat, const std::string& path) { chat.save(path); }},
+};
+
+std::string usage_of(const ChatCommand& command) {
+  return fmt::format("{}{}{}", command.name, command.value.empty() ? "" : " ", command.value);
+}
+
+/// The command that a line names. nullptr: the line is a question. Throws InvalidArgument for an unknown command, and
+/// for a value that is missing or too much.
+const ChatCommand* command_of(const std::string& line, std::string& value) {
+  const std::string name = line.substr(0, line.find_first_of(kSpace));
+  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyz";
+  const bool is_name = name.size() > 1 && name[0] == '/' && name.find_first_not_of(kLetters, 1) == std::string::npos;
+  if (!is_name || line.find('\n') != std::string::npos) return nullptr;
+  std::string known;
+  for (const ChatCommand& command : kChatCommands) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", usage_of(command));
+    if (name != command.name) continue;
+    const size_t at = line.find_first_not_of(kSpace, name.size());
+    value = at == std::string::npos ? "" : line.substr(at);
+    require<InvalidArgument>(value.empty() == command.value.empty(), "write {}", usage_of(command));
+    return &command;
+  }
+  fail<InvalidArgument>("there is no command {}; there are {}", name, known);
+}
+
+void print_help() {
+  std::string text;
+  for (const ChatCommand& command : kChatCommands) text += fmt::format("{:<12}{}\n", usage_of(command), command.help);
+  write_err(text +
+            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\n");
+}
+
 /// False where the conversation ends with it.
-bool ask(Chat& chat, const LineEditor& editor, const std::string& question) {
+bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may_be_command) {
   try {
-    chat.answer(question);
+    std::string value;
+    const ChatCommand* const command = may_be_command ? command_of(line, value) : nullptr;
+    if (command != nullptr && command->run == nullptr) return false;
+    if (command != nullptr && command->name == kHelpCommand) print_help();
+    command != nullptr ? command->run(chat, value) : chat.answer(line);
   } catch (const Interrupted&) {
     // While the template rendered: the question is given up.
   } catch (const InvalidArgument& error) {
@@ -149,21 +254,18 @@ bool ask(Chat& chat, const LineEditor& editor, const std::string& question) {
 
 void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& first) {
   const bool has_first = first && first->find_first_not_of(kSpace) != std::string::npos;
-  if (has_first && !ask(chat, editor, *first)) return;
+  if (has_first && !ask(chat, editor, *first, false)) return;
   while (true) {
     const LineEditor::Input input = editor.read();
     if (isatty(STDIN_FILENO) != 0) forget_interrupt();  // Ctrl-C before the line was there
     if (interrupted()) return;                          // SIGTERM
     const size_t begin = input.text.find_first_not_of(kSpace), last = input.text.find_last_not_of(kSpace);
     const bool is_blank = begin == std::string::npos;
-    const std::string command = is_blank ? "" : input.text.substr(begin, last + 1 - begin);
-    if (input.end == LineEditor::End::kEnd || command == "/exit") return;
+    if (input.end == LineEditor::End::kEnd) return;
     if (input.end == LineEditor::End::kInterrupt || is_blank) continue;
-    if (command == "/clear") {
-      chat.clear();
-      continue;
-    }
-    if (!ask(chat, editor, input.text)) return;
+    const bool may_be_command = !input.is_quoted && input.text[begin] == '/';
+    const std::string text = may_be_command ? input.text.substr(begin, last + 1 - begin) : input.text;
+    if (!ask(chat, editor, text, may_be_command)) return;
   }
 }
 
@@ -206,7 +308,7 @@ int chat(Flags& flags) {
   const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
-  if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /clear begins another.\n");
+  if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands.\n");
   tell_checkpoints(editor, *deployment.session, flags.context.checkpoints);
   converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
@@ -228,6 +330,8 @@ CommandBody define_chat(CLI::App& app) {
   flags->devices.add_layers_to(app);
   flags->load.add_to(app);
   flags->fit.add_to(app);
+  flags->output.add_to(app, "text, or json: one object per answer, each on a line");
+  app.add_flag("--show-timings", flags->show_timings, "Print the speed of each answer to stderr");
   return [flags] {
     flags->devices.check();
     if (!is_leader()) return follow(*flags);

@@ -1,5 +1,7 @@
 #include "tools/commands/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -158,6 +160,37 @@ void GenerationFlags::finish(int64_t vocabulary) {
   options.sampler = sampling.sampler;
   if (sampling.random_seed) options.sampler.seed = std::random_device()();
   for (const auto& [id, bias] : options.sampler.biases) check_ids("--logit-bias", {&id, 1}, vocabulary);
+}
+
+namespace {
+
+/// Tokens per second; 0 when there was nothing to measure.
+double rate(int64_t tokens, double ms) {
+  return ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / ms : 0.0;
+}
+
+/// "5 tokens, 310.2 tokens/s"; the rate is of those evaluated, and there is none where none were.
+std::string count_text(int64_t tokens, int64_t evaluated, double ms) {
+  const std::string count = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
+  return evaluated > 0 ? fmt::format("{}, {:.1f} tokens/s", count, rate(evaluated, ms)) : count;
+}
+
+}  // namespace
+
+std::string timings_text(const Generation& generation) {
+  const Generation& g = generation;
+  return fmt::format("prompt {}; generated {}", count_text(g.prompt_evaluated, g.prompt_evaluated, g.prompt_ms),
+                     count_text(static_cast<int64_t>(g.tokens.size()), g.evaluated, g.generation_ms));
+}
+
+nlohmann::json timings_json(const Generation& generation) {
+  const Generation& g = generation;
+  return {{"prompt_evaluated", g.prompt_evaluated},
+          {"prompt_ms", g.prompt_ms},
+          {"prompt_tokens_per_second", rate(g.prompt_evaluated, g.prompt_ms)},
+          {"generation_evaluated", g.evaluated},
+          {"generation_ms", g.generation_ms},
+          {"generation_tokens_per_second", rate(g.evaluated, g.generation_ms)}};
 }
 
 void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,

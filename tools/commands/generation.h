@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,12 @@ struct Generation {
   double prompt_ms = 0.0;        ///< of prompt_evaluated tokens
   double generation_ms = 0.0;    ///< of `evaluated` tokens
 };
+
+/// "prompt 6 tokens, 310.2 tokens/s; generated 5 tokens, 20.1 tokens/s"; a rate is of the tokens evaluated, and left
+/// out if there are none.
+std::string timings_text(const Generation& generation);
+/// The same with milliseconds, and rates of 0 if there is none.
+nlohmann::json timings_json(const Generation& generation);
 
 /// Told each piece of text as soon as it is complete, and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;

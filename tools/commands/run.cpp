@@ -90,11 +90,6 @@ Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
   return prompt;
 }
 
-/// Tokens per second; 0 when there was nothing to measure.
-double rate(int64_t tokens, double ms) {
-  return ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / ms : 0.0;
-}
-
 struct Outcome {
   std::vector<int32_t> prompt;
   Generation generation;
@@ -103,22 +98,14 @@ struct Outcome {
   size_t bytes = 0;                            ///< of weights
   std::chrono::duration<double> bytes_time{};  ///< that these took
   std::string error;                           ///< what ended it, where something did
-
-  double prompt_rate() const { return rate(generation.prompt_evaluated, generation.prompt_ms); }
-  double generation_rate() const { return rate(generation.evaluated, generation.generation_ms); }
 };
 
 nlohmann::json timings(const Outcome& outcome) {
-  const Generation& g = outcome.generation;
-  return {{"load_ms", outcome.load_ms},
-          {"load_bytes", outcome.bytes},
-          {"load_bytes_ms", std::chrono::duration<double, std::milli>(outcome.bytes_time).count()},
-          {"prompt_evaluated", g.prompt_evaluated},
-          {"prompt_ms", g.prompt_ms},
-          {"prompt_tokens_per_second", outcome.prompt_rate()},
-          {"generation_evaluated", g.evaluated},
-          {"generation_ms", g.generation_ms},
-          {"generation_tokens_per_second", outcome.generation_rate()}};
+  nlohmann::json json = timings_json(outcome.generation);
+  json["load_ms"] = outcome.load_ms;
+  json["load_bytes"] = outcome.bytes;
+  json["load_bytes_ms"] = std::chrono::duration<double, std::milli>(outcome.bytes_time).count();
+  return json;
 }
 
 nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool has_text, const Outcome& outcome) {
@@ -154,12 +141,6 @@ void print_top_logits(const Generation& generation, const models::Tokenizer& tok
   write_err(format_table(rows));
 }
 
-/// "5 tokens, 310.2 tokens/s"; the rate is of those evaluated, and there is none where none were.
-std::string count_text(int64_t tokens, int64_t evaluated, double rate) {
-  const std::string count = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
-  return evaluated > 0 ? fmt::format("{}, {:.1f} tokens/s", count, rate) : count;
-}
-
 /// Why there are not as many tokens as were asked for; "" where there are.
 std::string why_stopped(const std::string& stop, int64_t context) {
   if (stop == "end_of_text") return "; stopped: end of text";
@@ -170,11 +151,8 @@ std::string why_stopped(const std::string& stop, int64_t context) {
 
 void print_summary(const Outcome& outcome, int64_t context) {
   const Generation& g = outcome.generation;
-  write_err(fmt::format("\nload {:.0f} ms{}; prompt {}; generated {}{}\n", outcome.load_ms,
-                        rate_text(outcome.bytes, outcome.bytes_time),
-                        count_text(g.prompt_evaluated, g.prompt_evaluated, outcome.prompt_rate()),
-                        count_text(static_cast<int64_t>(g.tokens.size()), g.evaluated, outcome.generation_rate()),
-                        why_stopped(g.stop, context)));
+  write_err(fmt::format("\nload {:.0f} ms{}; {}{}\n", outcome.load_ms, rate_text(outcome.bytes, outcome.bytes_time),
+                        timings_text(g), why_stopped(g.stop, context)));
 }
 
 /// Ends what was printed so far before a failure is reported.

@@ -137,12 +137,102 @@ TEST(Chat, ForgetsTheOldestWhereTheContextEnds) {
   args[args.size() - 1] = "96";
   const Finished finished = run(args, {.in = questions.path});
   EXPECT_EQ(finished.code, 0) << finished.err;
-  EXPECT_THAT(finished.err, HasSubstr("tokens and the context holds 96 (-c); its beginning is forgotten"));
+  const std::string forgotten = "tokens and the context holds 96 (-c); its beginning is forgotten";
+  EXPECT_THAT(finished.err, HasSubstr(forgotten));
+  EXPECT_EQ(finished.err.find(forgotten), finished.err.rfind(forgotten)) << "said once";
   EXPECT_GE(std::count(finished.out.begin(), finished.out.end(), '\n'), 12);
   const test::TemporaryFile longer("longer.txt", std::string(2000, 'z') + "\n");
   const Finished refused = run(args, {.in = longer.path});
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err, HasSubstr("tokens and the context holds 96; use -c "));
+}
+
+/// The program's output for these lines of standard input.
+Finished chat(const std::string& input, const std::vector<std::string>& more = {}) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate), lines("lines.txt", input);
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args, {.in = lines.path});
+}
+
+TEST(Chat, CommandsAreNotQuestions) {
+  const Finished help = chat("/help\n");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_EQ(help.out, "");
+  for (const char* command : {"/help", "/exit", "/clear", "/regen", "/read FILE", "/save FILE"}) {
+    EXPECT_THAT(help.err, HasSubstr(command));
+  }
+  for (const auto& [line, error] :
+       {std::pair("/hlep",
+                  "there is no command /hlep; there are /help, /exit, /clear, /regen, /read FILE, /save FILE\n"),
+        {"/save", "write /save FILE\n"},
+        {"/exit now", "write /exit\n"},
+        {"/regen", "/regen: there is no answer yet; ask a question first\n"},
+        {"/read no-such.txt", "no-such.txt: cannot open the text: No such file or directory"}}) {
+    const Finished refused = chat(std::string(line) + "\n");
+    EXPECT_EQ(refused.code, 1) << line;
+    EXPECT_EQ(refused.out, "") << line;
+    EXPECT_THAT(refused.err, HasSubstr(std::string("shoal: error: ") + error));
+  }
+  EXPECT_NE(chat("/usr/bin is what?\n").out, "");
+}
+
+TEST(Chat, RegenAnswersTheLastQuestionAgain) {
+  const std::string once = chat("Who is the LORD?\n").out;
+  EXPECT_EQ(chat("Who is the LORD?\n/regen\n").out, once + once);
+  EXPECT_EQ(chat("Who is the LORD?\n/regen\nAnd Moses?\n").out, once + chat("Who is the LORD?\nAnd Moses?\n").out);
+}
+
+TEST(Chat, ReadsAndSavesFiles) {
+  const test::TemporaryFolder folder;
+  const std::string text = folder.path() / "text.txt", saved = folder.path() / "saved.json";
+  std::ofstream(text) << "Moses went up.";
+  const std::string input = "/read " + text + "\nWho?\n/save " + saved + "\n";
+  const Finished finished = chat(input);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  const auto messages = nlohmann::json::parse(test::text_of(saved));
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0]["content"], "Moses went up.\nWho?");
+  EXPECT_EQ(messages[1]["role"], "assistant");
+  EXPECT_EQ(messages[1]["content"].get<std::string>() + "\n", finished.out);
+  // What is there already stays.
+  const Finished again = chat(input);
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.err, HasSubstr(saved + ": cannot be written: File exists; name a new file"));
+  EXPECT_EQ(nlohmann::json::parse(test::text_of(saved)), messages);
+}
+
+TEST(Chat, QuotedLinesAreOneQuestion) {
+  const std::string expected = chat("Who is\\\nthe LORD?\n").out;
+  ASSERT_EQ(std::count(expected.begin(), expected.end(), '\n'), 1);
+  for (const char* input :
+       {"\"\"\"Who is\nthe LORD?\"\"\"\n", "\"\"\"\nWho is\nthe LORD?\n\"\"\"\n", "\"\"\"Who is\nthe LORD?\n"}) {
+    EXPECT_EQ(chat(input).out, expected) << input;
+  }
+  // No command.
+  EXPECT_NE(chat("\"\"\"/exit\"\"\"\n").out, "");
+}
+
+TEST(Chat, JsonIsALineForEachAnswer) {
+  const std::string input = "Who is the LORD?\nAnd Moses?\n";
+  const Finished finished = chat(input, {"-o", "json"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  std::string said;
+  for (const std::string& line : lines(finished.out)) {
+    const auto answer = nlohmann::json::parse(line);
+    EXPECT_EQ(answer["stop"], "count");
+    EXPECT_GT(answer["timings"]["generation_tokens_per_second"].get<double>(), 0.0);
+    said += answer["text"].get<std::string>() + "\n";
+  }
+  EXPECT_EQ(said, chat(input).out);
+  EXPECT_THAT(finished.out, HasSubstr("{\"question\":\"And Moses?\","));
+}
+
+TEST(Chat, ShowsTimingsOnDemand) {
+  const std::string input = "Who is the LORD?\n";
+  EXPECT_THAT(chat(input).err, Not(HasSubstr("tokens/s")));
+  EXPECT_THAT(chat(input, {"--show-timings"}).err,
+              testing::ContainsRegex("prompt [0-9]+ tokens, [0-9.]+ tokens/s; generated 7 tokens, [0-9.]+ tokens/s\n"));
 }
 
 TEST(Chat, ErrorsOfTemplatesAreOneLine) {
@@ -278,6 +368,31 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
   program.until("> ");
   program.type("\x04");
   program.end();
+}
+
+TEST(Chat, PastedLinesAreOneQuestion) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFolder state;
+  const std::string saved = state.path() / "saved.json";
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"--devices", "CPU0"});
+  AtTerminal program(args, state.path());
+  program.until("\x1b[?2004h");
+  program.until("> ");
+  program.type("So: \x1b[200~/exit\rWho is\rthe \x01LORD?\r\x1b[201~ Tell.\r");
+  program.until("\r\n> ");
+  program.type("/help\r");
+  program.until("/save FILE");
+  program.until("> ");
+  program.type("/save " + saved + "\r");
+  program.until("\r\n> ");
+  program.type("\x04");
+  program.until("\r\n");  // the shell's prompt gets a line of its own
+  program.until("\x1b[?2004l");
+  program.end();
+  const auto messages = nlohmann::json::parse(test::text_of(saved));
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0]["content"], "So: /exit\nWho is\nthe LORD? Tell.");
 }
 
 TEST(Chat, ABlankFirstQuestionIsNone) {
