@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
-"""Brings the flags in docs/cli.md up to date with what the program prints.
+"""Brings the flags and examples in docs/cli.md up to date with what the program prints.
 
-Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command; the text around the blocks is
-written by hand. --check changes nothing: it prints what differs and exits with 1.
+Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command. Each indented example of a
+command with the same output on every machine (run, tokenize, detokenize, simulate, with a model that exists or can be
+made) gets that output. The text around them is written by hand. --check changes nothing: it prints what differs and
+exits with 1.
 """
 import argparse
 import difflib
+import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+EXAMPLE = re.compile(
+    r"^    \$ shoal (?P<line>(?:run|tokenize|detokenize|simulate) .*)\n"
+    r"(?:(?!    \$ )    .*\n|\n(?=    (?!\$ )))*", re.MULTILINE)
+SPARSE = "70b-q4_k_m.gguf"  # made from a preset, without weights
 BLOCK = re.compile(r"^```text\n\$ shoal (?P<command>[\w-]*) ?--help\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -21,6 +30,34 @@ def help_of(program: str, command: str) -> str:
     if result.returncode != 0:
         sys.exit(f"{program} {' '.join(words)}: exit code {result.returncode}: {result.stderr.strip()}")
     return f"```text\n$ shoal {' '.join(words)}\n{result.stdout}```"
+
+
+def make_sparse(folder: pathlib.Path) -> pathlib.Path | None:
+    """The model without weights; None without the packages of scripts/install_python."""
+    path = folder / SPARSE
+    maker = [sys.executable, ROOT / "scripts/make_model.py", "--preset", "70b", "--type", "q4_k_m", "--sparse", path]
+    made = subprocess.run(maker, capture_output=True, text=True, check=False)
+    if made.returncode == 0:
+        return path
+    print(f"examples with {SPARSE} are left as they are: {made.stderr.strip()}", file=sys.stderr)
+    return None
+
+
+def example_of(program: str, example: re.Match, folder: pathlib.Path) -> str:
+    words = shlex.split(example["line"])
+    if SPARSE in words:
+        sparse = make_sparse(folder)
+        if sparse is None:
+            return example[0]
+        words[words.index(SPARSE)] = str(sparse)
+    elif not (ROOT / words[words.index("-m") + 1]).exists():
+        return example[0]
+    environment = {**os.environ, "SHOAL_CPU_DEVICES": "2"}
+    result = subprocess.run([program, *words], capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    if result.returncode != 0:
+        sys.exit(f"{program} {' '.join(words)}: exit code {result.returncode}: {result.stderr.strip()}")
+    lines = ["$ shoal " + example["line"], *result.stdout.splitlines()]
+    return "".join(f"    {line}".rstrip() + "\n" for line in lines)
 
 
 def commands_of(program: str) -> list[str]:
@@ -40,6 +77,8 @@ def main() -> int:
     for command in missing:
         print(f"{arguments.page}: no block '$ shoal {command} --help'; add one")
     current = BLOCK.sub(lambda match: help_of(arguments.program, match["command"]), page)
+    with tempfile.TemporaryDirectory() as folder:
+        current = EXAMPLE.sub(lambda match: example_of(arguments.program, match, pathlib.Path(folder)), current)
     if arguments.check:
         sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), current.splitlines(True), "docs", "program"))
         if current != page:

@@ -1,6 +1,7 @@
-"""docs/cli.md has every command and every flag, as the program prints them today."""
+"""docs/cli.md has every command, every flag and the output of examples, as the program prints them today."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,25 @@ class CliDocsTest(unittest.TestCase):
         self.assertNotIn("--min-p ", self.page.read_text(), "a check changes nothing")
         self.assertEqual(make(self.page).returncode, 0)
         self.assertEqual(self.page.read_text(), self.text)
+
+    def test_an_example_that_differs_is_found_and_put_back(self):
+        self.assertIn("       527  ▁But\n", self.text)
+        self.page.write_text(self.text.replace("       527  ▁But\n", "       528  ▁But\n"))
+        result = make(self.page, "--check")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("+       527  ▁But\n", result.stdout)
+        self.assertEqual(make(self.page).returncode, 0)
+        self.assertEqual(self.page.read_text(), self.text)
+
+    def test_figures_of_a_simulation_are_checked(self):
+        example = self.text.index("    $ shoal simulate -m 70b")
+        figure = re.compile(r" (\d+\.\d\d) \| +1\.00 \|").search(self.text, example)
+        self.page.write_text(self.text[:figure.start(1)] + "0.01" + self.text[figure.end(1):])
+        result = make(self.page, "--check")
+        if "are left as they are" in result.stderr:
+            self.skipTest("without the packages that make_model.py needs")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(figure[1], result.stdout)
 
     def test_a_missing_command_is_found(self):
         self.page.write_text(self.text.replace("$ shoal probe --help", "$ something else"))
