@@ -15,6 +15,7 @@ if(SHOAL_CUDA STREQUAL "OFF" OR SHOAL_SANITIZE)
 endif()
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER)
+  unset(CMAKE_CUDA_COMPILER CACHE)  # an earlier "not found", after which check_language() would not look again
   find_program(SHOAL_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)
   if(SHOAL_NVCC AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${SHOAL_NVCC})

@@ -61,7 +61,7 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
   }
   fail<DeviceError>(
       "this is one of several processes, but there is no {} beside the program or in SHOAL_PLUGIN_PATH; "
-      "build shoal where MPI is (scripts/install_deps --mpi), or start one process",
+      "run scripts/install_deps --mpi and then scripts/quickstart, which builds it, or start one process",
       kTransportFile);
 }
 

@@ -1,6 +1,9 @@
 """The shell scripts parse, and refuse what they do not know, with one line that says why."""
+import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,6 +42,42 @@ class ScriptsTest(unittest.TestCase):
         models = [word for word in text.split() if word.endswith(".gguf")]
         self.assertEqual(len(models), 1)
         self.assertTrue((ROOT / models[0]).is_file(), models[0])
+
+
+class QuickstartTest(unittest.TestCase):
+    """scripts/quickstart in a folder of its own, with a cmake that knows the plug-ins in the file `installed`."""
+
+    PROGRAMS = {
+        "scripts/install_deps": "",
+        "bin/cmake": """case "$1" in
+            --preset) mkdir -p build/release; sed 's/.*/build &: phony/' installed >build/release/build.ninja ;;
+            --build) shift 3; echo "$*" >>built ;;
+            esac""",
+        "bin/nvidia-smi": "[ -e gpu ]",
+        "build/release/bin/shoal": "",
+    }
+
+    def test_it_builds_the_plug_ins_that_can_be_built_by_now(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for path, text in self.PROGRAMS.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(f"#!/usr/bin/env bash\n{text}\n")
+                (folder / path).chmod(0o755)
+            shutil.copy(ROOT / "scripts/quickstart", folder / "scripts")
+            environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+            for installed in ("shoal", "shoal shoal_mpi", "shoal shoal_mpi shoal_cuda"):
+                (folder / "installed").write_text(installed.replace(" ", "\n") + "\n")
+                subprocess.run([folder / "scripts/quickstart"], check=True, capture_output=True, env=environment)
+            (folder / "gpu").touch()
+            subprocess.run([folder / "scripts/quickstart"], check=True, capture_output=True, env=environment)
+            built = (folder / "built").read_text().splitlines()
+            self.assertEqual(built, ["shoal", "shoal shoal_mpi", "shoal shoal_mpi", "shoal shoal_mpi shoal_cuda"])
+
+    def test_all_say_the_same_about_mpi(self):
+        for path in ("README.md", "docs/hosts.md", "processes/join.cpp"):
+            text = (ROOT / path).read_text()
+            self.assertRegex(text, r"scripts/install_deps --mpi`?,? (and )?then `?scripts/quickstart", path)
 
 
 if __name__ == "__main__":
