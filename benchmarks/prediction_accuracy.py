@@ -15,11 +15,17 @@ import argparse
 import dataclasses
 import json
 import os
+import pathlib
 import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+
+from measuring.interference import Others  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Runner:
     def __init__(self, arguments, folder):
         self.arguments = arguments
         self.folder = folder
+        self.others = Others()  # during the measurements; a probe says it of itself
 
     def run(self, case, command):
         """Runs `shoal COMMAND` where there are as many devices as the case wants; returns its JSON."""
@@ -103,7 +110,9 @@ class Runner:
         command = ["bench", "-m", model, *case.flags(), "-p", str(self.arguments.p), "-n", str(self.arguments.n),
                    "-r", str(self.arguments.repetitions), "-o", "json"]
         rates = {}
-        for result in self.run(case, command):
+        with self.others.watched():
+            results = self.run(case, command)
+        for result in results:
             rates["pp" if result["n_prompt"] else "tg"] = statistics.median(result["samples_ts"])
         return rates
 
@@ -185,6 +194,8 @@ def main():
     rows = summarise(samples)
     print_table(rows)
     means = mean_errors(rows)
+    if line := runner.others.line():
+        print(f"prediction_accuracy: {line}", file=sys.stderr)
     print(f"\nmean error: prompts {means['pp']:.1%}, generation {means['tg']:.1%}, all {means['all']:.1%}")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

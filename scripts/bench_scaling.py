@@ -257,6 +257,8 @@ def show(arguments: argparse.Namespace, setup: runs.Setup, study: Study, able: r
     """Writes the report and prints the table, or the JSON."""
     base = configurations.baseline_of(setup.configurations)
     rows = results.rows_of(study.findings, setup.models, setup.tests, setup.configurations, base)
+    for doubt in results.doubts(rows, study.findings):
+        study.findings.remark(doubt)
     folder = arguments.report or arguments.folder
     told = facts.facts_of(setup, study, able)
     document = report.write(rows, study.findings, told, arguments.folder, folder, f".{arguments.charts}")

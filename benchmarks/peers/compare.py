@@ -24,6 +24,10 @@ import report
 from errors import CompareError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from measuring.interference import Others, usable_processors  # noqa: E402
+
 PROGRAM = ROOT / "build/release/bin/shoal"
 
 
@@ -38,29 +42,6 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
     return int(text)
-
-
-def quota(group: pathlib.Path) -> int | None:
-    """Processors' worth of time that a control group gives, rounded up; "400000 100000" are 4."""
-    try:
-        most, period = (int(word) for word in (group / "cpu.max").read_text().split())
-        return max(1, -(-most // period))
-    except (OSError, ValueError, ZeroDivisionError):
-        return None  # there is no such file, or it says "max"
-
-
-def usable_processors(own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
-    """Those that this process may run on, and no more than the quotas of its control group and of those around it."""
-    found = len(os.sched_getaffinity(0))
-    try:
-        lines = pathlib.Path(own).read_text().splitlines()
-    except OSError:
-        lines = []
-    place = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    group = pathlib.Path(root, place)
-    for folder in [group, *group.parents][: len(pathlib.PurePath(place).parts) + 1]:
-        found = min(found, quota(folder) or found)
-    return found
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -163,6 +144,7 @@ class Comparison:
         ]
         self.engines = find_engines(arguments)
         self.about: dict[str, str] = {}
+        self.others = Others()
         self.has_bandwidth = bool(arguments.bandwidth or arguments.bandwidth_program)
         self.printed = 0
 
@@ -182,7 +164,8 @@ class Comparison:
                 file=sys.stderr,
                 flush=True,
             )
-            rates[engine.name], row = engine_programs.measure(engine, model, self.work, arguments.prefix)
+            with self.others.watched():
+                rates[engine.name], row = engine_programs.measure(engine, model, self.work, arguments.prefix)
             self.about[engine.name] = engine_programs.about(row)
         return report.Round(rates, bandwidth)
 
@@ -212,6 +195,16 @@ class Comparison:
         else:
             print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
 
+    def doubts(self) -> list[str]:
+        """Engines that the rounds do not tell apart from the reference, and what other programs did."""
+        rows = [row for measured in self.measured for row in self.rows(measured)]
+        close = [
+            f"{row.model} {row.test}: the rounds do not say whether {row.engine} or {self.engines[0].name} is faster"
+            for row in rows
+            if row.ratio and row.ratio.least < 1 < row.ratio.most
+        ]
+        return [doubt for doubt in [*close, self.others.line()] if doubt]
+
     def unfinished(self) -> str:
         return ", ".join(
             f"{one.model} has {len(one.rounds)} of {self.arguments.rounds} rounds"
@@ -226,6 +219,8 @@ def compare(arguments: argparse.Namespace) -> None:
         comparison.run()
     finally:
         comparison.print_rest()
+        for doubt in comparison.doubts():
+            print(f"compare: {doubt}", file=sys.stderr)
         if unfinished := comparison.unfinished():
             print(f"compare: not finished: {unfinished}", file=sys.stderr)
 

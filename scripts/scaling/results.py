@@ -5,10 +5,15 @@ import dataclasses
 import io
 from collections.abc import Callable
 
+from measuring.interference import Others
 from scaling import analysis
 from scaling.configurations import Configuration, Test
 from scaling.devices import Device, Devices
 from scaling.trace import DeviceTime, collective_share
+
+
+MOST_EFFICIENCY = 1.1  # of the ideal
+WIDE = 0.1  # an interval of a speed-up that says little
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Findings:
     devices: Devices = dataclasses.field(default_factory=Devices)
     bench_threads: dict[str, int] = dataclasses.field(default_factory=dict)  # by configuration, of `shoal bench`
     about: dict = dataclasses.field(default_factory=dict)  # versions, from a row of `shoal bench`
+    others: Others = dataclasses.field(default_factory=Others)  # during `shoal bench`
 
     MISSING = {"plan": "memory and prediction", "trace": "time by device", "probe": "predictions"}
 
@@ -47,6 +53,7 @@ class Findings:
                 self.rates.setdefault((model, configuration, test), {})[record["round"]] = rate
             self.about = self.about or record["about"]
             self.bench_threads[configuration] = record.get("threads") or 0
+            self.others.cores.append(record.get("others", 0.0))
         elif record["kind"] == "trace":
             self.times[model, configuration, record["test"]] = [DeviceTime(**one) for one in record["times"]]
         elif record["kind"] == "plan":
@@ -188,6 +195,21 @@ def rows_of(
         for test in tests
         for configuration in configurations
     ]
+
+
+def doubts(rows: list[Row], found: Findings) -> list[str]:
+    """Why figures may be wrong: what cannot be, what the rounds do not tell apart, what other programs did."""
+    lines = []
+    for row in rows:
+        if not row.gain or row.configuration.name == row.baseline:
+            continue
+        place = f"{row.model}, {row.test.name} on {row.configuration.name}"
+        efficiency, speedup = row.gain.efficiency, row.gain.speedup
+        if efficiency and efficiency.median > MOST_EFFICIENCY:
+            lines.append(f"{place}: {efficiency.median:.0%} of the ideal cannot be, unless caches add up: measure again")
+        elif speedup and speedup.low < 1 < speedup.high and speedup.high - speedup.low > WIDE:
+            lines.append(f"{place}: the rounds do not say whether it or {row.baseline} is faster")
+    return [*lines, *filter(None, [found.others.line()])]
 
 
 def mean_errors(rows: list[Row]) -> dict[str, float]:

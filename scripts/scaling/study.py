@@ -3,6 +3,7 @@ again, and what would only fail once more is left out."""
 
 import time
 
+from measuring.interference import Others
 from measuring.journal import Journal
 from measuring.program import ProgramError, Shoal
 from measuring.text import Progress
@@ -28,8 +29,12 @@ def strangers(journal: Journal, jobs: list[Job]) -> int:
 
 def record_of(job: Job, shoal: Shoal) -> dict:
     began = time.monotonic()
+    others = Others()
     try:
-        result = job.run(shoal)
+        with others.watched():
+            result = job.run(shoal)
+        if job.kind == "bench":
+            result["others"] = round(others.cores[0], 2)
     except ProgramError as error:
         result = {"error": str(error) or "failed without a message"}
     head = {"kind": job.kind, "key": job.key, **job.fields}

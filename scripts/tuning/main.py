@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from measuring import charts, files, text
+from measuring.interference import Others
 from measuring.journal import Journal, JournalError
 from measuring.program import ProgramError, Shoal, Stopped, signals_stop
 from tuning import report
@@ -23,6 +24,7 @@ from tuning.splits import text as split_text
 from tuning.trials import Objective, Trials, level
 
 USAGE = 2  # exit code of the program for flags that it does not know: no trial would do better
+NOISE = 0.1  # relative standard error of the best split's score from which on there is no profile
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # of the environment, that do not change what is measured
 
 
@@ -58,6 +60,7 @@ class Tuning:
     about: dict = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)  # seconds, by run
     retried: set[Split] = field(default_factory=set)  # those that failed in an earlier run
+    others: Others = field(default_factory=Others)
 
     @property
     def even(self) -> Split:
@@ -196,6 +199,8 @@ def _with_journal(tuning: Tuning, journal: Journal, names: dict) -> int:
 def _finish(tuning: Tuning, ended: End, names: dict, journal: Journal) -> None:
     """Shows and writes what was found; what goes wrong with one of these does not keep the others from being done."""
     failures, gone = [], None
+    if doubt := tuning.others.line():
+        tell(f"tune_split: {doubt}")
     for what, do in (("stdout", lambda: _show(tuning, ended, names["profile"])),
                      ("profile", lambda: _write_profile(tuning, names["profile"], journal)),
                      ("chart", lambda: _write_chart(tuning, names["chart"]))):
@@ -216,6 +221,7 @@ def _finish(tuning: Tuning, ended: End, names: dict, journal: Journal) -> None:
 def _take(tuning: Tuning, trials: Trials, record: dict, retry_failed: bool) -> None:
     """A record of the journal."""
     tuning.spent += [record.get("seconds", 0.0)] if record.get("seconds") else []
+    tuning.others.cores += [record["others"]] if record.get("others") is not None else []
     if "failed" in record and retry_failed:
         tuning.retried.add(tuple(record.get("split", ())))
         return
@@ -351,8 +357,11 @@ def _measured(tuning: Tuning, measure, step: Step) -> dict:
         return {**record, "failed": step.failed}
     start = time.monotonic()
     try:
-        done = measure(step.split)
-        record.update(samples=done.samples, model_type=done.model_type, commit=done.commit)
+        others = Others()
+        with others.watched():
+            done = measure(step.split)
+        record.update(samples=done.samples, model_type=done.model_type, commit=done.commit,
+                      others=round(others.cores[0], 2))
     except ProgramError as error:
         if error.code == USAGE:
             raise Failure(str(error)) from None
@@ -376,6 +385,10 @@ def _line(tuning: Tuning, step: Step, record: dict) -> str:
 
 
 def _write_profile(tuning: Tuning, path: pathlib.Path, journal: Journal) -> None:
+    best = tuning.search.best()
+    if (error := tuning.search.trials.error(best)) > NOISE:
+        raise Failure(f"no profile, as the speed of the best split is only known to {100 * error:.0f} %: measure again while "
+                      f"nothing else runs, without {journal.path}")
     profile = report.profile(tuning.search, tuning.setup, tuning.even, tuning.predicted, tuning.about)
     if tuning.simulated:
         profile["simulated"] = tuning.simulated
@@ -427,8 +440,9 @@ def _show_on(stream: TextIO, tuning: Tuning, ended: End) -> None:
     report.print_table(search, tuning.even, stream)
     best = search.best()
     if best is not None:
+        close = ", ".join(split_text(trial.split) for trial in search.contenders())
         print(f"{ended.why}; {_counted(search.trials_run(), 'split')} in {_counted(search.trials.runs(), 'run')}, "
-              f"best: --tensor-split {split_text(best.split)}", file=stream)
+              f"best: --tensor-split {split_text(best.split)}{f'; {close} may be better' if close else ''}", file=stream)
 
 
 def _counted(number: int, what: str) -> str:

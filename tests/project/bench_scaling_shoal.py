@@ -6,7 +6,7 @@ FAKE_HANG: such calls make the file FAKE_CALLS.hangs and never end. FAKE_LESS=1:
 Called by itself as another program, `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS`, it is
 an mpirun: the other program gets the variables and FAKE_PROCESSES=2, and has the devices of so many processes.
 
-n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed. A
+n devices are 1, 1.8, 2.4, 2.6 times as fast as one, several FAKE_GAIN times as fast as that. Call k of a configuration runs at 1 / (1 + k / 10) of the speed. A
 device alone is as fast as SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN say."""
 
 import json
@@ -38,7 +38,7 @@ def threads_of(name):
 
 def speed(names):
     if len(names) > 1:
-        return FACTORS[len(names)]
+        return FACTORS[len(names)] * float(os.environ.get("FAKE_GAIN", "1"))
     return threads_of(names[0]) / of_each("SHOAL_CPU_SLOWDOWN", number(names[0]))
 
 

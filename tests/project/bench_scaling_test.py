@@ -5,6 +5,7 @@ import contextlib
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -33,6 +34,7 @@ if MISSING := [name for name in PACKAGES if importlib.util.find_spec(name) is No
 
 import bench_scaling  # noqa: E402
 import hours  # noqa: E402
+from measuring import interference  # noqa: E402
 from scaling import report  # noqa: E402
 
 
@@ -71,12 +73,14 @@ class ScriptTest(unittest.TestCase):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "FAKE_"))}
         return {**kept, "FAKE_CALLS": str(self.calls), **more}
 
-    def run_script(self, *arguments, status=0, charts=False, **environment):
-        """In this process: what it imports takes longer than its runs, and so do charts."""
+    def run_script(self, *arguments, status=0, charts=False, others=0.0, **environment):
+        """In this process: what it imports takes longer than its runs, and so do charts. `others`: CPU seconds that other
+        programs have used more each time that they are asked for."""
         out, err = io.StringIO(), io.StringIO()
         draw = report.draw if charts else lambda *_: {"speedup": [], "time": [], "memory": []}
         with (
             mock.patch.object(report, "draw", draw),
+            mock.patch.object(interference, "_others_seconds", itertools.count(0, others).__next__),
             mock.patch.object(sys, "argv", self.command(*arguments)[1:]),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
@@ -139,6 +143,16 @@ class FakeTest(ScriptTest):
             self.assertAlmostEqual(time_["communication"], 20 / 170, places=3)
         self.assertAlmostEqual(found["mean_prediction_error"]["model"], (2 * 0.1 + 2 * 0.21 + 2 * 0.21) / 6, places=3)
         self.assertEqual(found["environment"], {"SHOAL_CPU_DEVICES": "4"})
+
+    def test_says_what_makes_figures_doubtful(self):
+        quiet = self.run_script("-r", "2").stdout
+        self.assertNotIn("busy", quiet)
+        self.assertNotIn("ideal cannot be", quiet)
+        busy = self.run_script("-r", "3", "-n", "64", FAKE_GAIN="2.5", others=10.0).stdout
+        self.assertRegex(busy, r"other programs kept up to \d+\.\d of \d+ cores busy during 6 of 6 runs: measure again")
+        self.assertIn("model, tg64 on CPU0,CPU1: 225% of the ideal cannot be, unless caches add up: measure again", busy)
+        found = json.loads((self.output / "scaling.json").read_text())
+        self.assertEqual(len([one for one in found["remarks"] if "cores busy" in one or "of the ideal" in one]), 3)
 
     def test_uneven_devices(self):
         uneven = {"SHOAL_CPU_THREADS": "2,1", "SHOAL_CPU_SLOWDOWN": "1,3"}

@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import hours  # noqa: E402
-from measuring import arguments, text  # noqa: E402
+from measuring import arguments, interference, text  # noqa: E402
 from measuring.journal import Journal, JournalError, read  # noqa: E402
 from measuring.program import ProgramError, Shoal, ratio_text  # noqa: E402
 
@@ -61,6 +61,80 @@ class ArgumentsTest(unittest.TestCase):
             self.assertTrue(stderr.getvalue().endswith("; see measure.py --help\n"), stderr.getvalue())
             self.assertIn(message, stderr.getvalue())
         self.assertEqual(parser.parse_args(["-r", "1", "--more", "-a 'b c'"]).more, ["-a", "b c"])
+
+
+class ProcessorsTest(InFolder):
+    """Quotas of control groups in a folder made for the test."""
+
+    def write(self, path: str, words: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(words + "\n")
+
+    def usable(self, *groups: str) -> int:
+        self.write("own", "\n".join(groups))
+        self.write("mounts", "\n".join(f"31 23 0:28 / {self.folder / name} rw shared:9 - {kind}" for name, kind in (
+            ("cpuset", "cgroup cgroup rw,cpuset"), ("cpu", "cgroup cgroup rw,cpu,cpuacct"), ("two", "cgroup2 cgroup2 rw"))))
+        with unittest.mock.patch.object(os, "sched_getaffinity", return_value=set(range(8))):
+            return interference.usable_processors(str(self.folder / "own"), str(self.folder / "mounts"))
+
+    def test_quotas_are_rounded_up_and_the_smallest_one_holds(self):
+        group = "0::/outer/inner"
+        self.assertEqual(self.usable(group), 8)
+        for path, words, found in (("outer/inner", "max 100000", 8), ("outer/inner", "450000 100000", 5),
+                                   ("outer", "150000 100000", 2), (".", "50000 100000", 1)):
+            self.write(f"two/{path}/cpu.max", words)
+            self.assertEqual(self.usable("1:cpuset:/other", group), found)
+        self.write("two/cpu.max", "1600000 100000")
+        self.assertEqual(self.usable("0::/"), 8)
+
+    def test_version_1_has_a_hierarchy_for_processors(self):
+        self.write("cpu/app/cpu.cfs_period_us", "100000")
+        for quota, found in (("-1", 8), ("250000", 3)):
+            self.write("cpu/app/cpu.cfs_quota_us", quota)
+            self.assertEqual(self.usable("4:cpuset:/x", "3:cpu,cpuacct:/app", "0::/"), found)
+        self.write("two/cpu.max", "100000 100000")
+        self.assertEqual(self.usable("3:cpu,cpuacct:/app", "0::/"), 1, "both versions limit")
+
+    def test_without_control_groups_it_is_where_the_process_may_run(self):
+        none = str(self.folder / "none")
+        self.assertEqual(interference.usable_processors(none, none), len(os.sched_getaffinity(0)))
+
+
+class OthersTest(InFolder):
+    STAT = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 50 60 4 5 6 7 8\ncpu1 10 0 0 50 60 0 0 0 0 0\nintr 1 2\n"
+
+    def test_waiting_is_not_work(self):
+        self.assertEqual(interference.busy_seconds(self.STAT, {0}, 10), 2.1)
+        self.assertEqual(interference.busy_seconds(self.STAT, {0, 1}, 10), 3.1)
+        self.assertIsNone(interference.busy_seconds(self.STAT, {2}, 10))
+        self.assertIsNone(interference.busy_seconds("cpu0 1 2", {0}, 10))
+
+    def test_a_busy_program_is_seen_and_said(self):
+        others = interference.Others()
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+            with others.watched():
+                time.sleep(1)
+            busy.kill()
+        self.assertGreater(others.cores[0], 0.2)
+        self.assertRegex(others.line(), r"^other programs kept up to \d\.\d of \d+ cores busy during 1 of 1 runs: measure ")
+
+    def test_our_own_children_and_a_machine_at_rest_are_no_others(self):
+        for used, found in ((0.1, 0), (0.9, 0.9)):  # seconds of others in a second
+            others = interference.Others()
+            clock, seconds = iter((100.0, 101.0)), iter((7.0, 7.0 + used))
+            with (unittest.mock.patch.object(interference.time, "monotonic", lambda: next(clock)),
+                  unittest.mock.patch.object(interference, "_others_seconds", lambda: next(seconds))):
+                with others.watched():
+                    pass
+            self.assertAlmostEqual(others.cores[0], found)
+            self.assertEqual(others.line() == "", found == 0)
+        own = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
+        with (unittest.mock.patch.object(interference, "_lines", lambda path: self.STAT.splitlines()),
+              unittest.mock.patch.object(os, "sched_getaffinity", lambda process: {0, 1})):
+            before = interference._others_seconds()
+            subprocess.run([sys.executable, "-c", own], check=True)
+            after = interference._others_seconds()
+        self.assertLess(after - before, -0.9, "what children used is taken off")
 
 
 class ProgramTest(InFolder):

@@ -101,32 +101,6 @@ echo '[{{"n_prompt": 512, "n_gen": 0, "n_depth": 0, "n_threads": 2, "build_commi
         return self.compare(*arguments, status=1)[1].splitlines()[-1]
 
 
-class Processors(Folder):
-    def usable(self, group):
-        own = self.write("own", f"1:cpu:/other\n0::/{group}\n".encode())
-        with mock.patch.object(os, "sched_getaffinity", return_value=set(range(8))):
-            return compare.usable_processors(str(own), str(self.folder))
-
-    def test_quotas_are_rounded_up_and_the_smallest_one_holds(self):
-        inner = self.folder / "outer/inner"
-        inner.mkdir(parents=True)
-        self.assertEqual(self.usable("outer/inner"), 8)
-        (inner / "cpu.max").write_text("max 100000\n")
-        self.assertEqual(self.usable("outer/inner"), 8)
-        (inner / "cpu.max").write_text("450000 100000\n")
-        self.assertEqual(self.usable("outer/inner"), 5)
-        (inner.parent / "cpu.max").write_text("150000 100000\n")
-        self.assertEqual(self.usable("outer/inner"), 2)
-        self.write("cpu.max", b"50000 100000\n")
-        self.assertEqual(self.usable(""), 1)
-        self.write("cpu.max", b"1600000 100000\n")
-        self.assertEqual(self.usable(""), 8)
-
-    def test_without_control_groups_it_is_where_the_process_may_run(self):
-        found = compare.usable_processors(str(self.folder / "none"), str(self.folder / "none"))
-        self.assertEqual(found, len(os.sched_getaffinity(0)))
-
-
 class Rounds(Folder):
     def setUp(self):
         super().setUp()

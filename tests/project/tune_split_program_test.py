@@ -12,6 +12,12 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM", ROOT / "build/release/bin/shoal"))
+# The script, which writes a profile of figures with any noise here.
+SCRIPT = f"""import runpy, sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import tuning.main
+tuning.main.NOISE = float("inf")
+runpy.run_path({str(ROOT / "scripts/tune_split.py")!r}, run_name="__main__")"""
 
 
 class ProgramTest(unittest.TestCase):
@@ -36,8 +42,8 @@ class ProgramTest(unittest.TestCase):
         return self.call(PROGRAM, command, "-m", MODEL, "--devices", "CPU0,CPU1", *arguments)
 
     def tune(self, *arguments):
-        return json.loads(self.call(sys.executable, ROOT / "scripts/tune_split.py", "-m", MODEL, "--devices",
-                                    "CPU0,CPU1", "-o", self.profile, "--chart", "none", "--output", "json",
+        return json.loads(self.call(sys.executable, "-c", SCRIPT, "-m", MODEL, "--devices", "CPU0,CPU1",
+                                    "-o", self.profile, "--chart", "none", "--output", "json",
                                     *arguments))
 
     def test_a_tuned_profile_is_used(self):

@@ -146,6 +146,20 @@ class SearchTest(TuneSplit):
         self.assertRegex(tuned["ended"], r"8 splits have been measured \(of 25; --trials allows more\); ")
         self.assertFalse(tuned["complete"])
 
+    def test_no_profile_is_made_of_noise(self):
+        self.machine(speeds=[1, 3], wait=0.05, noise=1.5, run_noise=1.5)
+        done = self.fails("no profile, as the speed of the best split is only known to ", "--chart", "none")
+        self.assertRegex(done.stdout, r"best: --tensor-split \d+,\d+; (\d+,\d+, )*\d+,\d+ may be better")
+        self.assertFalse((self.folder / "model.split.json").exists())
+
+    def test_other_programs_are_told_of(self):
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+            self.machine(speeds=[1, 3], wait=0.05, seconds=0.5)
+            done = self.run_script("--chart", "none", "--trials", "2", "--rounds", "1")
+            busy.kill()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"tune_split: other programs kept up to \d\.\d of \d+ cores busy during \d+ of ")
+
     def test_no_split_is_measured_twice_as_another(self):
         for units, most in ((24, None), (8, 9), (5, 6)):
             with self.subTest(units=units):
@@ -478,7 +492,7 @@ class OutputTest(TuneSplit):
         self.assertEqual(self.profile()["workload"], {"generate": 128, "threads": 2})
 
     def test_figures_and_scores_agree(self):
-        self.machine(speeds=[1, 2], wait=0.05, noise=0.8)  # the arithmetic mean is half as much again as the median
+        self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean is some per cent more than the median
         found = self.tune("--objective", "mix", "--weight", 0.3, "--trials", 5)
         even = next(trial for trial in found["all"] if trial["split"] == [12, 12])
         for trial in found["all"]:
