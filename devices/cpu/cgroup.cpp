@@ -1,8 +1,11 @@
 #include "devices/cpu/cgroup.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <string_view>
 
 namespace shoal::cpu {
 namespace {
@@ -10,62 +13,143 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The first number of a file; nullopt for "max", other text or no file.
-std::optional<uint64_t> number_in(const fs::path& path) {
-  uint64_t value = 0;
+std::optional<int64_t> number_in(const fs::path& path) {
+  int64_t value = 0;
   std::ifstream file(path);
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-std::optional<int> cores_of(const fs::path& group) {
-  uint64_t quota = 0;
-  uint64_t period = 0;
-  std::ifstream file(group / "cpu.max");
-  if (!(file >> quota >> period) || period == 0) return std::nullopt;
-  return static_cast<int>(std::max<uint64_t>(1, (quota + period - 1) / period));
+/// Microseconds of all cores together in each period. A quota of -1 or "max" is no limit.
+struct Quota {
+  int64_t quota = -1;
+  int64_t period = 0;
+};
+
+Quota quota_of(const fs::path& group) {
+  Quota found;
+  if (std::ifstream file(group / "cpu.max"); file >> found.quota >> found.period) return found;
+  return {number_in(group / "cpu.cfs_quota_us").value_or(-1), number_in(group / "cpu.cfs_period_us").value_or(0)};
 }
 
-/// What the kernel takes back before it refuses memory.
-uint64_t page_cache_of(const fs::path& group) {
+std::optional<int> cores_of(const fs::path& group) {
+  const auto [quota, period] = quota_of(group);
+  if (quota < 0 || period <= 0) return std::nullopt;
+  return static_cast<int>(std::max<int64_t>(1, (quota + period - 1) / period));
+}
+
+/// Names of the files with the limit and the use of memory, and of the keys in memory.stat that count child groups,
+/// too.
+struct MemoryFiles {
+  const char* limit;
+  const char* current;
+  std::array<std::string_view, 2> page_cache;  ///< the kernel takes it back before it refuses memory
+};
+constexpr MemoryFiles kMemoryFiles[] = {
+    {"memory.max", "memory.current", {"inactive_file", "active_file"}},
+    {"memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}},
+};
+
+uint64_t page_cache_of(const fs::path& group, const MemoryFiles& files) {
   std::ifstream file(group / "memory.stat");
   std::string key;
   uint64_t value = 0;
   uint64_t sum = 0;
   while (file >> key >> value) {
-    if (key == "inactive_file" || key == "active_file") sum += value;
+    if (std::find(files.page_cache.begin(), files.page_cache.end(), key) != files.page_cache.end()) sum += value;
   }
   return sum;
 }
 
 std::optional<DeviceMemory> memory_of(const fs::path& group) {
-  const auto limit = number_in(group / "memory.max");
-  const auto current = number_in(group / "memory.current");
-  if (!limit || !current) return std::nullopt;
-  const uint64_t used = *current - std::min(*current, page_cache_of(group));
-  return DeviceMemory{*limit - std::min(*limit, used), *limit};
+  constexpr int64_t kUnlimited = int64_t{1} << 62;  // version 1 has a number for it
+  for (const MemoryFiles& files : kMemoryFiles) {
+    const auto limit = number_in(group / files.limit);
+    const auto current = number_in(group / files.current);
+    if (!limit || !current || *limit < 0 || *limit >= kUnlimited) continue;
+    const auto all = static_cast<uint64_t>(*limit), taken = static_cast<uint64_t>(*current);
+    const uint64_t used = taken - std::min(taken, page_cache_of(group, files));
+    return DeviceMemory{all - std::min(all, used), all};
+  }
+  return std::nullopt;
 }
 
-/// "0::/app/web" -> "app/web"; "" when the process is in no group of version 2.
-fs::path own_group(const fs::path& self) {
+/// Does a list such as "cpu,cpuacct" name the controller?
+bool names(const std::string& list, const std::string& controller) {
+  return ("," + list + ",").find("," + controller + ",") != std::string::npos;
+}
+
+/// This process's group: "4:memory:/app/web" has /app/web for "memory", "0::/app" has /app for version 2, which is "".
+std::optional<fs::path> own_group(const fs::path& self, const std::string& controller) {
   std::ifstream file(self);
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::/")) return fs::path(line.substr(4)).lexically_normal();
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string list = line.substr(first + 1, second - first - 1);
+    if (controller.empty() ? line.starts_with("0::") : names(list, controller))
+      return fs::path(line.substr(second + 1));
   }
-  return {};
+  return std::nullopt;
+}
+
+/// Where the hierarchy of a controller can be seen, from which group on.
+struct Mount {
+  fs::path root;
+  fs::path point;
+};
+
+/// "35 31 0:32 /docker/1 /sys/fs/cgroup/memory ro,nosuid shared:9 - cgroup cgroup rw,memory" has the groups from
+/// /docker/1 on. Several mounts may show the same hierarchy, and hide each other.
+std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& controller) {
+  std::vector<Mount> found;
+  std::ifstream file(mounts);
+  for (std::string line; std::getline(file, line);) {
+    const size_t middle = line.find(" - ");
+    if (middle == std::string::npos) continue;
+    std::istringstream begin(line), end(line.substr(middle + 3));
+    std::string number, parent, device, root, point, type, source, options;
+    begin >> number >> parent >> device >> root >> point;
+    end >> type >> source >> options;
+    const bool is_it = controller.empty() ? type == "cgroup2" : type == "cgroup" && names(options, controller);
+    if (is_it) found.push_back({root, point});
+  }
+  return found;
+}
+
+/// Folders of a group and of its parents, as far as they can be seen in a mount.
+void add_folders(const fs::path& group, const Mount& mount, std::vector<fs::path>& folders) {
+  fs::path below = group.lexically_normal().lexically_relative(mount.root.lexically_normal());
+  // In a container the path may be that of the host: then the group is what is mounted.
+  if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
+  for (;; below = below.parent_path()) {
+    folders.push_back(mount.point / below);
+    if (below.empty()) return;
+  }
 }
 
 }  // namespace
 
-CgroupLimits read_cgroup(const fs::path& self, const fs::path& root) {
+std::vector<fs::path> cgroup_folders(const fs::path& self, const fs::path& mounts) {
+  std::vector<fs::path> folders;
+  for (const char* controller : {"", "cpu", "memory"}) {
+    const std::optional<fs::path> own = own_group(self, controller);
+    if (!own) continue;
+    for (const Mount& mount : find_mounts(mounts, controller)) add_folders(*own, mount, folders);
+  }
+  return folders;
+}
+
+CgroupLimits read_cgroup(std::span<const fs::path> folders) {
   CgroupLimits limits;
-  for (fs::path group = own_group(self);; group = group.parent_path()) {
-    if (const auto cores = cores_of(root / group)) limits.cores = std::min(limits.cores.value_or(*cores), *cores);
-    if (const auto memory = memory_of(root / group)) {
+  for (const fs::path& group : folders) {
+    if (const auto cores = cores_of(group)) limits.cores = std::min(limits.cores.value_or(*cores), *cores);
+    if (const auto memory = memory_of(group)) {
       DeviceMemory& least = limits.memory ? *limits.memory : limits.memory.emplace(*memory);
       least.free = std::min(least.free, memory->free);
       least.total = std::min(least.total, memory->total);
     }
-    if (group.empty()) return limits;
   }
+  return limits;
 }
 
 }  // namespace shoal::cpu

@@ -255,11 +255,21 @@ size_t cache_bytes(std::span<const int> cores) {
   return bytes;
 }
 
+namespace {
+
+/// As they are now; the process stays in its groups.
+CgroupLimits control_groups() {
+  static const std::vector<std::filesystem::path> folders = cgroup_folders();
+  return read_cgroup(folders);
+}
+
+}  // namespace
+
 int usable_cores() {
   static const int cores = [] {
     int count = 0;
     for (const Node& node : machine_nodes()) count += static_cast<int>(node.cores.size());
-    return std::min(count, read_cgroup().cores.value_or(count));
+    return std::min(count, control_groups().cores.value_or(count));
   }();
   return cores;
 }
@@ -270,7 +280,7 @@ const std::string& cpu_model() {
 
 DeviceMemory node_memory(int node) {
   const DeviceMemory memory = memory_of(node);
-  const std::optional<DeviceMemory> allowed = read_cgroup().memory;
+  const std::optional<DeviceMemory> allowed = control_groups().memory;
   if (!allowed) return memory;
   return {std::min(memory.free, allowed->free), std::min(memory.total, allowed->total)};
 }

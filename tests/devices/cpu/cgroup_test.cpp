@@ -1,5 +1,7 @@
+// Control groups of both versions, in folders made for the test.
 #include "devices/cpu/cgroup.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,21 +13,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct CgroupTest : testing::Test {
-  CgroupTest() {
+/// A process in a group of version 2.
+struct Cgroup : testing::Test {
+  Cgroup() {
     fs::create_directories(root / "app" / "web");
     write("self", "1:name=systemd:/\n0::/app/web\n");
+    mount("/", root, "cgroup2 cgroup2 rw");
   }
-  void write(const char* file, const char* text) const { std::ofstream(root / file) << text; }
-  CgroupLimits read() const { return read_cgroup(root / "self", root); }
+  void write(const fs::path& file, const std::string& text) const {
+    fs::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  }
+  /// One more line of mountinfo: the groups below `group` are seen at `point`.
+  void mount(const char* group, const fs::path& point, const char* type) const {
+    std::ofstream(root / "mounts", std::ios::app)
+        << fmt::format("31 23 0:28 {} {} rw,relatime shared:9 - {}\n", group, point.string(), type);
+  }
+  CgroupLimits read() const { return read_cgroup(cgroup_folders(root / "self", root / "mounts")); }
   const test::TemporaryFolder folder;
   const fs::path& root = folder.path();
 };
 
-TEST_F(CgroupTest, NoFilesNoLimits) {
+TEST_F(Cgroup, NoFilesNoLimits) {
   EXPECT_FALSE(read().cores);
   EXPECT_FALSE(read().memory);
-  EXPECT_FALSE(read_cgroup(root / "absent", root / "absent").cores);
+  EXPECT_TRUE(cgroup_folders(root / "absent", root / "mounts").empty());
+  EXPECT_TRUE(cgroup_folders(root / "self", root / "absent").empty());
   write("app/web/cpu.max", "max 100000\n");
   write("app/web/memory.max", "max\n");
   write("app/web/memory.current", "1000\n");
@@ -33,7 +46,7 @@ TEST_F(CgroupTest, NoFilesNoLimits) {
   EXPECT_FALSE(read().memory);
 }
 
-TEST_F(CgroupTest, QuotaInCores) {
+TEST_F(Cgroup, QuotaInCores) {
   write("app/web/cpu.max", "400000 100000\n");
   EXPECT_EQ(read().cores, 4);
   write("app/web/cpu.max", "150000 100000\n");
@@ -44,14 +57,14 @@ TEST_F(CgroupTest, QuotaInCores) {
   EXPECT_FALSE(read().cores);
 }
 
-TEST_F(CgroupTest, AParentMayLimitFurther) {
+TEST_F(Cgroup, AParentMayLimitFurther) {
   write("app/web/cpu.max", "400000 100000\n");
   write("app/cpu.max", "300000 100000\n");
   write("cpu.max", "800000 100000\n");
   EXPECT_EQ(read().cores, 3);
 }
 
-TEST_F(CgroupTest, PageCacheIsFree) {
+TEST_F(Cgroup, PageCacheIsFree) {
   write("app/web/memory.max", "1000\n");
   write("app/web/memory.current", "900\n");
   write("app/web/memory.stat", "anon 300\nfile 600\ninactive_file 400\nactive_file 200\n");
@@ -62,6 +75,88 @@ TEST_F(CgroupTest, PageCacheIsFree) {
   write("app/memory.current", "4900\n");
   EXPECT_EQ(read().memory->total, 1000U);
   EXPECT_EQ(read().memory->free, 100U) << "the parent has no more";
+}
+
+/// A process in groups of version 1, beside an empty hierarchy of version 2.
+struct CgroupV1 : Cgroup {
+  CgroupV1() {
+    write("self", "12:cpuset:/other\n5:memory:/app/web\n3:cpu,cpuacct:/app/web\n1:name=systemd:/x\n0::/\n");
+    fs::remove(root / "mounts");
+    mount("/", root / "cpuset", "cgroup cgroup rw,cpuset");
+    mount("/", root / "cpu,cpuacct", "cgroup cgroup rw,cpu,cpuacct");
+    mount("/", root / "memory", "cgroup cgroup rw,memory");
+    mount("/", root / "unified", "cgroup2 cgroup2 rw");
+  }
+  void set_quota(const fs::path& group, int quota) const {
+    write(group / "cpu.cfs_quota_us", fmt::format("{}\n", quota));
+    write(group / "cpu.cfs_period_us", "100000\n");
+  }
+  void set_memory(const fs::path& group, uint64_t limit, uint64_t used) const {
+    write(group / "memory.limit_in_bytes", fmt::format("{}\n", limit));
+    write(group / "memory.usage_in_bytes", fmt::format("{}\n", used));
+  }
+};
+
+TEST_F(CgroupV1, UnlimitedGroupsLimitNothing) {
+  set_quota("cpu,cpuacct/app/web", -1);
+  set_memory("memory/app/web", 9223372036854771712U, 1000);
+  EXPECT_FALSE(read().cores);
+  EXPECT_FALSE(read().memory);
+}
+
+TEST_F(CgroupV1, TheSmallestQuotaOfAllLevelsHolds) {
+  set_quota("cpu,cpuacct/app/web", 350000);
+  EXPECT_EQ(read().cores, 4);
+  set_quota("cpu,cpuacct", -1);
+  set_quota("cpu,cpuacct/app", 100000);
+  EXPECT_EQ(read().cores, 1);
+}
+
+TEST_F(CgroupV1, PageCacheOfAllChildrenIsFree) {
+  set_memory("memory/app/web", 400 << 20, 300 << 20);
+  write("memory/app/web/memory.stat",
+        fmt::format("inactive_file 1\nactive_file 1\ntotal_inactive_file {}\ntotal_active_file {}\n", 100 << 20,
+                    50 << 20));
+  ASSERT_TRUE(read().memory);
+  EXPECT_EQ(read().memory->total, size_t{400} << 20);
+  EXPECT_EQ(read().memory->free, size_t{250} << 20);
+  set_memory("memory/app", 200 << 20, 190 << 20);
+  EXPECT_EQ(read().memory->total, size_t{200} << 20);
+  EXPECT_EQ(read().memory->free, size_t{10} << 20);
+}
+
+TEST_F(CgroupV1, ControllersOfTheSameHostMayHaveDifferentVersions) {
+  set_memory("memory/app/web", 400 << 20, 0);
+  write("self", "5:memory:/app/web\n0::/app\n");
+  write("unified/app/cpu.max", "200000 100000\n");
+  EXPECT_EQ(read().cores, 2);
+  ASSERT_TRUE(read().memory);
+  EXPECT_EQ(read().memory->total, size_t{400} << 20);
+}
+
+TEST_F(CgroupV1, OfSeveralMountsThatWhichIsSeenCounts) {
+  fs::remove(root / "mounts");
+  mount("/", root / "hidden", "cgroup cgroup rw,memory");
+  mount("/", root / "memory", "cgroup cgroup rw,memory");
+  set_memory("memory/app", 400 << 20, 0);
+  ASSERT_TRUE(read().memory);
+  EXPECT_EQ(read().memory->total, size_t{400} << 20);
+}
+
+// Without a namespace of its own a container sees its group where the hierarchy begins, under the name that the host
+// has for it; with one it may see a name above the mount.
+TEST_F(CgroupV1, ContainersSeeTheirGroupAtTheMount) {
+  for (const char* group : {"/docker/42", "/docker/42/inner", "/", "/../other"}) {
+    fs::remove(root / "mounts");
+    mount("/docker/42", root / "memory", "cgroup cgroup rw,memory");
+    mount("/docker/42", root / "cpu", "cgroup cgroup rw,cpu");
+    write("self", fmt::format("5:memory:{0}\n3:cpu:{0}\n", group));
+    set_memory("memory", 400 << 20, 0);
+    set_quota("cpu", 100000);
+    EXPECT_EQ(read().cores, 1) << group;
+    ASSERT_TRUE(read().memory) << group;
+    EXPECT_EQ(read().memory->total, size_t{400} << 20) << group;
+  }
 }
 
 }  // namespace
