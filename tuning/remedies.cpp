@@ -63,12 +63,9 @@ class Remedying {
     out.context = largest(scenario_.session);
     models::SessionOptions smaller = scenario_.session;
     smaller.dtype_k = smaller.dtype_v = DType::kQ8_0;
-    if (scenario_.model.hparams.head_dim_k % 32 == 0 && scenario_.model.hparams.head_dim_v % 32 == 0) {
-      out.context_q8_0 = largest(smaller);
-      if (out.context_q8_0) out.context_q8_0->q8_0_cache = true;
-      if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context)
-        out.context_q8_0.reset();
-    }
+    out.context_q8_0 = largest(smaller);
+    if (out.context_q8_0) out.context_q8_0->q8_0_cache = true;
+    if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context) out.context_q8_0.reset();
     find_quantisations(out);
     find_devices(out);
     return out;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -16,12 +17,13 @@ constexpr int64_t kRowUnit = 32;
 constexpr std::array kCacheDTypes{DType::kF16,  DType::kF32,  DType::kBF16, DType::kQ8_0,  DType::kQ5_1,
                                   DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL};
 
-void check_dtype(std::string_view what, DType dtype, int64_t head_dim) {
+void check_dtype(std::string_view what, DType dtype) {
   bool known = std::find(kCacheDTypes.begin(), kCacheDTypes.end(), dtype) != kCacheDTypes.end();
   require<InvalidArgument>(known, "a KV cache cannot hold {} as {}; use {}", what, name_of(dtype), cache_dtype_names());
-  require<InvalidArgument>(head_dim % traits(dtype).block_elems == 0,
-                           "heads of {} elements do not fill the blocks of {} that {} have; use f16 or f32 for the {}",
-                           head_dim, traits(dtype).block_elems, name_of(dtype), what);
+}
+
+bool fills_blocks(int64_t head_dim, DType dtype) {
+  return head_dim % traits(dtype).block_elems == 0;
 }
 
 int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
@@ -40,7 +42,10 @@ Cut by_channels(const RecurrentHparams& r) {
 
 class Lister {
  public:
-  explicit Lister(const KvCacheOptions& options) : options_(options) {}
+  explicit Lister(const KvCacheOptions& options) : options_(options) {
+    check_dtype("keys", options.dtype_k);
+    check_dtype("values", options.dtype_v);
+  }
 
   void add_attention(int index, const LayerHparams& layer) {
     constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
@@ -51,11 +56,12 @@ class Lister {
       rows = each * options_.parts;
       cut = {CutGroup::kCacheParts, 1, each};
     }
-    check_dtype("keys", options_.dtype_k, layer.head_dim_k);
-    add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, cut, CachePart::kKeys, options_.dtype_k);
+    const bool keys_fill = !layer.values_in_keys || fills_blocks(layer.head_dim_v, options_.dtype_k);
+    const DType dtype_k = possible("keys", options_.dtype_k, keys_fill ? layer.head_dim_k : layer.head_dim_v);
+    add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, cut, CachePart::kKeys, dtype_k);
     if (layer.values_in_keys) return;
-    check_dtype("values", options_.dtype_v, layer.head_dim_v);
-    add("cache_v", {layer.head_dim_v, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kValues, options_.dtype_v);
+    const DType dtype_v = possible("values", options_.dtype_v, layer.head_dim_v);
+    add("cache_v", {layer.head_dim_v, rows, layer.kv_heads, 1}, index, kByHeads, CachePart::kValues, dtype_v);
   }
 
   void add_recurrent(int index, const RecurrentHparams& r) {
@@ -65,9 +71,23 @@ class Lister {
     add("cache_state", {r.head_dim, r.head_dim, r.v_heads, 1}, index, by_heads, CachePart::kState, DType::kF32);
   }
 
-  std::vector<CacheTensor> take() { return std::move(out_); }
+  std::vector<CacheTensor> take() {
+    require<InvalidArgument>(refusal_.empty() || is_quantised_, "{}", refusal_);
+    return std::move(out_);
+  }
 
  private:
+  /// The type asked for, or f16 if its blocks are not filled by heads.
+  DType possible(std::string_view what, DType dtype, int64_t head_dim) {
+    if (fills_blocks(head_dim, dtype)) {
+      is_quantised_ |= traits(dtype).is_quantized;
+      return dtype;
+    }
+    refusal_ = fmt::format("heads of {} elements do not fill the blocks of {} that {} have; use f16 or f32 for the {}",
+                           head_dim, traits(dtype).block_elems, name_of(dtype), what);
+    return DType::kF16;
+  }
+
   void add(std::string_view name, Shape shape, int layer, const Cut& cut, CachePart part, DType dtype) {
     CacheTensor tensor;
     tensor.name = fmt::format("{}.{}", name, layer);
@@ -78,6 +98,8 @@ class Lister {
 
   const KvCacheOptions& options_;
   std::vector<CacheTensor> out_;
+  bool is_quantised_ = false;  ///< something is
+  std::string refusal_;        ///< why something else is not
 };
 
 /// By CachePart.
@@ -147,6 +169,25 @@ void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& optio
     const int64_t shared = h.layer(i).kv_layer;
     if (shared >= 0) cache.layers[static_cast<size_t>(i)] = cache.layers[static_cast<size_t>(shared)];
   }
+}
+
+std::string other_types(const KvCache& cache, DType dtype_k, DType dtype_v) {
+  std::string text;
+  for (const auto& [part, what, asked] :
+       {std::tuple{CachePart::kKeys, "keys", dtype_k}, std::tuple{CachePart::kValues, "values", dtype_v}}) {
+    int64_t all = 0, others = 0, head_dim = 0;
+    for (const CacheTensor& spec : cache.specs) {
+      if (spec.part != part) continue;
+      ++all;
+      if (spec.dtype == asked) continue;
+      ++others;
+      head_dim = spec.shape[0];
+    }
+    if (others == 0) continue;
+    text += fmt::format("{}cached {} of {} of {} layers are f16: heads of {} elements do not fill the blocks of {}",
+                        text.empty() ? "" : "; ", what, others, all, head_dim, name_of(asked));
+  }
+  return text;
 }
 
 }  // namespace shoal::models

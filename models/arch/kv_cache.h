@@ -71,11 +71,15 @@ int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
 /// Of a part that cannot have all positions up to one: the last row that it has of them, -1 for none.
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 
-/// Its tensors, layer by layer. Throws InvalidArgument for a dtype that a cache cannot have, or one whose blocks do not
-/// fill a head, and for parts of caches that are no latent ones.
+/// Its tensors, layer by layer. Keys or values whose heads do not fill the blocks of a quantised type are f16. Throws
+/// InvalidArgument for a dtype that a cache cannot have, for quantised types that neither keys nor values of any layer
+/// can have, and for parts of caches that are not latent.
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
 /// Throws InvalidArgument as cache_tensors does, and for no rows.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
+
+/// A line that says which keys or values have another type than was asked for; "" if all have it.
+std::string other_types(const KvCache& cache, DType dtype_k, DType dtype_v);
 
 }  // namespace shoal::models

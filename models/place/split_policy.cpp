@@ -246,6 +246,7 @@ void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares
                                 int64_t parts) {
   const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
   if (!has_latent_cache(h) || parts == 1 || (parts == 0 && sharers < 2)) return;
+  cache_tensors(h, {.dtype_k = options.dtype});  // refuses a type that its rows cannot have
   if (parts == 0) parts = sharers;
   // As evenly as goes: of groups of devices the first says how many parts there are.
   std::vector<int64_t> counts;

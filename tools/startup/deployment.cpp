@@ -158,6 +158,10 @@ Deployment resolve(Request request) {
   if (repacks_less && models::fits(planned->memory)) {
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
+  const models::SessionOptions& session = request.session;
+  if (const std::string text = models::other_types(planned->cache, session.dtype_k, session.dtype_v); !text.empty()) {
+    warn(text);
+  }
   if (models::fits(planned->memory)) write_err(request.remark);  // an error follows otherwise
   if (group != nullptr)
     group->broadcast(choices_of(request, *deployment.placement, *planned).dump(), "choices of process 0");

@@ -198,6 +198,27 @@ TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
   }
 }
 
+TEST(LatentAttention, TypesThatRowsCannotHaveAreRefusedAlikeOnAnyDevices) {
+  const auto model = open_model(SyntheticLatent{}.write());
+  for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL}) {
+    for (const int devices : {1, 2, 3}) {
+      for (const LatentSplit split : {LatentSplit::kAuto, LatentSplit::kMirrored, LatentSplit::kRows}) {
+        const auto plan = [&] {
+          PlacementOptions options{{}, 1};
+          options.latent = split;
+          options.latent_dtype = dtype;
+          const Placement placement(*model, cpu_devices(devices), options);
+          ModelPlan(*model, placement, {.dtype_k = dtype});
+        };
+        EXPECT_THAT(plan,
+                    ::testing::ThrowsMessage<InvalidArgument>(fmt::format(
+                        "heads of 40 elements do not fill the blocks of 32 that {} have; use f16 or f32 for the keys",
+                        name_of(dtype))));
+      }
+    }
+  }
+}
+
 TEST(LatentAttention, TakesTwoReductionsALayerOnAnyDevices) {
   for (const bool keeps_rows : {true, false}) {
     const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());

@@ -384,6 +384,39 @@ TEST(KvCache, RefusesTypesThatItCannotHold) {
   EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 parts of a cache are not possible"));
 }
 
+TEST(KvCache, QuantisesKeysAndValuesEachIfTheyCanBe) {
+  Hparams h = SyntheticModel().h;
+  h.head_dim_k = 48, h.head_dim_v = 64;
+  for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL}) {
+    KvCache cache;
+    declare_cache(cache, h, {64, dtype, dtype});
+    for (const LayerCache& layer : cache.layers) {
+      EXPECT_EQ(layer.k->dtype, DType::kF16);
+      EXPECT_EQ(layer.v->dtype, dtype);
+    }
+    EXPECT_EQ(other_types(cache, dtype, dtype),
+              fmt::format("cached keys of 2 of 2 layers are f16: heads of 48 elements do not fill the blocks of {}",
+                          name_of(dtype)));
+    EXPECT_EQ(other_types(cache, DType::kF16, dtype), "");
+    // Nothing is quantised of what was asked for.
+    KvCache keys;
+    EXPECT_THAT(
+        [&] {
+          declare_cache(keys, h, {64, dtype});
+        },
+        ::testing::ThrowsMessage<InvalidArgument>(
+            HasSubstr("heads of 48 elements do not fill the blocks of 32 that ")));
+  }
+  h.kv_heads = 1, h.values_in_keys = true;
+  h.head_dim_k = 64, h.head_dim_v = 48;  // the first elements of the keys
+  KvCache latent;
+  EXPECT_THAT(
+      [&] {
+        declare_cache(latent, h, {64, DType::kQ8_0});
+      },
+      ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("heads of 48 elements do not fill the blocks of 32")));
+}
+
 TEST(KvCache, PartsFillEvenly) {
   // Positions 0 3 6 9 | 1 4 7 | 2 5 8.
   constexpr int64_t kParts = 3, kRows = 4;
