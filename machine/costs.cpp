@@ -114,6 +114,12 @@ double activation_bytes(const Tensor& node) {
 
 }  // namespace
 
+double weight_bytes(const Tensor& node) {
+  if (!is_executed(node) || (node.op != Op::kMulMat && node.op != Op::kMulMatId)) return 0;
+  const double part = node.op == Op::kMulMatId ? used_experts(*node.src[0], *node.src[2]) : 1;
+  return part * bytes_of(*node.src[0]);
+}
+
 double used_experts(const Tensor& experts, const Tensor& ids) {
   const double all = as_double(experts.shape[2]), taken = std::min(as_double(ids.shape[0]), all);
   return all == 0 ? 0 : 1 - std::pow(1 - taken / all, as_double(ids.shape[1]));

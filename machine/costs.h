@@ -19,6 +19,8 @@ struct NodeCost {
 /// `in_cache`: weights and KV rows are read from the caches. Throws InvalidArgument when the device knows no product of
 /// the dtype.
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache);
+/// Bytes of weights that a product reads, of experts those that are used on the average; 0 for other nodes.
+double weight_bytes(const Tensor& node);
 /// The part of a mul_mat_id's experts that is used on the average. Tokens choose as if by lot: of E experts, T tokens
 /// that take u each use E (1 - (1 - u / E)^T).
 double used_experts(const Tensor& experts, const Tensor& ids);

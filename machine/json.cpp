@@ -262,7 +262,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const nlohmann::ordered_json text = parse_named_json(json, origin);
   const JsonValue value(text, origin);
   value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
-                "copy_latency", "copy_bandwidth", "network", "links"});
+                "copy_latency", "copy_bandwidth", "disk_bandwidth", "network", "links"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
@@ -280,6 +280,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   }
   machine.copy_latency = not_negative_or(value, "copy_latency", machine.copy_latency);
   machine.copy_bandwidth = positive_or(value, "copy_bandwidth", machine.copy_bandwidth);
+  machine.disk_bandwidth = positive_or(value, "disk_bandwidth", machine.disk_bandwidth);
   if (const auto network = value.find("network")) {
     network->object({"latency", "bandwidth"});
     machine.network = Network{network->at("latency").not_negative(), network->at("bandwidth").positive()};

@@ -132,6 +132,7 @@ struct MachineModel {
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;     ///< seconds of passing a value from one device to another, as schedulers do
   double copy_bandwidth = 5e9;     ///< bytes/s
+  double disk_bandwidth = 1e9;     ///< bytes/s of reading weights that memory has no room for
   std::optional<Network> network;  ///< what copies between hosts take besides, and collectives not measured there
   std::vector<HostLink> links;     ///< measured; network is the slowest of those between hosts
 
@@ -192,6 +193,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second);
 ///   step_seconds          0
 ///   run_seconds           20e-6
 ///   copy_latency, copy_bandwidth   20e-6, 5e9
+///   disk_bandwidth        1e9
 ///   host, network         0, and none, which devices of several hosts need: {"latency": 20e-6, "bandwidth": 12.5e9}
 ///   links                 none; for display only
 /// A dtype in another case ("Q4_k") is understood.

@@ -101,6 +101,7 @@ std::string to_json(const MachineModel& machine) {
   }
   json["copy_latency"] = machine.copy_latency;
   json["copy_bandwidth"] = machine.copy_bandwidth;
+  json["disk_bandwidth"] = machine.disk_bandwidth;
   if (machine.network) {
     json["network"] = {{"latency", machine.network->latency}, {"bandwidth", machine.network->bandwidth}};
   }

@@ -242,7 +242,7 @@ std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& c
 }
 
 int64_t margin_bytes(const models::DeviceUse& use) {
-  return static_cast<int64_t>(use.memory.free) - static_cast<int64_t>(use.use.total());
+  return static_cast<int64_t>(use.memory.free) - static_cast<int64_t>(use.needed());
 }
 
 double margin_part(const models::DeviceUse& use) {

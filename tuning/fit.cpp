@@ -13,13 +13,16 @@ models::ModelPlan as_they_are(const models::Model& model, const models::Placemen
   return {model, placement, session, load, most_prompts};
 }
 
-/// What the tightest device has beyond what is to stay free, negative where it does not fit.
+/// spare_bytes() of the tightest device.
 double tightest(std::span<const models::DeviceUse> uses, const FitOptions& options) {
   double least = std::numeric_limits<double>::infinity();
-  for (const models::DeviceUse& use : uses) {
-    least = std::min(least, static_cast<double>(margin_bytes(use)) - static_cast<double>(margin_of(use, options)));
-  }
+  for (const models::DeviceUse& use : uses) least = std::min(least, static_cast<double>(spare_bytes(use, options)));
   return least;
+}
+
+/// Are weights allocated anywhere, which may be smaller as they are in the file?
+bool has_allocated(std::span<const models::DeviceUse> uses) {
+  return std::any_of(uses.begin(), uses.end(), [](const models::DeviceUse& use) { return use.use.weights > 0; });
 }
 
 /// Plans sessions of some contexts, and keeps the plan with the largest that fits.
@@ -40,14 +43,18 @@ class RoomByContext {
     models::ModelPlan first(model_, placement_, session_, load_, most_prompts_);
     double room = tightest(first.memory, options_);
     std::optional<models::ModelPlan> second;
-    if (room < 0 && load_.repack && repack_weights(placement_.members())) {
+    if (room < 0 && load_.repack && repack_weights(placement_.members()) && has_allocated(first.memory)) {
       second = as_they_are(model_, placement_, session_, load_, most_prompts_);
       room = std::max(room, tightest(second->memory, options_));
     }
+    const models::ModelPlan& last = second ? *second : first;
+    maps_ |= std::any_of(last.memory.begin(), last.memory.end(), [](const auto& use) { return use.mapped > 0; });
     const bool is_best = room >= 0 && (!best_ || best_->size.context < context);
-    if (is_best) best_.emplace(std::move(second && !models::fits(first.memory) ? *second : first));
+    const auto fits = options_.from_disk ? models::has_room : models::fits;
+    if (is_best) best_.emplace(std::move(second && !fits(first.memory) ? *second : first));
     return room;
   }
+  bool maps() const { return maps_; }
   std::optional<models::ModelPlan> best() { return std::move(best_); }
 
  private:
@@ -57,6 +64,7 @@ class RoomByContext {
   const models::LoadOptions& load_;
   const FitOptions& options_;
   size_t most_prompts_;
+  bool maps_ = false;  ///< some weights are mapped
   std::optional<models::ModelPlan> best_;
 };
 
@@ -97,19 +105,28 @@ size_t margin_of(const models::DeviceUse& use, const FitOptions& options) {
   return std::max({options.margin, total / 50, std::min(kLeast, total / 16)});
 }
 
+int64_t spare_bytes(const models::DeviceUse& use, const FitOptions& options) {
+  const auto mapped = static_cast<int64_t>(options.from_disk ? use.mapped : 0);
+  return margin_bytes(use) + mapped - static_cast<int64_t>(margin_of(use, options));
+}
+
 namespace {
 
 std::optional<models::ModelPlan> largest(const models::Model& model, const models::Placement& placement,
                                          const models::SessionOptions& session, const models::LoadOptions& load,
-                                         const FitOptions& options, size_t most_prompts) {
+                                         FitOptions options, size_t most_prompts) {
   const int64_t wanted = session_size(model.hparams, session).context;
   const int64_t least = std::clamp<int64_t>(options.least(), 1, wanted);
   RoomByContext room(model, placement, session, load, options, most_prompts);
   const double at_wanted = room(wanted);
-  if (at_wanted >= 0 || least == wanted) return room.best();
-  const double at_least = room(least);
-  if (at_least >= 0) search_context(room, least, at_least, wanted, at_wanted);
-  return room.best();
+  if (at_wanted < 0 && least < wanted) {
+    const double at_least = room(least);
+    if (at_least >= 0) search_context(room, least, at_least, wanted, at_wanted);
+  }
+  std::optional<models::ModelPlan> best = room.best();
+  if (best || options.from_disk || !room.maps()) return best;
+  options.from_disk = true;
+  return largest(model, placement, session, load, options, most_prompts);
 }
 
 }  // namespace

@@ -23,13 +23,16 @@ struct FitOptions {
   /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, where that is less) stay free: what runs beside
   /// the plan, here and in other programs, takes from the same memory, and the system kills what takes too much.
   bool spare_host = false;
-  bool required = true;  ///< where not even the least context fits, that is an error
+  bool from_disk = false;  ///< mapped weights need no memory: they may be read from the disk for every token
+  bool required = true;    ///< where not even the least context fits, that is an error
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
 
 /// What has to stay free on a device.
 size_t margin_of(const models::DeviceUse& use, const FitOptions& options);
+/// Bytes that a device has beyond what is needed and what has to stay free, negative if it does not fit.
+int64_t spare_bytes(const models::DeviceUse& use, const FitOptions& options);
 
 /// Is one of them of a kind that repacks weights? To others it is all the same.
 bool repack_weights(std::span<Device* const> devices);
@@ -38,7 +41,8 @@ bool repack_weights(std::span<Device* const> devices);
 bool fits(std::span<const models::DeviceUse> uses, size_t margin);
 
 /// The plan with the context asked for if that fits; else with the largest that does, a multiple of 32 or the least
-/// one. Weights that do not fit repacked may lie as they are in the file. nullopt: not even the least context fits.
+/// one. Weights that do not fit repacked may lie as they are in the file. If no context fits with mapped weights in
+/// memory, they may be read from the disk. nullopt: not even the least context fits.
 std::optional<models::ModelPlan> largest_plan(const models::Model& model, const models::Placement& placement,
                                               const models::SessionOptions& session, const models::LoadOptions& load,
                                               const FitOptions& options);

@@ -23,6 +23,9 @@ class HostSearch {
   HostSearch(const Scenario& scenario, const Candidate& way, const FitOptions& fit)
       : scenario_(scenario), way_(way), fit_(fit), layers_(scenario.model.hparams.layers) {}
 
+  /// Are weights mapped in one of the plans?
+  bool maps() const { return maps_; }
+
   /// Experts alone, or where that is not enough all of them and whole layers besides.
   std::optional<Candidate> with_experts() {
     const int64_t all = models::layers_with_experts(scenario_.model);
@@ -86,9 +89,12 @@ class HostSearch {
     return models::persistent_use(scenario_.model, placement(candidate), scenario_.session, scenario_.load);
   }
 
-  Uses plan(const Candidate& candidate) const {
+  Uses plan(const Candidate& candidate) {
     if (scenario_.poll) scenario_.poll();
-    return models::plan_to_load(scenario_.model, placement(candidate), scenario_.session, scenario_.load, 1).memory;
+    Uses uses =
+        models::plan_to_load(scenario_.model, placement(candidate), scenario_.session, scenario_.load, 1).memory;
+    maps_ |= std::any_of(uses.begin(), uses.end(), [](const models::DeviceUse& use) { return use.mapped > 0; });
+    return uses;
   }
 
   /// As far as is known what it takes to compute.
@@ -99,9 +105,8 @@ class HostSearch {
   }
 
   bool has_room(const Uses& uses) const {
-    return std::all_of(uses.begin(), uses.end(), [&](const models::DeviceUse& use) {
-      return margin_bytes(use) >= static_cast<int64_t>(margin_of(use, fit_));
-    });
+    return std::all_of(uses.begin(), uses.end(),
+                       [&](const models::DeviceUse& use) { return spare_bytes(use, fit_) >= 0; });
   }
 
   struct Compute {
@@ -218,6 +223,7 @@ class HostSearch {
   const Candidate& way_;
   const FitOptions& fit_;
   int64_t layers_;
+  bool maps_ = false;
   std::optional<std::vector<Compute>> compute_;  ///< of the last plan
 };
 
@@ -239,8 +245,9 @@ models::PlacementOptions with_all_on_host(models::PlacementOptions options) {
   return options;
 }
 
-std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Candidate> ways, const FitOptions& fit) {
+std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Candidate> ways, FitOptions fit) {
   std::vector<Candidate> out;
+  bool maps = false;
   for (const Candidate& way : ways) {
     for (const bool experts : {true, false}) {
       HostSearch search(scenario, way, fit);
@@ -249,9 +256,12 @@ std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Cand
       } catch (const InvalidArgument&) {
         continue;  // what the options of the placement rule out
       }
+      maps |= search.maps();
     }
   }
-  return out;
+  if (!out.empty() || fit.from_disk || !maps) return out;
+  fit.from_disk = true;
+  return host_parts(scenario, ways, fit);
 }
 
 }  // namespace shoal::tuning

@@ -22,8 +22,9 @@ models::PlacementOptions with_all_on_host(models::PlacementOptions options);
 
 /// Each way to leave as little as possible on the host: experts (where the model has some) and layers, those with the
 /// devices of `way` as one and those with layers divided, which then are as many for each device as it has room for.
-/// Only ways that fit, with the margin of `fit`, into the context of the session; empty where none does.
+/// Only ways that fit, with the margin of `fit`, into the context of the session; if none does, ways in which the host
+/// reads its weights from the disk; empty if these do not fit either.
 /// `ways`: devices and modes to look at; their shares count for devices as one.
-std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Candidate> ways, const FitOptions& fit);
+std::vector<Candidate> host_parts(const Scenario& scenario, std::span<const Candidate> ways, FitOptions fit);
 
 }  // namespace shoal::tuning

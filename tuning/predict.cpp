@@ -36,6 +36,7 @@ struct Totals {
   std::vector<tuning::RankTime> ranks;
   std::vector<tuning::CollectiveTime> collectives;
   double copies = 0;
+  double disk = 0;
   double seconds = 0;
 
   void add(const tuning::CollectiveTime& one, int64_t times) {
@@ -60,12 +61,16 @@ class Predictor {
   Predictor(const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
             const machine::MachineModel& machine, const models::SessionOptions& session, const Poll& poll)
       : model_(model), placement_(placement), machine_(machine), session_(session), poll_(poll), plan_(plan) {
+    const bool has_room = models::has_room(plan.memory);
     for (size_t d = 0; d < placement.devices().size(); ++d) {
       std::vector<int> members;
       for (const Device* member : placement.members_of(static_cast<int>(d))) {
         members.push_back(machine.index(member->name()));
       }
       devices_.push_back(std::move(members));
+      reads_disk_.push_back(std::any_of(plan.memory.begin(), plan.memory.end(), [&](const models::DeviceUse& use) {
+        return has_room && use.device == placement.devices()[d]->name() && use.reads_disk();
+      }));
     }
   }
 
@@ -76,6 +81,8 @@ class Predictor {
       add(totals, stage, 1);
       totals.seconds += stage.seconds();
     }
+    add_disk(totals, plan_.step, 1);
+    totals.seconds += totals.disk;
     PhasePrediction phase = finish(totals, host_part());
     phase.seconds *= as_double(count);
     phase.rate = as_double(count) / phase.seconds;
@@ -92,8 +99,9 @@ class Predictor {
         add(totals, stage, alike.count);
         runs.back().stages.push_back({stage.backend, stage.seconds()});
       }
+      add_disk(totals, planned(alike.shape), alike.count);
     }
-    totals.seconds = seconds_of_runs(runs);
+    totals.seconds = seconds_of_runs(runs) + totals.disk;
     PhasePrediction phase = finish(totals, host_part());
     phase.rate = as_double(count) / phase.seconds;
     return phase;
@@ -185,6 +193,22 @@ class Predictor {
     for (const tuning::CollectiveTime& one : stage.estimate.collectives) totals.add(one, count);
   }
 
+  /// Devices read from one disk, one after the other.
+  void add_disk(Totals& totals, const models::PlannedGraph& planned, int64_t count) const {
+    if (std::find(reads_disk_.begin(), reads_disk_.end(), true) == reads_disk_.end()) return;
+    for (const Tensor* node : planned.graph.graph->nodes()) {
+      const double bytes = machine::weight_bytes(*node);
+      if (bytes == 0 || node->src[0]->storage()->role != Role::kWeight) continue;
+      const auto device = static_cast<size_t>(placement_.device_of(*node->src[0]->storage()));
+      if (!reads_disk_[device]) continue;
+      const double seconds = as_double(count) * bytes / machine_.disk_bandwidth;
+      totals.disk += seconds;
+      const auto member = std::find(placement_.members().begin(), placement_.members().end(),
+                                    placement_.members_of(static_cast<int>(device)).front());
+      totals.ranks[static_cast<size_t>(member - placement_.members().begin())].compute += seconds;
+    }
+  }
+
   double seconds_of_runs(const std::vector<AlikeRuns>& runs) const {
     const models::PlannedGraph& largest = plan_.prompts.empty() ? plan_.step : plan_.prompts.front();
     const auto alike = [&](const auto& run) { return run.stages.size() == runs.front().stages.size(); };
@@ -226,6 +250,7 @@ class Predictor {
     }
     phase.collectives = totals.collectives;
     phase.copies = totals.copies;
+    phase.disk = totals.disk;
     phase.host = host;
     phase.seconds = totals.seconds + host;
     phase.imbalance = totals.seconds > 0 ? waiting / totals.seconds : 0;
@@ -239,6 +264,7 @@ class Predictor {
   const Poll& poll_;
   const models::ModelPlan& plan_;
   std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
+  std::vector<bool> reads_disk_;           ///< by device of the placement
   mutable std::vector<std::pair<models::BatchShape, std::unique_ptr<models::PlannedGraph>>> more_;
 };
 
@@ -275,7 +301,8 @@ Prediction Scenario::predict(const Candidate& candidate, const models::Placement
   Prediction prediction;
   prediction.candidate = candidate;
   prediction.memory = plan.memory;
-  prediction.fits = fits(prediction.memory);
+  prediction.fits = models::fits(prediction.memory);
+  prediction.from_disk = !prediction.fits && models::has_room(prediction.memory);
   prediction.host_bytes = plan.host_bytes;
   prediction.context = plan.size.context;
   prediction.workload = workload;

@@ -7,6 +7,8 @@
 //   a prompt      its batches, as a Session divides it; each sees the rows of the cache that are filled by then.
 //                 Where layers lie on several devices, batches overlap: device 0 begins the second one when device 1
 //                 has the first (pipeline_time.h)
+//   the disk      a run reads mapped weights in the same order as the run before. If they are larger than the memory,
+//                 nothing of them is still there: all that a run reads comes from the disk, of experts those it uses
 #pragma once
 
 #include <functional>
@@ -69,6 +71,7 @@ struct PhasePrediction {
   double imbalance = 0;  ///< part of the time that the average device waits for others
   double copies = 0;     ///< seconds of copies between devices that do not act as one
   double host = 0;       ///< seconds from the host's call to the device and back
+  double disk = 0;       ///< seconds of reading weights that memory has no room for; part of the devices' `compute`
 
   double communication() const;  ///< seconds of all collectives
   int64_t collective_count() const;
@@ -77,6 +80,7 @@ struct PhasePrediction {
 struct Prediction {
   Candidate candidate;
   bool fits = false;
+  bool from_disk = false;  ///< does not fit, but runs: weights are read from the disk for every token
   std::vector<models::DeviceUse> memory;
   size_t host_bytes = 0;
   int64_t context = 0;
@@ -125,7 +129,8 @@ models::PlacementOptions placement_of(const Candidate& candidate, const Scenario
 /// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
 std::string split_key(const models::Model& model, const models::Placement& placement);
 
-/// Bytes of a device that stay free, negative where it has too little; and as a part of what is free now.
+/// Bytes of a device that stay free, negative if it has too little, for mapped weights included; and as a part of the
+/// bytes that are free now.
 int64_t margin_bytes(const models::DeviceUse& use);
 double margin_part(const models::DeviceUse& use);
 

@@ -307,6 +307,8 @@ std::string faster_text(const Prediction& winner, const Prediction& other, Objec
 
 std::string reason_of(const std::vector<Prediction>& sorted, Objective objective) {
   const Prediction& best = sorted.front();
+  if (!best.fits)
+    return best.candidate.name() + " is the fastest that runs, with weights read from the disk for every token";
   size_t most = 0;
   for (const Prediction& one : sorted) most = std::max(most, one.candidate.device_count());
   if (most == 1) {
@@ -334,7 +336,7 @@ std::string reason_of(const std::vector<Prediction>& sorted, Objective objective
   return text;
 }
 
-/// Those that fit by speed, the others by what they lack.
+/// Candidates that fit by speed, then those that read from the disk, then the others by the bytes that they lack.
 void sort(std::vector<Prediction>& candidates, Objective objective) {
   const auto lacking = [](const Prediction& one) {
     int64_t bytes = 0;
@@ -343,7 +345,9 @@ void sort(std::vector<Prediction>& candidates, Objective objective) {
   };
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Prediction& a, const Prediction& b) {
     if (a.fits != b.fits) return a.fits;
-    if (!a.fits && lacking(a) != lacking(b)) return lacking(a) < lacking(b);
+    if (a.from_disk != b.from_disk) return a.from_disk;
+    const bool runs = a.fits || a.from_disk;
+    if (!runs && lacking(a) != lacking(b)) return lacking(a) < lacking(b);
     return seconds_of(a, objective) < seconds_of(b, objective);
   });
 }
@@ -393,10 +397,12 @@ Recommendation recommend(const Scenario& scenario, const models::DeviceGroups& g
     for (Prediction& one : comparison.with_host(groups)) out.candidates.push_back(std::move(one));
     sort(out.candidates, options.objective);
   }
-  if (out.candidates.front().fits) {
+  const Prediction& first = out.candidates.front();
+  if (first.fits || first.from_disk) {
     out.best = 0;
     out.reason = reason_of(out.candidates, options.objective);
-  } else {
+  }
+  if (!first.fits) {
     out.remedies = remedies(scenario, out.candidates.front(), groups, ways_of(scenario, groups));
   }
   return out;

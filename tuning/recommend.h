@@ -26,8 +26,8 @@ struct RecommendOptions {
 
 struct Recommendation {
   std::vector<Prediction> candidates;  ///< different splits: those that fit, fastest first, then the others
-  std::optional<size_t> best;          ///< of candidates; nullopt where none fits
-  std::string reason;                  ///< of the best one, a sentence; "" where none fits
+  std::optional<size_t> best;          ///< of candidates; nullopt if none runs
+  std::string reason;                  ///< of the best one, a sentence; "" if none runs
   std::optional<Remedies> remedies;    ///< where none fits, for the one that lacks least
 };
 

@@ -42,8 +42,9 @@ double bits_per_weight(const models::Model& model) {
 double weights_that_fit(std::span<const models::DeviceUse> uses) {
   double part = std::numeric_limits<double>::infinity();
   for (const models::DeviceUse& use : uses) {
-    const double room = static_cast<double>(margin_bytes(use)) + static_cast<double>(use.use.weights);
-    if (use.use.weights > 0 || room < 0) part = std::min(part, room / static_cast<double>(use.use.weights + 1));
+    const size_t weights = use.use.weights + use.mapped;
+    const double room = static_cast<double>(margin_bytes(use)) + static_cast<double>(weights);
+    if (weights > 0 || room < 0) part = std::min(part, room / static_cast<double>(weights + 1));
   }
   return std::max(part, 0.0);
 }
@@ -184,7 +185,7 @@ class Remedying {
     if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // what the host has is not divided
     const Divided divided = divided_bytes(mode);
     double all = 0;
-    for (const models::DeviceUse& use : uses) all += static_cast<double>(use.use.total());
+    for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());
     const double own = std::max(0.0, all - divided.bytes) / static_cast<double>(uses.size());
     const auto whole = [&](double bytes) {
       return divided.unit > 0 ? std::floor(bytes / divided.unit) * divided.unit : bytes;

@@ -218,7 +218,7 @@ ModelPlan plan_to_load(const Model& model, const Placement& placement, const Ses
   // On devices that keep weights as they are in the file the other way is the same.
   const bool can_repack = std::any_of(placement.members().begin(), placement.members().end(),
                                       [](Device* member) { return &member->weights_type() != &member->buffer_type(); });
-  if (!load.repack || !can_repack || fits(plan.memory)) return plan;
+  if (!load.repack || !can_repack || has_room(plan.memory)) return plan;
   load.repack = false;
   return {model, placement, options, load, most_prompts};
 }
@@ -229,8 +229,12 @@ PlannedGraph plan_graph(const Model& model, const Placement& placement, const Se
   return Planner(model, placement, options, homes, plan).plan(shape);
 }
 
-bool fits(std::span<const DeviceUse> uses) {
+bool has_room(std::span<const DeviceUse> uses) {
   return std::all_of(uses.begin(), uses.end(), [](const DeviceUse& use) { return use.use.total() <= use.memory.free; });
+}
+
+bool fits(std::span<const DeviceUse> uses) {
+  return std::all_of(uses.begin(), uses.end(), [](const DeviceUse& use) { return use.needed() <= use.memory.free; });
 }
 
 }  // namespace shoal::models

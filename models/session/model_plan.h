@@ -22,6 +22,11 @@ struct DeviceUse {
   DeviceMemory memory;   ///< live figures of the device
   size_t mapped = 0;     ///< bytes of weights that are used where the file is mapped, and allocated nowhere
   bool on_host = false;  ///< a CPU device: everything else that runs takes from the same memory
+
+  /// Bytes that it takes to run in memory: what is allocated, and the mapped weights.
+  size_t needed() const { return use.total() + mapped; }
+  /// The memory has no room for the mapped weights: they are read from the disk for every token.
+  bool reads_disk() const { return mapped > 0 && needed() > memory.free; }
 };
 
 /// A graph as the scheduler would run it.
@@ -67,7 +72,9 @@ std::vector<DeviceUse> persistent_use(const Model& model, const Placement& place
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
                         const ModelPlan& plan, BatchShape shape);
 
-/// Is there enough memory?
+/// Is there enough memory for all that is allocated? Then the model runs, if only at the speed of the disk.
+bool has_room(std::span<const DeviceUse> uses);
+/// Is there enough memory for that and for the mapped weights, too?
 bool fits(std::span<const DeviceUse> uses);
 
 }  // namespace shoal::models

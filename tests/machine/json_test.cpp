@@ -35,7 +35,8 @@ constexpr const char* kWhole = R"({
   "algorithms": [{"name": "ring", "latency": 5e-6, "latency_per_rank": 1e-6, "bandwidth": 2e10},
                  {"name": "direct", "one_shot": true, "bandwidth": 1e10}],
   "copy_latency": 1e-5,
-  "copy_bandwidth": 1e10
+  "copy_bandwidth": 1e10,
+  "disk_bandwidth": 3e9
 })";
 
 TEST(MachineJson, EverythingIsRead) {
@@ -70,6 +71,7 @@ TEST(MachineJson, EverythingIsRead) {
                                               CollectiveAlgorithm{"direct", true, 0, 0, 1e10}));
   EXPECT_EQ(machine.copy_latency, 1e-5);
   EXPECT_EQ(machine.copy_bandwidth, 1e10);
+  EXPECT_EQ(machine.disk_bandwidth, 3e9);
   EXPECT_EQ(machine.network, std::nullopt);
 }
 
@@ -119,6 +121,7 @@ TEST(MachineJson, WhatIsLeftOut) {
   EXPECT_EQ(device.products.size(), multiplied) << "all dtypes but integers";
   EXPECT_EQ(machine.copy_latency, 20e-6);
   EXPECT_EQ(machine.copy_bandwidth, 5e9);
+  EXPECT_EQ(machine.disk_bandwidth, 1e9);
 }
 
 TEST(MachineJson, DevicesByCountHaveDomainsOfTheirOwn) {
@@ -206,7 +209,7 @@ const Mistake kMistakes[] = {
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
      "nane: unknown key; there are version, name, disturbance, domains, devices, runs, collectives, algorithms, "
-     "copy_latency, copy_bandwidth"},
+     "copy_latency, copy_bandwidth, disk_bandwidth"},
     {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" is there twice in one object"},
     {"\"bandwidth\": 66e9", "\"bandwidth\": -66e9",
      "domains[0].bandwidth: expected a number of 0 or more, got -66000000000.0"},
@@ -269,6 +272,7 @@ const Mistake kMistakes[] = {
     {"[4096, 2e-5]", "[4096, -1]", "collectives[0].points[1][1]: expected a number of 0 or more, got -1"},
     {"\"one_shot\": true", "\"one_shot\": 1", "algorithms[1].one_shot: expected true or false, got 1"},
     {"\"copy_bandwidth\": 1e10", "\"copy_bandwidth\": 0", "copy_bandwidth: expected a positive number, got 0"},
+    {"\"disk_bandwidth\": 3e9", "\"disk_bandwidth\": 0", "disk_bandwidth: expected a positive number, got 0"},
 };
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {

@@ -50,7 +50,7 @@ std::string problem_text(const tuning::Remedies& remedies) {
   std::string text;
   for (const models::DeviceUse& use : remedies.lacking) {
     text += fmt::format("{}{} needs {} and has {} free", text.empty() ? "" : ", ", use.device,
-                        format_bytes(use.use.total()), format_bytes(use.memory.free));
+                        format_bytes(use.needed()), format_bytes(use.memory.free));
   }
   return text;
 }

@@ -14,7 +14,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/report/model_info.h"
-#include "tools/startup/memory_check.h"
 #include "tuning/fit.h"
 
 namespace shoal::tools {
@@ -33,15 +32,16 @@ struct Fit {
   int64_t context = 0;
   std::vector<models::DeviceUse> memory;
   bool fits = false;
+  bool from_disk = false;  ///< does not fit, but runs
 
   size_t needed() const {
     size_t bytes = 0;
-    for (const models::DeviceUse& use : memory) bytes += use.use.total();
+    for (const models::DeviceUse& use : memory) bytes += use.needed();
     return bytes;
   }
   size_t missing() const {
     size_t bytes = 0;
-    for (const models::DeviceUse& use : memory) bytes += use.use.total() - std::min(use.use.total(), use.memory.free);
+    for (const models::DeviceUse& use : memory) bytes += use.needed() - std::min(use.needed(), use.memory.free);
     return bytes;
   }
 };
@@ -62,6 +62,7 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
     plan = models::plan_to_load(model, placement, session, {});
   }
   fit.fits = models::fits(plan->memory);
+  fit.from_disk = !fit.fits && models::has_room(plan->memory);
   fit.context = plan->size.context;
   fit.memory = std::move(plan->memory);
   return fit;
@@ -84,21 +85,20 @@ std::string to_text(const Fit& fit, int64_t trained) {
                                   ? fmt::format("the whole context of {}", trained)
                                   : fmt::format("a context of {} (trained for {})", fit.context, trained);
   if (!fit.fits) {
-    return fmt::format("on {}: {} are missing of the {} that {} needs", fit.devices, format_bytes(fit.missing()),
-                       format_bytes(fit.needed()), context);
+    return fmt::format("on {}: {} are missing of the {} that {} needs{}", fit.devices, format_bytes(fit.missing()),
+                       format_bytes(fit.needed()), context,
+                       fit.from_disk ? "; it runs slowly, as weights are read from the disk for every token" : "");
   }
-  const std::string warning = mapping_warning(fit.memory);
-  return fmt::format("on {} with {}, in {}{}{}", fit.devices, context, format_bytes(fit.needed()),
-                     warning.empty() ? "" : "; slow: ", warning);
+  return fmt::format("on {} with {}, in {}", fit.devices, context, format_bytes(fit.needed()));
 }
 
 nlohmann::json to_json(const Fit& fit) {
   nlohmann::json memory = nlohmann::json::array();
   for (const models::DeviceUse& use : fit.memory) {
     memory.push_back(
-        {{"device", use.device}, {"needed", use.use.total()}, {"mapped", use.mapped}, {"free", use.memory.free}});
+        {{"device", use.device}, {"needed", use.needed()}, {"mapped", use.mapped}, {"free", use.memory.free}});
   }
-  return {{"devices", fit.devices}, {"fits", fit.fits},         {"context", fit.context},
+  return {{"devices", fit.devices}, {"fits", fit.fits},         {"from_disk", fit.from_disk}, {"context", fit.context},
           {"needed", fit.needed()}, {"missing", fit.missing()}, {"memory", std::move(memory)}};
 }
 

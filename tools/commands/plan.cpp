@@ -22,6 +22,7 @@
 #include "tools/cli/threads.h"
 #include "tools/report/plan_report.h"
 #include "tools/startup/deployment.h"
+#include "tools/startup/memory_check.h"
 
 namespace shoal::tools {
 namespace {
@@ -98,7 +99,7 @@ Traffic traffic(const models::PlannedGraph& step) {
   return out;
 }
 
-/// The devices that have less free memory than they need, as "CPU0, CPU2".
+/// The devices that have less free memory than is allocated, as "CPU0, CPU2".
 std::string too_small(const models::ModelPlan& plan) {
   std::string names;
   for (const models::DeviceUse& use : plan.memory) {
@@ -148,7 +149,8 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
   json["batch"] = plan.size.batch;
   Traffic per_token = traffic(plan.step);
   json["collectives_per_token"] = {{"counts", per_token.counts}, {"bytes", per_token.bytes}};
-  json["fits"] = too_small(plan).empty();
+  json["fits"] = models::fits(plan.memory);
+  json["from_disk"] = models::has_room(plan.memory) && !models::fits(plan.memory);
   json["host_bytes"] = plan.host_bytes;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (const models::DeviceUse& use : plan.memory) {
@@ -200,8 +202,11 @@ std::string memory_text(const models::ModelPlan& plan) {
   if (plan.step.plans.size() > 1) {
     mapped += fmt::format("what devices pass to each other takes {} of host memory\n", format_bytes(plan.host_bytes));
   }
-  return format_table(rows) + mapped +
-         (names.empty() ? "" : fmt::format("does not fit: {} would need more than is free\n", names));
+  if (!names.empty()) mapped += fmt::format("does not fit: {} would need more than is free\n", names);
+  if (names.empty() && !models::fits(plan.memory)) {
+    mapped += fmt::format("does not fit, but runs: {}\n", mapping_warning(plan.memory));
+  }
+  return format_table(rows) + mapped;
 }
 
 std::string traffic_text(const Traffic& per_token) {

@@ -85,6 +85,9 @@ std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
   }
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
+  if (phase.disk > 0) {
+    text += fmt::format("  reading weights from the disk {} of the compute\n", time_text(phase.disk));
+  }
   if (phase.copies > 0)
     text += fmt::format("  copies between devices {} of the communication\n", time_text(phase.copies));
   return text;
@@ -102,6 +105,7 @@ Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth
             {"imbalance", phase.imbalance},
             {"communication_seconds", phase.communication()},
             {"copy_seconds", phase.copies},
+            {"disk_seconds", phase.disk},
             {"host_seconds", phase.host},
             {"collectives", Json::array()},
             {"devices", Json::array()}};
@@ -138,7 +142,10 @@ Json to_json(const tuning::Remedies& remedies) {
 }
 
 std::string reason_of(const tuning::Recommendation& recommendation) {
-  return recommendation.remedies ? "nothing fits: " + remedies_text(*recommendation.remedies) : recommendation.reason;
+  if (!recommendation.remedies) return recommendation.reason;
+  const std::string& reason = recommendation.reason;
+  return fmt::format("nothing fits: {}{}{}", remedies_text(*recommendation.remedies), reason.empty() ? "" : "; ",
+                     reason);
 }
 
 /// The smallest margin of all devices, "-1.2 GiB" where there is too little.
@@ -234,6 +241,7 @@ Json prediction_json(const tuning::Prediction& p) {
             {"split_key", p.split_key},
             {"context", p.context},
             {"fits", p.fits},
+            {"from_disk", p.from_disk},
             {"memory", margins_json(p.memory)}};
   if (p.prompt) json["prompt"] = to_json(*p.prompt, p.workload.prompt, p.workload.depth);
   if (p.generation) json["generation"] = to_json(*p.generation, p.workload.generate, p.workload.depth);

@@ -16,9 +16,9 @@ std::string recommendation_text(const tuning::Recommendation& recommendation, tu
 
 /// [3, 1]: one number for each device, or group with layers.
 nlohmann::json shares_json(const tuning::Candidate& candidate);
-/// {"name", "devices", "split_mode", "tensor_split", "host", "split_key", "context", "fits", "prompt", "generation",
-/// "memory"}; of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds",
-/// "copy_seconds", "host_seconds", "collectives", "devices"}.
+/// {"name", "devices", "split_mode", "tensor_split", "host", "split_key", "context", "fits", "from_disk", "prompt",
+/// "generation", "memory"}; of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance",
+/// "communication_seconds", "copy_seconds", "disk_seconds", "host_seconds", "collectives", "devices"}.
 nlohmann::json prediction_json(const tuning::Prediction& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
 nlohmann::json margins_json(std::span<const models::DeviceUse> memory);

@@ -67,13 +67,12 @@ std::string_view rows_remedy(const Request& request, const models::Placement& pl
 }
 
 [[noreturn]] void fail_to_fit(const Request& request, const models::Placement& placement, int64_t least) {
-  const tuning::FitOptions& options = *request.fit;
+  tuning::FitOptions options = *request.fit;
+  options.from_disk = true;  // not even so
   models::SessionOptions session = request.session;
   session.context = least;
   const auto memory = models::ModelPlan(*request.model, placement, session, request.load).memory;
-  const auto room = [&options](const models::DeviceUse& use) {
-    return tuning::margin_bytes(use) - static_cast<int64_t>(tuning::margin_of(use, options));
-  };
+  const auto room = [&options](const models::DeviceUse& use) { return tuning::spare_bytes(use, options); };
   const auto tightest = std::min_element(memory.begin(), memory.end(),
                                          [&room](const auto& a, const auto& b) { return room(a) < room(b); });
   const bool for_prompt = options.least() > options.least_context;

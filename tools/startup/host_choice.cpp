@@ -24,9 +24,8 @@ models::SessionOptions with_least_context(const Request& request) {
 }
 
 bool fits(const std::vector<models::DeviceUse>& memory, const tuning::FitOptions& fit) {
-  return std::all_of(memory.begin(), memory.end(), [&](const models::DeviceUse& use) {
-    return tuning::margin_bytes(use) >= static_cast<int64_t>(tuning::margin_of(use, fit));
-  });
+  return std::all_of(memory.begin(), memory.end(),
+                     [&](const models::DeviceUse& use) { return tuning::spare_bytes(use, fit) >= 0; });
 }
 
 /// With everything on the devices.

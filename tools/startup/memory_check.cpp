@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/text.h"
 
@@ -24,7 +22,7 @@ void require_memory(std::span<const models::DeviceUse> uses) {
 
 std::string mapping_warning(std::span<const models::DeviceUse> uses) {
   for (const models::DeviceUse& use : uses) {
-    if (use.mapped == 0 || use.mapped <= use.memory.free - std::min(use.use.total(), use.memory.free)) continue;
+    if (!use.reads_disk()) continue;
     return fmt::format(
         "{} has {} free for {} of weights and {} more: parts of the model file are read from the disk again for every "
         "token; a smaller model, or devices with memory of their own, would be faster",

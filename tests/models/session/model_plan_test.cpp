@@ -22,8 +22,9 @@ TEST(ModelPlanMemory, MappedWeightsNeedNone) {
   EXPECT_EQ(mapped.memory[0].mapped, model->file.tensor_span().size());
   EXPECT_EQ(copied.memory[0].mapped, 0u);
   EXPECT_GE(copied.memory[0].use.weights, model->file.tensor_bytes());
-  EXPECT_TRUE(fits(mapped.memory));
-  EXPECT_FALSE(fits(copied.memory));
+  EXPECT_TRUE(has_room(mapped.memory));
+  EXPECT_FALSE(fits(mapped.memory)) << "they are read from the disk";
+  EXPECT_FALSE(has_room(copied.memory));
   EXPECT_THROW(load_weights(*model, placement, {}, {.use_mapping = false}), DeviceError);
 
   // And so it runs.

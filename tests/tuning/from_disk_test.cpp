@@ -1,0 +1,166 @@
+// Models whose mapped weights are larger than the memory: predicted at the disk's rate, and recommended last.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/models/described_machine.h"
+#include "tests/models/hollow_model.h"
+#include "tests/models/tiny_model.h"
+#include "tests/support/temporary.h"
+#include "tuning/fit.h"
+#include "tuning/recommend.h"
+
+namespace shoal::tuning {
+namespace {
+
+using namespace machine;
+using namespace meta;
+using namespace models;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double kDiskRate = 1e6;
+const SessionOptions kShort{.context = 512, .batch = 32};
+
+/// Devices whose products cost nothing, and a disk.
+machine::MachineModel with_disk(size_t devices) {
+  machine::MachineModel machine = described_machine(std::vector<double>(devices, 1e-15));
+  machine.disk_bandwidth = kDiskRate;
+  return machine;
+}
+
+std::unique_ptr<Model> hollow(const HollowModel& hollow) {
+  const test::TemporaryFile file("from_disk.gguf");
+  hollow.write(file.path);
+  return open_model(file.path);
+}
+
+/// 4 layers of 5 MiB in f16, or with 8 experts of which a token uses 2.
+HollowModel shape(int64_t experts = 0) {
+  HollowModel model(4, 512, 1024, 8, 4, 2048);
+  model.dtype = all_of(DType::kF16);
+  model.h.experts = experts, model.h.experts_used = experts / 4;
+  return model;
+}
+
+/// Bytes of the matrices that are multiplied, or of those whose names have a part.
+double bytes_of(const Model& model, const std::string& part = "") {
+  double bytes = 0;
+  for (const Tensor* weight : model.weights.tensors()) {
+    const bool is_read = weight->shape[1] > 1 && weight->name != "token_embd.weight";
+    if (is_read && weight->name.find(part) != std::string::npos) bytes += static_cast<double>(weight->bytes());
+  }
+  return bytes;
+}
+
+Prediction predicted(const Model& model, const Candidate& candidate, const Workload& workload) {
+  const machine::MachineModel machine = with_disk(candidate.device_count());
+  return Scenario{model, machine, {{}, 1}, kShort, {}, workload}.predict(candidate);
+}
+
+Candidate alone() {
+  return {cpu_groups({1}), SplitMode::kTensor, {}};
+}
+
+TEST(FromDisk, EachRunReadsAllWeights) {
+  const auto model = hollow(shape());
+  const double seconds = bytes_of(*model) / kDiskRate;
+  const LimitedCpuDevices limited("memory=16M");
+  // 100 tokens are three batches of 32 and one of 4 tokens.
+  const Prediction p = predicted(*model, alone(), {100, 10, 0});
+  EXPECT_FALSE(p.fits);
+  EXPECT_TRUE(p.from_disk);
+  EXPECT_NEAR(p.generation->seconds / 10, seconds, 1e-3 * seconds);
+  EXPECT_NEAR(p.generation->disk, seconds, 1e-9);
+  EXPECT_NEAR(p.prompt->seconds, 4 * seconds, 4e-3 * seconds);
+  EXPECT_NEAR(p.generation->ranks[0].total(), p.generation->seconds / 10, 1e-9);
+  EXPECT_EQ(p.generation->imbalance, 0);
+}
+
+TEST(FromDisk, OfExpertsThoseThatATokenUses) {
+  const auto model = hollow(shape(8));
+  const LimitedCpuDevices limited("memory=16M");
+  const double experts = bytes_of(*model, "_exps"), others = bytes_of(*model) - experts;
+  ASSERT_GT(experts, 5 * others);
+  const Prediction p = predicted(*model, alone(), {0, 10, 0});
+  EXPECT_NEAR(p.generation->disk, (experts / 4 + others) / kDiskRate, 1e-3);
+}
+
+TEST(FromDisk, LayersOfSeveralDevicesAreReadFromOneDisk) {
+  const auto model = hollow(shape());
+  const LimitedCpuDevices limited("memory=8M");
+  const Candidate layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
+  const Prediction p = predicted(*model, layers, {64, 1, 0});
+  EXPECT_TRUE(p.from_disk);
+  EXPECT_NEAR(p.generation->seconds, bytes_of(*model) / kDiskRate, 1e-2);
+  EXPECT_NEAR(p.prompt->seconds, 2 * bytes_of(*model) / kDiskRate, 2e-2);
+}
+
+TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
+  const auto model = hollow(shape());
+  const LimitedCpuDevices limited("memory=64M");
+  for (const bool repack : {false, true}) {
+    const machine::MachineModel machine = with_disk(1);
+    const Prediction p = Scenario{*model, machine, {{}, 1}, kShort, {.repack = repack}, {64, 1, 0}}.predict(alone());
+    EXPECT_TRUE(p.fits);
+    EXPECT_FALSE(p.from_disk);
+    EXPECT_EQ(p.generation->disk, 0);
+    EXPECT_LT(p.generation->seconds, 0.1);
+    EXPECT_EQ(p.memory[0].mapped > 0, !repack);
+  }
+}
+
+Recommendation recommended(const Model& model, int devices) {
+  machine::MachineModel machine = with_disk(static_cast<size_t>(devices));
+  machine.disk_bandwidth = 1e15;  // as good as memory, so that the order is not that of speed
+  machine.algorithms[0].latency = machine.copy_latency = 1;
+  const Scenario scenario{model, machine, {{}, 1}, kShort, {}, {0, 16, 0}};
+  return recommend(scenario, cpu_groups({devices}), {});
+}
+
+TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
+  const auto model = hollow(shape());
+  {
+    const LimitedCpuDevices limited("memory=18M");  // both have room, one has not
+    const Recommendation found = recommended(*model, 2);
+    ASSERT_EQ(found.best, 0u);
+    EXPECT_TRUE(found.candidates[0].fits) << found.candidates[0].candidate.name();
+    EXPECT_EQ(found.candidates[0].candidate.device_count(), 2u);
+    EXPECT_FALSE(found.remedies);
+    const auto disk = std::find_if(found.candidates.begin(), found.candidates.end(),
+                                   [](const Prediction& one) { return one.from_disk; });
+    ASSERT_NE(disk, found.candidates.end());
+    EXPECT_LT(seconds_of(*disk, Objective::kGeneration), seconds_of(found.candidates[0], Objective::kGeneration));
+  }
+  const LimitedCpuDevices limited("memory=6M");
+  const Recommendation found = recommended(*model, 2);
+  ASSERT_EQ(found.best, 0u);
+  EXPECT_TRUE(found.candidates[0].from_disk);
+  EXPECT_THAT(found.reason, HasSubstr("with weights read from the disk for every token"));
+  ASSERT_TRUE(found.remedies);
+  EXPECT_FALSE(found.remedies->lacking.empty());
+}
+
+TEST(FromDisk, AContextIsChosenThatLeavesRoomForMappedWeights) {
+  const auto model = open_model(tiny_model_path("q8_0"));
+  const models::Placement placement(*model, cpu_devices(1), {{}, 1});
+  const LoadOptions mapped{.repack = false};
+  const auto needed = [&](int64_t context) {
+    return ModelPlan(*model, placement, {.context = context, .batch = 32}, mapped).memory[0].needed();
+  };
+  const size_t at_256 = needed(256);
+  const FitOptions any{.least_context = 1};
+  {
+    const LimitedCpuDevices limited(fmt::format("memory={}", at_256 + 1000));
+    const models::Placement there(*model, cpu_devices(1), {{}, 1});
+    EXPECT_EQ(largest_context(*model, there, kShort, mapped, any), 256);
+  }
+  const LimitedCpuDevices limited("memory=4M");
+  const models::Placement there(*model, cpu_devices(1), {{}, 1});
+  EXPECT_EQ(largest_context(*model, there, kShort, mapped, any), 512) << "no context would help";
+  EXPECT_FALSE(largest_context(*model, there, kShort, {.use_mapping = false, .repack = false}, any));
+}
+
+}  // namespace
+}  // namespace shoal::tuning
