@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tuning/predict.h"
+
 namespace shoal::tuning {
 namespace {
 

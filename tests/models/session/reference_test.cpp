@@ -110,7 +110,7 @@ TEST_P(Reference, SameTokensAndLogits) {
   }
 }
 
-std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
+std::string reference_case(const ::testing::TestParamInfo<Reference::ParamType>& info) {
   const auto& [type, mesh] = info.param;
   std::string name = fmt::format("{}_{}", type, mesh.name);
   std::replace_if(
@@ -121,7 +121,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Reference::ParamType>& i
 INSTANTIATE_TEST_SUITE_P(All, Reference,
                          ::testing::Combine(::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0", "q6_k"),
                                             ::testing::ValuesIn(meshes())),
-                         name_of_case);
+                         reference_case);
 
 }  // namespace
 }  // namespace shoal::models
