@@ -425,6 +425,17 @@ class Programs(Folder):
         self.assertEqual(list(data["engines"]), ["shoal", "2x1"])
         self.assertIn("threads: 1", data["engines"]["shoal"])
 
+    @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
+    def test_outliers_leave_f16_and_bf16_precise(self):
+        script = SCRIPT.with_name("outliers.py")
+        flags = ["--types", "f16,bf16", "--shoal", os.environ["SHOAL_PROGRAM"], "--no-llama-cpp"]
+        done = subprocess.run([sys.executable, script, *flags], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[4:]]
+        self.assertEqual([row[0] for row in rows], ["f16", "f16", "bf16", "bf16"])
+        for kind, tokens, *errors in rows:
+            self.assertLess(max(map(float, errors)), 1e-6, f"{kind}, {tokens}")
+
     @unittest.skipUnless(
         {"SHOAL_PROGRAM", "SHOAL_PEERS_VENV"} <= os.environ.keys(), "SHOAL_PEERS_VENV names no environment"
     )
