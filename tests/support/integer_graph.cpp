@@ -274,13 +274,20 @@ class Generator {
   }
 
   /// Experts that ids name, a leaf's or those of a router: of one weight or of two with unlike numbers of experts, all
-  /// of them or some ranges.
+  /// of them or some ranges. Some ids of a router also read a table, as models read the weights of experts: each rank
+  /// then has the ids, and can free their memory before the experts arrive.
   void make_experts() {
-    const Value x = within(any(), kHalfBound);
+    Value x = within(any(), kHalfBound / 2);
     const Shape& s = x.tensor->shape;
     if (s[3] != 1) return;
     const int64_t used = s[1] == 1 ? 1 + pick(2) : s[1];
-    Tensor* chosen = pick(2) == 0 && used <= kExperts ? routed(x, used) : ids("ids", kExperts, {used, s[2], 1, 1});
+    const bool computed = pick(2) == 0 && used <= kExperts;
+    Tensor* chosen = computed ? routed(x, used) : ids("ids", kExperts, {used, s[2], 1, 1});
+    if (computed && pick(2) == 0) {
+      Tensor* table = weights_.add(name("table"), DType::kF32, {width_, kExperts, s[2], 1});
+      keep(get_rows(graph_, table, chosen), kLeafBound);
+    }
+    if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // used by the experts alone
     for (int64_t weights = 1 + pick(2); weights > 0; --weights) {
       const int64_t experts = pick(2) == 0 ? 3 : 1 + pick(kExperts);
       const DType dtype = used * s[2] <= 4 ? float_type() : DType::kF32;

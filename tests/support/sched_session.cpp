@@ -135,13 +135,16 @@ class Session {
     return std::make_shared<sched::Scheduler>(machine_.backends(), options);
   }
 
-  /// Sets some nodes to backends that can run them, more of those that choose experts.
+  /// Sets some nodes to backends that can run them, more of the nodes that choose or use experts. The first backend
+  /// gets most products with experts, and streams the experts of the last backend.
   void set_nodes(size_t number) {
     for (const Tensor* node : graphs_[number]->nodes()) {
       const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
       const size_t every = node->op == Op::kMulMatId || node->op == Op::kTopK ? 2 : 5;
       if (!free || !dice_.one_in(every, fmt::format("set {} {}", number, node->name))) continue;
-      Backend* backend = machine_.backends()[dice_.draw("at " + node->name, machine_.backends().size())];
+      const bool first = node->op == Op::kMulMatId && dice_.one_in(2, "stream " + node->name);
+      const size_t place = first ? 0 : dice_.draw("at " + node->name, machine_.backends().size());
+      Backend* backend = machine_.backends()[place];
       if (backend->device().supports_op(*node)) schedulers_[number]->set_backend(*node, backend);
     }
   }
