@@ -25,7 +25,10 @@ import tempfile
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
 
+from measuring import files  # noqa: E402
 from measuring.interference import Others  # noqa: E402
+
+ROWS = files.Kind(b"{", b'"mean_errors"', b'"rows"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,12 +182,20 @@ def main():
     parser.add_argument("--dtypes", help="types of weights to probe, with commas; default all")
     parser.add_argument("--program", default="build/release/bin/shoal")
     parser.add_argument("--prefix", default="", help="put before every command, e.g. 'chrt -f 10'")
-    parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows to this file")
+    parser.add_argument("--force", action="store_true", help="replace a FILE that is not of this script")
     parser.add_argument("--most", type=float, default=0.15, help="exit 1 when a mean error is above this (0.15)")
     arguments = parser.parse_args()
     arguments.cases = arguments.cases or CASES
     if min(arguments.p, arguments.n, arguments.r, arguments.repetitions) < 1:
         parser.error("-p, -n, -r and --repetitions must be 1 or more")
+    if arguments.json:
+        try:
+            files.check_replaced(arguments.json, "table", ROWS, arguments.models, arguments.force)
+            files.check(arguments.json, "table", devices=True)
+        except files.FileError as error:
+            print(f"prediction_accuracy: {error}", file=sys.stderr)
+            sys.exit(error.code)
 
     samples = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -198,8 +209,7 @@ def main():
         print(f"prediction_accuracy: {line}", file=sys.stderr)
     print(f"\nmean error: prompts {means['pp']:.1%}, generation {means['tg']:.1%}, all {means['all']:.1%}")
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"mean_errors": means, "rows": rows}, file, indent=1)
+        files.write_text(arguments.json, json.dumps({"mean_errors": means, "rows": rows}, indent=1) + "\n")
     sys.exit(1 if max(means["pp"], means["tg"]) > arguments.most else 0)
 
 

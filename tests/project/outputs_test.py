@@ -18,6 +18,7 @@ if __name__ == "__main__":
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 TUNE = ["tune_split.py", "--devices", "CPU0,CPU1", "--shoal", "/bin/false"]
 SCALE = ["bench_scaling.py", "--shoal", "/bin/false"]
+ACCURACY = ["../benchmarks/prediction_accuracy.py", "--program", "/bin/false"]
 KIND = files.Kind(b"{", b'"key"')
 
 
@@ -106,6 +107,18 @@ class OutputsTest(unittest.TestCase):
                 self.expect_refused(result, path, b"GGUF precious")
                 self.assertNotEqual(run(*SCALE, "-m", MODEL, "--folder", self.folder, "--force").returncode, 2)
                 path.unlink()
+
+    def test_prediction_accuracy_replaces_its_own_files_alone(self):
+        self.assertEqual(set(file_flags(ACCURACY[0])), {"--json"})
+        path = self.precious("rows.json", b'{"rows": "of another program"}')
+        accuracy = [*ACCURACY, "-m", MODEL, "--json", path]
+        self.expect_refused(run(*accuracy), path, b'{"rows": "of another program"}')
+        self.assertIn("/bin/false", run(*accuracy, "--force").stderr, "it goes on to measure")
+        path.write_bytes(b'{"mean_errors": {}, "rows": []}')
+        self.assertIn("/bin/false", run(*accuracy).stderr, "it is its own")
+        model = self.precious("model.gguf")
+        result = run(*ACCURACY, "-m", model, "--json", model, "--force")
+        self.expect_refused(result, model, b"GGUF precious", "this command reads it; name another file for the table")
 
     def test_make_model_replaces_its_own_files_alone(self):
         path = self.precious("model.gguf")
