@@ -155,14 +155,14 @@ Deployment resolve(Request request) {
   }
   if (!planned) planned = models::plan_to_load(*request.model, *deployment.placement, request.session, request.load);
   const bool repacks_less = request.load.repack && !planned->load.repack;
-  if (repacks_less && models::fits(planned->memory)) {
+  if (repacks_less && models::fits(planned->memory)) {  // load() warns of weights that are read from the disk
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
   const models::SessionOptions& session = request.session;
   if (const std::string text = models::other_types(planned->cache, session.dtype_k, session.dtype_v); !text.empty()) {
     warn(text);
   }
-  if (models::fits(planned->memory)) write_err(request.remark);  // an error follows otherwise
+  if (models::has_room(planned->memory)) write_err(request.remark);  // an error follows otherwise
   if (group != nullptr)
     group->broadcast(choices_of(request, *deployment.placement, *planned).dump(), "choices of process 0");
   return finish(std::move(request), std::move(deployment), std::move(*planned));

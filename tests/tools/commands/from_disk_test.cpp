@@ -22,13 +22,15 @@ constexpr const char* kMachine = R"({"version": 1, "devices": [
   {"name": "CPU0", "memory": 64e9, "bandwidth": 2e9, "efficiency": 1, "rates": {"default": 1e12}}]})";
 
 struct FromDisk : ::testing::Test {
-  FromDisk() {
+  FromDisk() { write(8192); }
+  void write(int64_t context) const {
     // Twice the memory; 4 layers with 3 matrices of f32.
     constexpr int64_t kEmbd = 4096, kLayers = 4;
     const auto bytes = 2 * static_cast<int64_t>(cpu::node_memory(-1).total);
     const int64_t ff = (bytes / (4 * 3 * kLayers * kEmbd) / 256 + 1) * 256;
     models::HollowModel hollow(kLayers, kEmbd, ff, 32, 8, 1024);
     hollow.dtype = models::all_of(DType::kF32);
+    hollow.h.context = context;
     hollow.write(file.path);
   }
   const test::TemporaryFile file{"larger_than_memory.gguf"}, machine{"from_disk.json", kMachine};
@@ -66,6 +68,16 @@ TEST_F(FromDisk, PlanPredictsAtTheDisksRate) {
   EXPECT_THAT(text, HasSubstr("does not fit, but runs: CPU0 has "));
   EXPECT_THAT(text, HasSubstr("reading weights from the disk "));
   EXPECT_THAT(text, HasSubstr("CPU0 is the fastest that runs, with weights read from the disk for every token"));
+}
+
+TEST_F(FromDisk, AShorterContextIsNamed) {
+  const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // 64 KiB of cache each
+  write(trained);
+  const std::vector<std::string> command{"plan", "-m", file.path, "--devices", "CPU0", "-c", "0"};
+  EXPECT_THAT(run(command).err, HasSubstr(fmt::format(" instead of {}: ", trained)));
+  const json plan = run_json(command);
+  EXPECT_EQ(plan["from_disk"], true);
+  EXPECT_LT(plan["context"].get<int64_t>(), trained);
 }
 
 }  // namespace
