@@ -76,8 +76,8 @@ class Chat {
   /// empty answer, or two questions without one between them.
   void answer(const std::string& question) {
     const nlohmann::json before = conversation_.messages();
-    conversation_.add_user(std::exchange(attached_, "") + question);
-    answer_or_restore(before, "the question is forgotten");
+    conversation_.add_user(attached_ + question);
+    if (answer_or_restore(before, "the question is forgotten")) attached_.clear();
   }
   /// Answers the last question again.
   void regenerate() {
@@ -92,16 +92,19 @@ class Chat {
   }
   /// Puts the text of a file in front of the next question.
   void attach(const std::string& path) { attached_ += read_text_file(path, "text") + "\n"; }
+  bool has_attached() const { return !attached_.empty(); }
   void save(const std::string& path) const {
     save_new_file(path, conversation_.messages().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
 
  private:
-  void answer_or_restore(const nlohmann::json& before, std::string_view consequence) {
+  /// False if nothing was said.
+  bool answer_or_restore(const nlohmann::json& before, std::string_view consequence) {
     try {
-      if (generate_answer()) return;
+      if (generate_answer()) return true;
       conversation_.restore(before);
       warn(fmt::format("nothing was said; {}", consequence));
+      return false;
     } catch (...) {
       conversation_.restore(before);
       cached_.resize(std::min(cached_.size(), static_cast<size_t>(session_.position())));
@@ -206,9 +209,10 @@ std::string usage_of(const ChatCommand& command) {
   return fmt::format("{}{}{}", command.name, command.value.empty() ? "" : " ", command.value);
 }
 
-/// The command that a line names. nullptr: the line is a question. Throws InvalidArgument for an unknown command, and
-/// for a value that is missing or too much.
-const ChatCommand* command_of(const std::string& line, std::string& value) {
+/// The command that a line names. nullptr: the line is a question. An unknown name is a question, too, such as Qwen's
+/// "/think about it", unless a user mistypes it: at a terminal, a single word is refused. Throws InvalidArgument for
+/// that, and for a value that is missing or too much.
+const ChatCommand* command_of(const std::string& line, bool at_terminal, std::string& value) {
   const std::string name = line.substr(0, line.find_first_of(kSpace));
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyz";
   const bool is_name = name.size() > 1 && name[0] == '/' && name.find_first_not_of(kLetters, 1) == std::string::npos;
@@ -222,21 +226,27 @@ const ChatCommand* command_of(const std::string& line, std::string& value) {
     require<InvalidArgument>(value.empty() == command.value.empty(), "write {}", usage_of(command));
     return &command;
   }
-  fail<InvalidArgument>("there is no command {}; there are {}", name, known);
+  require<InvalidArgument>(!at_terminal || name != line,
+                           "there is no command {}; there are {}; a line between \"\"\" is a question as it is", name,
+                           known);
+  return nullptr;
 }
 
 void print_help() {
   std::string text;
   for (const ChatCommand& command : kChatCommands) text += fmt::format("{:<12}{}\n", usage_of(command), command.help);
   write_err(text +
-            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\n");
+            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\n"
+            "Lines that begin with another /word and go on are questions.\n");
 }
 
 /// False where the conversation ends with it.
 bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may_be_command) {
+  bool is_question = !may_be_command;
   try {
     std::string value;
-    const ChatCommand* const command = may_be_command ? command_of(line, value) : nullptr;
+    const ChatCommand* const command = may_be_command ? command_of(line, editor.is_terminal(), value) : nullptr;
+    is_question = command == nullptr;
     if (command != nullptr && command->run == nullptr) return false;
     if (command != nullptr && command->name == kHelpCommand) print_help();
     command != nullptr ? command->run(chat, value) : chat.answer(line);
@@ -245,6 +255,9 @@ bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may
   } catch (const InvalidArgument& error) {
     if (!editor.is_terminal()) throw;
     write_err(fmt::format("shoal: error: {}\n", escaped(error.what())));
+    if (is_question && chat.has_attached()) {
+      write_err("The text of /read stays in front of the next question; /clear drops it with the conversation.\n");
+    }
   }
   if (!interrupted()) return true;
   if (isatty(STDIN_FILENO) == 0) return false;  // there is no user

@@ -163,9 +163,7 @@ TEST(Chat, CommandsAreNotQuestions) {
     EXPECT_THAT(help.err, HasSubstr(command));
   }
   for (const auto& [line, error] :
-       {std::pair("/hlep",
-                  "there is no command /hlep; there are /help, /exit, /clear, /regen, /read FILE, /save FILE\n"),
-        {"/save", "write /save FILE\n"},
+       {std::pair("/save", "write /save FILE\n"),
         {"/exit now", "write /exit\n"},
         {"/regen", "/regen: there is no answer yet; ask a question first\n"},
         {"/read no-such.txt", "no-such.txt: cannot open the text: No such file or directory"}}) {
@@ -174,7 +172,14 @@ TEST(Chat, CommandsAreNotQuestions) {
     EXPECT_EQ(refused.out, "") << line;
     EXPECT_THAT(refused.err, HasSubstr(std::string("shoal: error: ") + error));
   }
-  EXPECT_NE(chat("/usr/bin is what?\n").out, "");
+}
+
+TEST(Chat, OtherWordsBehindASlashAreQuestions) {
+  for (const char* line : {"/usr/bin is what?", "/no_think Who?", "/think Who?", "/think"}) {
+    const Finished finished = chat(std::string(line) + "\n", {"-o", "json"});
+    ASSERT_EQ(finished.code, 0) << line << finished.err;
+    EXPECT_EQ(nlohmann::json::parse(finished.out)["question"], line);
+  }
 }
 
 TEST(Chat, RegenAnswersTheLastQuestionAgain) {
@@ -427,6 +432,58 @@ TEST(Chat, AQuestionThatIsTooLongLeavesTheConversationAsItWas) {
   program.until("> ");
   program.type("\x04");
   program.end();
+}
+
+TEST(Chat, AtATerminalAMistypedCommandIsRefused) {
+  const test::TemporaryFile chat_template("template.jinja", kTemplate);
+  const test::TemporaryFolder state;
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"--devices", "CPU0"});
+  AtTerminal program(args, state.path());
+  program.until("> ");
+  program.type("/hlep\r");
+  program.until(
+      "there is no command /hlep; there are /help, /exit, /clear, /regen, /read FILE, /save FILE; a line "
+      "between \"\"\" is a question as it is");
+  program.until("> ");
+  const std::string saved = state.path() / "saved.json";
+  program.type("/think Who?\r");
+  program.until("\r\n> ");
+  program.type("/save " + saved + "\r");
+  program.until("\r\n> ");
+  program.type("\x04");
+  program.end();
+  EXPECT_EQ(nlohmann::json::parse(test::text_of(saved))[0]["content"], "/think Who?");
+}
+
+TEST(Chat, AFailedQuestionKeepsTheTextOfRead) {
+  const test::TemporaryFile chat_template(
+      "template.jinja",
+      std::string("{% if 'fail' in messages[-1].content %}{{ raise_exception('no') }}{% endif %}") + kTemplate);
+  const test::TemporaryFolder state;
+  const std::string text = state.path() / "text.txt", saved = state.path() / "saved.json";
+  std::ofstream(text) << "Moses went up.";
+  auto args = chat_args("chat", chat_template);
+  args.insert(args.end(), {"--devices", "CPU0"});
+  AtTerminal program(args, state.path());
+  program.until("> ");
+  program.type("/read " + text + "\r");
+  program.until("\r\n> ");
+  program.type("fail\r");
+  program.until("The text of /read stays in front of the next question");
+  program.until("> ");
+  for (const char* question : {"Who?\r", "Where?\r"}) {
+    program.type(question);
+    program.until("\r\n> ");
+  }
+  program.type("/save " + saved + "\r");
+  program.until("\r\n> ");
+  program.type("\x04");
+  program.end();
+  const auto messages = nlohmann::json::parse(test::text_of(saved));
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_EQ(messages[0]["content"], "Moses went up.\nWho?");
+  EXPECT_EQ(messages[2]["content"], "Where?");
 }
 
 }  // namespace
