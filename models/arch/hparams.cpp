@@ -23,12 +23,15 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "expert_group_used_count",  // of one group
     "rope.dimension_sections",  // axes of images: a text has one position on all of them
     "rope.scaling.finetuned",   // how the model was trained
+    // Other descriptions of rope.dimension_sections.
+    "rope.mrope_interleaved",
+    "rope.mrope_section",
     // Of layers with windows, which are as the others here; savers write them for all models.
     "attention.key_length_swa",
     "attention.value_length_swa",
     "rope.dimension_count_swa",
     "rope.freq_base_swa",
-    // Of other architectures; savers write these for all models, too.
+    // Keys of other architectures, which savers write for all models.
     "attention.indexer.kpool_select_tail",
     "attention.recurrent_layers",
     "attention.rope_pattern",
@@ -43,6 +46,13 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_log_multiplier",
 });
+
+/// rope.type describes the axes ("default", "mrope") or, in some files, how positions are scaled ("yarn").
+bool is_unscaled(const GgufFile& file, const GgufValue& value) {
+  if (value.type != GgufType::kString) return false;
+  const auto type = file.get<std::string>(value.key);
+  return type == "default" || type == "mrope";
+}
 
 bool is_zero(const GgufValue& value) {
   if (value.element == GgufType::kString) return false;
@@ -83,7 +93,8 @@ std::vector<std::string> HparamsReader::unread_keys() const {
     const std::string_view name = value.key.substr(prefix.size());
     const bool counts =
         std::any_of(kGroups.begin(), kGroups.end(), [&](auto group) { return name.starts_with(group); });
-    const bool harmless = std::find(kHarmless.begin(), kHarmless.end(), name) != kHarmless.end();
+    const bool harmless = std::find(kHarmless.begin(), kHarmless.end(), name) != kHarmless.end() ||
+                          (name == "rope.type" && is_unscaled(file_, value));
     if (counts && !harmless && !asked_.contains(name) && !is_zero(value)) keys.emplace_back(value.key);
   }
   return keys;

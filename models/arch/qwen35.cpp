@@ -46,6 +46,8 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
   const int64_t inner = in.count("ssm.inner_size");
   in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {}", inner, r.v_heads,
           r.head_dim);
+  const bool reordered = in.flag_or("ssm.v_head_reordered", tiled);
+  in.need(reordered == tiled, "ssm.v_head_reordered", "is {}; it should be {}", reordered, tiled);
   const std::vector<bool> recurrent = recurrent_layers(in, h);
   // The array may have entries for draft heads, too.
   for (size_t i = 0; i < h.per_layer.size(); ++i) {

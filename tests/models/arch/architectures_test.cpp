@@ -294,16 +294,20 @@ double error_of_other_file(const std::string& name, const std::string& variant) 
 }
 
 /// The file with one more key, and with another one whose name is as long as keeps tensors aligned.
-std::string with_key(const std::string& text, const std::string& key, uint32_t value) {
+template <class T>
+std::string with_key(const std::string& text, const std::string& key, T value) {
+  constexpr GgufType kType = std::is_same_v<T, bool> ? GgufType::kBool : GgufType::kU32;
+  static_assert(std::is_same_v<T, bool> || sizeof value == sizeof(uint32_t));
   constexpr size_t kAlignment = 32, kKeys = 16, kHeader = 24;
   const auto bytes = [](const auto& of) { return std::string(reinterpret_cast<const char*>(&of), sizeof of); };
   const auto entry = [&](const std::string& name) {
-    return bytes(uint64_t{name.size()}) + name + bytes(static_cast<uint32_t>(GgufType::kU32)) + bytes(value);
+    return bytes(uint64_t{name.size()}) + name + bytes(static_cast<uint32_t>(kType)) + bytes(value);
   };
   uint64_t keys = 0;
   std::memcpy(&keys, text.data() + kKeys, sizeof keys);
+  const size_t both = entry(key).size() + entry("").size();
   return text.substr(0, kKeys) + bytes(keys + 2) + entry(key) +
-         entry(std::string(kAlignment - key.size() % kAlignment, 'x')) + text.substr(kHeader);
+         entry(std::string(kAlignment - both % kAlignment, 'x')) + text.substr(kHeader);
 }
 
 class KeysOf : public ::testing::TestWithParam<std::string> {};
@@ -349,6 +353,17 @@ TEST(OllamaFiles, AnswerAsOthersOfTheModel) {
   for (const char* name : {"gpt-oss", "gemma3", "lfm2", "qwen35", "qwen35-draft", "qwen35moe", "qwen3next"}) {
     EXPECT_LE(error_of_other_file(name, "ollama"), kClose) << name;
     EXPECT_THAT(open_model(model_path(fmt::format("{}.ollama", name)))->hparams.unread_keys, ::testing::IsEmpty());
+  }
+}
+
+TEST(OllamaFiles, NameTheOrderOfValueHeads) {
+  const test::TemporaryFile changed("value-heads.gguf");
+  for (const auto& [name, reordered] : {std::pair("qwen35", true), {"qwen3next", false}}) {
+    const std::string key = fmt::format("{}.ssm.v_head_reordered", name), text = test::text_of(model_path(name));
+    std::ofstream(changed.path, std::ios::binary) << with_key(text, key, reordered);
+    EXPECT_THAT(open_model(changed.path)->hparams.unread_keys, ::testing::IsEmpty()) << name;
+    std::ofstream(changed.path, std::ios::binary) << with_key(text, key, !reordered);
+    EXPECT_THROW(open_model(changed.path), InvalidArgument) << name;
   }
 }
 

@@ -247,6 +247,17 @@ TEST(Hparams, ZerosOfUnreadKeysMeanNone) {
               ::testing::ElementsAre("llama.attention.clamp_kqv", "llama.ssm.dt_b_c_rms", "llama.attention.flags"));
 }
 
+TEST(Hparams, DescriptionsOfRopeChangeNothing) {
+  SyntheticModel synthetic;
+  synthetic.keys = [](test::GgufWriter& writer) {
+    writer.add("llama.rope.mrope_interleaved", true).add("llama.rope.type", std::string("mrope"));
+    writer.add_array("llama.rope.mrope_section", std::vector<uint32_t>{24, 20, 20});
+  };
+  EXPECT_TRUE(open_model(synthetic.write())->hparams.unread_keys.empty());
+  synthetic.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.type", std::string("yarn")); };
+  EXPECT_THAT(open_model(synthetic.write())->hparams.unread_keys, ::testing::ElementsAre("llama.rope.type"));
+}
+
 TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
   SyntheticModel synthetic;
   synthetic.h.architecture = "mamba";
