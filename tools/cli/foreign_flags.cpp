@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -59,11 +60,11 @@ constexpr Followed kFollowed[] = {
     {"--no-display-prompt --no-escape --offline --no-mmproj -ndio --no-direct-io", "", "", ""},
     {"-kvu --kv-unified -no-kvu --no-kv-unified", "", "", ""},
     {"-no-cnv --no-conversation --no-context-shift --show-timings --perf", "run", "", ""},
-    {"-cnv --conversation", "chat", "", ""},
+    {"-cnv --conversation -i --interactive -if --interactive-first", "chat", "", ""},
     {"--no-warmup", "run chat", "", ""},
     {"-np --parallel", "", "1", "shoal works on one sequence at a time"},
     {"-lm --load-mode", "", "auto", "--mmap and --no-mmap say how weights are loaded"},
-    {"-co --color", "", "off", "shoal prints text without colours"},
+    {"-co --color", "", "|off|auto", "shoal prints text without colours"},
     {"--keep", "", "0", "chat keeps the system prompt (--system) and drops the oldest questions"},
     {"--mirostat --xtc-probability --dry-multiplier --dynatemp-range", "", "0", kNoSampler},
     {"--typical --typical-p", "", "1", kNoSampler},
@@ -165,6 +166,12 @@ bool has_value(std::string_view values, std::string_view value) {
   return false;
 }
 
+/// Is the argument behind a flag that may stand alone no value of it? So are other flags, and files: the model.
+bool is_no_value(const std::string& next) {
+  std::error_code ignored;
+  return next.starts_with('-') || next.ends_with(".gguf") || std::filesystem::is_regular_file(next, ignored);
+}
+
 }  // namespace
 
 std::string_view own_name(std::string_view flag) {
@@ -178,9 +185,10 @@ std::optional<bool> passed_over(std::string_view command, std::string_view flag,
     if (!is_among(one.names, flag) || !(one.commands.empty() || is_among(one.commands, command))) continue;
     if (value != nullptr && has_value(one.values, *value)) return true;
     const bool may_stand_alone = one.values.empty() || one.values.starts_with('|');
-    const bool stands_alone = one.values.empty() || value == nullptr || value->starts_with('-');
+    const bool stands_alone = one.values.empty() || value == nullptr || is_no_value(*value);
     if (may_stand_alone && stands_alone) return false;
-    fail<InvalidArgument>("{}{} has no effect here: {}", flag, value == nullptr ? "" : " " + *value, one.hint);
+    require<InvalidArgument>(value != nullptr, "{} needs a value: {}", flag, one.hint);
+    fail<InvalidArgument>("{} {} is not possible: {}", flag, *value, one.hint);
   }
   for (const auto& [names, hint] : kRefused) {
     if (is_among(names, flag)) fail<InvalidArgument>("there is no flag {}: {}", flag, hint);

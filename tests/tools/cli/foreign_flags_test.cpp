@@ -1,8 +1,11 @@
 // Command lines of llama.cpp: accepted where the outcome is the same, else refused with a hint.
 #include "tools/cli/foreign_flags.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <fstream>
 
 #include "base/error.h"
 #include "tests/tools/child.h"
@@ -62,15 +65,30 @@ TEST(ForeignFlags, WithoutEffectAreLeftOut) {
         "--no-context-shift -p x", "--keep 0 -p x"}) {
     EXPECT_THAT(own("run", args), ElementsAreArray(words("-p x"))) << args;
   }
-  EXPECT_THAT(own("chat", "-cnv --no-warmup"), ElementsAreArray(Arguments()));
+  EXPECT_THAT(own("run", "-co off --color -p x --color"), ElementsAreArray(words("-p x")));
+  EXPECT_THAT(own("chat", "-cnv --no-warmup -i -if --interactive"), ElementsAreArray(Arguments()));
+}
+
+TEST(ForeignFlags, AModelBehindAFlagIsNoValueOfIt) {
+  const test::TemporaryFile file("model_without_suffix");
+  std::ofstream(file.path) << "GGUF";
+  for (const std::string& model : {std::string("none.gguf"), file.path}) {
+    for (const char* flag : {"-fa", "--color", "-co"}) {
+      EXPECT_THAT(own("run", fmt::format("{} {}", flag, model)), ElementsAreArray(Arguments{"--model", model}));
+    }
+  }
 }
 
 // What only looks the same has another outcome.
 TEST(ForeignFlags, OfAnotherOutcomeAreRefusedWithAHint) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"run", "-fa off", "-fa off has no effect here: attention is always computed as flash attention"},
-      {"run", "--mirostat 2", "--mirostat 2 has no effect here: shoal samples by penalties"},
-      {"run", "-np 4", "-np 4 has no effect here: shoal works on one sequence at a time"},
+      {"run", "-fa off", "-fa off is not possible: attention is always computed as flash attention"},
+      {"run", "--mirostat 2", "--mirostat 2 is not possible: shoal samples by penalties"},
+      {"run", "-np 4", "-np 4 is not possible: shoal works on one sequence at a time"},
+      {"run", "-np", "-np needs a value: shoal works on one sequence at a time"},
+      {"run", "--color on", "--color on is not possible: shoal prints text without colours"},
+      {"run", "-i", "there is no flag -i: shoal chat holds a conversation"},
+      {"bench", "-fa 0,1", "-fa 0,1 is not possible: attention is always computed as flash attention"},
       {"run", "-r User:", "there is no flag -r: --stop TEXT ends the text"},
       {"run", "-e", "there is no flag -e: -p takes the text as it is"},
       {"run", "-cnv", "there is no flag -cnv: shoal chat holds a conversation"},
