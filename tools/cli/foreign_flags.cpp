@@ -201,6 +201,7 @@ std::string hint_for_command(std::string_view command) {
   if (is_among("pull download", command)) return fmt::format(": {}", kNoDownload);
   if (is_among("generate completion complete llama-completion", command)) return " (did you mean run?)";
   if (is_among("cli llama-cli", command)) return " (did you mean chat?)";
+  if (command.ends_with(".gguf")) return fmt::format(": write shoal run {}", command);
   return is_among("llama-bench benchmark", command) ? " (did you mean bench?)" : "";
 }
 

@@ -18,7 +18,8 @@ std::string_view own_name(std::string_view flag);
 ///   "-fa", "on"  -> true     "--jinja", "-p" -> false     "-fa", "off" -> throws     "--bogus", nullptr -> nullopt
 std::optional<bool> passed_over(std::string_view command, std::string_view flag, const std::string* value);
 
-/// ": shoal is not a server; ..." for a command of other programs; "" for an unknown one.
+/// ": shoal is not a server; ..." for a command of other programs, ": write shoal run FILE" for a model; "" for an
+/// unknown one.
 std::string hint_for_command(std::string_view command);
 
 }  // namespace shoal::tools

@@ -85,10 +85,10 @@ std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::str
   return out;
 }
 
-/// "help run" is "run --help".
+/// "help run" is "run --help"; "help help" is "--help".
 std::vector<std::string> with_help_as_a_flag(std::vector<std::string> args) {
   if (args.empty() || args.front() != "help") return args;
-  args.erase(args.begin());
+  args.erase(args.begin(), std::find_if(args.begin(), args.end(), [](const auto& arg) { return arg != "help"; }));
   args.insert(args.begin() + (args.empty() ? 0 : 1), "--help");
   return args;
 }

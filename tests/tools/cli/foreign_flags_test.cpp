@@ -215,6 +215,7 @@ TEST(ForeignFlags, EveryCommandWithAReportWritesJson) {
 TEST(ForeignCommands, HelpIsACommandToo) {
   EXPECT_EQ(run({"help", "run"}).out, run({"run", "--help"}).out);
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
+  EXPECT_EQ(run({"help", "help"}).out, run({"--help"}).out);
   EXPECT_THAT(run({"help", "rnu"}).err, HasSubstr("there is no command 'rnu' (did you mean run?)"));
 }
 
@@ -224,6 +225,10 @@ TEST(ForeignCommands, OfOtherProgramsHaveAHint) {
       HasSubstr("there is no command 'serve': shoal is not a server; shoal chat holds a conversation; there are"));
   EXPECT_THAT(run({"pull", "x"}).err, HasSubstr("there is no command 'pull': shoal downloads nothing"));
   EXPECT_THAT(run({"completion"}).err, HasSubstr("(did you mean run?)"));
+  for (const std::string& model : {std::string("none.gguf"), kModel}) {
+    EXPECT_THAT(run({model, "-p", "x"}).err,
+                HasSubstr(fmt::format("there is no command '{}': write shoal run {}; there are", model, model)));
+  }
 }
 
 }  // namespace
