@@ -7,7 +7,9 @@ import pathlib
 import pty
 import select
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from collections.abc import Callable
@@ -59,9 +61,9 @@ class Interrupts(unittest.TestCase):
         model = () if command == "bench-comm" else ("-m", MODEL)
         return Run([PROGRAM, command, *model, "--devices", "CPU0", *flags], 2, environment or {}, **more)
 
-    def interrupted(self, ranks: tuple) -> Outcome:
+    def interrupted(self, ranks: tuple, wrapper: str = "") -> Outcome:
         endless = ("-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos")
-        with self.start("run", *endless) as run:
+        with self.start("run", *endless, wrapper=wrapper) as run:
             run.wait_for_output()
             for rank in ranks:
                 self.assertTrue(run.kill(rank, signal.SIGINT))
@@ -82,6 +84,16 @@ class Interrupts(unittest.TestCase):
 
     def test_of_process_0_ends_the_run_in_order(self):
         outcome = self.interrupted((0,))
+        self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
+
+    def test_of_process_0_ends_the_run_in_order_if_mpi_ends_slowly_in_another(self):
+        source = "#include <unistd.h>\nint PMPI_Finalize(void);\nint MPI_Finalize(void) { PMPI_Finalize(); return sleep(20); }"
+        with tempfile.TemporaryDirectory() as folder:
+            library = pathlib.Path(folder) / "slow.so"
+            subprocess.run(["cc", "-x", "c", "-shared", "-fPIC", "-o", library, "-"], input=source.encode(), check=True)
+            wrapper = ('[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" '
+                       f"LD_PRELOAD={library}")
+            outcome = self.interrupted((0,), wrapper)
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 
     def test_of_all_is_that_of_process_0(self):

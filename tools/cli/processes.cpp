@@ -33,8 +33,8 @@ constexpr milliseconds kNews{300}, kGrace{400}, kTold{100}, kLook{20};
 /// Threads that look after it may outlive the statics of the program: it stays to the end.
 std::atomic<ProcessGroup*> joined{nullptr};
 std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // each process of several, once
-std::atomic<bool> has_left{false}, is_alone{false};
-std::atomic<int> own_code{kSuccess};  // once it has left
+std::atomic<bool> is_alone{false};
+std::atomic<int> own_code{kSuccess};  // of a run that went well
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
@@ -79,7 +79,8 @@ bool must_end() {
     for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   } while (!must_end());  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
-  if (has_left) {  // it has ended well, and does not come to its end
+  // The run went well, but the process does not end: MPI_Finalize() can hang after mpirun has begun to end the others.
+  if (const ProcessGroup* group = joined; group != nullptr && group->all_have_left()) {
     std::this_thread::sleep_for(kTold);
     _exit(own_code);
   }
@@ -183,14 +184,13 @@ int run_among_processes(const std::function<int()>& body) {
            kFailed);
     end(code == kSuccess ? kFailed : code);
   }
+  own_code = code;
   try {
     group->leave();
   } catch (...) {
     report_current(kFailed);
     end(kFailed);
   }
-  own_code = code;
-  has_left = true;
   return code;
 }
 
