@@ -479,11 +479,23 @@ void slow_down(DeviceModel& device, int what) {
   }
 }
 
+/// Has a rank only some of a product's experts?
+bool divides_experts(const meta::Plan& plan) {
+  for (const meta::RankPlan& rank : plan.ranks) {
+    for (const Tensor* node : rank.graph->nodes()) {
+      if (node->op == Op::kMulMatId && !std::get<SelectParams>(node->params).ranges.empty()) return true;
+    }
+  }
+  return false;
+}
+
 // Among devices that share a domain this is no law: a slower one takes less from the one that the others wait for.
-// Slower products lower some predictions by up to 6e-5 (8 of 4,200 with seeds up to 600); the cause is unknown.
+// Nor is it one for products of experts that are divided among ranks: expected_excess() counts from the mean of the
+// slowest, which is more if the slowest becomes slower, even if another rank is the last. Hence the slower products of
+// all ranks at once.
 TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
   int slower = 0;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Planned planned(one.graph, one.ranks, one.layouts);
     std::mt19937_64 rng(seed);
@@ -491,9 +503,12 @@ TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
     const double before = planned.on(machine).seconds;
     for (int what = 0; what < 7; ++what) {
       MachineModel changed = machine;
-      slow_down(changed.devices[rng() % changed.devices.size()], what);
+      const size_t slow = rng() % changed.devices.size();
+      for (size_t i = 0; i < changed.devices.size(); ++i) {
+        if (i == slow || (what == 6 && divides_experts(planned.plan))) slow_down(changed.devices[i], what);
+      }
       const double after = planned.on(changed).seconds;
-      EXPECT_GE(after, before * (1 - (what == 6 ? 1e-4 : 1e-12))) << seed << " " << what;
+      EXPECT_GE(after, before * (1 - 1e-12)) << seed << " " << what;
       slower += after > before * 1.0001 ? 1 : 0;
     }
   }
