@@ -157,7 +157,6 @@ void Buffer::attach(Tensor& tensor, std::byte* data) {
   const auto before = std::pair(tensor.buffer, tensor.data);
   tensor.buffer = this;
   tensor.data = data;
-  aliases_.erase(&tensor);  // an earlier tensor at this address
   try {
     init_tensor(tensor);
   } catch (...) {
@@ -199,15 +198,14 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
       "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
   placed.buffer->do_alias(tensor, placed);
-  if (placed.buffer->usage() != Usage::kCompute) placed.buffer->aliases_.insert(&tensor);
-  placed.buffer->remember(tensor);
+  placed.buffer->remember(tensor, true);
 }
 
 void Buffer::forget(Tensor& tensor) {
   check_holds("forget", *this, tensor);
   Buffer& buffer = *tensor.buffer;
   buffer.do_forget(tensor);
-  const bool is_name = tensor.is_view() || buffer.usage() == Usage::kCompute || buffer.aliases_.erase(&tensor) > 0;
+  const bool is_name = tensor.is_view() || buffer.usage() == Usage::kCompute || tensor.placement.is_alias();
   if (!is_name) LifePool::instance().advance(buffer.life_);  // plans that read it must not run
   tensor.placement.leave();
   tensor.buffer = nullptr;

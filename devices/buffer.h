@@ -12,7 +12,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "devices/buffer_life.h"
@@ -86,7 +85,8 @@ class Buffer {
   /// Undoes alias(), place_view() or place(): the tensor has no memory any more. The bytes stay as they are, and so
   /// does what else lies there. To be called before this buffer goes, and before the tensor does where the buffer lives
   /// on: another tensor may come to lie at its address. After place(), plans that read the buffer do not run any more
-  /// (see generation()). Throws InvalidArgument when the tensor is not here.
+  /// (see generation()), and the call waits for those who hold the buffer. Throws InvalidArgument when the tensor is
+  /// not here.
   void forget(Tensor& tensor);
   /// Hook: called once for each tensor placed here.
   virtual void init_tensor(Tensor&) {}
@@ -141,8 +141,8 @@ class Buffer {
   virtual void do_forget(Tensor&) {}
   /// The tensor, which lies here by now, is unplaced when the buffer goes. place() and the like do it. Compute memory
   /// leaves it to its plans, which have thousands of nodes and come and go.
-  void remember(Tensor& tensor) {
-    if (usage_ != Usage::kCompute) placed_.add(tensor);
+  void remember(Tensor& tensor, bool is_alias = false) {
+    if (usage_ != Usage::kCompute) placed_.add(tensor, is_alias);
   }
   /// Unplaces all tensors and waits for those who hold the buffer: the first thing that the destructor of a buffer with
   /// memory of its own does.
@@ -158,7 +158,6 @@ class Buffer {
   bool is_closed_ = false;
   BufferLife& life_;
   PlacedTensors placed_;
-  std::unordered_set<const Tensor*> aliases_;  ///< made by alias(), but for compute memory; they may be gone
 };
 
 /// One Buffer made of several: usage, clear and reset reach all parts; tensors stay in the parts.

@@ -17,6 +17,7 @@ void PlacementLink::unlink() noexcept {
   if (next == nullptr) return;  // the buffer has gone in the meantime
   previous_->next_.store(next, std::memory_order_relaxed);
   next->previous_ = previous_;
+  is_alias_ = false;
   next_.store(nullptr, std::memory_order_relaxed);
 }
 
@@ -25,11 +26,12 @@ PlacedTensors::PlacedTensors() {
   end_.next_ = &end_;
 }
 
-void PlacedTensors::add(Tensor& tensor) {
+void PlacedTensors::add(Tensor& tensor, bool is_alias) {
   PlacementLink& link = tensor.placement;
   link.leave();
   const std::lock_guard lock(lists);
   link.tensor_ = &tensor;
+  link.is_alias_ = is_alias;
   link.previous_ = end_.previous_;
   link.next_.store(&end_, std::memory_order_relaxed);
   end_.previous_->next_.store(&link, std::memory_order_relaxed);
@@ -42,6 +44,7 @@ void PlacedTensors::unplace_all(const Buffer* buffer) noexcept {
     PlacementLink* next = link->next_.load(std::memory_order_relaxed);
     Tensor& tensor = *link->tensor_;
     if (tensor.buffer == buffer) tensor.buffer = nullptr, tensor.data = nullptr;
+    link->is_alias_ = false;
     link->next_.store(nullptr, std::memory_order_release);  // at last: then the tensor may go
     link = next;
   }

@@ -20,6 +20,8 @@ class PlacementLink {
   void leave() noexcept {
     if (next_.load(std::memory_order_acquire) != nullptr) unlink();
   }
+  /// The tensor is another name of one that lies in the same buffer (Buffer::alias). False for a tensor in no list.
+  bool is_alias() const { return is_alias_; }
 
  private:
   friend class PlacedTensors;
@@ -29,6 +31,7 @@ class PlacementLink {
   std::atomic<PlacementLink*> next_{nullptr};
   PlacementLink* previous_ = nullptr;
   Tensor* tensor_ = nullptr;
+  bool is_alias_ = false;
 };
 
 class PlacedTensors {
@@ -37,7 +40,7 @@ class PlacedTensors {
   PlacedTensors(const PlacedTensors&) = delete;
   PlacedTensors& operator=(const PlacedTensors&) = delete;
   /// The tensor is here from now on and in no other list.
-  void add(Tensor& tensor);
+  void add(Tensor& tensor, bool is_alias);
   /// Empties the list; tensors that lie in `buffer` have no memory any more. To be called before this goes.
   void unplace_all(const Buffer* buffer) noexcept;
 

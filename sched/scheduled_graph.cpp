@@ -222,7 +222,11 @@ void ScheduledGraph::bind() {
 void ScheduledGraph::unbind() {
   if (claim_.graph_is_gone()) return;
   // Buffers that keep an account of names are those of our plans, which go too.
-  for (Tensor* node : bound_) node->buffer = nullptr, node->data = nullptr;
+  for (Tensor* node : bound_) {
+    node->placement.leave();
+    node->buffer = nullptr;
+    node->data = nullptr;
+  }
 }
 
 void ScheduledGraph::meet() {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "devices/null/null_device.h"
@@ -130,6 +131,30 @@ class Scratchy final : public Device {
  private:
   Device& inner_;
 };
+
+// As schedulers of several threads do that share weights.
+TEST(Alias, NamesComeAndGoInSeveralThreads) {
+  TensorContext context;
+  Tensor* weight = context.add("w", DType::kF32, {16, 1, 1, 1});
+  const auto memory = allocate_tensors(context.tensors(), null_device("").buffer_type(), Usage::kWeights);
+  const uint64_t generation = memory->generation();
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 1000; ++round) {
+          TensorContext names;
+          Tensor* name = names.add("name", DType::kF32, {16, 1, 1, 1});
+          memory->alias(*name, *weight);
+          if (round % 2 == 0) memory->forget(*name);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(memory->generation(), generation) << "plans that read the weight still run";
+  memory->forget(*weight);
+  EXPECT_NE(memory->generation(), generation);
+}
 
 TEST(AllocateGraph, PlacesOwnersViewsAndWorkspaces) {
   Scratchy device(null_device(""));

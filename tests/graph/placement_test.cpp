@@ -17,7 +17,7 @@ TEST(PlacedTensors, TensorsAndTheirListMayGoAtOnce) {
   for (int round = 0; round < 500; ++round) {
     PlacedTensors list;
     std::optional<std::deque<Tensor>> tensors(20);
-    for (Tensor& tensor : *tensors) list.add(tensor);
+    for (Tensor& tensor : *tensors) list.add(tensor, false);
     std::atomic<int> ready{0};
     const auto meet = [&] {
       for (++ready; ready < 2;) {
