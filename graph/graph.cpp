@@ -159,6 +159,13 @@ Tensor* Graph::output(Tensor* tensor) {
   require<InvalidArgument>(tensor != nullptr, "[output] expected a tensor, got none");
   require<InvalidArgument>(!frozen_ || tensor->is_output,
                            "[{}] the graph is frozen: nothing can become an output after its first plan", tensor->name);
+  const bool is_leaf = tensor->op == Op::kNone;
+  if (!is_leaf || tensor->role == Role::kInput) {
+    const std::vector<Tensor*>& own = is_leaf ? inputs_ : nodes_;
+    const auto id = static_cast<size_t>(tensor->id);
+    require<InvalidArgument>(id < own.size() && own[id] == tensor, "[{}] the tensor is not one of graph '{}'",
+                             tensor->name, name_);
+  }
   tensor->is_output = true;
   return tensor;
 }

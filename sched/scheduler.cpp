@@ -51,7 +51,9 @@ std::unordered_set<const Tensor*> ask_observed(const Graph& graph, const EvalCal
 Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options)
     : backends_(std::move(backends)), options_(options) {
   require<InvalidArgument>(!backends_.empty(), "a scheduler needs at least one backend");
-  require<InvalidArgument>(options.copies >= 1, "a scheduler keeps 1 copy or more of what it passes on, not {}",
+  constexpr int kMostCopies = 1024;
+  require<InvalidArgument>(options.copies >= 1 && options.copies <= kMostCopies,
+                           "a scheduler keeps 1 to {} copies of each value that it passes on, not {}", kMostCopies,
                            options.copies);
   options_.kept_graphs = std::max<size_t>(options_.kept_graphs, 1);
   for (size_t i = 0; i < backends_.size(); ++i) {
@@ -133,6 +135,12 @@ std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unorder
   }
   return std::make_unique<ScheduledGraph>(graph, std::move(*prepared), observed, backends_, arenas_, host_type(),
                                           options_.copies);
+}
+
+size_t Scheduler::checked(int index) const {
+  require<InvalidArgument>(index >= 0 && index < backends(), "the scheduler has {} backends, got number {}", backends(),
+                           index);
+  return static_cast<size_t>(index);
 }
 
 BufferType& Scheduler::host_type() {

@@ -27,7 +27,7 @@
 namespace shoal::sched {
 
 struct SchedulerOptions {
-  /// Runs that may be on their way at a time between two backends: 1, or more for pipelines.
+  /// Runs that may be on their way at a time between two backends: 1, or up to 1024 for pipelines.
   int copies = 1;
   bool op_offload = true;
   /// What each backend's compute memory is made of, for simple backends; nullptr or none: the device's own type.
@@ -83,11 +83,12 @@ class Scheduler {
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
 
   int backends() const { return static_cast<int>(backends_.size()); }
-  Backend& backend(int index) const { return *backends_[static_cast<size_t>(index)]; }
-  BufferType& buffer_type(int index) const { return arenas_[static_cast<size_t>(index)]->type(); }
+  /// This and the next three throw InvalidArgument for an index outside [0, backends()).
+  Backend& backend(int index) const { return *backends_[checked(index)]; }
+  BufferType& buffer_type(int index) const { return arenas_[checked(index)]->type(); }
   /// Compute memory reserved on a backend, bytes; for each of its members.
-  size_t buffer_size(int index) const { return arenas_[static_cast<size_t>(index)]->bytes(); }
-  std::vector<size_t> member_sizes(int index) const { return arenas_[static_cast<size_t>(index)]->bytes_per_member(); }
+  size_t buffer_size(int index) const { return arenas_[checked(index)]->bytes(); }
+  std::vector<size_t> member_sizes(int index) const { return arenas_[checked(index)]->bytes_per_member(); }
   /// Host memory of the graphs that are kept: their inputs, and slots for what crosses between backends.
   size_t host_bytes() const;
   /// Of the graph scheduled last.
@@ -113,6 +114,7 @@ class Scheduler {
   Entry& entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared = nullptr);
   std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
                                        PreparedGraph* prepared = nullptr);
+  size_t checked(int index) const;
   BufferType& host_type();  ///< of what devices copy to and from quickly, or of ordinary memory
   BufferType& pageable_type();
   void make_room();

@@ -222,6 +222,10 @@ Partition Partition::tile(int64_t n) const {
   if (runs().size() == 1) {
     append(tiled, length, runs()[0].owners);
   } else {
+    constexpr int64_t kMostRuns = int64_t{1} << 26;
+    const auto made = product(static_cast<int64_t>(runs().size()), n);
+    require<InvalidArgument>(made <= kMostRuns, "tile of a partition by {} has {} runs, more than {}", n, made,
+                             kMostRuns);
     tiled.reserve(runs().size() * static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
       for (const Run& run : runs()) append(tiled, run.length, run.owners);

@@ -4,6 +4,10 @@
 
 namespace shoal::meta {
 
+ShardStore::ShardStore(int ranks) : ranks_(ranks) {
+  require<InvalidArgument>(ranks >= 1, "a store of shards needs at least one rank, got {}", ranks);
+}
+
 const Shards& ShardStore::declare(const Tensor& tensor, Layout layout) {
   require<InvalidArgument>(!entries_.contains(&tensor), "{} has shards already", tensor.name);
   check_layout(layout, tensor.dtype, tensor.shape, ranks_, tensor.name);

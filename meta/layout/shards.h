@@ -20,7 +20,8 @@ struct Shards {
 
 class ShardStore {
  public:
-  explicit ShardStore(int ranks) : ranks_(ranks) {}
+  /// Throws InvalidArgument for less than one rank.
+  explicit ShardStore(int ranks);
   int ranks() const { return ranks_; }
   /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws when declared already.
   const Shards& declare(const Tensor& tensor, Layout layout);

@@ -98,6 +98,7 @@ std::vector<Misuse> partitions() {
        },
        "2^63"},
       {"TileThatWraps", [=] { one.tile(kMost); }, "2^63"},
+      {"TileOfTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "more than"},
       {"TileOfOneRunThatWraps", [=] { large.tile(2); }, "2^63"},
       {"ScaleThatWraps", [=] { one.scale_up(kMost); }, "2^63"},
       {"ConcatThatWraps",
@@ -160,6 +161,20 @@ std::vector<Misuse> graphs() {
           "NodeWithoutSource", [](Graph& g, In x, In) { add(g, x, nullptr); }, "source 1 is missing"),
       with_graph(
           "OutputOfNothing", [](Graph& g, In, In) { g.output(nullptr); }, "got none"),
+      with_graph(
+          "OutputOfAnotherGraph",
+          [](Graph& g, In, In) {
+            Graph other("other");
+            g.output(scale(other, other.input("x", DType::kF32, {4, 1, 1, 1}), {2, 0}));
+          },
+          "'g'"),
+      with_graph(
+          "OutputOfAnInputOfAnotherGraph",
+          [](Graph& g, In, In) {
+            Graph other("other");
+            g.output(other.input("x", DType::kF32, {4, 1, 1, 1}));
+          },
+          "'g'"),
       with_graph(
           "TwoInputsOfOneName",
           [](Graph& g, In, In) {
@@ -365,6 +380,7 @@ std::vector<Misuse> meta_devices() {
       with_mesh("PlanThatWasPrepared", use_prepared_twice, "used already"),
       with_mesh("StoreWithoutTheTensor", adopt_from_empty_store, "has no shards"),
       with_mesh("ContextAsItComes", plan_with_plain_context, "PlanContext::shards"),
+      {"StoreOfNegativeRanks", [] { ShardStore(-1); }, "got -1"},
       with_mesh(
           "StoreOfOtherRanks", [](test::CpuMesh& mesh) { plan_with_store_of(mesh, 3); }, "3 shards for 2"),
       with_mesh(
@@ -441,6 +457,15 @@ Misuse without_backend(std::string name, const std::function<void(sched::Schedul
           std::move(says)};
 }
 
+Misuse with_scheduler(std::string name, const std::function<void(const sched::Scheduler&)>& act) {
+  return {std::move(name),
+          [act] {
+            const auto backend = Registry::instance().device("CPU0").init("threads=1");
+            act(sched::Scheduler({backend.get()}));
+          },
+          "1 backends, got number 1"};
+}
+
 std::vector<Misuse> schedulers() {
   using sched::Scheduler;
   const auto cpu = [] { return Registry::instance().device("CPU0").init("threads=1"); };
@@ -465,6 +490,16 @@ std::vector<Misuse> schedulers() {
          Scheduler({one.get()}, {.copies = 0});
        },
        "not 0"},
+      {"SchedulerOfABillionCopies",
+       [=] {
+         const auto one = cpu();
+         Scheduler({one.get()}, {.copies = 1'000'000'000});
+       },
+       "not 1000000000"},
+      with_scheduler("BackendNumberOne", [](const Scheduler& s) { s.backend(1); }),
+      with_scheduler("BufferTypeNumberOne", [](const Scheduler& s) { s.buffer_type(1); }),
+      with_scheduler("SizeOfNumberOne", [](const Scheduler& s) { s.buffer_size(1); }),
+      with_scheduler("MembersOfNumberOne", [](const Scheduler& s) { s.member_sizes(1); }),
       without_backend("RunWithoutABackend", [](Scheduler& s, Planned& one) { s.compute_async(one.graph); }),
       without_backend("WaitWithoutABackend", [](Scheduler& s, Planned&) { s.synchronize(); }),
       without_backend("ReserveWithoutABackend", [](Scheduler& s, Planned& one) { s.reserve(one.graph); }),
