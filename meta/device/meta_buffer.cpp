@@ -398,7 +398,8 @@ const Shards& shards_of(const Tensor& tensor) {
 void zero_other_addends(const Shards& shards, size_t offset, size_t size) {
   for (size_t rank = 1; rank < shards.local.size(); ++rank) {
     Tensor& local = *shards.local[rank];
-    local.buffer->memset(local, 0, offset, size);
+    // A rank without a part of the tensor has no memory for it.
+    if (local.buffer != nullptr) local.buffer->memset(local, 0, offset, size);
   }
 }
 

@@ -9,10 +9,15 @@ namespace {
 
 using Buffers = std::set<Buffer*>;
 
-void collect(const Graph& graph, Buffers& buffers) {
+bool is_meta(const Device& device) {
+  return dynamic_cast<const meta::MetaDevice*>(&device) != nullptr;
+}
+
+/// Those of meta devices, or all others.
+void collect(const Graph& graph, bool of_meta, Buffers& buffers) {
   const auto add = [&](const Tensor* tensor) {
-    if (tensor->buffer == nullptr) return;
-    if (dynamic_cast<meta::MetaDevice*>(&tensor->buffer->type().device()) == nullptr) buffers.insert(tensor->buffer);
+    if (tensor->buffer != nullptr && is_meta(tensor->buffer->type().device()) == of_meta)
+      buffers.insert(tensor->buffer);
   };
   for (const Tensor* leaf : graph.leaves()) add(leaf);
   for (const Tensor* input : graph.inputs()) add(input);
@@ -22,13 +27,15 @@ void collect(const Graph& graph, Buffers& buffers) {
 }  // namespace
 
 void poison(const Graph& graph, const GraphPlan& plan) {
-  Buffers buffers;
-  if (dynamic_cast<meta::MetaDevice*>(&plan.backend().device()) == nullptr) {
-    collect(graph, buffers);
+  Buffers buffers, meta_buffers;
+  if (is_meta(plan.backend().device())) {
+    collect(graph, true, meta_buffers);
+    // The members' own buffers, too: clearing a meta buffer leaves zeros in the addends of partial sums.
+    for (const meta::RankPlan& rank : meta::plan_of(plan).ranks) collect(*rank.graph, false, buffers);
   } else {
-    // The members' own buffers: clearing a meta buffer leaves zeros in the addends of partial sums.
-    for (const meta::RankPlan& rank : meta::plan_of(plan).ranks) collect(*rank.graph, buffers);
+    collect(graph, false, buffers);
   }
+  for (Buffer* buffer : meta_buffers) buffer->clear(0xff);
   for (Buffer* buffer : buffers) buffer->clear(0xff);
 }
 
