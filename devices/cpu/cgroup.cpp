@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -98,6 +99,20 @@ struct Mount {
   fs::path point;
 };
 
+/// mountinfo has blanks, line ends and backslashes of paths as "\040".
+std::string unescaped(std::string_view text) {
+  std::string path;
+  for (size_t i = 0; i < text.size(); ++i) {
+    int code = 0;
+    const char* digits = text.data() + i + 1;
+    const bool is_code =
+        text[i] == '\\' && text.size() - i > 3 && std::from_chars(digits, digits + 3, code, 8).ptr == digits + 3;
+    path += is_code ? static_cast<char>(code) : text[i];
+    if (is_code) i += 3;
+  }
+  return path;
+}
+
 /// "35 31 0:32 /docker/1 /sys/fs/cgroup/memory ro,nosuid shared:9 - cgroup cgroup rw,memory" has the groups from
 /// /docker/1 on. Several mounts may show the same hierarchy, and hide each other.
 std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& controller) {
@@ -111,7 +126,7 @@ std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& contro
     begin >> number >> parent >> device >> root >> point;
     end >> type >> source >> options;
     const bool is_it = controller.empty() ? type == "cgroup2" : type == "cgroup" && names(options, controller);
-    if (is_it) found.push_back({root, point});
+    if (is_it) found.push_back({unescaped(root), unescaped(point)});
   }
   return found;
 }

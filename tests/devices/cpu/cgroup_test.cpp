@@ -57,6 +57,15 @@ TEST_F(Cgroup, QuotaInCores) {
   EXPECT_FALSE(read().cores);
 }
 
+TEST_F(Cgroup, PathsInMountinfoAreEscaped) {
+  fs::create_directories(root / "a b\\c");
+  write("a b\\c/cpu.max", "200000 100000\n");
+  write("self", "0::/web\n");
+  std::ofstream(root / "mounts") << "";
+  mount("/web", root / "a\\040b\\134c", "cgroup2 cgroup2 rw");
+  EXPECT_EQ(read().cores, 2);
+}
+
 TEST_F(Cgroup, AParentMayLimitFurther) {
   write("app/web/cpu.max", "400000 100000\n");
   write("app/cpu.max", "300000 100000\n");
