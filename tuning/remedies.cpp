@@ -35,7 +35,7 @@ constexpr std::array kFileBits = std::to_array<FileBits>({
 double bits_per_weight(const models::Model& model) {
   double elements = 0;
   for (const Tensor* weight : model.weights.tensors()) elements += static_cast<double>(weight->elements());
-  return elements > 0 ? static_cast<double>(model.file.tensor_bytes()) * 8 / elements : 0;
+  return elements > 0 ? static_cast<double>(model.weight_bytes()) * 8 / elements : 0;
 }
 
 /// Part of its weights that every device has room for; 0: not even without weights.

@@ -147,6 +147,12 @@ bool Model::is_tied() const {
                       [](const TensorSpec& spec) { return spec.role == TensorRole::kHead; });
 }
 
+size_t Model::weight_bytes() const {
+  size_t bytes = 0;
+  for (const TensorSpec& spec : specs) bytes += file.tensor(spec.name).bytes;
+  return bytes;
+}
+
 std::vector<ModelTensor> Model::split_tensors() const {
   std::vector<ModelTensor> out;
   for (size_t i = 0; i < specs.size(); ++i) out.push_back({&specs[i], weights.tensors()[i]->dtype});

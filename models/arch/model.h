@@ -36,6 +36,8 @@ struct Model {
   bool is_loaded() const { return loaded != nullptr; }
   /// Is the embedding the output head, too?
   bool is_tied() const;
+  /// Bytes of the weights in the file, without the tensors that are passed over.
+  size_t weight_bytes() const;
   /// What the split policy needs to know; refers to `specs`.
   std::vector<ModelTensor> split_tensors() const;
 };

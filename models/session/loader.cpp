@@ -21,7 +21,7 @@ namespace {
 class Work {
  public:
   Work(const Model& model, const TensorContext& weights, const LoadProgress& report)
-      : total_(model.file.tensor_bytes()), report_(report) {
+      : total_(model.weight_bytes()), report_(report) {
     for (size_t i = 0; i < model.specs.size(); ++i) {
       cut(*weights.tensors()[i], model.file.tensor(model.specs[i].name), model.specs[i], pieces_);
     }

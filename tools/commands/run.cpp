@@ -233,7 +233,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   if (request.fit) request.fit->prompt = static_cast<int64_t>(outcome.prompt.size());
   Deployment deployment = resolve(std::move(request));
   load(deployment);
-  outcome.bytes = deployment.model->file.tensor_bytes();
+  outcome.bytes = deployment.model->weight_bytes();
   outcome.bytes_time = deployment.load_time;
   start_session(deployment);
   flags.devices.warn_of_ways(*deployment.model);

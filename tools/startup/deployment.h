@@ -33,7 +33,7 @@ struct Deployment {
   std::vector<std::unique_ptr<Backend>> backends;
   std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session has it
   std::unique_ptr<models::Session> session;
-  std::chrono::duration<double> load_time{};  ///< of load(): file.tensor_bytes() in it
+  std::chrono::duration<double> load_time{};  ///< of load(): Model::weight_bytes() in it
 
   /// The devices with their mode and shares.
   tuning::Candidate candidate() const;

@@ -93,7 +93,7 @@ bool needs_host(const Request& request) {
   if (!has_host(request)) return false;
   size_t free = 0;
   for (const Device* device : devices) free += device->memory().free;
-  return request.model->file.tensor_bytes() > free;
+  return request.model->weight_bytes() > free;
 }
 
 bool choose_host_part(Request& request) {

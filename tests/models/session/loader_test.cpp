@@ -330,8 +330,11 @@ TEST(MappedWeights, GiveTheLogitsOfCopies) {
 }
 
 TEST(Loader, ReportsProgressAndRefusesASecondTime) {
-  for (int devices : {1, 3}) {
-    auto model = open_model(tiny_model_path("q8_0"));
+  // The second file has tensors that are passed over.
+  for (const auto& [devices, path] : {std::pair(1, tiny_model_path("q8_0")),
+                                      {1, std::string(SHOAL_REFERENCE_MODELS "/qwen35.ollama.gguf")},
+                                      {3, tiny_model_path("q8_0")}}) {
+    auto model = open_model(path);
     Placement placement(*model, cpu_devices(devices), {{}, 1});
     size_t last = 0, total = 0;
     load_weights(*model, placement, [&](size_t done, size_t all) {
@@ -339,7 +342,7 @@ TEST(Loader, ReportsProgressAndRefusesASecondTime) {
       last = done, total = all;
     });
     EXPECT_EQ(last, total);
-    EXPECT_EQ(total, model->file.tensor_bytes());
+    EXPECT_EQ(total, model->weight_bytes());
     EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is loaded already"));
     unload_weights(*model);
   }
