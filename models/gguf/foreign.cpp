@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace shoal::models {
 namespace {
 
@@ -46,13 +48,21 @@ bool is_safetensors(std::string_view text, size_t file_bytes) {
   uint64_t length = 0;
   if (text.size() < sizeof length + 2) return false;
   std::memcpy(&length, text.data(), sizeof length);
-  return length >= 2 && length <= file_bytes - sizeof length && text[8] == '{' && (text[9] == '"' || text[9] == '}');
+  if (length < 2 || length > file_bytes - sizeof length || text[8] != '{') return false;
+  const size_t next = text.find_first_not_of(" \t\r\n", 9);
+  return next != std::string_view::npos && (text[next] == '"' || text[next] == '}');
 }
 
 /// A pickle of protocol 2 to 5, alone or in a zip archive.
 bool is_pytorch(std::string_view text) {
   const bool is_pickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
   return is_pickle || (text.starts_with("PK\x03\x04") && text.find("/data.pkl") != std::string_view::npos);
+}
+/// Such as the answer of a server that has no such file: all of the file, without controls but line ends and tabs.
+bool is_short_text(std::string_view text) {
+  constexpr size_t kLeast = 4;
+  const auto is_control = [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; };
+  return text.size() >= kLeast && std::ranges::none_of(text, is_control);
 }
 
 std::string_view text_or_nothing(const GgufFile& file, std::string_view key) {
@@ -83,6 +93,10 @@ std::string foreign_format(std::span<const std::byte> image) {
   if (is_pytorch(text)) return fmt::format("is a checkpoint of PyTorch; {}", kConvert);
   if (const std::string_view name = magic_name(kArchives, text); !name.empty()) {
     return fmt::format("is an archive ({}); unpack it, and name the GGUF file inside", name);
+  }
+  if (image.size() <= kRead && is_short_text(text)) {
+    constexpr size_t kShown = 60;
+    return fmt::format("is a text (\"{}\") and not a model; download the model again", printable(text, kShown));
   }
   return "";
 }
