@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -22,6 +23,10 @@ void find(void* library, const std::string& file, const char* name, F& into) {
 Api load(const std::string& file) {
   Api api;
   api.file = file;
+  std::error_code ignored;
+  // Opening a pipe waits for its other end.
+  require<DeviceError>(!std::filesystem::is_fifo(file, ignored),
+                       "[nccl] {} is a pipe and no library; name the file of NCCL in SHOAL_NCCL_LIBRARY", file);
   void* library = dlopen(api.file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     fail<DeviceError>("[nccl] cannot load {} ({}); install NCCL, or name its file in SHOAL_NCCL_LIBRARY", api.file,

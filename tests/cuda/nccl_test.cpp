@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "tests/cuda/p2p_rig.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
+#include "tests/support/temporary.h"
 #include "tests/support/time_outs.h"
 
 namespace shoal::collectives {
@@ -442,7 +444,11 @@ TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
   struct Library {
     std::string file, message;
   };
-  const std::vector<Library> libraries = {{"/nowhere/libnccl.so", "cannot load /nowhere/libnccl.so"},
+  const test::TemporaryFolder folder;
+  const std::string pipe = folder.path() / "libnccl.so";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::vector<Library> libraries = {{pipe, "is a pipe and no library"},
+                                          {"/nowhere/libnccl.so", "cannot load /nowhere/libnccl.so"},
                                           {standin("-old"), "is version 2.17.2; install 2.18.0 or later"},
                                           {standin("-incomplete"), "has no function ncclReduceScatter"}};
   for (const Library& library : libraries) {
