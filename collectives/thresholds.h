@@ -35,8 +35,7 @@ std::optional<Thresholds> find_thresholds(std::span<Device* const> ranks);
 Thresholds thresholds_or_found(const std::optional<Thresholds>& given, std::span<Device* const> ranks);
 /// Throws what save_thresholds() would, before there is anything to be saved.
 void check_thresholds_file();
-/// Adds or replaces the entry, other entries stay. Throws as
-/// write_cache_file() does.
+/// Adds or replaces the entry; other entries stay. Throws the errors of write_cache_file().
 void save_thresholds(std::span<Device* const> ranks, const Thresholds& thresholds);
 
 }  // namespace shoal::collectives

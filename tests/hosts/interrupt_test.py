@@ -87,12 +87,13 @@ class Interrupts(unittest.TestCase):
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 
     def test_of_process_0_ends_the_run_in_order_if_mpi_ends_slowly_in_another(self):
-        source = "#include <unistd.h>\nint PMPI_Finalize(void);\nint MPI_Finalize(void) { PMPI_Finalize(); return sleep(20); }"
+        source = ("#include <unistd.h>\nint PMPI_Finalize(void);\n"
+                  "int MPI_Finalize(void) { PMPI_Finalize(); return sleep(20); }")
         with tempfile.TemporaryDirectory() as folder:
             library = pathlib.Path(folder) / "slow.so"
             subprocess.run(["cc", "-x", "c", "-shared", "-fPIC", "-o", library, "-"], input=source.encode(), check=True)
-            wrapper = ('[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" '
-                       f"LD_PRELOAD={library}")
+            wrapper = ('[ "$OMPI_COMM_WORLD_RANK" = 0 ] || '
+                       f'export ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" LD_PRELOAD={library}')
             outcome = self.interrupted((0,), wrapper)
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 

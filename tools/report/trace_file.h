@@ -19,9 +19,8 @@ namespace shoal::tools {
 /// What was run, for "otherData": {"command", "shoal run"}, ...
 using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Throws DeviceError that says why no such file can be written. Leaves no file behind that was not there, and does not
-/// open a pipe.
-/// Throws OutputRefused (base/user_file.h) for an input, and for a file that is not a trace unless `force` is set.
+/// Throws DeviceError if the file cannot be written, and OutputRefused (base/user_file.h) for an input and, unless
+/// `force` is set, for a file that is not a trace. Makes no file and opens no pipe.
 void require_writable(const std::string& path, bool force = false);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was

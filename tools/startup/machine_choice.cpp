@@ -89,11 +89,9 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
         std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
     if (is_known) continue;
     return fmt::format(
-        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; describe "
-        "one of "
-        "that name in a JSON file for --machine (docs/simulation.md), name a host of the catalogue behind the GPUs, "
-        "such "
-        "as RTX4090x4+EPYC9654, or leave out these options",
+        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; "
+        "describe one of that name in a JSON file for --machine (docs/simulation.md), name a host of the catalogue "
+        "behind the GPUs, such as RTX4090x4+EPYC9654, or leave out these options",
         machine.origin, device->name());
   }
   return {};
