@@ -61,6 +61,22 @@ TEST(LargePlans, OfReducesGrowInProportion) {
   });
 }
 
+TEST(LargePlans, OfConcatenationsGrowInProportion) {
+  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::even(2, 4))}});
+  const auto backend = mesh.device->init();
+  TensorContext leaves;
+  Tensor* weight = leaves.add("w", DType::kF32, {4, 4, 1, 1});
+  const auto memory = allocate_tensors(leaves.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+  expect_in_proportion([&](int count) {
+    Graph graph("concatenation");
+    Tensor* x = mul_mat(graph, weight, graph.input("x", DType::kF32, {4, 1, 1, 1}));
+    std::vector<Tensor*> parts;
+    for (int i = 0; i < count; ++i) parts.push_back(unary(graph, x, UnaryKind::kTanh));
+    graph.output(concat(graph, parts, 1));
+    run(*backend, graph);
+  });
+}
+
 TEST(LargePlans, OfRangesOfOneGraphGrowInProportion) {
   const test::CpuMesh mesh(1);
   const auto backend = mesh.other().init("threads=1");
