@@ -91,7 +91,7 @@ class ProcessGroup {
 
   /// The end of a run that went well. Collective; throws CommError.
   void leave();
-  /// Every process has called leave(). The transport may still be closing.
+  /// Every process has called leave(); the transport may still be closing. Any thread.
   bool all_have_left() const { return all_gone_; }
   /// Before this process ends with a failure: waits until the others can know, a moment at most.
   void leave_failed() noexcept;

@@ -34,7 +34,7 @@ constexpr milliseconds kNews{300}, kGrace{400}, kTold{100}, kLook{20};
 std::atomic<ProcessGroup*> joined{nullptr};
 std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // each process of several, once
 std::atomic<bool> is_alone{false};
-std::atomic<int> own_code{kSuccess};  // of a run that went well
+std::atomic<int> own_code{kSuccess};  // valid once all have left
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
@@ -79,8 +79,9 @@ bool must_end() {
     for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
   } while (!must_end());  // a SIGINT that is for process 0, which this one has joined meanwhile
   std::this_thread::sleep_for(kGrace);
-  // The run went well, but the process does not end: MPI_Finalize() can hang after mpirun has begun to end the others.
-  if (const ProcessGroup* group = joined; group != nullptr && group->all_have_left()) {
+  // The run went well: MPI_Finalize() alone hangs, as it may after mpirun has begun to end the others.
+  const ProcessGroup* group = joined;
+  if (group != nullptr && group->all_have_left() && !group->has_failed()) {
     std::this_thread::sleep_for(kTold);
     _exit(own_code);
   }
@@ -177,6 +178,8 @@ int run_among_processes(const std::function<int()>& body) {
   }
   // A signal may come from mpirun, because another process has ended: its name comes, too.
   for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
+  // mpirun ends the others, too: MPI_Finalize() may wait for them in vain.
+  is_cut_off |= terminated();
   if (group->has_failed() || is_cut_off || (code != kSuccess && code != interrupt_code())) {
     report(is_cut_off              ? ended_by_signal()
            : code == kOutputClosed ? "the reader of the output has gone"
