@@ -157,7 +157,7 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.setup = setup;
   result.setup.threads = threads_of(members, setup.threads);
   result.model_type = describe_model(model);
-  result.model_bytes = model.weight_bytes();
+  result.model_bytes = model.file.tensor_bytes();
   result.model_parameters = count_parameters(model.file);
   result.backends = backends_of(members);
   result.cpu_info = describe_cpus(everything);

@@ -288,7 +288,7 @@ class Simulation {
     if (prediction.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
     result.time = utc_time();
     result.model_type = describe_model(model);
-    result.model_bytes = model.weight_bytes();
+    result.model_bytes = model.file.tensor_bytes();
     result.model_parameters = count_parameters(model.file);
     result.backends = "SIM";
     result.cpu_info = describe_cpus(machine_.devices());
