@@ -33,6 +33,7 @@ void check_present(std::span<Tensor* const> tensors) {
 }
 
 void unplace(Tensor& tensor) {
+  tensor.placement.leave();
   tensor.buffer = nullptr;
   tensor.data = nullptr;
 }

@@ -39,7 +39,7 @@ class PlacedTensors {
   PlacedTensors();
   PlacedTensors(const PlacedTensors&) = delete;
   PlacedTensors& operator=(const PlacedTensors&) = delete;
-  /// The tensor is here from now on and in no other list.
+  /// The tensor is here from now on and in no other list. `is_alias`: see PlacementLink::is_alias().
   void add(Tensor& tensor, bool is_alias);
   /// Empties the list; tensors that lie in `buffer` have no memory any more. To be called before this goes.
   void unplace_all(const Buffer* buffer) noexcept;

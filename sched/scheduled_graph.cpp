@@ -221,7 +221,7 @@ void ScheduledGraph::bind() {
 
 void ScheduledGraph::unbind() {
   if (claim_.graph_is_gone()) return;
-  // Buffers that keep an account of names are those of our plans, which go too.
+  // The lists of weights and caches must not keep the names. Other accounts of names go with our plans.
   for (Tensor* node : bound_) {
     node->placement.leave();
     node->buffer = nullptr;

@@ -203,8 +203,7 @@ void load_weights(Model& model, Device& device, const LoadProgress& progress, co
 
 void unload_weights(Model& model) {
   if (model.loaded == nullptr) return;
-  for (Tensor* tensor : model.loaded->tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
-  model.buffers.clear();
+  model.buffers.clear();  // unplaces the tensors
   model.loaded = nullptr;
 }
 
