@@ -44,6 +44,13 @@ void check_node(const Tensor& node, const OpInfo& row) {
   }
 }
 
+/// Is the tensor a weight or a cache, or one of these?
+bool is_of(const Tensor& tensor, std::span<Tensor* const> inputs, std::span<Tensor* const> nodes) {
+  if (tensor.is_persistent() && tensor.is_leaf()) return true;
+  const std::span<Tensor* const> own = tensor.is_leaf() ? inputs : nodes;
+  return tensor.id >= 0 && tensor.id < static_cast<int>(own.size()) && own[static_cast<size_t>(tensor.id)] == &tensor;
+}
+
 }  // namespace
 
 Tensor* TensorContext::add(std::string name, DType dtype, Shape shape, Role role) {
@@ -134,12 +141,8 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
 
 void Graph::check_origin(const Tensor& node, std::string_view op, int index) const {
   const Tensor* source = node.src[index];
-  if (source->is_persistent() && source->is_leaf()) return;
-  const auto own = [&](const std::vector<Tensor*>& tensors) {
-    return source->id >= 0 && source->id < static_cast<int>(tensors.size()) && tensors[source->id] == source;
-  };
-  require<InvalidArgument>(own(source->is_leaf() ? inputs_ : nodes_), "[{} {}] source {} ({}) is {} of another graph",
-                           op, node.name, index, source->name, source->is_leaf() ? "an input" : "a node");
+  require<InvalidArgument>(is_of(*source, inputs_, nodes_), "[{} {}] source {} ({}) is {} of another graph", op,
+                           node.name, index, source->name, source->is_leaf() ? "an input" : "a node");
 }
 
 // After a write only its result says what the tensor holds: whether an older name of it shows the new rows would depend
@@ -157,15 +160,10 @@ void Graph::check_reads_latest(const Tensor& node, std::string_view op, int inde
 
 Tensor* Graph::output(Tensor* tensor) {
   require<InvalidArgument>(tensor != nullptr, "[output] expected a tensor, got none");
+  require<InvalidArgument>(is_of(*tensor, inputs_, nodes_), "[{}] the tensor is not one of graph '{}'", tensor->name,
+                           name_);
   require<InvalidArgument>(!frozen_ || tensor->is_output,
                            "[{}] the graph is frozen: nothing can become an output after its first plan", tensor->name);
-  const bool is_leaf = tensor->op == Op::kNone;
-  if (!is_leaf || tensor->role == Role::kInput) {
-    const std::vector<Tensor*>& own = is_leaf ? inputs_ : nodes_;
-    const auto id = static_cast<size_t>(tensor->id);
-    require<InvalidArgument>(id < own.size() && own[id] == tensor, "[{}] the tensor is not one of graph '{}'",
-                             tensor->name, name_);
-  }
   tensor->is_output = true;
   return tensor;
 }

@@ -67,8 +67,8 @@ class Graph {
   /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
   /// Keeps the tensor until the caller has read it; of a view its base, and a view of a cache shows it before or after
-  /// later writes. Returns its argument. Throws InvalidArgument for a tensor of another graph, and once the graph is
-  /// frozen: plans may reuse the memory.
+  /// later writes. Returns its argument. Throws InvalidArgument for a tensor of another graph. Throws it once the graph
+  /// is frozen, too, as plans may reuse the memory.
   Tensor* output(Tensor* tensor);
   /// After this nothing can be added.
   void freeze() { frozen_ = true; }

@@ -42,7 +42,8 @@ using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
 
 class Scheduler {
  public:
-  /// Throws InvalidArgument for no backends, one listed twice, or a buffer type that a backend cannot use.
+  /// Throws InvalidArgument for no backends, one listed twice, a number of copies outside [1, 1024], or a buffer type
+  /// that a backend cannot use.
   explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
   ~Scheduler();
 

@@ -224,7 +224,7 @@ Partition Partition::tile(int64_t n) const {
   } else {
     constexpr int64_t kMostRuns = int64_t{1} << 26;
     const auto made = product(static_cast<int64_t>(runs().size()), n);
-    require<InvalidArgument>(made <= kMostRuns, "tile of a partition by {} has {} runs, more than {}", n, made,
+    require<InvalidArgument>(made <= kMostRuns, "tile of a partition by {} has up to {} runs, more than {}", n, made,
                              kMostRuns);
     tiled.reserve(runs().size() * static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
@@ -241,6 +241,10 @@ std::optional<Partition> Partition::untile(int64_t n) const {
   if (n == 1) return *this;
   if (length_ % n != 0) return std::nullopt;
   Partition part = slice(0, length_ / n);
+  // Runs at the ends of the parts may be one, and no others.
+  if (product(static_cast<int64_t>(part.runs().size()) - 1, n) + 1 > static_cast<int64_t>(runs().size())) {
+    return std::nullopt;
+  }
   if (part.tile(n) != *this) return std::nullopt;
   return part;
 }

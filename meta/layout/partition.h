@@ -81,7 +81,7 @@ class Partition {
   Partition slice(int64_t begin, int64_t length) const;
   /// This axis followed by others, all on the same number of devices.
   static Partition concat(std::span<const Partition> parts);
-  /// The axis repeated n times: 2:{0} 2:{1} twice -> 2:{0} 2:{1} 2:{0} 2:{1}.
+  /// The axis repeated n times: 2:{0} 2:{1} twice -> 2:{0} 2:{1} 2:{0} 2:{1}. Throws InvalidArgument past 2^26 runs.
   Partition tile(int64_t n) const;
   /// The inverse: P with P.tile(n) == *this; nullopt when the n parts differ or n does not divide the length.
   std::optional<Partition> untile(int64_t n) const;

@@ -20,7 +20,7 @@ struct Shards {
 
 class ShardStore {
  public:
-  /// Throws InvalidArgument for less than one rank.
+  /// Throws InvalidArgument for fewer than one rank.
   explicit ShardStore(int ranks);
   int ranks() const { return ranks_; }
   /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws when declared already.
