@@ -99,7 +99,7 @@ struct Mount {
   fs::path point;
 };
 
-/// mountinfo has blanks, line ends and backslashes of paths as "\040".
+/// mountinfo writes blanks, tabs, line ends and backslashes of paths as octal codes, such as \040.
 std::string unescaped(std::string_view text) {
   std::string path;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -36,7 +36,7 @@ struct Model {
   bool is_loaded() const { return loaded != nullptr; }
   /// Is the embedding the output head, too?
   bool is_tied() const;
-  /// Bytes of the weights in the file, without the tensors that are passed over.
+  /// Bytes in the file of the tensors in `specs`.
   size_t weight_bytes() const;
   /// What the split policy needs to know; refers to `specs`.
   std::vector<ModelTensor> split_tensors() const;

@@ -58,7 +58,8 @@ bool is_pytorch(std::string_view text) {
   const bool is_pickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
   return is_pickle || (text.starts_with("PK\x03\x04") && text.find("/data.pkl") != std::string_view::npos);
 }
-/// Such as the answer of a server that has no such file: all of the file, without controls but line ends and tabs.
+
+/// The whole file is text, such as the answer of a server that has no such file.
 bool is_short_text(std::string_view text) {
   constexpr size_t kLeast = 4;
   const auto is_control = [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; };
@@ -96,7 +97,8 @@ std::string foreign_format(std::span<const std::byte> image) {
   }
   if (image.size() <= kRead && is_short_text(text)) {
     constexpr size_t kShown = 60;
-    return fmt::format("is a text (\"{}\") and not a model; download the model again", printable(text, kShown));
+    return fmt::format("is a text (\"{}\") and not a model; name the file of the model, or download it again",
+                       printable(text, kShown));
   }
   return "";
 }

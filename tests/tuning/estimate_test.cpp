@@ -490,9 +490,8 @@ bool divides_experts(const meta::Plan& plan) {
 }
 
 // Among devices that share a domain this is no law: a slower one takes less from the one that the others wait for.
-// Nor is it one for products of experts that are divided among ranks: expected_excess() counts from the mean of the
-// slowest, which is more if the slowest becomes slower, even if another rank is the last. Hence the slower products of
-// all ranks at once.
+// Divided experts break the law, too. expected_excess() subtracts the longest expected time of a rank. A slower rank
+// raises that time even if another rank ends last. The test therefore slows the products of all ranks for such plans.
 TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {

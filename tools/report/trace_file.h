@@ -19,8 +19,8 @@ namespace shoal::tools {
 /// What was run, for "otherData": {"command", "shoal run"}, ...
 using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Throws DeviceError if the file cannot be written, and OutputRefused (base/user_file.h) for an input and, unless
-/// `force` is set, for a file that is not a trace. Makes no file and opens no pipe.
+/// Throws DeviceError if the file cannot be written. Throws OutputRefused (base/user_file.h) for an input. Throws it
+/// for a file that is not a trace, too, unless `force` is set. Makes no file and opens no pipe.
 void require_writable(const std::string& path, bool force = false);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was

@@ -58,11 +58,10 @@ TEST_F(Cgroup, QuotaInCores) {
 }
 
 TEST_F(Cgroup, PathsInMountinfoAreEscaped) {
-  fs::create_directories(root / "a b\\c");
   write("a b\\c/cpu.max", "200000 100000\n");
-  write("self", "0::/web\n");
-  std::ofstream(root / "mounts") << "";
-  mount("/web", root / "a\\040b\\134c", "cgroup2 cgroup2 rw");
+  write("self", "0::/my web\n");
+  fs::remove(root / "mounts");
+  mount("/my\\040web", root / "a\\040b\\134c", "cgroup2 cgroup2 rw");
   EXPECT_EQ(read().cores, 2);
 }
 

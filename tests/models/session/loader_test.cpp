@@ -343,6 +343,7 @@ TEST(Loader, ReportsProgressAndRefusesASecondTime) {
     });
     EXPECT_EQ(last, total);
     EXPECT_EQ(total, model->weight_bytes());
+    EXPECT_EQ(total < model->file.tensor_bytes(), !model->passed_over.empty());
     EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is loaded already"));
     unload_weights(*model);
   }
