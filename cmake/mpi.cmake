@@ -5,8 +5,20 @@ set(SHOAL_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO (where MPI is found
 if(SHOAL_MPI STREQUAL "OFF")
   return()
 endif()
-set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI COMPONENTS CXX)
+# A compiler wrapper without headers or libraries (openmpi-bin alone) would end find_package() with an error. Its wrong
+# paths would stay in the cache after MPI is complete.
+find_program(mpi_wrapper mpicxx NO_CACHE)
+if(mpi_wrapper)
+  file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/mpi_program.cpp "#include <mpi.h>\nint main() { return MPI_Finalize(); }\n")
+  execute_process(COMMAND ${mpi_wrapper} mpi_program.cpp -o mpi_program WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/CMakeFiles
+                  RESULT_VARIABLE mpi_failed OUTPUT_QUIET ERROR_QUIET)
+endif()
+if(mpi_failed)
+  message(STATUS "${mpi_wrapper} cannot compile a program of MPI: scripts/install_deps --mpi installs what is missing")
+else()
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI COMPONENTS CXX)
+endif()
 if(NOT MPI_CXX_FOUND)
   if(SHOAL_MPI STREQUAL "ON")
     message(FATAL_ERROR "SHOAL_MPI=ON, but there is no MPI; install one (scripts/install_deps --mpi)")

@@ -74,6 +74,30 @@ class QuickstartTest(unittest.TestCase):
             built = (folder / "built").read_text().splitlines()
             self.assertEqual(built, ["shoal", "shoal shoal_mpi", "shoal shoal_mpi", "shoal shoal_mpi shoal_cuda"])
 
+    def test_mpi_without_headers_counts_as_absent_until_they_are_installed(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.22)\nproject(p CXX)\n"
+                "add_library(shoal_plugin INTERFACE)\nadd_library(shoal_flags INTERFACE)\n"
+                f"set(PROJECT_SOURCE_DIR {ROOT})\ninclude({ROOT}/cmake/mpi.cmake)\n"
+                "if(TARGET shoal_mpi)\n  message(STATUS \"MPI is there\")\nendif()\n")
+            (folder / "bin").mkdir()
+            # As the package openmpi-bin alone has it.
+            (folder / "bin/mpicxx").write_text("#!/bin/sh\ncase $1 in\n-showme:compile) echo -I/nowhere/include ;;\n"
+                                               "-showme:link) echo -L/nowhere -lmpi ;;\n*) exit 1 ;;\nesac\n")
+            (folder / "bin/mpicxx").chmod(0o755)
+            command = ["cmake", "-S", folder, "-B", folder / "build"]
+            broken = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+            first = subprocess.run(command, capture_output=True, text=True, env=broken)
+            self.assertEqual(first.returncode, 0, first.stderr)
+            self.assertNotIn("MPI is there", first.stdout)
+            self.assertIn("cannot compile a program of MPI", first.stdout)
+            if shutil.which("mpicxx") and run("mpicxx", "--showme:version").returncode == 0:
+                second = subprocess.run(command, capture_output=True, text=True)
+                self.assertEqual(second.returncode, 0, second.stderr)
+                self.assertIn("MPI is there", second.stdout)
+
     def test_all_say_the_same_about_mpi(self):
         for path in ("README.md", "docs/hosts.md", "processes/join.cpp"):
             text = (ROOT / path).read_text()
