@@ -99,10 +99,10 @@ class Interrupts(unittest.TestCase):
             self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
             # A process that waits for MPI for too long has failed, although all have left.
             with self.start("run", "-p", "But the LORD", "-n", 2, wrapper=wrapper,
-                            environment={"SHOAL_COMM_TIMEOUT": 3}) as run:
+                            environment={"SHOAL_COMM_TIMEOUT": 6}) as run:
                 outcome = run.finish(LIMIT)
         self.assertNotEqual(outcome.code, 0, outcome)
-        self.assertIn("did not come to the end within 3.000 s", "".join(outcome.errors(1)))
+        self.assertIn("did not come to the end within 6.000 s", "".join(outcome.errors(1)))
 
     def test_of_all_is_that_of_process_0(self):
         outcome = self.interrupted((1, 0))
