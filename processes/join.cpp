@@ -19,6 +19,10 @@ int number_of(const char* variable) {
 }
 
 std::unique_ptr<Transport> open_transport(const std::filesystem::path& file) {
+  std::error_code ignored;
+  // Opening a pipe waits for its other end.
+  require<DeviceError>(!std::filesystem::is_fifo(file, ignored), "plug-in {} is a pipe; install shoal again",
+                       file.string());
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   require<DeviceError>(library != nullptr, "plug-in {} cannot be loaded: {}; install the MPI that it was built with",
                        file.string(), library == nullptr ? dlerror() : "");

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 
@@ -108,6 +109,15 @@ TEST(DeviceNames, ThatAreMissingSayWhyTheirPluginIs) {
   EXPECT_THAT(unknown, HasSubstr("there is no device 'cuda0'; there are: CPU0, CPU1, CPU2, CPU3; "));
   EXPECT_THAT(unknown, HasSubstr("; plug-in " + plugin + ": it is no shared object"));
   EXPECT_THAT(error("GPU0"), testing::Not(HasSubstr("plug-in")));
+}
+
+TEST(TransportPlugin, MayNotBeAPipe) {
+  const test::TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder.path() / "libshoal-mpi.so").c_str(), 0600), 0);
+  const Finished finished = run({"run", "-m", kModel, "-p", "x"},
+                                {.variables = {{"SHOAL_PLUGIN_PATH", folder.path()}, {"OMPI_COMM_WORLD_SIZE", "2"}}});
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.err, HasSubstr("libshoal-mpi.so is a pipe"));
 }
 
 /// A family without devices that says why.
