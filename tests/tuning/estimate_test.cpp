@@ -491,7 +491,8 @@ bool divides_experts(const meta::Plan& plan) {
 
 // Among devices that share a domain this is no law: a slower one takes less from the one that the others wait for.
 // Divided experts break the law, too. expected_excess() subtracts the longest expected time of a rank. A slower rank
-// raises that time even if another rank ends last. The test therefore slows the products of all ranks for such plans.
+// raises that time even if another rank ends last. Predictions for such plans fall by up to 6e-5 (seeds up to 600) if
+// the products of one rank become slower, and never if those of all ranks do.
 TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -502,12 +503,15 @@ TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
     const double before = planned.on(machine).seconds;
     for (int what = 0; what < 7; ++what) {
       MachineModel changed = machine;
-      const size_t slow = rng() % changed.devices.size();
-      for (size_t i = 0; i < changed.devices.size(); ++i) {
-        if (i == slow || (what == 6 && divides_experts(planned.plan))) slow_down(changed.devices[i], what);
-      }
+      slow_down(changed.devices[rng() % changed.devices.size()], what);
       const double after = planned.on(changed).seconds;
-      EXPECT_GE(after, before * (1 - 1e-12)) << seed << " " << what;
+      const bool may_fall = what == 6 && divides_experts(planned.plan);
+      EXPECT_GE(after, before * (1 - (may_fall ? 1e-4 : 1e-12))) << seed << " " << what;
+      if (may_fall) {
+        MachineModel all = machine;
+        for (DeviceModel& device : all.devices) slow_down(device, what);
+        EXPECT_GE(planned.on(all).seconds, before * (1 - 1e-12)) << seed << " on all ranks";
+      }
       slower += after > before * 1.0001 ? 1 : 0;
     }
   }
