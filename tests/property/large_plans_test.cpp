@@ -46,34 +46,35 @@ void run(Backend& backend, Graph& graph) {
   backend.synchronize();
 }
 
-TEST(LargePlans, OfReducesGrowInProportion) {
-  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::even(2, 4))}});
-  const auto backend = mesh.device->init();
+/// A meta device whose products with `weight` are partial sums.
+struct DividedWeight {
+  test::CpuMesh mesh{2, {{"w", Layout::split(0, Partition::even(2, 4))}}};
+  std::unique_ptr<Backend> backend = mesh.device->init();
   TensorContext leaves;
   Tensor* weight = leaves.add("w", DType::kF32, {4, 4, 1, 1});
-  const auto memory = allocate_tensors(leaves.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+  std::unique_ptr<Buffer> memory = allocate_tensors(leaves.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+};
+
+TEST(LargePlans, OfReducesGrowInProportion) {
+  DividedWeight divided;
   expect_in_proportion([&](int count) {
     Graph graph("reduces");
     Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
-    for (int i = 0; i < count; ++i) x = unary(graph, mul_mat(graph, weight, x), UnaryKind::kTanh);
+    for (int i = 0; i < count; ++i) x = unary(graph, mul_mat(graph, divided.weight, x), UnaryKind::kTanh);
     graph.output(x);
-    run(*backend, graph);
+    run(*divided.backend, graph);
   });
 }
 
 TEST(LargePlans, OfConcatenationsGrowInProportion) {
-  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::even(2, 4))}});
-  const auto backend = mesh.device->init();
-  TensorContext leaves;
-  Tensor* weight = leaves.add("w", DType::kF32, {4, 4, 1, 1});
-  const auto memory = allocate_tensors(leaves.tensors(), mesh.device->buffer_type(), Usage::kWeights);
+  DividedWeight divided;
   expect_in_proportion([&](int count) {
     Graph graph("concatenation");
-    Tensor* x = mul_mat(graph, weight, graph.input("x", DType::kF32, {4, 1, 1, 1}));
+    Tensor* x = mul_mat(graph, divided.weight, graph.input("x", DType::kF32, {4, 1, 1, 1}));
     std::vector<Tensor*> parts;
     for (int i = 0; i < count; ++i) parts.push_back(unary(graph, x, UnaryKind::kTanh));
     graph.output(concat(graph, parts, 1));
-    run(*backend, graph);
+    run(*divided.backend, graph);
   });
 }
 
