@@ -7,7 +7,7 @@ if(SHOAL_MPI STREQUAL "OFF")
 endif()
 # A compiler wrapper without headers or libraries (openmpi-bin alone) would end find_package() with an error. Its wrong
 # paths would stay in the cache after MPI is complete.
-find_program(mpi_wrapper mpicxx NO_CACHE)
+find_program(mpi_wrapper NAMES ${MPI_CXX_COMPILER} mpicxx NO_CACHE)
 if(mpi_wrapper)
   file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/mpi_program.cpp "#include <mpi.h>\nint main() { return MPI_Finalize(); }\n")
   execute_process(COMMAND ${mpi_wrapper} mpi_program.cpp -o mpi_program WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/CMakeFiles
