@@ -398,7 +398,7 @@ const Shards& shards_of(const Tensor& tensor) {
 void zero_other_addends(const Shards& shards, size_t offset, size_t size) {
   for (size_t rank = 1; rank < shards.local.size(); ++rank) {
     Tensor& local = *shards.local[rank];
-    // A rank without a part of the tensor has no memory for it.
+    // A rank that has none of the experts has no memory for its addend.
     if (local.buffer != nullptr) local.buffer->memset(local, 0, offset, size);
   }
 }
