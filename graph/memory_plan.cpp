@@ -251,9 +251,10 @@ class Planner {
   void assign_inputs() {
     for (const LateInput& late : options_.late) assign_late(late);
     slot_of_small_.clear();
-    const bool is_whole = range_.begin == 0 && range_.end == static_cast<int>(nodes_.size());
-    for (Tensor* input : range_.graph->inputs()) {
-      if (is_whole && awaits_slot(*input)) assign_new(*input, range_.begin, range_.end);
+    if (range_.begin == 0 && range_.end == static_cast<int>(nodes_.size())) {
+      for (Tensor* input : range_.graph->inputs()) {
+        if (awaits_slot(*input)) assign_new(*input, range_.begin, range_.end);
+      }
     }
     for (int step = range_.begin; step < range_.end; ++step) {
       for (const Tensor* source : nodes_[step]->src) {

@@ -2,19 +2,24 @@
 
 namespace shoal {
 
-Readers::Readers(const Graph& graph, std::span<const Tensor* const> shown) : counts_(graph.nodes().size()) {
-  const auto count = [this](const Tensor& read) {
+Readers::Readers(const GraphRange& range, std::span<const Tensor* const> shown)
+    : begin_(range.begin), counts_(static_cast<size_t>(range.end - range.begin)) {
+  const auto count = [&](const Tensor& read, int times) {
     const Tensor& node = behind_views(read);
-    if (!node.is_leaf()) ++counts_[static_cast<size_t>(node.id)];
+    if (!node.is_leaf() && node.id >= range.begin) counts_[static_cast<size_t>(node.id - range.begin)] += times;
   };
-  for (const Tensor* node : graph.nodes()) {
-    if (node->is_output) count(*node), count(*node);  // by the host, and it must be there
-    if (is_view(node->op)) continue;                  // who reads the view is counted
+  constexpr int kKept = 2;  // it must be there
+  const auto nodes = range.graph->nodes();
+  const std::shared_ptr<const LastUses> uses = range.graph->last_uses();
+  for (int i = range.begin; i < range.end; ++i) {
+    const Tensor* node = nodes[static_cast<size_t>(i)];
+    if (node->is_output || uses->nodes[static_cast<size_t>(i)] >= range.end) count(*node, kKept);
+    if (is_view(node->op)) continue;  // who reads the view is counted
     for (const Tensor* source : node->src) {
-      if (source != nullptr) count(*source);
+      if (source != nullptr) count(*source, 1);
     }
   }
-  for (const Tensor* node : shown) count(*node), count(*node);
+  for (const Tensor* node : shown) count(*node, kKept);
 }
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// Who reads the nodes of a graph, counted once for a plan: a value with a single reader need not exist
-// when that node's kernel computes it on the way.
+// Who reads the nodes of a range, counted once for a plan: a value with a single reader need not exist when that node's
+// kernel computes it on the way.
 #pragma once
 
 #include <span>
@@ -11,12 +11,13 @@ namespace shoal {
 
 class Readers {
  public:
-  /// Reading a view is reading what lies behind it. `shown`: nodes that others read besides.
-  Readers(const Graph& graph, std::span<const Tensor* const> shown);
-  /// Exactly one node reads the value, and the host does not.
-  bool is_read_once(const Tensor& node) const { return counts_[static_cast<size_t>(node.id)] == 1; }
+  /// Reading a view is reading what lies behind it. `shown`: nodes of the range that others read besides.
+  Readers(const GraphRange& range, std::span<const Tensor* const> shown);
+  /// Exactly one node reads the value of a node of the range. This node lies in the range. The host does not read it.
+  bool is_read_once(const Tensor& node) const { return counts_[static_cast<size_t>(node.id - begin_)] == 1; }
 
  private:
+  int begin_;
   std::vector<int> counts_;
 };
 

@@ -67,10 +67,7 @@ class Splitter {
         schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights || ends_;
     if (fresh) schedule_.splits.push_back({backend, {}, {}});
     Split& split = schedule_.splits.back();
-    for (Copy& copy : needed) {
-      brought_[static_cast<size_t>(backend)].insert(copy.tensor);
-      split.copies.push_back(copy);
-    }
+    split.copies.insert(split.copies.end(), needed.begin(), needed.end());
     split.nodes.push_back(node.id);
     of(node).split = static_cast<int>(schedule_.splits.size()) - 1;
     ends_ = options_.observed.contains(&node);
@@ -82,9 +79,7 @@ class Splitter {
     const Tensor& wanted = behind.is_leaf() ? behind : source;
     if (!wanted.is_leaf() && of(wanted).backend == backend) return;
     if (wanted.is_leaf() && wanted.is_persistent() && abilities_.reads(backend, wanted)) return;
-    const bool known = brought_[static_cast<size_t>(backend)].contains(&wanted) ||
-                       std::any_of(needed.begin(), needed.end(), [&](const Copy& c) { return c.tensor == &wanted; });
-    if (known) return;
+    if (!brought_[static_cast<size_t>(backend)].insert(&wanted).second) return;
     Copy copy{.tensor = &wanted, .bytes = static_cast<int64_t>(wanted.bytes())};
     if (!wanted.is_leaf()) {
       copy.from_split = of(wanted).split;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "graph/ops/select.h"
@@ -37,10 +38,6 @@ void wait(Event* event, Backend& recorded_on, Backend& waiting) {
 void wait_on_host(Event* event, Backend& recorded_on) {
   if (event != nullptr) return event->synchronize();
   recorded_on.synchronize();
-}
-
-bool contains(const std::vector<int>& values, int value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
 }
 
 }  // namespace
@@ -124,6 +121,9 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
   for (size_t s = 0; s < schedule_.splits.size(); ++s) {
     const std::vector<Copy>& copies = schedule_.splits[s].copies;
     for (size_t i = 0; i < copies.size(); ++i) add_copy(static_cast<int>(s), copies[i], local_.splits[s].copies[i]);
+    std::vector<int>& waits = actions_[s].waits;
+    std::ranges::sort(waits);
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
     // Those of one size together, so that a device can take them in one copy.
     std::stable_sort(actions_[s].inputs.begin(), actions_[s].inputs.end(),
                      [](const Transfer& a, const Transfer& b) { return a.bytes < b.bytes; });
@@ -137,7 +137,7 @@ void ScheduledGraph::add_copy(int split, const Copy& copy, Tensor* target) {
   if (copy.from_split >= 0) {
     transfer.source = local_.backends[static_cast<size_t>(copy.from_backend)].tensors.at(copy.tensor);
     action.values.push_back(transfer);
-    if (!contains(action.waits, copy.from_split)) action.waits.push_back(copy.from_split);
+    action.waits.push_back(copy.from_split);
     actions_[static_cast<size_t>(copy.from_split)].results.push_back(transfer);
   } else if (!copy.tensor->is_persistent()) {
     action.inputs.push_back(transfer);
@@ -177,29 +177,26 @@ void ScheduledGraph::place_slots(BufferType& host) {
     transfer.slots = next;
     next += transfer.stride * slots;
   };
+  std::unordered_map<const Tensor*, std::byte*>
+      slots_of;  // of a caller's input by its source, of a value by its target
   for (Action& action : actions_) {
     for (Transfer& transfer : action.inputs) {
-      const auto known = std::find_if(inputs_.begin(), inputs_.end(),
-                                      [&](const Transfer& input) { return input.source == transfer.source; });
-      if (known == inputs_.end()) {
-        give(transfer, input_slots());
-        inputs_.push_back(transfer);
-      } else {
-        transfer.slots = known->slots;
-      }
+      const auto [known, is_new] = slots_of.try_emplace(transfer.source, next);
+      transfer.slots = known->second;
+      if (!is_new) continue;
+      next += transfer.stride * input_slots();
+      inputs_.push_back(transfer);
     }
-    for (Transfer& transfer : action.values) give(transfer, copies_);
+    for (Transfer& transfer : action.values) {
+      give(transfer, copies_);
+      slots_of.emplace(transfer.target, transfer.slots);
+    }
     for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
   }
   check(next == slots_->base() + size, "slots take {} bytes, not {}", next - slots_->base(), size);
   // Those who write the values use the same slots as those who read them.
   for (Action& action : actions_) {
-    for (Transfer& result : action.results) {
-      const auto& values = actions_[static_cast<size_t>(result.split)].values;
-      result.slots = std::find_if(values.begin(), values.end(), [&](const Transfer& value) {
-                       return value.target == result.target;
-                     })->slots;
-    }
+    for (Transfer& result : action.results) result.slots = slots_of.at(result.target);
   }
 }
 

@@ -52,7 +52,7 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
 
 CudaPlan::~CudaPlan() {
   if (was_queued_ && has_backend()) backend_.finish();
-  for (const Captured& part : captured_) {
+  for (const auto& [segments, part] : captured_) {
     if (part.exec != nullptr) destroy_graph(gpu_, part.exec);
   }
 }
@@ -63,7 +63,7 @@ void CudaPlan::compile() {
   const auto all = range.graph->nodes();
   std::vector<const Tensor*> shown;
   for (const int id : shown_) shown.push_back(all[static_cast<size_t>(id)]);
-  const Readers readers(*range.graph, shown);
+  const Readers readers(range, shown);
   running_.clear();
   steps_.clear();
   begins_.clear();
@@ -121,7 +121,7 @@ void CudaPlan::move_to(Graph& graph) {
   const size_t before = fingerprint_;
   compile();
   if (fingerprint_ == before) return;
-  for (Captured& part : captured_) part.stale = true;
+  for (auto& [segments, part] : captured_) part.stale = true;
 }
 
 std::span<const Step> CudaPlan::steps(int first, int last) const {
@@ -129,18 +129,11 @@ std::span<const Step> CudaPlan::steps(int first, int last) const {
   return std::span(steps_).subspan(begin, end - begin);
 }
 
-CudaPlan::Captured& CudaPlan::captured(int first, int last) {
-  for (Captured& part : captured_) {
-    if (part.first == first && part.last == last) return part;
-  }
-  return captured_.emplace_back(Captured{first, last});
-}
-
 void CudaPlan::run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort) {
   const auto range = steps(first, last);
   if (range.empty()) return;
   const HeldMemory held(*this);
-  Captured& part = captured(first, last);
+  Captured& part = captured_[{first, last}];
   ++part.runs;
   const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;
   if (!may_capture || part.runs == 1) return launch(context, range, abort);

@@ -5,8 +5,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "devices/allocate.h"
@@ -46,7 +48,6 @@ class CudaPlan final : public GraphPlan {
  private:
   /// A group of segments as a CUDA graph.
   struct Captured {
-    int first, last;
     int runs = 0;
     bool stale = false;  ///< addresses have changed since
     bool broken = false;
@@ -58,7 +59,6 @@ class CudaPlan final : public GraphPlan {
   void add_steps(std::span<Tensor* const> nodes, const Readers& readers, const Neighbours& neighbours);
   size_t fingerprint() const;
   std::span<const Step> steps(int first, int last) const;
-  Captured& captured(int first, int last);
   void launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const;
   /// While no kernel waits on the GPU for another (waiting_kernels.h). Why it cannot be captured, or cudaSuccess.
   cudaError_t capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
@@ -75,7 +75,8 @@ class CudaPlan final : public GraphPlan {
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
   PassedForms passed_;
   size_t fingerprint_ = 0;
-  std::vector<Captured> captured_;  ///< launcher's thread, or while nothing is queued
+  /// By the first segment and the one behind the last. Launcher's thread, or while nothing is queued.
+  std::map<std::pair<int, int>, Captured> captured_;
   bool was_queued_ = false;
 };
 

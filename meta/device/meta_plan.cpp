@@ -14,6 +14,7 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
     : GraphPlan(backend),
       backend_(backend),
       plan_(std::move(plan)),
+      communicates_(plan_.communicates()),
       claim_(std::move(claim)),
       buffer_(backend.buffer_type(), 0),
       topology_(claim_->range().graph->topology()) {
@@ -203,7 +204,7 @@ void MetaGraphPlan::move_to(Graph& graph) {
 
 void MetaGraphPlan::run(int first, int last) {
   // After a failure a new one is made, which must not meet half of this run's work in the streams.
-  if (plan_.communicates()) backend_.communicator();
+  if (communicates_) backend_.communicator();
   const HeldBackend held(backend_);
   if (Recorded* ready = recorded(first, last)) {
     for (size_t rank = 0; rank < ready->ranks.size(); ++rank) {
@@ -233,24 +234,22 @@ void MetaGraphPlan::queue_steps(int first, int last) {
 }
 
 MetaGraphPlan::Recorded* MetaGraphPlan::recorded(int first, int last) {
-  if (!backend_.may_record() || (plan_.communicates() && !backend_.communicator().can_be_recorded())) return nullptr;
-  const auto same = [&](const Recorded& group) { return group.first == first && group.last == last; };
-  auto found = std::find_if(recorded_.begin(), recorded_.end(), same);
-  if (found == recorded_.end()) found = recorded_.insert(recorded_.end(), Recorded{first, last, 0, 2, {}});
-  ++found->runs;
-  if (!found->ranks.empty()) return &*found;
-  if (found->runs != found->next_try) return nullptr;
-  found->next_try *= 2;
-  return record(*found) ? &*found : nullptr;
+  if (!backend_.may_record() || (communicates_ && !backend_.communicator().can_be_recorded())) return nullptr;
+  Recorded& group = recorded_[{first, last}];
+  ++group.runs;
+  if (!group.ranks.empty()) return &group;
+  if (group.runs != group.next_try) return nullptr;
+  group.next_try *= 2;
+  return record(first, last, group) ? &group : nullptr;
 }
 
-bool MetaGraphPlan::record(Recorded& into) {
+bool MetaGraphPlan::record(int first, int last, Recorded& into) {
   const auto members = backend_.members();
   size_t started = 0;
   while (started < members.size() && members[started]->start_recording()) ++started;
   bool complete = started == members.size();
   try {
-    if (complete) queue_steps(into.first, into.last);
+    if (complete) queue_steps(first, last);
   } catch (...) {
     for (Backend* member : members) member->stop_recording();
     throw;

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "collectives/communicator.h"
@@ -38,7 +39,7 @@ class MetaGraphPlan final : public GraphPlan {
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
   int writable_from(const Tensor& input) const override;
   /// Has it collectives?
-  bool communicates() const { return plan_.communicates(); }
+  bool communicates() const { return communicates_; }
   /// As it runs: collectives have taken the nodes that they are joined with (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
@@ -70,9 +71,8 @@ class MetaGraphPlan final : public GraphPlan {
 
   /// A group of segments written down on every rank: its steps, collectives included, in one piece.
   struct Recorded {
-    int first, last;
     int64_t runs = 0;
-    int64_t next_try;  ///< run that is recorded: 2, 4, 8 and so on until that succeeds; what it waits for may have gone
+    int64_t next_try = 2;  ///< the run that is recorded; each attempt doubles it
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 
@@ -88,11 +88,12 @@ class MetaGraphPlan final : public GraphPlan {
   collectives::Call make_call(const Tensor& node, const Step& step) const;
   /// Ready to be replayed; nullptr: queue the steps. The first run of a group is never recorded.
   Recorded* recorded(int first, int last);
-  bool record(Recorded& into);
+  bool record(int first, int last, Recorded& into);
   void queue_steps(int first, int last);
 
   MetaBackend& backend_;  ///< see has_backend()
   Plan plan_;
+  bool communicates_;  ///< kept, as a plan of many segments asks in each
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
@@ -102,7 +103,8 @@ class MetaGraphPlan final : public GraphPlan {
   std::vector<const Tensor*> inputs_, nodes_;  ///< of the graph, which may be gone
   std::vector<Outside> outside_;
   std::vector<Action> actions_;  ///< one for each step
-  std::vector<Recorded> recorded_;
+  /// By the first segment and the one behind the last.
+  std::map<std::pair<int, int>, Recorded> recorded_;
 };
 
 }  // namespace shoal::meta

@@ -243,7 +243,7 @@ std::vector<std::string> steps_of(const std::string& nodes) {
     }
   }
   std::vector<Step> steps;
-  const Readers readers(graph, {});
+  const Readers readers(whole(graph), {});
   for (std::span<Tensor* const> rest = running; !rest.empty(); rest = rest.subspan(steps.back().nodes.size())) {
     steps.push_back(fuse(rest, readers, kGpu));
   }

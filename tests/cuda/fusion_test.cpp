@@ -381,7 +381,7 @@ struct Placed {
     }
     throw std::runtime_error("no " + name);
   }
-  size_t count() { return fuse(graph.nodes(), Readers(graph, {}), GpuTraits{}).nodes.size(); }
+  size_t count() { return fuse(graph.nodes(), Readers(whole(graph), {}), GpuTraits{}).nodes.size(); }
 
   TensorContext weights;
   Graph graph{"placed"};

@@ -174,7 +174,7 @@ size_t count_with(const std::string& nodes, Change change) {
   for (Tensor* node : graph.nodes()) {
     if (!is_view(node->op)) running.push_back(node);
   }
-  return fuse(running, Readers(graph, {}), GpuTraits{}).nodes.size();
+  return fuse(running, Readers(whole(graph), {}), GpuTraits{}).nodes.size();
 }
 
 TEST(CudaRopeFusion, NothingLiesOnWhatOthersRead) {
