@@ -88,6 +88,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
+  check_addends("set", shards);
   show_held();  // members need not be able to do this without waiting
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
@@ -116,6 +117,7 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   if (reads_at_once(tensor, data, offset, size)) return;
   const Shards& shards = shards_of(tensor);
   check_range(tensor, offset, size);
+  check_addends("get", shards);
   auto* const other = dynamic_cast<MetaBackend*>(&reader);
   require<InvalidArgument>(other != nullptr || mesh().strangers().empty(),
                            "{} of {} is for {}, which is no meta device: it may be of another process; over several "
@@ -272,6 +274,8 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   const bool alike = other != nullptr && from != nullptr && into != nullptr && from->layout == into->layout &&
                      from->local.size() == into->local.size();
   if (!alike) return Backend::copy_async(src, to, dst);
+  check_addends("copy", *from);
+  check_addends("copy", *into);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     check(mesh().process_of(rank) == other->mesh().process_of(rank), "{} is to be copied between processes", src.name);
   }

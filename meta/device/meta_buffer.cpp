@@ -248,6 +248,8 @@ bool MetaBuffer::copy_tensor(const Tensor& src, Tensor& dst) {
   const Shards& to = shards_of(dst);
   if (const Shards* from = find_shards(src)) {
     if (from->layout != to.layout || from->local.size() != to.local.size()) return false;
+    check_addends("copy", *from);
+    check_addends("copy", to);
     for (const size_t rank : state_->mesh.own()) tensor_copy(*from->local[rank], *to.local[rank]);
     return true;
   }
@@ -269,6 +271,7 @@ bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
 
 void MetaBuffer::do_set(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
+  check_addends("set", shards);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (const size_t rank : state_->mesh.own()) {
     Tensor& local = *shards.local[rank];
@@ -309,6 +312,7 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
 
 void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
+  check_addends("get", shards);
   if (state_->mesh.spans() || !state_->mesh.strangers().empty()) return get_everywhere(shards, data, offset, size);
   if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);
   auto* bytes = static_cast<std::byte*>(data);
@@ -369,6 +373,7 @@ void MetaBuffer::hand_out(size_t rank, std::span<std::byte> bytes) const {
 
 void MetaBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
+  check_addends("memset", shards);
   for (const size_t rank : state_->mesh.own()) {
     Tensor& local = *shards.local[rank];
     for (const Rectangle& r : rectangles(shards, static_cast<int>(rank), offset, size, Access::kWrite)) {
@@ -393,6 +398,18 @@ const Shards& shards_of(const Tensor& tensor) {
   if (shards == nullptr)
     fail<InvalidArgument>("{} has no shards yet; make a plan of its graph first", describe(tensor));
   return *shards;
+}
+
+void check_addends(std::string_view what, const Shards& shards) {
+  if (!shards.layout.is_partial()) return;
+  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
+    const Tensor& addend = *shards.local[rank];
+    if (addend.buffer != nullptr || addend.empty()) continue;
+    fail<InvalidArgument>(
+        "[{} {}] rank {} has no addend of this sum, as it has none of the experts; only outputs and "
+        "shown nodes have all addends",
+        what, addend.name, rank);
+  }
 }
 
 void zero_other_addends(const Shards& shards, size_t offset, size_t size) {

@@ -126,6 +126,10 @@ const Shards& shards_of(const Tensor& tensor);
 /// The same, or nullptr.
 const Shards* find_shards(const Tensor& tensor);
 
+/// Throws InvalidArgument, before anything is read or written, if a rank has no memory for its addend of a partial sum:
+/// products of experts of which it has none. `what`: "set", "get" and so on, for the message.
+void check_addends(std::string_view what, const Shards& shards);
+
 /// Zeros bytes [offset, offset + size) of every addend but rank 0's.
 void zero_other_addends(const Shards& shards, size_t offset, size_t size);
 

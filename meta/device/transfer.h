@@ -24,7 +24,7 @@ struct Rectangle {
 /// For reading, each byte comes from one rank only (the first owner); for writing it goes to every owner.
 enum class Access : uint8_t { kRead, kWrite };
 
-/// A Partial tensor counts as rank 0's alone (see write_partial for the other ranks).
+/// A Partial tensor counts as rank 0's alone (see zero_other_addends for the other ranks).
 std::vector<Rectangle> rectangles(const Shards& shards, int rank, size_t offset, size_t size, Access access);
 
 /// Bytes [offset, offset + size) of the sum of a Partial tensor's addends, whatever elements they cut: fetch every

@@ -14,6 +14,7 @@
 namespace shoal::meta {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
@@ -306,6 +307,63 @@ TEST(MetaBufferLimits, AMembersLargestAllocation) {
         allocate_tensors({&large, 1}, meta->buffer_type(), Usage::kWeights);
       },
       ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
+}
+
+/// Products of experts, of which one of two ranks has none. It has memory for its addend only if the caller reads them.
+struct ProductsOfOneRank {
+  ProductsOfOneRank(const char* experts, const std::string& end)
+      : mesh(2, {{"experts", Layout::split(2, Partition::parse(2, experts))}}),
+        loaded(R"(
+        input %x f32 [8, 1, 2]
+        input %ids4 i32 [2, 2]
+        weight %experts f32 [8, 3, 4]
+        %products = mul_mat_id(%experts, %x, %ids4)
+        %used = unary(%products) {kind=neg}
+        %y = unary(%used) {kind=tanh}
+        output %y
+        )" + end,
+               *mesh.device) {
+    loaded.fill_inputs();
+    backend->compute_async(*plan);
+    backend->synchronize();
+  }
+  test::CpuMesh mesh;
+  test::Loaded loaded;
+  Tensor& products = *loaded.graph.find("products");
+  std::unique_ptr<Backend> backend = mesh.device->init();
+  std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
+};
+
+TEST(MetaBufferLimits, SumsWithoutAnAddendAreNeitherReadNorWritten) {
+  for (const auto& [experts, missing] : {std::pair{"4:{0}", "rank 1"}, {"4:{1}", "rank 0"}}) {
+    ProductsOfOneRank of(experts, "");
+    Tensor& products = of.products;
+    ASSERT_TRUE(shards_of(products).layout.is_partial()) << missing;
+    const std::vector<float> values(12, 1.0f);
+    std::vector<float> read(12);
+    const auto refused = ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("products"), HasSubstr(missing)));
+    EXPECT_THAT([&] { tensor_get(products, read.data(), 0, 48); }, refused);
+    EXPECT_THAT([&] { tensor_set(products, values.data(), 0, 48); }, refused);
+    EXPECT_THAT([&] { products.buffer->memset(products, 1, 0, 48); }, refused);
+    EXPECT_THAT([&] { of.backend->set_async(products, values.data(), 0, 48); }, refused);
+    EXPECT_THAT([&] { of.backend->get_async(products, read.data(), 0, 48); }, refused);
+    EXPECT_THAT([&] { of.backend->copy_async(products, *of.backend, products); }, refused);
+    of.backend->synchronize();
+    products.buffer->clear(0);
+  }
+}
+
+TEST(MetaBufferLimits, SumsThatTheCallerReadsHaveAllAddends) {
+  for (const char* experts : {"4:{0}", "4:{1}"}) {
+    ProductsOfOneRank of(experts, "output %products");
+    const std::vector<float> values(12, 1.0f);
+    tensor_set(of.products, values.data(), 0, 48);
+    EXPECT_THAT(test::read_floats(of.products), Each(1.0f)) << experts;
+    const std::vector<float> later(12, 2.0f);
+    of.backend->set_async(of.products, later.data(), 0, 48);
+    of.backend->synchronize();
+    EXPECT_THAT(test::read_floats(of.products), Each(2.0f)) << experts;
+  }
 }
 
 }  // namespace
