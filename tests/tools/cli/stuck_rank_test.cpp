@@ -18,7 +18,7 @@ using ::testing::AnyOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-constexpr auto kTimeOut = 1s, kMore = 9s;
+constexpr auto kTimeOut = 1s, kMore = 2s;
 
 std::vector<std::string> command(const std::string& more) {
   std::string prompt = "In";
