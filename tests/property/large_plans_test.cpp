@@ -1,5 +1,5 @@
-// Plans of 16,000 nodes take as much processor time to make, to queue and to free as 16 plans of 1,000, or up to 45 if
-// only the smaller plan fits in the caches. Quadratic work would take 256 times the time of one.
+// Plans of 16,000 nodes take 16 times the processor time of plans of 1,000 to make, to queue and to free. They take up
+// to 45 times if only the smaller plan fits in the caches. Quadratic work would take 256 times.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using meta::Layout;
 using meta::Partition;
 
 constexpr int kFew = 1000, kTimes = 16;
-constexpr double kBound = 128;
+constexpr double kBound = 4 * kTimes;
 
 /// Of this thread, which plans and queues.
 double seconds_of(const std::function<void()>& work) {
@@ -31,15 +31,14 @@ double seconds_of(const std::function<void()>& work) {
   return now() - begin;
 }
 
-/// `work` takes the number of nodes. The smallest of three runs counts, as other programs disturb the caches.
+/// `work` takes the number of nodes. The smallest ratio of up to five counts, as other programs disturb the caches.
 void expect_in_proportion(const std::function<void(int)>& work) {
-  const auto least = [&](int count) {
-    double least = std::numeric_limits<double>::infinity();
-    for (int run = 0; run < 3; ++run) least = std::min(least, seconds_of([&] { work(count); }));
-    return least;
-  };
-  const double few = least(kFew), many = least(kTimes * kFew);
-  EXPECT_LT(many, kBound * few) << kFew << " nodes took " << few << " s, " << kTimes * kFew << " took " << many << " s";
+  double ratio = std::numeric_limits<double>::infinity();
+  for (int attempt = 0; attempt < 5 && ratio > kBound; ++attempt) {
+    const double few = seconds_of([&] { work(kFew); });
+    ratio = std::min(ratio, seconds_of([&] { work(kTimes * kFew); }) / few);
+  }
+  EXPECT_LE(ratio, kBound) << "for " << kTimes << " times the nodes";
 }
 
 void run(Backend& backend, Graph& graph) {
