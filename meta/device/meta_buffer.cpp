@@ -406,8 +406,8 @@ void check_addends(std::string_view what, const Shards& shards) {
     const Tensor& addend = *shards.local[rank];
     if (addend.buffer != nullptr || addend.empty()) continue;
     fail<InvalidArgument>(
-        "[{} {}] rank {} has no addend of this sum, as it has none of the experts; only outputs and "
-        "shown nodes have all addends",
+        "[{} {}] rank {} has no addend of this sum, as it has none of the experts; make the tensor an output of its "
+        "graph",
         what, addend.name, rank);
   }
 }
