@@ -181,7 +181,7 @@ TEST(P2pPeers, LiesAreFoundOut) {
       const cuda::CurrentGpu current(gpu);
       memory.push_back(std::make_unique<test::CudaArray<int>>(std::vector<int>{gpu, gpu}));
     }
-    EXPECT_EQ(cudaMemcpyPeer(memory[1]->data(), 21, memory[0]->data(), 20, 8), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyPeerAsync(memory[1]->data(), 21, memory[0]->data(), 20, 8, nullptr), cudaSuccess);
     return memory[1]->get() == std::vector<int>{20, 20};
   };
   for (const auto& [gpu, peer] : {std::pair{20, 21}, std::pair{21, 20}})

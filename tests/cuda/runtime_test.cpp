@@ -1,13 +1,13 @@
-// The stand-in for the CUDA runtime: order and waiting in streams, memory, errors, faults on demand.
+// The stand-in for the CUDA runtime: order and waiting in streams, memory, errors, captures, faults on demand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <thread>
 
 #include "devices/cuda/kernels/platform.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/pinned_word.h"
 #include "tests/support/environment.h"
 
 namespace shoal::cuda {
@@ -16,24 +16,28 @@ namespace {
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 using shoal::test::Environment;
+using shoal::test::PinnedWord;
 using testing::ElementsAre;
+
+__global__ void wait_for_word(const uint32_t* word) {
+  while (load_acquire(word) == 0) spin_pause();
+}
 
 /// Holds a stream back until it is opened.
 class Gate {
  public:
-  explicit Gate(cudaStream_t stream) {
-    EXPECT_EQ(cudaLaunchHostFunc(
-                  stream, [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
-              cudaSuccess);
+  explicit Gate(cudaStream_t stream) : stream_(stream) {
+    launch(stream, wait_for_word, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(word_.get()));
   }
-  ~Gate() { open(); }
-  void open() {
-    open_ = true;
-    open_.notify_all();
+  ~Gate() {
+    open();
+    cudaStreamSynchronize(stream_);
   }
+  void open() { word_.set(); }
 
  private:
-  std::atomic<bool> open_{false};
+  cudaStream_t stream_;
+  PinnedWord word_;
 };
 
 __global__ void add(int* values, int addend) {
@@ -150,40 +154,28 @@ TEST(CudaRuntime, CopiesAreChecked) {
   EXPECT_EQ(copy(host.data(), host.data() + 100, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(copy(host.data(), nullptr, 0, cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_EQ(cudaMemsetAsync(host.data(), 0, 1, stream), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaMemcpy2D(host.data(), 10, values.data(), 5, 6, 3, cudaMemcpyDeviceToHost), cudaErrorInvalidPitchValue);
-  EXPECT_EQ(cudaMemcpy2D(host.data(), 10, values.data(), 50, 6, 3, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpy2DAsync(host.data(), 10, values.data(), 5, 6, 3, cudaMemcpyDeviceToHost, stream),
+            cudaErrorInvalidPitchValue);
   cudaGetLastError();
   stream.synchronize();
-
-  ASSERT_EQ(cudaMemset2D(values.data() + 1, 10, 'b', 3, 10), cudaSuccess);
-  ASSERT_EQ(cudaMemcpy2D(host.data(), 4, values.data(), 10, 4, 10, cudaMemcpyDeviceToHost), cudaSuccess);
-  EXPECT_EQ(std::string(host.data(), 12), "abbbabbbabbb");
 }
 
 TEST(CudaRuntime, PinnedMemoryIsSeenFromBothSides) {
   const CudaStream stream;
-  int *pinned = nullptr, *device = nullptr;
-  ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&pinned), 64, cudaHostAllocPortable), cudaSuccess);
-  ASSERT_EQ(cudaHostGetDevicePointer(reinterpret_cast<void**>(&device), pinned, 0), cudaSuccess);
-  *pinned = 4;
-  launch(stream, add, dim3(1), dim3(1), 0, device, 3);
+  const PinnedWord word;
+  launch(stream, add, dim3(1), dim3(1), 0, reinterpret_cast<int*>(word.get()), 3);
   stream.synchronize();
-  EXPECT_EQ(*pinned, 7);
-  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
-
+  EXPECT_EQ(word.value(), 3u);
   std::vector<int> own(16, 1);
   EXPECT_EQ(cudaHostUnregister(own.data()), cudaErrorHostMemoryNotRegistered);
   EXPECT_EQ(cudaHostRegister(own.data(), 64, 0), cudaSuccess);
   EXPECT_EQ(cudaHostRegister(own.data() + 4, 4, 0), cudaErrorHostMemoryAlreadyRegistered);
-  cudaPointerAttributes attributes{};
-  ASSERT_EQ(cudaPointerGetAttributes(&attributes, own.data() + 3), cudaSuccess);
-  EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
   EXPECT_EQ(cudaHostUnregister(own.data()), cudaSuccess);
   cudaGetLastError();
 }
 
 TEST(CudaRuntime, GpusAndPeers) {
-  const Environment gpus("SHOAL_EMULATED_GPUS", "2"), lies("SHOAL_EMULATED_LYING_PEERS", "0>1");
+  const Environment gpus("SHOAL_EMULATED_GPUS", "2");
   int count = 0, can = 0;
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
   EXPECT_EQ(count, 2);
@@ -191,35 +183,11 @@ TEST(CudaRuntime, GpusAndPeers) {
   EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
   EXPECT_EQ(can, 1);
   cudaDeviceDisablePeerAccess(1);  // what tests before in this process have enabled
-  cudaGetLastError();
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaSuccess);
   EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
-  char id[32] = {};
-  EXPECT_EQ(cudaDeviceGetPCIBusId(id, sizeof(id), 1), cudaSuccess);
-  EXPECT_STREQ(id, "0000:02:00.0");
-
-  const CudaArray<int> first(std::vector<int>{1, 2, 3});
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  {
-    const CudaArray<int> second(size_t{3});
-    ASSERT_EQ(cudaMemcpyPeer(second.data(), 1, first.data(), 0, 12), cudaSuccess);
-    EXPECT_NE(second.get(), first.get()) << "0>1 lies";
-    const std::vector<int> there = second.get();
-    ASSERT_EQ(cudaMemcpyPeer(first.data(), 0, second.data(), 1, 12), cudaSuccess);
-    EXPECT_EQ(first.get(), there) << "1>0 does not";
-    cudaDeviceDisablePeerAccess(0);
-    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
-    cudaGetLastError();
-    ASSERT_EQ(cudaMemcpyPeer(second.data(), 1, first.data(), 0, 12), cudaSuccess);
-    EXPECT_EQ(second.get(), there) << "through the host";
-  }
-  {
-    const Environment without("SHOAL_EMULATED_PEERS", "0");
-    EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
-    EXPECT_EQ(can, 0);
-    EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessUnsupported);
-  }
+  EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
+  const Environment without("SHOAL_EMULATED_PEERS", "0");
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessUnsupported);
   const Environment none("SHOAL_EMULATED_GPUS", "0");
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
   cudaGetLastError();
@@ -238,10 +206,6 @@ TEST(CudaRuntime, LaunchesAreChecked) {
   EXPECT_EQ(error_of(dim3(1, 65536), 1, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(error_of(1, 1, 227 * 1024), cudaSuccess);
   EXPECT_NE(error_of(1, 1, 227 * 1024 + 1), cudaSuccess);
-  int blocks = 0;
-  EXPECT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(&add), 256, 100'000),
-            cudaSuccess);
-  EXPECT_EQ(blocks, 2);
   cudaFuncAttributes attributes{};
   EXPECT_EQ(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&add)), cudaSuccess);
   EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 227 * 1024) << "what the launches above asked for";
@@ -268,14 +232,73 @@ TEST(CudaRuntime, CallsFailWhenAskedToAndAreWrittenDown) {
   cudaGetLastError();
 }
 
-TEST(CudaRuntime, HostFunctionsMayNotCallCuda) {
+/// What `work` queues on the stream, as a graph; nullptr when it could not be captured.
+template <class Work>
+cudaGraph_t capture(cudaStream_t stream, Work work) {
+  EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  work();
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream, &graph);
+  return graph;
+}
+
+TEST(CudaCapture, AGraphRunsWhatWasCaptured) {
   const CudaStream stream;
-  cudaError_t status = cudaSuccess;
-  ASSERT_EQ(cudaLaunchHostFunc(
-                stream, [](void* into) { *static_cast<cudaError_t*>(into) = cudaStreamSynchronize(nullptr); }, &status),
-            cudaSuccess);
+  const CudaArray<int> value(std::vector<int>{1});
+  const auto adding = [&](int addend, int times) {
+    return capture(stream, [&] {
+      for (int i = 0; i < times; ++i) launch(stream, add, dim3(1), dim3(1), 0, value.data(), addend);
+    });
+  };
+  const cudaGraph_t first = adding(2, 2), other = adding(-5, 2), longer = adding(1, 3);
+  const cudaGraph_t changed = capture(stream, [&] {
+    launch(stream, add, dim3(1), dim3(1), 0, value.data(), 1);
+    ASSERT_EQ(cudaMemsetAsync(value.data(), 0, 4, stream), cudaSuccess);
+  });
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, first, 0), cudaSuccess);
+  EXPECT_EQ(value.get()[0], 1) << "nothing runs while it is captured";
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
   stream.synchronize();
-  EXPECT_EQ(status, cudaErrorNotPermitted);
+  EXPECT_EQ(value.get()[0], 1 + 2 * 2 * 2);
+  cudaGraphExecUpdateResultInfo info{};
+  EXPECT_EQ(cudaGraphExecUpdate(exec, other, &info), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  stream.synchronize();
+  EXPECT_EQ(value.get()[0], 9 - 10);
+  EXPECT_EQ(cudaGraphExecUpdate(exec, longer, &info), cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+  EXPECT_EQ(cudaGraphExecUpdate(exec, changed, &info), cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateErrorNodeTypeChanged);
+  for (const cudaGraph_t graph : {first, other, longer, changed}) EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
+TEST(CudaCapture, UnsupportedCallsSpoilIt) {
+  const CudaStream stream;
+  const CudaArray<int> value(std::vector<int>{1});
+  int pageable = 0;
+  void* memory = nullptr;
+  const auto refused = [&](auto call) {
+    cudaError_t status = cudaSuccess;
+    EXPECT_EQ(capture(stream, [&] { status = call(); }), nullptr);
+    EXPECT_EQ(status, cudaErrorStreamCaptureUnsupported);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+  };
+  refused([&] { return cudaStreamSynchronize(stream); });
+  refused([&] { return cudaMalloc(&memory, 4); });
+  refused([&] { return cudaMemcpy(&pageable, value.data(), 4, cudaMemcpyDeviceToHost); });
+  const cudaGraph_t graph = capture(stream, [&] {
+    EXPECT_EQ(cudaMemcpyAsync(&pageable, value.data(), 4, cudaMemcpyDeviceToHost, stream),
+              cudaErrorStreamCaptureUnsupported);
+    std::thread([] { const CudaArray<int> of_another_thread(size_t{1}); }).join();
+    launch(stream, add, dim3(1), dim3(1), 0, value.data(), 1);
+  });
+  ASSERT_NE(graph, nullptr);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  cudaGetLastError();
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 //   SHOAL_EMULATED_RESIDENCY=1      blocks need room on a multiprocessor (residency.h)
 //   SHOAL_EMULATED_DRIVER_LOCK=1    calls that wait for a GPU keep other threads from launching there
 //   SHOAL_EMULATED_EARLY=1          kernels of launch_early() begin before the one in front of them does (launch.h)
-//   SHOAL_EMULATED_QUEUES=1         streams share CUDA_DEVICE_MAX_CONNECTIONS queues (hardware_queue.h)
-//   SHOAL_EMULATED_LAZY=1           the first launch of a kernel waits until the GPU is idle
 //   SHOAL_EMULATED_WEAK=1           words of store_release() and store_pair() arrive late, pairs in any order
 //                                   (weak_memory.h)
 //   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
@@ -45,12 +43,8 @@ int resident_blocks(int gpu);
 /// How many blocks wait for room there.
 int blocks_without_room(int gpu);
 /// Is a thread in a call that keeps others from launching on a GPU, and how many are kept? With
-/// SHOAL_EMULATED_DRIVER_LOCK and SHOAL_EMULATED_LAZY only.
+/// SHOAL_EMULATED_DRIVER_LOCK only.
 bool driver_is_locked(int gpu);
 int waiting_for_driver(int gpu);
-/// For SHOAL_EMULATED_LAZY: no kernel has been launched yet.
-void unload_kernels();
-/// How many registers each thread of a kernel has, for SHOAL_EMULATED_RESIDENCY; 0: as many as it may have.
-void set_registers(const void* kernel, int registers);
 
 }  // namespace shoal::cuda::emulator

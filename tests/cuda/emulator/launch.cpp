@@ -49,8 +49,7 @@ void Launch::note_stand() {
   if (--moving_ == 0) moving_.notify_all();
 }
 
-void Launch::run(const std::function<void()>& all_started) {
-  all_started_ = all_started;
+void Launch::run() {
   may_go_on_.store(true, std::memory_order_release);
   may_go_on_.notify_all();
 #ifdef __SANITIZE_THREAD__
@@ -105,18 +104,14 @@ void Launch::start_worker(std::function<void()> work) {
 }
 
 Seat Launch::take_seat() {
-  Seat seat = [this] {
-    std::unique_lock lock(held_mutex_);
-    if (held_.empty()) {
-      lock.unlock();
-      return Seat::take(kernel_->gpu, kernel_->room);
-    }
-    Seat held = std::move(held_.back());
-    held_.pop_back();
-    return held;
-  }();
-  if (++started_ == blocks_ && all_started_) all_started_();
-  return seat;
+  std::unique_lock lock(held_mutex_);
+  if (held_.empty()) {
+    lock.unlock();
+    return Seat::take(kernel_->gpu, kernel_->room);
+  }
+  Seat held = std::move(held_.back());
+  held_.pop_back();
+  return held;
 }
 
 void Launch::note_wait_for_previous() {

@@ -52,8 +52,8 @@ class Launch {
   /// What has begun early behind it: when all blocks of this launch have called let_next_start() or ended, blocks of
   /// that one take the room that there is.
   void set_next(Launch* next);
-  /// Runs all blocks; returns when they are done. `all_started` is called once all are on the GPU.
-  void run(const std::function<void()>& all_started);
+  /// Runs all blocks; returns when they are done.
+  void run();
 
   // By blocks:
   /// Has the work in front ended?
@@ -80,8 +80,6 @@ class Launch {
   const uint64_t blocks_;
   uint64_t early_ = 0;  ///< blocks that begin early, of both ends
   std::atomic<uint64_t> next_{0};
-  std::atomic<uint64_t> started_{0};
-  std::function<void()> all_started_;
   std::atomic<bool> may_go_on_{true};
   std::atomic<int> moving_{0};  ///< blocks that began early and do not stand yet
   std::atomic<bool> waits_for_previous_{false};

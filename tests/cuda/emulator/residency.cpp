@@ -40,7 +40,6 @@ struct Occupancy {
   std::condition_variable changed;
   std::map<int, std::vector<Processor>> gpus;
   std::map<int, int> resident, without_room;
-  std::map<const void*, size_t> registers;  ///< of threads of kernels
 
   /// Takes the emptiest multiprocessor, as GPUs spread blocks; nullopt: none has room.
   std::optional<size_t> take(int gpu, const Room& room) {
@@ -65,38 +64,15 @@ Occupancy& occupancy() {
   return all;
 }
 
-/// Of a thread, where it is not known: the most that a kernel may have, or what keeps no block away.
-size_t assumed_registers(size_t threads) {
-  return residency_counts() ? std::min(kMostRegisters, kRegisters / threads / 8 * 8) : kRegisters / kThreads;
-}
-
 }  // namespace
 
 bool residency_counts() {
   return setting("SHOAL_EMULATED_RESIDENCY", 0) != 0;
 }
 
-Room room_of(const void* kernel, size_t threads, size_t shared_bytes) {
+Room room_of(size_t threads, size_t shared_bytes) {
   threads = (threads + 31) / 32 * 32;
-  Occupancy& all = occupancy();
-  const std::lock_guard lock(all.mutex);
-  const auto known = all.registers.find(kernel);
-  const size_t registers = known == all.registers.end() ? assumed_registers(threads) : (known->second + 7) / 8 * 8;
-  return {threads, threads * registers, shared_bytes + kReservedBytes};
-}
-
-size_t blocks_per_processor(const Room& room) {
-  return std::min({kThreads / room.threads, kRegisters / room.registers, kSharedBytes / room.shared_bytes, kBlocks});
-}
-
-void set_registers(const void* kernel, int registers) {
-  Occupancy& all = occupancy();
-  const std::lock_guard lock(all.mutex);
-  if (registers == 0) {
-    all.registers.erase(kernel);
-  } else {
-    all.registers[kernel] = static_cast<size_t>(registers);
-  }
+  return {threads, threads * std::min(kMostRegisters, kRegisters / threads / 8 * 8), shared_bytes + kReservedBytes};
 }
 
 Seat::Seat(int gpu, size_t processor, const Room& room) : gpu_(gpu), processor_(processor), room_(room) {}

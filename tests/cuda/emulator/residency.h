@@ -1,8 +1,8 @@
 // Which blocks are on the multiprocessors of a GPU: SHOAL_EMULATED_RESIDENCY=1. A block takes its place when it starts
 // and keeps it to its end, also while it waits for others: what has no room waits, as on a GPU. A multiprocessor has
 // 65,536 registers, 228 KiB of shared memory, and room for 2,048 threads and 32 blocks. Threads are taken to have as
-// many registers as a block of their number may have (at most 255), unless set_registers() (emulator.h) has told: no
-// compiled kernel has more, so what finds room here finds it on a GPU. Thread-safe.
+// many registers as a block of their number may have (at most 255): no compiled kernel has more, so what finds room
+// here finds it on a GPU. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,7 @@ namespace shoal::cuda::emulator {
 struct Room {
   size_t threads = 0, registers = 0, shared_bytes = 0;
 };
-Room room_of(const void* kernel, size_t threads, size_t shared_bytes);
-/// How many such blocks a multiprocessor has room for.
-size_t blocks_per_processor(const Room& room);
+Room room_of(size_t threads, size_t shared_bytes);
 
 /// The place of a block; without the mode it needs none.
 class Seat {

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cuda/emulator/hardware_queue.h"
 #include "tests/cuda/emulator/sequence.h"
 #include "tests/cuda/emulator/workers.h"
 
@@ -37,15 +36,7 @@ class Record {
   uint64_t time_ = 0;
 };
 
-struct Node {
-  Operation operation;
-  int lane;                  ///< the captured stream
-  std::vector<int> sources;  ///< nodes of other lanes that come before; those of its own lane do anyway
-};
-using Nodes = std::vector<Node>;
-/// Runs the nodes, those of different lanes at the same time.
-void run_nodes(const Nodes& nodes, Workers& workers);
-
+using Nodes = std::vector<Operation>;
 struct Graph {
   Nodes nodes;
 };
@@ -54,18 +45,11 @@ struct GraphExec {
   bool uploaded = false;
 };
 
-/// A capture that goes on; guarded by Runtime::mutex.
+/// A capture that goes on, of one stream; guarded by Runtime::mutex.
 struct Capture {
-  struct Lane {
-    int last = -1;             ///< its latest node
-    std::vector<int> sources;  ///< of its next node
-  };
   Nodes nodes;
-  std::vector<Lane> lanes;
-  cudaStreamCaptureMode mode;
   std::thread::id thread;  ///< that began it
   bool broken = false;     ///< by a call that cannot be captured
-  bool over = false;       ///< only events remember it
 };
 
 class Stream {
@@ -77,28 +61,22 @@ class Stream {
   int gpu() const { return gpu_; }
   /// Does it wait for the default stream, and that for it?
   bool blocking() const { return blocking_; }
-  void push(Operation operation);
+  /// `works`: false tells that what came before is done.
+  void push(Operation operation, bool works = true);
   /// Set when all that is queued now is done.
   std::shared_ptr<Record> record();
-  /// The same as an operation of the stream, which a GPU does.
-  std::shared_ptr<Record> record_event();
   void wait_for(std::shared_ptr<Record> record);
   void synchronize();
   bool idle();
 
-  std::shared_ptr<Capture> capture;  ///< guarded by Runtime::mutex
-  int lane = 0;                      ///< of the capture
+  std::unique_ptr<Capture> capture;  ///< guarded by Runtime::mutex
 
  private:
   struct Item {
     Operation operation;
-    bool works;                      ///< false: tells that what came before is done
-    HardwareQueue* queue = nullptr;  ///< in which it has a place
-    uint64_t place = 0;
+    bool works;
   };
 
-  void push(Item item);
-  std::shared_ptr<Record> push_record(HardwareQueue* queue);
   void serve();
   /// With the lock of the queue, which is let go meanwhile.
   void run(Item item, std::unique_lock<std::mutex>& lock);
@@ -112,7 +90,6 @@ class Stream {
   std::deque<Item> queue_;
   bool busy_ = false;
   bool ends_ = false;
-  HardwareQueue* const hardware_queue_;
   Workers workers_;
   Sequence sequence_{workers_};
   std::thread thread_;
@@ -121,10 +98,7 @@ class Stream {
 /// Guarded by Runtime::mutex.
 struct Event {
   int gpu = 0;
-  bool timing = true;
-  std::shared_ptr<Record> record;    ///< nullptr: never recorded
-  std::shared_ptr<Capture> capture;  ///< recorded in a capture: behind `sources`
-  std::vector<int> sources;
+  std::shared_ptr<Record> record;  ///< nullptr: never recorded
 };
 
 enum class MemoryKind { kDevice, kPool, kHost, kRegistered };
@@ -160,13 +134,11 @@ struct Runtime {
   std::map<uintptr_t, Allocation> memory;  ///< by address
   std::atomic<uint64_t> freed{0};          ///< allocations that are gone
   std::map<int, Gpu> gpus;
-  std::map<const void*, int> dynamic_shared;     ///< what kernels were allowed, by cudaFuncSetAttribute
-  std::set<std::pair<const void*, int>> loaded;  ///< kernels, each on a GPU
+  std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::set<GraphExec*> execs;
   std::set<Stream*> streams;  ///< not the default ones
-  std::vector<std::weak_ptr<Capture>> captures;
 };
 Runtime& runtime();
 
@@ -174,8 +146,6 @@ int gpu_count();
 /// The calling thread's.
 int& current_gpu();
 cudaError_t& last_error();
-/// Is a host function of a stream running in this thread? It may not call CUDA.
-bool& in_host_function();
 
 /// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
 cudaError_t begin_call(const char* name);
@@ -208,7 +178,7 @@ bool is_capturing(const Stream& stream);
 void synchronize_gpu(int gpu);
 
 /// SHOAL_EMULATED_DRIVER_LOCK=1: a call of the driver that keeps its lock on a GPU while it waits, so that nothing can
-/// be launched there meanwhile; with SHOAL_EMULATED_LAZY=1, too. Without these modes nothing is locked.
+/// be launched there meanwhile. Without the mode nothing is locked.
 class DriverLock {
  public:
   explicit DriverLock(int gpu);

@@ -163,23 +163,10 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_gpu, const void* from, int from
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
   return copy_now("cudaMemcpy", bytes(to, from, size), kind);
 }
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
-  return copy_now("cudaMemcpy2D", rows(to, to_pitch, from, from_pitch, width, height), kind);
-}
-cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t size) {
-  return copy_now("cudaMemcpyPeer", bytes(to, from, size), cudaMemcpyDeviceToDevice);
-}
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
   return api("cudaMemsetAsync", [&] { return fill(stream, to, size, value, size, 1); });
 }
-cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  return api("cudaMemset2DAsync", [&] { return fill(stream, to, pitch, value, width, height); });
-}
 cudaError_t cudaMemset(void* to, int value, size_t size) {
   return api_outside_capture("cudaMemset", [&] { return fill(nullptr, to, size, value, size, 1); });
-}
-cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-  return api_outside_capture("cudaMemset2D", [&] { return fill(nullptr, to, pitch, value, width, height); });
 }

@@ -1,5 +1,4 @@
-#include <algorithm>
-#include <iterator>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda/emulator/runtime.h"
@@ -12,12 +11,8 @@ bool is_capturing(const Stream& stream) {
 }
 
 cudaError_t add_node(Stream& stream, Operation operation) {
-  Capture& capture = *stream.capture;
-  if (capture.broken) return cudaErrorStreamCaptureInvalidated;
-  Capture::Lane& lane = capture.lanes[static_cast<size_t>(stream.lane)];
-  const int node = static_cast<int>(capture.nodes.size());
-  capture.nodes.push_back({std::move(operation), stream.lane, std::exchange(lane.sources, {})});
-  lane.last = node;
+  if (stream.capture->broken) return cudaErrorStreamCaptureInvalidated;
+  stream.capture->nodes.push_back(std::move(operation));
   return cudaSuccess;
 }
 
@@ -25,14 +20,9 @@ cudaError_t spoil_captures() {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
   cudaError_t status = cudaSuccess;
-  std::erase_if(all.captures, [](const auto& capture) { return capture.expired(); });
-  for (const auto& weak : all.captures) {
-    const auto capture = weak.lock();
-    if (capture == nullptr || capture->over) continue;
-    const bool mine = capture->thread == std::this_thread::get_id();
-    if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
-    if (capture->mode == cudaStreamCaptureModeThreadLocal && !mine) continue;
-    capture->broken = true;
+  for (Stream* stream : all.streams) {
+    if (stream->capture == nullptr || stream->capture->thread != std::this_thread::get_id()) continue;
+    stream->capture->broken = true;
     status = cudaErrorStreamCaptureUnsupported;
   }
   return status;
@@ -40,45 +30,21 @@ cudaError_t spoil_captures() {
 
 namespace {
 
-/// What of a lane comes at once after its `nth` node and may start early.
-std::vector<const Operation*> early_ones(const std::vector<const Node*>& lane, size_t nth) {
-  std::vector<const Operation*> found;
-  if (!kernels_start_early()) return found;
-  while (found.size() < kMostEarly && ++nth < lane.size()) {
-    if (!lane[nth]->sources.empty() || !lane[nth]->operation.may_start_early()) break;
-    found.push_back(&lane[nth]->operation);
-  }
-  return found;
-}
-
-/// The nodes of one lane, each after those of other lanes that it needs.
-void run_lane(const Nodes& nodes, const std::vector<const Node*>& lane, std::vector<Record>& done, Workers& workers) {
+void run_nodes(const Nodes& nodes, Workers& workers) {
   Sequence sequence(workers);
-  for (size_t i = 0; i < lane.size(); ++i) {
-    for (const int source : lane[i]->sources) done[static_cast<size_t>(source)].wait();
-    sequence.run(lane[i]->operation, early_ones(lane, i));
-    done[static_cast<size_t>(lane[i] - nodes.data())].set();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    std::vector<const Operation*> early;
+    if (kernels_start_early()) {
+      for (size_t next = i + 1; next < nodes.size() && early.size() < kMostEarly; ++next) {
+        if (!nodes[next].may_start_early()) break;
+        early.push_back(&nodes[next]);
+      }
+    }
+    sequence.run(nodes[i], early);
   }
 }
 
 }  // namespace
-
-void run_nodes(const Nodes& nodes, Workers& workers) {
-  std::map<int, std::vector<const Node*>> lanes;
-  for (const Node& node : nodes) lanes[node.lane].push_back(&node);
-  if (lanes.empty()) return;
-  std::vector<Record> done(nodes.size());
-  std::vector<std::shared_ptr<Record>> ends;
-  for (auto lane = std::next(lanes.begin()); lane != lanes.end(); ++lane) {
-    const auto end = ends.emplace_back(std::make_shared<Record>());
-    workers.start([&nodes, &own = lane->second, &done, &workers, end] {
-      run_lane(nodes, own, done, workers);
-      end->set();
-    });
-  }
-  run_lane(nodes, lanes.begin()->second, done, workers);
-  for (const auto& end : ends) end->wait();
-}
 
 }  // namespace shoal::cuda::emulator
 
@@ -95,52 +61,14 @@ GraphExec* find_exec(cudaGraphExec_t handle) {
   return found == runtime().execs.end() ? nullptr : *found;
 }
 
-/// Do all other lanes end in nodes that the first one waits for?
-bool is_joined(const Capture& capture) {
-  const Nodes& nodes = capture.nodes;
-  std::vector<bool> reached(nodes.size(), false);
-  std::vector<int> open = capture.lanes[0].sources;
-  if (capture.lanes[0].last >= 0) open.push_back(capture.lanes[0].last);
-  while (!open.empty()) {
-    const auto node = static_cast<size_t>(open.back());
-    open.pop_back();
-    if (reached[node]) continue;
-    reached[node] = true;
-    open.insert(open.end(), nodes[node].sources.begin(), nodes[node].sources.end());
-    for (size_t before = node; before-- > 0;) {
-      if (nodes[before].lane == nodes[node].lane) {
-        open.push_back(static_cast<int>(before));
-        break;
-      }
-    }
-  }
-  return std::all_of(capture.lanes.begin(), capture.lanes.end(), [&](const Capture::Lane& lane) {
-    return lane.last < 0 || reached[static_cast<size_t>(lane.last)];
-  });
-}
-
-/// The streams of a capture go back to work.
-void leave(const std::shared_ptr<Capture>& capture) {
-  Runtime& all = runtime();
-  for (Stream* stream : all.streams) {
-    if (stream->capture == capture) stream->capture = nullptr;
-  }
-}
-
 cudaError_t end_capture(Stream& stream, cudaGraph_t* graph) {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
   *graph = nullptr;
-  const std::shared_ptr<Capture> capture = stream.capture;
-  if (capture == nullptr) return cudaErrorIllegalState;
-  if (stream.lane != 0) return cudaErrorStreamCaptureUnmatched;
-  if (capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id()) {
-    return cudaErrorStreamCaptureWrongThread;
-  }
-  leave(capture);
-  capture->over = true;
+  if (stream.capture == nullptr) return cudaErrorIllegalState;
+  if (stream.capture->thread != std::this_thread::get_id()) return cudaErrorStreamCaptureWrongThread;
+  const std::unique_ptr<Capture> capture = std::move(stream.capture);
   if (capture->broken) return cudaErrorStreamCaptureInvalidated;
-  if (!is_joined(*capture)) return cudaErrorStreamCaptureUnjoined;
   auto created = std::make_unique<Graph>(Graph{std::move(capture->nodes)});
   all.graphs.insert(created.get());
   *graph = reinterpret_cast<cudaGraph_t>(created.release());
@@ -161,17 +89,14 @@ cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t handle) {
 cudaGraphExecUpdateResult compare(const Nodes& before, const Nodes& after) {
   if (before.size() != after.size()) return cudaGraphExecUpdateErrorTopologyChanged;
   for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].lane != after[i].lane || before[i].sources != after[i].sources) {
-      return cudaGraphExecUpdateErrorTopologyChanged;
-    }
-    if (before[i].operation.kind != after[i].operation.kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
+    if (before[i].kind != after[i].kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
   }
   return cudaGraphExecUpdateSuccess;
 }
 
 }  // namespace
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
   return api("cudaStreamBeginCapture", [&] {
     Stream* const stream = find_stream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -179,12 +104,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
     const std::lock_guard lock(all.mutex);
     if (!all.streams.contains(stream)) return cudaErrorStreamCaptureUnsupported;  // the default one
     if (stream->capture != nullptr) return cudaErrorIllegalState;
-    stream->capture = std::make_shared<Capture>();
-    stream->capture->mode = mode;
-    stream->capture->thread = std::this_thread::get_id();
-    stream->capture->lanes.emplace_back();
-    stream->lane = 0;
-    all.captures.push_back(stream->capture);
+    stream->capture = std::make_unique<Capture>(Capture{{}, std::this_thread::get_id()});
     return cudaSuccess;
   });
 }
@@ -209,9 +129,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  return api("cudaGraphInstantiate", [&] { return instantiate(exec, graph); });
-}
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   return api("cudaGraphInstantiate", [&] { return instantiate(exec, graph); });
 }
 
@@ -258,16 +175,6 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
     GraphExec* const exec = find_exec(handle);
     if (exec == nullptr) return cudaErrorInvalidValue;
     exec->uploaded = true;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t*, size_t* count) {
-  return api("cudaGraphGetNodes", [&] {
-    const std::lock_guard lock(runtime().mutex);
-    const Graph* const graph = find_graph(handle);
-    if (graph == nullptr) return cudaErrorInvalidValue;
-    *count = graph->nodes.size();
     return cudaSuccess;
   });
 }

@@ -118,10 +118,6 @@ void synchronize_all() {
   for (int gpu = 0; gpu < gpu_count(); ++gpu) synchronize_gpu(gpu);
 }
 
-cudaError_t allocate_host(void** address, size_t size) {
-  return allocate(address, size, MemoryKind::kHost);
-}
-
 }  // namespace
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -174,11 +170,8 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
   });
 }
 
-cudaError_t cudaMallocHost(void** address, size_t size) {
-  return api_outside_capture("cudaMallocHost", [&] { return allocate_host(address, size); });
-}
 cudaError_t cudaHostAlloc(void** address, size_t size, unsigned) {
-  return api_outside_capture("cudaHostAlloc", [&] { return allocate_host(address, size); });
+  return api_outside_capture("cudaHostAlloc", [&] { return allocate(address, size, MemoryKind::kHost); });
 }
 cudaError_t cudaFreeHost(void* address) {
   return api_outside_capture("cudaFreeHost", [&] {
@@ -210,13 +203,6 @@ cudaError_t cudaHostUnregister(void* address) {
     const std::lock_guard lock(runtime().mutex);
     runtime().memory.erase(reinterpret_cast<uintptr_t>(address));
     ++runtime().freed;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
-  return api("cudaHostGetDevicePointer", [&] {
-    if (!find_place(host).pinned()) return cudaErrorInvalidValue;
-    *device = host;
     return cudaSuccess;
   });
 }

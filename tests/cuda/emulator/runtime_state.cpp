@@ -38,7 +38,6 @@ constexpr std::array<std::string_view, 8> kQuestions = {
 
 constinit thread_local int g_current_gpu = 0;
 constinit thread_local cudaError_t g_last_error = cudaSuccess;
-constinit thread_local bool g_in_host_function = false;
 
 }  // namespace
 
@@ -67,9 +66,6 @@ int& current_gpu() {
 cudaError_t& last_error() {
   return g_last_error;
 }
-bool& in_host_function() {
-  return g_in_host_function;
-}
 
 cudaError_t begin_call(const char* name) {
   runtime();
@@ -88,7 +84,7 @@ cudaError_t begin_call(const char* name) {
     --fault.times;
     return fault.error;
   }
-  return g_in_host_function ? cudaErrorNotPermitted : cudaSuccess;
+  return cudaSuccess;
 }
 
 cudaError_t end_call(const char* name, cudaError_t status) {
@@ -135,7 +131,7 @@ int calls_in_progress(const std::string& name) {
 }
 
 DriverLock::DriverLock(int gpu) {
-  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0 && setting("SHOAL_EMULATED_LAZY", 0) == 0) return;
+  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
   std::unique_lock lock(runtime().mutex);
   Gpu& own = runtime().gpus[gpu];
   lock.unlock();

@@ -18,8 +18,7 @@ void Record::wait() const {
   set_.wait(0, std::memory_order_acquire);
 }
 
-Stream::Stream(int gpu, bool blocking)
-    : gpu_(gpu), blocking_(blocking), hardware_queue_(HardwareQueue::assign(gpu)), thread_([this] { serve(); }) {}
+Stream::Stream(int gpu, bool blocking) : gpu_(gpu), blocking_(blocking), thread_([this] { serve(); }) {}
 
 Stream::~Stream() {
   {
@@ -30,17 +29,10 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::push(Operation operation) {
-  // Freeing is the driver's own work, in the order of the stream.
-  HardwareQueue* const queue = operation.kind == OperationKind::kFree ? nullptr : hardware_queue_;
-  push(Item{std::move(operation), true, queue});
-}
-
-void Stream::push(Item item) {
+void Stream::push(Operation operation, bool works) {
   {
     const std::lock_guard lock(mutex_);
-    if (item.queue != nullptr) item.place = item.queue->enter();
-    queue_.push_back(std::move(item));
+    queue_.push_back({std::move(operation), works});
   }
   changed_.notify_all();
 }
@@ -60,20 +52,10 @@ void Stream::serve() {
 }
 
 void Stream::run(Item item, std::unique_lock<std::mutex>& lock) {
-  busy_ = item.works || item.queue != nullptr;
+  busy_ = item.works;
   const std::vector<const Operation*> next = early_ones(lock, item.operation);
   lock.unlock();
-  {
-    QueueTurn turn(item.queue, item.place);
-    const OperationKind kind = item.operation.kind;
-    if (kind == OperationKind::kCopy || kind == OperationKind::kFill) turn.leave();
-    if (!item.works) {  // who has been told that all is done may ask for it at once
-      lock.lock();
-      busy_ = false;
-      lock.unlock();
-    }
-    sequence_.run(item.operation, next, [&turn] { turn.leave(); });
-  }
+  sequence_.run(item.operation, next);
   item = {};
   lock.lock();
 }
@@ -92,16 +74,8 @@ std::vector<const Operation*> Stream::early_ones(std::unique_lock<std::mutex>& l
 }
 
 std::shared_ptr<Record> Stream::record() {
-  return push_record(nullptr);
-}
-
-std::shared_ptr<Record> Stream::record_event() {
-  return push_record(hardware_queue_);
-}
-
-std::shared_ptr<Record> Stream::push_record(HardwareQueue* queue) {
   auto record = std::make_shared<Record>();
-  push(Item{{OperationKind::kEventRecord, [record](Workers&) { record->set(); }}, false, queue});
+  push({OperationKind::kEventRecord, [record](Workers&) { record->set(); }}, false);
   return record;
 }
 
@@ -204,7 +178,7 @@ cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& functi
   });
 }
 
-/// For a wait of the host: spoils the capture of a stream that is captured.
+/// For waits of the host and for events: spoils the capture of a stream that is captured.
 cudaError_t refuse_capturing(Stream& stream) {
   const std::lock_guard lock(runtime().mutex);
   if (stream.capture == nullptr) return cudaSuccess;
@@ -222,41 +196,6 @@ cudaError_t create_stream(cudaStream_t* stream, unsigned flags) {
   return cudaSuccess;
 }
 
-/// Queues or captures a recorded event.
-cudaError_t record_event(Stream& stream, cudaEvent_t handle) {
-  Runtime& all = runtime();
-  const std::lock_guard lock(all.mutex);
-  Event* const event = find_event(handle);
-  if (event == nullptr || event->gpu != stream.gpu()) return cudaErrorInvalidResourceHandle;
-  event->capture = stream.capture;
-  if (stream.capture == nullptr) {
-    event->record = stream.record_event();
-    return cudaSuccess;
-  }
-  if (stream.capture->broken) return cudaErrorStreamCaptureInvalidated;
-  const Capture::Lane& lane = stream.capture->lanes[static_cast<size_t>(stream.lane)];
-  event->sources = lane.sources;
-  if (lane.last >= 0) event->sources.push_back(lane.last);
-  return cudaSuccess;
-}
-
-/// The stream becomes part of the event's capture, if it is not.
-cudaError_t wait_for_captured(Stream& stream, const Event& event) {
-  if (event.capture->over) return cudaErrorCapturedEvent;
-  if (event.capture->broken) return cudaErrorStreamCaptureInvalidated;
-  if (stream.capture == nullptr) {
-    stream.capture = event.capture;
-    stream.lane = static_cast<int>(event.capture->lanes.size());
-    event.capture->lanes.emplace_back();
-  } else if (stream.capture != event.capture) {
-    stream.capture->broken = event.capture->broken = true;
-    return cudaErrorStreamCaptureMerge;
-  }
-  std::vector<int>& sources = stream.capture->lanes[static_cast<size_t>(stream.lane)].sources;
-  sources.insert(sources.end(), event.sources.begin(), event.sources.end());
-  return cudaSuccess;
-}
-
 }  // namespace
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -264,16 +203,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return api("cudaStreamCreate", [&] { return create_stream(stream, cudaStreamDefault); });
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return api("cudaStreamCreateWithPriority", [&] { return create_stream(stream, flags); });
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return api("cudaDeviceGetStreamPriorityRange", [&] {
-    *least = 0;
-    *greatest = -5;
-    return cudaSuccess;
-  });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
@@ -304,28 +233,11 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     return stream.idle() ? cudaSuccess : cudaErrorNotReady;
   });
 }
-cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  return with_stream("cudaStreamGetDevice", handle, [&](Stream& stream) {
-    *device = stream.gpu();
-    return cudaSuccess;
-  });
-}
 
-cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
-  return with_stream("cudaLaunchHostFunc", handle, [&](Stream& stream) {
-    return submit(stream, {OperationKind::kHostFunction, [function, data](Workers&) {
-                             in_host_function() = true;
-                             function(data);
-                             in_host_function() = false;
-                           }});
-  });
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return api("cudaEventCreateWithFlags", [&] {
     auto created = std::make_unique<Event>();
     created->gpu = current_gpu();
-    created->timing = (flags & cudaEventDisableTiming) == 0;
     const std::lock_guard lock(runtime().mutex);
     runtime().events.insert(created.get());
     *event = reinterpret_cast<cudaEvent_t>(created.release());
@@ -347,56 +259,37 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   });
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
-  return with_stream("cudaEventRecord", handle, [&](Stream& stream) { return record_event(stream, event); });
-}
-/// With cudaEventRecordExternal a graph records the event each time it runs.
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t on, unsigned flags) {
-  return with_stream("cudaEventRecordWithFlags", on, [&](Stream& stream) {
-    if ((flags & cudaEventRecordExternal) == 0 || !is_capturing(stream)) return record_event(stream, handle);
-    return submit(stream, {OperationKind::kEventRecord, [handle](Workers&) {
-                             auto record = std::make_shared<Record>();
-                             record->set();
-                             const std::lock_guard lock(runtime().mutex);
-                             if (Event* const event = find_event(handle)) event->record = record;
-                           }});
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
+  return with_stream("cudaEventRecord", on, [&](Stream& stream) {
+    const cudaError_t status = refuse_capturing(stream);
+    if (status != cudaSuccess) return status;
+    const std::lock_guard lock(runtime().mutex);
+    Event* const event = find_event(handle);
+    if (event == nullptr || event->gpu != stream.gpu()) return cudaErrorInvalidResourceHandle;
+    event->record = stream.record();
+    return cudaSuccess;
   });
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned flags) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned) {
   return with_stream("cudaStreamWaitEvent", on, [&](Stream& stream) {
-    std::unique_lock lock(runtime().mutex);
-    Event* const event = find_event(handle);
+    const cudaError_t status = refuse_capturing(stream);
+    if (status != cudaSuccess) return status;
+    const std::lock_guard lock(runtime().mutex);
+    const Event* const event = find_event(handle);
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    if (event->capture != nullptr) return wait_for_captured(stream, *event);
-    const std::shared_ptr<Record> record = event->record;
-    if (stream.capture == nullptr) {
-      if (record != nullptr) stream.wait_for(record);
-      return cudaSuccess;
-    }
-    if ((flags & cudaEventWaitExternal) == 0) {
-      stream.capture->broken = true;
-      return cudaErrorStreamCaptureIsolation;
-    }
-    return add_node(stream, {OperationKind::kEventWait, [handle](Workers&) {
-                               std::shared_ptr<Record> latest;
-                               {
-                                 const std::lock_guard guard(runtime().mutex);
-                                 if (Event* const now = find_event(handle)) latest = now->record;
-                               }
-                               if (latest != nullptr) latest->wait();
-                             }});
+    if (event->record != nullptr) stream.wait_for(event->record);
+    return cudaSuccess;
   });
 }
 
 namespace {
 
-/// What an event last recorded, and on which GPU; an error for one that is not there or was captured.
+/// What an event last recorded, and on which GPU; an error for one that is not there.
 cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record, int* gpu = nullptr) {
   const std::lock_guard lock(runtime().mutex);
   const Event* const event = find_event(handle);
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
-  if (event->capture != nullptr) return cudaErrorCapturedEvent;
   record = event->record;
   if (gpu != nullptr) *gpu = event->gpu;
   return cudaSuccess;

@@ -10,8 +10,7 @@ bool kernels_start_early() {
   return setting("SHOAL_EMULATED_EARLY", 0) != 0;
 }
 
-void Sequence::run(const Operation& operation, const std::vector<const Operation*>& next,
-                   const std::function<void()>& all_started) {
+void Sequence::run(const Operation& operation, const std::vector<const Operation*>& next) {
   if (operation.kernel == nullptr) {
     operation.run(workers_);
     return;
@@ -28,7 +27,7 @@ void Sequence::run(const Operation& operation, const std::vector<const Operation
     begun_.back()->begin_early();
   }
   if (!begun_.empty()) own->set_next(begun_.front().get());
-  own->run(all_started);
+  own->run();
 }
 
 }  // namespace shoal::cuda::emulator

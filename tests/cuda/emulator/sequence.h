@@ -12,7 +12,7 @@
 
 namespace shoal::cuda::emulator {
 
-enum class OperationKind { kKernel, kCopy, kFill, kHostFunction, kMemoryFlag, kGraph, kEventRecord, kEventWait, kFree };
+enum class OperationKind { kKernel, kCopy, kFill, kGraph, kEventRecord, kEventWait, kFree };
 
 /// Something that a stream or a graph does; the workers are those of the stream that it runs in.
 struct Operation {
@@ -30,9 +30,8 @@ bool kernels_start_early();
 class Sequence {
  public:
   explicit Sequence(Workers& workers) : workers_(workers) {}
-  /// `next`: what follows at once and may start early. All of it must be run later. `all_started`: Launch::run().
-  void run(const Operation& operation, const std::vector<const Operation*>& next,
-           const std::function<void()>& all_started = {});
+  /// `next`: what follows at once and may start early. All of it must be run later.
+  void run(const Operation& operation, const std::vector<const Operation*>& next);
 
  private:
   Workers& workers_;
