@@ -1,12 +1,12 @@
-// The first failure of a communicator, for all its ranks: in one process, or in all processes of a group, which then
-// have the same message, that of the group. Thread-safe.
+// The first failure of a communicator, for all its ranks; over several processes it is that of their group.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <string>
 
+#include "base/error.h"
 #include "devices/timeouts.h"
 #include "processes/process_group.h"
 
@@ -14,42 +14,48 @@ namespace shoal::collectives::nccl {
 
 class Failure {
  public:
-  /// In one process.
-  Failure() = default;
-  /// In all of the group. `speaks`: seen by all processes of the node, so that one of those that find something at the
-  /// same time tells it.
-  Failure(ProcessGroup& group, std::atomic<uint32_t>& speaks);
-  ~Failure();
+  /// `group`: nullptr for one process.
+  explicit Failure(ProcessGroup* group) : group_(group) {
+    if (group != nullptr) callback_ = group->on_failure([this](const std::string& message) { hear(message); });
+  }
+  ~Failure() {
+    if (group_ != nullptr) group_->forget(callback_);
+  }
   Failure(const Failure&) = delete;
   Failure& operator=(const Failure&) = delete;
 
-  void set(const std::string& message);
-  /// The same of a rank that did not come in time (devices/timeouts.h).
-  void set_late(const std::string& message);
-  /// What another process may know better than NCCL does: waits a moment for it.
-  void let_others_tell() const;
+  void set(const std::string& message) {
+    if (group_ == nullptr) return hear(message);
+    if (is_set()) return;
+    try {
+      group_->fail(message);
+    } catch (const CommError& error) {  // this one, or an earlier one
+      hear(error.what());
+    }
+  }
   bool is_set() const { return failed_.load(std::memory_order_acquire); }
-  void throw_if_set() const;
+  void throw_if_set() const {
+    if (!is_set()) return;
+    const std::lock_guard lock(mutex_);
+    throw CommError(message_);
+  }
 
  private:
-  /// What the group calls, as long as this lives.
-  struct Hearing {
-    std::mutex mutex;
-    Failure* failure;
-  };
+  void hear(const std::string& message) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!message_.empty()) return;
+      message_ = message;
+      failed_.store(true, std::memory_order_release);
+    }
+    if (message.ends_with(kTimeoutRemedy)) report_.say(message);  // every message of a time-out ends with it
+  }
 
-  /// False: there has been another one.
-  bool note(const std::string& message);
-  void hear(const std::string& message);
-  void tell_all(const std::string& message);
-
-  ProcessGroup* const group_ = nullptr;
-  std::atomic<uint32_t>* const speaks_ = nullptr;
+  ProcessGroup* const group_;
   mutable std::mutex mutex_;
   std::string message_;
   std::atomic<bool> failed_{false};
   TimeoutReport report_;
-  std::shared_ptr<Hearing> hearing_;
   int callback_ = 0;
 };
 

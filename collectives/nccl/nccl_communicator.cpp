@@ -17,7 +17,6 @@
 #include "collectives/nccl/nccl_api.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
-#include "devices/cuda/waiting_kernels.h"
 #include "processes/remote_device.h"
 
 namespace shoal::collectives::nccl {
@@ -29,14 +28,6 @@ constexpr auto kEndTime = std::chrono::seconds(1);
 /// For ranks of other processes to come to their ends.
 constexpr auto kFinalTime = std::chrono::seconds(2);
 using cuda::CudaBackend;
-
-std::vector<Backend*> own_of(std::span<Backend* const> backends) {
-  std::vector<Backend*> own;
-  for (Backend* backend : backends) {
-    if (!is_remote(backend->device())) own.push_back(backend);
-  }
-  return own;
-}
 
 /// Elements as NCCL counts them: of a type that it knows, or bytes.
 struct Elements {
@@ -84,41 +75,24 @@ struct Rank {
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// Within this process.
-  NcclCommunicator(std::span<Backend* const> backends, const Options& options)
-      : waiting_(cuda::places_of(backends)),
-        api_(api()),
+  /// `id`: with several processes, for which this is collective.
+  NcclCommunicator(std::span<Backend* const> backends, const Options& options, std::optional<UniqueId> id = {})
+      : api_(api()),
         timeout_(options.timeout),
-        names_(names_of(devices_of(backends), nullptr)),
-        arrivals_(std::make_unique<Arrivals>(static_cast<int>(backends.size()))),
-        failure_(std::make_unique<Failure>()) {
-    take_in(backends);
-  }
-  /// Over several processes. Collective.
-  NcclCommunicator(std::span<Backend* const> backends, const Options& options, ProcessGroup& group, const UniqueId& id)
-      : waiting_(cuda::places_of(own_of(backends))),
-        api_(api()),
-        timeout_(options.timeout),
-        spans_(true),
-        names_(names_of(devices_of(backends), &group)),
+        spans_(options.processes != nullptr),
+        names_(names_of(devices_of(backends), options.processes)),
         id_(id),
-        arrivals_(std::make_unique<Arrivals>(devices_of(backends), group)),
-        failure_(std::make_unique<Failure>(group, arrivals_->speaks())) {
+        arrivals_(devices_of(backends), options.processes),
+        failure_(options.processes) {
     take_in(backends);
   }
   ~NcclCommunicator() override {
     for (Rank* rank : own_) rank->backend.launcher().remove_watch(this);
-    cuda::free_what_is_left(kEndTime);
-    if (spans_ && !failure_->is_set()) finish_sending();
+    if (spans_ && !failure_.is_set()) finish_sending();
     // Destroying one waits for its peers, aborting does not; nothing is queued any more.
     for (Rank* rank : own_) abandon(*rank);
     for (Rank* rank : own_) {
-      if (!rank->aborting.joinable()) continue;
-      while (!rank->ended) {
-        cuda::free_what_is_left(std::chrono::milliseconds(0));  // graphs of the rank
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      rank->aborting.join();
+      if (rank->aborting.joinable()) rank->aborting.join();
     }
   }
 
@@ -127,9 +101,7 @@ class NcclCommunicator final : public Communicator {
   bool can_be_recorded() const override { return true; }
   /// NCCL keeps to itself what it needs.
   size_t buffer_bytes(int) const override { return 0; }
-  void abort(std::string_view reason) override {
-    failure_->set(fmt::format("[nccl communicator] aborted: {}", reason));
-  }
+  void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
 
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
@@ -165,13 +137,13 @@ class NcclCommunicator final : public Communicator {
       const auto number = static_cast<int>(ranks_.size());
       ranks_.emplace_back();
       if (is_remote(backend->device())) continue;
-      ranks_.back().reset(new Rank{*this, number, dynamic_cast<CudaBackend&>(*backend), arrivals_->of(number)});
+      ranks_.back().reset(new Rank{*this, number, dynamic_cast<CudaBackend&>(*backend), arrivals_.of(number)});
       own_.push_back(ranks_.back().get());
     }
     for (Rank* rank : own_) {
       rank->backend.launcher().add_watch(
           this, {[this, rank](std::chrono::nanoseconds stuck) { poll(*rank, stuck, "finish"); },
-                 [this] { failure_->throw_if_set(); }});
+                 [this] { failure_.throw_if_set(); }});
     }
   }
 
@@ -180,13 +152,12 @@ class NcclCommunicator final : public Communicator {
       // The stream keeps its own, earlier error; here only the peers need to hear of it.
       return leave(rank, call, "earlier work on it failed");
     }
-    failure_->throw_if_set();
+    failure_.throw_if_set();
     const uint64_t number = rank.arrived;
     rank.names[number % Rank::kNames] = {call.kind, call.what};
     rank.arrived = number + 1;
     try {
       if (rank.comm == nullptr) connect(rank, call, context);
-      const auto gate = cuda::launch_waiting_kernels();
       queue(rank, call, context.stream);
       settle(rank, "be queued");
     } catch (const CommError&) {
@@ -199,7 +170,7 @@ class NcclCommunicator final : public Communicator {
 
   /// The peers need not wait for this rank.
   void leave(Rank& rank, const Call& call, std::string_view why) {
-    failure_->set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
+    failure_.set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
     abandon(rank);
   }
 
@@ -244,26 +215,32 @@ class NcclCommunicator final : public Communicator {
   /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
   void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     if (rank.comm == nullptr) return;  // nothing of it is in the stream; what failed was said, or its next call says it
-    if (failure_->is_set()) stop(rank);
+    if (failure_.is_set()) stop(rank);
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
-      if (state == Result::kRemoteError) failure_->let_others_tell();
+      // Another process may know better than NCCL does.
+      const Clock::time_point begin = Clock::now();
+      while (spans_ && state == Result::kRemoteError && !failure_.is_set() && Clock::now() - begin < kEndTime) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       const Name& latest = rank.name(rank.arrived - 1);
-      failure_->set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
-                                api_.get_error_string(state)));
+      failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
+                               api_.get_error_string(state)));
       stop(rank);
     }
     if (stuck > timeout_) look_for_missing(rank, stuck, what);
   }
 
-  /// Who waits names the ranks that are missing, where it can. Those on other computers it does not see; they may
-  /// see each other, and are given the time to say so.
+  /// The waiting rank reports the missing ranks, if it knows them. Ranks of other computers are unknown, but may know
+  /// each other; and one rank of a node speaks for all. So others have more time.
   void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
-    const std::vector<int> far = arrivals_->far();
-    const bool is_sure = far.empty() || !arrivals_->behind(rank.arrived).empty();
-    if (!is_sure && stuck < timeout_ + timeout_ / 2 + std::chrono::seconds(1)) return;
-    failure_->set_late(describe_missing(rank, std::chrono::duration<double>(stuck).count(), what, far));
+    const std::vector<int> far = arrivals_.ranks(false);
+    std::chrono::nanoseconds patience = timeout_;
+    if (!far.empty() && arrivals_.behind(rank.arrived).empty()) patience += timeout_ / 2 + std::chrono::seconds(1);
+    if (!arrivals_.is_first(rank.rank, rank.arrived)) patience += std::chrono::seconds(1);
+    if (stuck < patience) return;
+    failure_.set(describe_missing(rank, std::chrono::duration<double>(stuck).count(), what, far));
     stop(rank);
   }
 
@@ -271,8 +248,8 @@ class NcclCommunicator final : public Communicator {
   /// recording is no call: then no rank can be named.
   std::string describe_missing(const Rank& rank, double waited, std::string_view what, std::span<const int> far) const {
     const uint64_t own = rank.arrived;
-    const std::vector<int> behind = arrivals_->behind(own);
-    const uint64_t first = behind.empty() ? own : arrivals_->of(behind[0]).load();
+    const std::vector<int> behind = arrivals_.behind(own);
+    const uint64_t first = behind.empty() ? own : arrivals_.of(behind[0]).load();
     if (first >= own || own - first > Rank::kNames) {
       const Name& latest = rank.name(own - 1);
       const std::string who = far.empty() ? "another rank" : "another one, such as " + text_of(far) + ",";
@@ -293,8 +270,7 @@ class NcclCommunicator final : public Communicator {
     const Clock::time_point begin = Clock::now();
     for (Rank* rank : own_) {
       Result state = rank->comm != nullptr ? Result::kInProgress : Result::kSuccess;
-      while (state == Result::kInProgress && !failure_->is_set() && Clock::now() - begin < kFinalTime) {
-        cuda::free_what_is_left(std::chrono::milliseconds(0));
+      while (state == Result::kInProgress && !failure_.is_set() && Clock::now() - begin < kFinalTime) {
         if (api_.comm_get_async_error(rank->comm, &state) != Result::kSuccess) break;
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
@@ -304,7 +280,7 @@ class NcclCommunicator final : public Communicator {
   /// Ends what this rank has on its GPU.
   [[noreturn]] void stop(Rank& rank) {
     abandon(rank);
-    failure_->throw_if_set();
+    failure_.throw_if_set();
     fail<InternalError>("internal error: stopped without a failure");
   }
 
@@ -428,15 +404,14 @@ class NcclCommunicator final : public Communicator {
     check_status(api_.group_end(), "end a group of calls");
   }
 
-  const cuda::WaitingKernels waiting_;
   const Api& api_;
   const std::chrono::milliseconds timeout_;
   const bool spans_ = false;              ///< several processes
   const std::vector<std::string> names_;  ///< of all ranks
   std::mutex id_mutex_;
   std::optional<UniqueId> id_;
-  const std::unique_ptr<Arrivals> arrivals_;
-  const std::unique_ptr<Failure> failure_;
+  const Arrivals arrivals_;
+  Failure failure_;
   std::vector<std::unique_ptr<Rank>> ranks_;  ///< null where it is another process's
   std::vector<Rank*> own_;
 };
@@ -467,7 +442,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> r
   if (options.processes != nullptr) {
     const UniqueId id = meet(devices_of(ranks), *options.processes);
     try {
-      return std::make_unique<NcclCommunicator>(ranks, options, *options.processes, id);
+      return std::make_unique<NcclCommunicator>(ranks, options, id);
     } catch (const DeviceError& error) {  // of this process alone: the others go on
       options.processes->fail(error.what());
       throw;

@@ -53,8 +53,8 @@ std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places) {
   return contexts;
 }
 
-void require_peers(std::span<const int> gpus, VerifyPeer verify) {
-  const std::vector<std::string> problems = verify_peers(gpus, verify);
+void require_peers(std::span<const int> gpus) {
+  const std::vector<std::string> problems = verify_peers(gpus);
   require<DeviceError>(problems.empty(),
                        "[p2p communicator] peer access does not work: {}; use another communicator (nccl, staged)",
                        fmt::join(problems, "; "));
@@ -116,7 +116,8 @@ class P2pCommunicator::Memory {
  public:
   Memory(std::span<const Place> places, size_t bytes) {
     void* host = nullptr;
-    cuda::check(cuda::allocate_pinned(&host, sizeof(HostWords)), "p2p communicator", "allocate pinned host memory");
+    cuda::check(cudaHostAlloc(&host, sizeof(HostWords), cudaHostAllocPortable | cudaHostAllocMapped),
+                "p2p communicator", "allocate pinned host memory");
     host_ = new (host) HostWords{};
     try {
       for (const Place& place : places) cuda::keep_pool_memory(place.gpu);
@@ -153,15 +154,8 @@ class P2pCommunicator::Memory {
       const cuda::CurrentGpu current(block.place.gpu);
       cudaFreeAsync(block.memory, block.place.stream);
     }
-    std::set<int> gpus;
-    for (const Block& block : blocks_) {
-      cudaStreamSynchronize(block.place.stream);
-      gpus.insert(block.place.gpu);
-    }
-    for (const int gpu : gpus) {
-      cuda::run_while_none_waits(gpu, std::chrono::milliseconds(0), [gpu] { cuda::trim_pool(gpu); });
-    }
-    cuda::free_pinned(host_, sizeof(HostWords));
+    for (const Block& block : blocks_) cudaStreamSynchronize(block.place.stream);
+    cudaFreeHost(host_);
   }
 
   HostWords* host_ = nullptr;
@@ -176,11 +170,10 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),
       layout_{size(), share_.blocks()},
       names_(places.size()) {
-  require_peers(gpus_of(places), p2p.verify_peer);
+  require_peers(gpus_of(places));
   if (size() > 1) load_kernels(places);
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
-  waiting_.emplace(places_);
 }
 
 P2pCommunicator::~P2pCommunicator() = default;
@@ -209,7 +202,7 @@ CommunicatorTraits P2pCommunicator::describe(std::span<const int> gpus, const P2
   check_ranks(gpus.size());
   const int ranks = static_cast<int>(gpus.size());
   if (ranks == 1) return {{0}, {}};
-  require_peers(gpus, p2p.verify_peer);
+  require_peers(gpus);
   const Layout layout{ranks, BlockShare::available(gpus, std::min(p2p.max_blocks, kMaxBlocks))};
   return {std::vector<size_t>(gpus.size(), layout.bytes()), limits_of(layout, p2p)};
 }
@@ -270,7 +263,6 @@ void P2pCommunicator::launch(int rank, const cuda::LaunchContext& context, Tenso
 
 void P2pCommunicator::launch_kernels(int rank, std::string_view kind, std::string_view what, const auto& launch) const {
   const cuda::CurrentGpu current(places_[rank].gpu);
-  const auto gate = cuda::launch_waiting_kernels();
   launch();
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) cuda::check(status, places_[rank].device_name, fmt::format("launch {} {}", kind, what));

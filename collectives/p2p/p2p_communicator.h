@@ -15,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +24,7 @@
 #include "collectives/p2p/block_share.h"
 #include "collectives/p2p/kernels.h"
 #include "collectives/p2p/peer_access.h"
-#include "devices/cuda/waiting_kernels.h"
+#include "devices/cuda/cuda_backend.h"
 #include "devices/timeouts.h"
 
 namespace shoal::collectives::p2p {
@@ -48,7 +47,6 @@ struct P2pOptions {
   bool bf16_wire = false;
   Thresholds thresholds = {};
   int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where ranks share a GPU (BlockShare)
-  VerifyPeer verify_peer = p2p::verify_peer;
 };
 
 class P2pCommunicator {
@@ -119,7 +117,6 @@ class P2pCommunicator {
   const BlockShare share_;
   const Layout layout_;
   std::unique_ptr<Memory> memory_;
-  std::optional<shoal::cuda::WaitingKernels> waiting_;
   mutable std::mutex mutex_;  ///< of what follows
   std::vector<Names> names_;  ///< of each rank
   mutable std::string failure_;

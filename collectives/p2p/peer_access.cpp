@@ -94,21 +94,16 @@ std::string try_out(int from, int to) {
   here.clear();
   there.clear();
   here.write(there.words(), seed);
-  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) {
-    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words it wrote there are wrong", from, to,
-                       wrong, kPatternWords);
-  }
+  const auto lie = [&](uint32_t wrong, std::string_view what) {
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words {} are wrong", from, to, wrong,
+                       kPatternWords, what);
+  };
+  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) return lie(wrong, "it wrote there");
   here.write(here.words(), seed + 1);
   here.copy_to(there);
-  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) {
-    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words copied there are wrong", from, to,
-                       wrong, kPatternWords);
-  }
+  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) return lie(wrong, "copied there");
   there.write(there.words(), ~seed);
-  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) {
-    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words it read there are wrong", from, to,
-                       wrong, kPatternWords);
-  }
+  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) return lie(wrong, "it read there");
   return "";
 }
 
@@ -135,13 +130,13 @@ std::string verify_peer(int from, int to) {
   return known.at({from, to});
 }
 
-std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify) {
+std::vector<std::string> verify_peers(std::span<const int> gpus) {
   const std::set<int> distinct(gpus.begin(), gpus.end());
   std::vector<std::string> problems;
   for (int from : distinct) {
     for (int to : distinct) {
       if (from == to) continue;
-      std::string problem = verify(from, to);
+      std::string problem = verify_peer(from, to);
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }

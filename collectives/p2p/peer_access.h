@@ -14,10 +14,8 @@ namespace shoal::collectives::p2p {
 /// CUDA's numbers.
 std::string verify_peer(int from, int to);
 
-using VerifyPeer = std::string (*)(int from, int to);
-
-/// What is wrong with any ordered pair of different GPUs among these (a GPU may be named several times): a line for
-/// each bad pair. Pairs that verify_peer() has seen are not tried again; those of another function are.
-std::vector<std::string> verify_peers(std::span<const int> gpus, VerifyPeer verify = verify_peer);
+/// A line for each bad ordered pair of different GPUs among these; a GPU may be named several times. A pair is tried
+/// once in a process.
+std::vector<std::string> verify_peers(std::span<const int> gpus);
 
 }  // namespace shoal::collectives::p2p

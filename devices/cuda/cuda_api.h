@@ -22,7 +22,7 @@ void turn_off_peer_access(int gpu, int peer);
 void keep_pool_memory(int gpu);
 /// Unused bytes that the GPU's pool keeps.
 size_t kept_pool_memory(int gpu);
-/// Gives them back. May wait for the GPU: see run_while_none_waits().
+/// Gives them back. May wait for the GPU.
 void trim_pool(int gpu);
 
 /// Calls of this thread are for this GPU while it lives, and for the one before afterwards.

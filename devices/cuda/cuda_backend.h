@@ -10,7 +10,6 @@
 #include "devices/backend.h"
 #include "devices/cuda/cuda_family.h"
 #include "devices/cuda/launcher.h"
-#include "devices/cuda/waiting_kernels.h"
 
 namespace shoal::cuda {
 
@@ -69,6 +68,12 @@ class CudaBackend final : public Backend {
   Launcher launcher_;  ///< writes to the row
 };
 
+/// Where a rank of a mesh runs.
+struct Place {
+  int gpu = 0;  ///< CUDA's number
+  cudaStream_t stream = nullptr;
+  std::string device_name = "";  ///< for messages
+};
 /// Of the backends of a mesh, all of CUDA devices.
 std::vector<Place> places_of(std::span<Backend* const> backends);
 

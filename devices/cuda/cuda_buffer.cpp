@@ -1,22 +1,17 @@
 #include "devices/cuda/cuda_buffer.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_family.h"
 #include "devices/cuda/granule.h"
-#include "devices/cuda/waiting_kernels.h"
 #include "devices/host_buffer.h"
 #include "devices/strided.h"
 
 namespace shoal::cuda {
 namespace {
-
-/// How long an allocation that has failed waits for meshes to be done before it fails for good.
-constexpr std::chrono::milliseconds kTrimPatience{100};
 
 class CudaBuffer final : public Buffer {
  public:
@@ -81,7 +76,7 @@ class PinnedBuffer final : public HostBuffer {
   using HostBuffer::HostBuffer;
   ~PinnedBuffer() override {
     close();
-    free_pinned(base(), size());
+    cudaFreeHost(base());
   }
 };
 
@@ -115,9 +110,9 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   cudaError_t status = cudaMallocAsync(&data, whole_granules(size), stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    const int gpu = device_.gpu().traits.gpu;
-    const auto trim = [gpu, stream] { cudaStreamSynchronize(stream), trim_pool(gpu); };
-    if (run_while_none_waits(gpu, kTrimPatience, trim)) status = cudaMallocAsync(&data, whole_granules(size), stream);
+    cudaStreamSynchronize(stream);
+    trim_pool(device_.gpu().traits.gpu);
+    status = cudaMallocAsync(&data, whole_granules(size), stream);
   }
   if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
   if (status == cudaSuccess) {
@@ -140,7 +135,7 @@ Device& PinnedBufferType::device() const {
 std::unique_ptr<Buffer> PinnedBufferType::allocate(size_t size) {
   const CurrentGpu current(device_.gpu().traits.gpu);
   void* data = nullptr;
-  const cudaError_t status = allocate_pinned(&data, size);
+  const cudaError_t status = cudaHostAlloc(&data, whole_granules(size), cudaHostAllocPortable | cudaHostAllocMapped);
   if (status != cudaSuccess) {
     cudaGetLastError();
     fail<OutOfMemory>("[{}] cannot pin {} of host memory ({}): free memory, or raise the limit of locked memory",

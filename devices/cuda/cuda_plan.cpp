@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
-#include "devices/cuda/waiting_kernels.h"
 #include "devices/node_plan.h"
 
 namespace shoal::cuda {
@@ -39,7 +38,6 @@ const GraphRange& checked(const Device& device, const GraphRange& range) {
 CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options)
     : GraphPlan(backend),
       backend_(backend),
-      gpu_(backend.cuda_device().gpu().traits.gpu),
       cuts_(options.cuts),
       shown_(shown_ids(options)),
       before_(id_of(options.before)),
@@ -53,7 +51,7 @@ CudaPlan::CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOpti
 CudaPlan::~CudaPlan() {
   if (was_queued_ && has_backend()) backend_.finish();
   for (const auto& [segments, part] : captured_) {
-    if (part.exec != nullptr) destroy_graph(gpu_, part.exec);
+    if (part.exec != nullptr) cudaGraphExecDestroy(part.exec);
   }
 }
 
@@ -138,14 +136,12 @@ void CudaPlan::run(const LaunchContext& context, int first, int last, bool recor
   const bool may_capture = backend_.uses_graphs() && !recording && !abort && range.size() > 1 && !part.broken;
   if (!may_capture || part.runs == 1) return launch(context, range, abort);
   if (part.exec == nullptr || part.stale) {
-    cudaError_t failure = cudaSuccess;
-    const auto attempt = [&] { failure = capture(context, range, part); };
-    const bool tried = run_while_none_waits(context.gpu.gpu, std::chrono::milliseconds(0), attempt);
+    const cudaError_t failure = capture(context, range, part);
     if (failure != cudaSuccess) {
       part.broken = true;
       backend_.cuda_device().note_no_graph(failure);
+      return launch(context, range, abort);
     }
-    if (!tried || part.broken) return launch(context, range, abort);
   }
   check(cudaGraphLaunch(part.exec, context.stream), backend_.name(), "launch a graph");
 }
@@ -195,7 +191,7 @@ cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step
     }
   }
   if (status == cudaSuccess && into.exec == nullptr) status = cudaGraphInstantiate(&into.exec, graph, 0);
-  // Now, rather than while others wait for what is launched.
+  // Now, rather than while other ranks wait for its first launch.
   if (status == cudaSuccess) cudaGraphUpload(into.exec, context.stream);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();  // not the failure of the node that is launched instead

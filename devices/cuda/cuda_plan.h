@@ -60,11 +60,10 @@ class CudaPlan final : public GraphPlan {
   size_t fingerprint() const;
   std::span<const Step> steps(int first, int last) const;
   void launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const;
-  /// While no kernel waits on the GPU for another (waiting_kernels.h). Why it cannot be captured, or cudaSuccess.
+  /// Why it cannot be captured, or cudaSuccess.
   cudaError_t capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
   CudaBackend& backend_;  ///< see has_backend()
-  const int gpu_;         ///< its
   std::vector<int> cuts_, shown_;
   int before_, behind_;  ///< ids of PlanOptions' nodes; -1: none
   std::string label_;

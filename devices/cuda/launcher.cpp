@@ -11,13 +11,9 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_buffer.h"
 #include "devices/cuda/cuda_plan.h"
-#include "devices/cuda/waiting_kernels.h"
 
 namespace shoal::cuda {
 namespace {
-
-/// How long a recording waits for other meshes on its GPU to be done. Who records tries again later.
-constexpr std::chrono::milliseconds kRecordingPatience{200};
 
 /// Copies of up to 64 KB from the host are asynchronous (CUDA C++ Programming Guide, Asynchronous Concurrent
 /// Execution); for more the driver stages pageable memory, and may wait for the stream (CUDA Driver API, API
@@ -67,10 +63,6 @@ bool is_traced(const Work& work) {
 }
 
 }  // namespace
-
-CudaRecording::~CudaRecording() {
-  destroy_graph(gpu_, exec_);
-}
 
 Launcher::Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t)> no_graph)
     : name_(std::move(name)), no_graph_(std::move(no_graph)), context_{nullptr, gpu} {
@@ -399,10 +391,7 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
 
 void Launcher::start(const StartRecordingWork&) {
   recording_ = true;
-  const cudaError_t status = [this] {
-    const auto gate = launch_waiting_kernels();
-    return cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal);
-  }();
+  const cudaError_t status = cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal);
   capturing_ = status == cudaSuccess;
   if (!capturing_) {
     cudaGetLastError();
@@ -419,20 +408,17 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   cudaGraphExec_t exec = nullptr;
   cudaError_t status = cudaStreamEndCapture(context_.stream, &graph);
   const bool usable = status == cudaSuccess && !recording_spoilt_ && failure_ == nullptr;
-  const auto make = [&] {
-    status = cudaGraphInstantiate(&exec, graph, 0);
-    if (status != cudaSuccess) return;
+  if (usable) status = cudaGraphInstantiate(&exec, graph, 0);
+  if (exec != nullptr) {
     cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
-    *work.result = std::make_unique<CudaRecording>(context_.gpu.gpu, exec);
-  };
-  if (usable) run_while_none_waits(context_.gpu.gpu, kRecordingPatience, make);
+    *work.result = std::make_unique<CudaRecording>(exec);
+  }
   if (status != cudaSuccess) no_graph_(status);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
 }
 
 void Launcher::start(const ReplayWork& work) {
-  const auto gate = launch_waiting_kernels();
   check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
   if (has_polls()) check(progress_.mark(context_.stream), name_, "record an event");
 }

@@ -91,13 +91,12 @@ using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, 
 /// What was captured of a stream, ready to be launched.
 class CudaRecording final : public Recording {
  public:
-  /// Takes over `exec`, of a stream of this GPU.
-  CudaRecording(int gpu, cudaGraphExec_t exec) : gpu_(gpu), exec_(exec) {}
-  ~CudaRecording() override;
+  /// Takes over `exec`.
+  explicit CudaRecording(cudaGraphExec_t exec) : exec_(exec) {}
+  ~CudaRecording() override { cudaGraphExecDestroy(exec_); }
   cudaGraphExec_t exec() const { return exec_; }
 
  private:
-  const int gpu_;
   cudaGraphExec_t exec_;
 };
 

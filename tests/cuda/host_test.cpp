@@ -440,63 +440,6 @@ TEST_F(MetaHostTest, APlanWhoseCollectivesAreStagedIsNotRecorded) {
   EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's parts between collectives are graphs";
 }
 
-// Making a graph may wait for the GPU (here it does), where a kernel of the run before waits for another rank's.
-TEST_F(MetaHostTest, ARecordingBeginsWhenEarlierRunsHaveEnded) {
-  const Environment mode("SHOAL_EMULATED_DRIVER_LOCK", "1");
-  MetaPlan meta(mesh_, "p2p");
-  meta.loaded->fill_inputs();
-  std::atomic<bool> held{false}, open{false};
-  const auto wait = [&] {
-    held = true;
-    open.wait(false);
-  };
-  const auto run = [](void* object, const void*, bool) { (*static_cast<const decltype(wait)*>(object))(); };
-  meta.backend->members()[1]->enqueue({run, const_cast<void*>(static_cast<const void*>(&wait)), nullptr});
-  std::thread opener([&] {
-    const auto in_call = [] {
-      return emulator::calls_in_progress("cudaGraphInstantiate") + emulator::calls_in_progress("cudaStreamSynchronize");
-    };
-    while (!held || in_call() == 0) std::this_thread::yield();
-    open = true;
-    open.notify_all();
-  });
-  while (!held) std::this_thread::yield();
-  for (int i = 0; i < 3; ++i) meta.backend->compute_async(*meta.plan);
-  EXPECT_NO_THROW(meta.backend->synchronize());
-  opener.join();
-  const Calls replayed = meta.run();
-  EXPECT_EQ(replayed["cudaGraphLaunch"], 2u);
-  EXPECT_EQ(replayed["cudaStreamBeginCapture"], 0u) << "the second run was recorded";
-}
-
-TEST_F(MetaHostTest, NothingIsRecordedBesideAMeshThatWaits) {
-  const Environment mode("SHOAL_EMULATED_DRIVER_LOCK", "1");
-  MetaPlan meta(mesh_, "p2p"), other(mesh_, "p2p");
-  std::vector<Backend*> waiting = {&mesh_.backend(0), &mesh_.backend(1)};
-  collectives::Options options;
-  options.timeout = std::chrono::seconds(30);
-  const auto communicator = collectives::cuda::make_cuda_communicator(waiting, options);
-  std::vector<std::unique_ptr<Buffer>> memory;
-  std::vector<collectives::Call> calls;
-  for (Device* device : mesh_.devices()) {
-    memory.push_back(device->buffer_type().allocate(4));
-    calls.push_back({.in = memory.back()->base(), .out = memory.back()->base(), .count = 1, .what = "x"});
-  }
-  meta.run();
-  EXPECT_EQ(meta.run()["cudaGraphInstantiate"], 2u) << "the others do nothing";
-  communicator->enqueue(0, calls[0]);
-  const cudaStream_t stream = static_cast<CudaBackend&>(mesh_.backend(0)).launcher().context().stream;
-  while (cudaStreamQuery(stream) == cudaSuccess) std::this_thread::yield();
-  cudaGetLastError();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(other.run()["cudaGraphInstantiate"], 0u);
-  EXPECT_EQ(meta.run()["cudaGraphLaunch"], 2u);
-  communicator->enqueue(1, calls[1]);
-  EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt)));
-  // It is tried again in run 4, 8, 16 and so on.
-  EXPECT_EQ(other.run()["cudaGraphInstantiate"], 2u);
-  EXPECT_EQ(other.run()["cudaGraphLaunch"], 2u);
-}
-
 TEST_F(MetaHostTest, ARecordingGoesWithItsCommunicator) {
   MetaPlan meta(mesh_, "p2p");
   for (int i = 0; i < 3; ++i) meta.run();

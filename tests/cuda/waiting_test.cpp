@@ -5,11 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <list>
-#include <thread>
 
 #include "collectives/p2p/block_share.h"
 #include "graph/ops/ops.h"
@@ -50,11 +48,10 @@ output %y
 /// A mesh of two devices with a collective that its second rank has not queued; the first one is of GPU 0.
 class Pair {
  public:
-  Pair(const CudaMesh& mesh, int first, int64_t count = 300'000) : Pair(mesh, first, first + 1, count) {}
-  Pair(const CudaMesh& mesh, int first, int second, int64_t count)
-      : backends_{&mesh.backend(first), &mesh.backend(second)},
-        gpus_{mesh.gpu(first), mesh.gpu(second)},
-        test_(all_reduce_case(2, DType::kF32, count)) {
+  Pair(const CudaMesh& mesh, int first)
+      : backends_{&mesh.backend(first), &mesh.backend(first + 1)},
+        gpus_{mesh.gpu(first), mesh.gpu(first + 1)},
+        test_(all_reduce_case(2, DType::kF32, 300'000)) {
     collectives::Options options;
     options.implementation = "p2p";
     options.timeout = kTimeout;
@@ -82,7 +79,6 @@ class Pair {
     enqueue(1);
     expect_right();
   }
-  void drop_communicator() { communicator_.reset(); }
   void expect_right() {
     for (Backend* backend : backends_) EXPECT_NO_THROW(backend->synchronize());
     test_.verify();
@@ -99,15 +95,6 @@ class Pair {
 class WaitingTest : public testing::Test {
  protected:
   ~WaitingTest() override { EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt))); }
-
-  static size_t count(const std::vector<std::string>& calls, const char* name) {
-    return static_cast<size_t>(std::count(calls.begin(), calls.end(), name));
-  }
-  static void expect_right(const Loaded& on) {
-    const auto x = test::read_floats(*on.graph.find("x")), w = test::read_floats(*on.weights.tensors()[0]);
-    const auto y = test::read_floats(*on.graph.find("y"));
-    for (size_t i = 0; i < y.size(); ++i) EXPECT_FLOAT_EQ(y[i], (x[i] + w[i]) * x[i]) << i;
-  }
 
   const Environment modes_{
       {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
@@ -151,43 +138,6 @@ TEST(BlockShare, LeavesRoomForOtherMeshes) {
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
 }
 
-TEST_F(WaitingTest, PinnedMemoryIsFreedLater) {
-  BufferType& type = *mesh_.devices()[2]->host_buffer_type();
-  auto pinned = type.allocate(5000), other = type.allocate(5000);
-  Pair pair(mesh_, 0);
-  pair.begin();
-  const std::byte* const before = pinned->base();
-  pinned.reset();
-  pinned = type.allocate(5000);
-  EXPECT_EQ(pinned->base(), before) << "memory that is to be freed is used first";
-  pinned.reset();
-  pair.end();
-  emulator::record_calls();
-  other.reset();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 2u);
-}
-
-TEST_F(WaitingTest, PinnedMemoryIsAllocatedBesideAMeshThatWaitsIfItMustBe) {
-  BufferType& type = *mesh_.devices()[2]->host_buffer_type();
-  Pair pair(mesh_, 0);
-  pair.begin();
-  const auto before = std::chrono::steady_clock::now();
-  const auto pinned = type.allocate(7000);
-  EXPECT_GE(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(50)) << "not before it has waited";
-  pair.end();
-}
-
-// Nothing runs in a broken stream, now or later.
-TEST_F(WaitingTest, AStreamWithAnErrorKeepsNothingFromBeingFreed) {
-  auto pinned = mesh_.devices()[2]->host_buffer_type()->allocate(9000);
-  const Pair pair(mesh_, 0);
-  emulator::fail_call("cudaStreamQuery", 1, cudaErrorLaunchFailure, 1000);
-  emulator::record_calls();
-  pinned.reset();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaFreeHost"), 1u);
-  emulator::clear_faults();
-}
-
 TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
   BufferType& type = mesh_.devices()[2]->buffer_type();
   auto memory = type.allocate(5000), other = type.allocate(5000);
@@ -197,37 +147,6 @@ TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
   memory = type.allocate(1000);  // waits for the stream in which the other was freed
   other.reset();
   pair.end();
-}
-
-TEST_F(WaitingTest, WhatAPoolKeepsIsNotGivenBackBesideAMeshThatWaits) {
-  BufferType& type = mesh_.devices()[2]->buffer_type();
-  Pair pair(mesh_, 0);
-  pair.begin();
-  emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
-  emulator::record_calls();
-  EXPECT_THROW(type.allocate(1000), OutOfMemory);
-  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 0u);
-  pair.end();
-  emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
-  emulator::record_calls();
-  EXPECT_NO_THROW(type.allocate(1000));
-  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 1u);
-  emulator::clear_faults();
-}
-
-TEST_F(WaitingTest, AnotherMeshComesAndGoes) {
-  Pair pair(mesh_, 0);
-  pair.begin();
-  Pair other(mesh_, 2, 1000);
-  other.enqueue(0);
-  other.end();
-  emulator::record_calls();
-  other.drop_communicator();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 0u);
-  pair.end();
-  emulator::record_calls();
-  pair.drop_communicator();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaMemPoolTrimTo"), 1u);
 }
 
 TEST_F(WaitingTest, PageableMemoryIsReadWhenTheStreamIsDone) {
@@ -285,123 +204,6 @@ TEST_F(WaitingTest, APlanIsUploadedBeforeItIsLaunched) {
   EXPECT_THAT(graph_calls(), testing::IsEmpty());
   EXPECT_THAT(graph_calls(), testing::ElementsAre("cudaGraphInstantiate", "cudaGraphUpload", "cudaGraphLaunch"));
   EXPECT_THAT(graph_calls(), testing::ElementsAre("cudaGraphLaunch"));
-}
-
-TEST_F(WaitingTest, APlanIsNotCapturedBesideAMeshThatWaits) {
-  Loaded loaded(kText, *mesh_.devices()[2]);
-  const auto plan = mesh_.backend(2).create_plan(loaded.graph);
-  loaded.fill_inputs();
-  Pair pair(mesh_, 0);
-  pair.begin();
-  for (int i = 0; i < 3; ++i) {
-    mesh_.backend(2).compute_async(*plan);
-    mesh_.backend(2).synchronize();
-  }
-  expect_right(loaded);
-  pair.end();
-  emulator::record_calls();
-  mesh_.backend(2).compute_async(*plan);
-  mesh_.backend(2).synchronize();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphInstantiate"), 1u) << "now it can be";
-  expect_right(loaded);
-}
-
-// Or the kernel would wait for one that the call keeps from being launched.
-TEST_F(WaitingTest, NoRankIsLaunchedBesideACallThatMayWaitForTheGpu) {
-  Pair pair(mesh_, 0);
-  const auto calls_beside = [](const std::function<void()>& queue) {
-    std::vector<std::string> calls;
-    EXPECT_TRUE(run_while_none_waits(0, kTimeout, [&] {
-      emulator::record_calls();
-      queue();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      calls = emulator::take_calls();
-    }));
-    return calls;
-  };
-  EXPECT_EQ(count(calls_beside([&] { pair.enqueue(0); }), "cudaLaunchKernel"), 0u);
-  pair.end();
-  const auto start = [&] {
-    for (int rank : {0, 1}) ASSERT_TRUE(pair.backend(rank).start_recording());
-  };
-  EXPECT_EQ(count(calls_beside(start), "cudaStreamBeginCapture"), 0u);
-  std::vector<std::unique_ptr<Recording>> recordings;
-  for (int rank : {0, 1}) pair.enqueue(rank);
-  for (int rank : {0, 1}) recordings.push_back(pair.backend(rank).stop_recording());
-  ASSERT_THAT(recordings, Each(testing::NotNull()));
-  const auto replay = [&] {
-    for (int rank : {0, 1}) pair.backend(rank).replay_async(*recordings[static_cast<size_t>(rank)]);
-  };
-  EXPECT_EQ(count(calls_beside(replay), "cudaGraphLaunch"), 0u);
-  pair.expect_right();
-}
-
-TEST(WaitingKernelsTest, NothingThatMayWaitForTheGpuIsCalledBesideALaunch) {
-  const auto never = [] { ADD_FAILURE() << "between launches of a mesh"; };
-  const auto gate = launch_waiting_kernels();
-  std::thread([&] { EXPECT_FALSE(run_while_none_waits(0, std::chrono::milliseconds(0), never)); }).join();
-}
-
-TEST_F(WaitingTest, GraphsAreDestroyedLater) {
-  Loaded loaded(kText, *mesh_.devices()[2]);
-  auto plan = mesh_.backend(2).create_plan(loaded.graph);
-  loaded.fill_inputs();
-  emulator::record_calls();
-  for (int i = 0; i < 3; ++i) mesh_.backend(2).compute_async(*plan);
-  mesh_.backend(2).synchronize();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphInstantiate"), 1u);
-  ASSERT_TRUE(mesh_.backend(2).start_recording());
-  mesh_.backend(2).compute_async(*plan);
-  auto recording = mesh_.backend(2).stop_recording();
-  ASSERT_NE(recording, nullptr);
-  Pair pair(mesh_, 0);
-  pair.begin();
-  recording.reset();
-  plan.reset();
-  pair.end();
-  emulator::record_calls();
-  pair.drop_communicator();
-  EXPECT_EQ(count(emulator::take_calls(), "cudaGraphExecDestroy"), 2u);
-}
-
-// Each GPU has one rank of the mesh: what waits for a GPU keeps the rank of another one from being launched.
-TEST(WaitingOnTwoGpus, APlanIsNotCapturedBesideARankThatWaits) {
-  const Environment modes{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}};
-  CudaMesh mesh(2, 2);
-  Loaded loaded(kText, *mesh.devices()[1]);
-  const auto plan = mesh.backend(1).create_plan(loaded.graph);
-  loaded.fill_inputs();
-  Pair pair(mesh, 0, 2, 300'000);
-  pair.begin();
-  for (int i = 0; i < 2; ++i) mesh.backend(1).compute_async(*plan);
-  std::atomic<bool> done{false};
-  const auto tell = [](void* object, const void*, bool) { *static_cast<std::atomic<bool>*>(object) = true; };
-  mesh.backend(1).enqueue({tell, &done, nullptr});
-  wait_until([&] { return done || calls_in_progress("cudaGraphInstantiate") > 0; });
-  pair.end();
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
-}
-
-// A family that tries copies between its GPUs, streams with memory of their own, and a mesh of GPUs of which no other
-// test has tried the access.
-TEST(WaitingBesideOtherGpus, FamiliesAndMeshesComeAndGo) {
-  const Environment modes{
-      {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
-  CudaMesh mesh(9, 3);
-  ASSERT_EQ(mesh.gpu(26), 8);
-  Pair pair(mesh, 0);
-  pair.begin();
-  {
-    const CudaFamily family;
-    const auto here = family.devices()[0]->init(), there = family.devices()[26]->init();
-    EXPECT_EQ(family.problems(), "");
-  }
-  Pair other(mesh, 2, 26, 1000);
-  other.enqueue(0);
-  other.end();
-  other.drop_communicator();
-  pair.end();
-  EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
 }
 
 }  // namespace
