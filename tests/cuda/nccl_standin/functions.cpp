@@ -1,5 +1,6 @@
 // NCCL's functions. What they do is in world.cpp.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "tests/cuda/nccl_standin/faults.h"
+#include "tests/cuda/nccl_standin/standin.h"
 #include "tests/cuda/nccl_standin/world.h"
 
 using namespace shoal::nccl_standin;  // NOLINT: definitions of NCCL's functions
@@ -43,7 +44,7 @@ std::shared_ptr<Comm> find(Comm* handle, const char* caller) {
   const std::lock_guard lock(all.mutex);
   const auto found = all.ranks.find(handle);
   if (found != all.ranks.end()) return found->second;
-  Faults::instance().report(std::string(caller) + " of a rank that is not there");
+  shoal_nccl_standin()->report(std::string(caller) + " of a rank that is not there");
   return nullptr;
 }
 
@@ -76,22 +77,22 @@ Result launch(const Entry& entry) {
 Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation& operation) {
   const auto rank = find(handle, name);
   if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = Faults::instance().begin(name, rank->rank);
+  const Result asked = shoal_nccl_standin()->begin(name, rank->rank);
   if (asked != Result::kSuccess) return asked;
   if (rank->in_progress) {
-    Faults::instance().report(std::string(name) + " before the last call was done");
+    shoal_nccl_standin()->report(std::string(name) + " before the last call was done");
     return Result::kInvalidUsage;
   }
   auto entry = std::find_if(t_group.entries.begin(), t_group.entries.end(),
                             [&](const Entry& known) { return known.rank == rank && known.stream == stream; });
-  if (t_group.depth > 0 && entry == t_group.entries.end()) Faults::instance().record(rank->rank, "ncclGroupStart");
+  if (t_group.depth > 0 && entry == t_group.entries.end()) shoal_nccl_standin()->record(rank->rank, "ncclGroupStart");
   std::string text = name + (" count=" + std::to_string(operation.count)) +
                      " type=" + std::to_string(static_cast<int>(operation.type));
   if (operation.kind == Kind::kBroadcast || operation.kind == Kind::kReduce) {
     text += " root=" + std::to_string(operation.root);
   }
   if (operation.kind == Kind::kSend || operation.kind == Kind::kRecv) text += " peer=" + std::to_string(operation.root);
-  Faults::instance().record(rank->rank, text);
+  shoal_nccl_standin()->record(rank->rank, text);
   if (t_group.depth == 0) return launch({rank, stream, {operation}});
   if (entry == t_group.entries.end()) entry = t_group.entries.insert(entry, {rank, stream, {}});
   entry->operations.push_back(operation);
@@ -122,19 +123,18 @@ std::shared_ptr<World> world_of(const std::string& id, int ranks) {
   return world;
 }
 
-int live_ranks() {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  return static_cast<int>(all.ranks.size());
-}
-
 }  // namespace shoal::nccl_standin
+
+shoal::nccl_standin::Control* shoal_nccl_standin() {
+  static Control& control = *new Control;  // threads of a rank that never ends may outlive everything
+  return &control;
+}
 
 #define SHOAL_NCCL extern "C" __attribute__((visibility("default")))
 
 SHOAL_NCCL Result ncclGetVersion(int* version) {
   *version = kVersion;
-  return Faults::instance().begin("ncclGetVersion", -1);
+  return shoal_nccl_standin()->begin("ncclGetVersion", -1);
 }
 
 SHOAL_NCCL const char* ncclGetErrorString(Result result) {
@@ -151,18 +151,18 @@ SHOAL_NCCL const char* ncclGetErrorString(Result result) {
 }
 
 SHOAL_NCCL Result ncclGetUniqueId(UniqueId* id) {
-  const Result asked = Faults::instance().begin("ncclGetUniqueId", -1);
+  const Result asked = shoal_nccl_standin()->begin("ncclGetUniqueId", -1);
   if (asked != Result::kSuccess) return asked;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   *id = {};
-  const std::string text = own_address() + " " + std::to_string(++all.ids);
+  const std::string text = "/dev/shm/shoal-nccl-standin-" + std::to_string(getpid()) + "-" + std::to_string(++all.ids);
   std::memcpy(id->bytes, text.data(), text.size());
   return Result::kSuccess;
 }
 
 SHOAL_NCCL Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int number, Config* config) {
-  const Result asked = Faults::instance().begin("ncclCommInitRankConfig", number);
+  const Result asked = shoal_nccl_standin()->begin("ncclCommInitRankConfig", number);
   if (asked != Result::kSuccess) return asked;
   const Exported* cuda = runtime_of(__builtin_return_address(0));
   if (cuda == nullptr || number < 0 || number >= ranks || config->size != sizeof(Config) ||
@@ -177,6 +177,7 @@ SHOAL_NCCL Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, in
     const std::lock_guard lock(registry().mutex);
     registry().ranks[rank.get()] = rank;
   }
+  shoal_nccl_standin()->count_live_ranks(1);
   *comm = rank.get();
   rank->start([rank = rank.get(), gpu] { return connect(rank->shared_from_this(), gpu); });
   return Result::kInProgress;
@@ -185,7 +186,7 @@ SHOAL_NCCL Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, in
 SHOAL_NCCL Result ncclCommFinalize(Comm* comm) {
   const auto rank = find(comm, "ncclCommFinalize");
   if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = Faults::instance().begin("ncclCommFinalize", rank->rank);
+  const Result asked = shoal_nccl_standin()->begin("ncclCommFinalize", rank->rank);
   if (asked != Result::kSuccess) return asked;
   rank->start([rank = rank.get()] { return rank->finalize(); });
   return Result::kInProgress;
@@ -194,10 +195,11 @@ SHOAL_NCCL Result ncclCommFinalize(Comm* comm) {
 SHOAL_NCCL Result ncclCommAbort(Comm* comm) {
   const auto rank = find(comm, "ncclCommAbort");
   if (rank == nullptr) return Result::kInvalidArgument;
-  Faults::instance().begin("ncclCommAbort", rank->rank);
+  shoal_nccl_standin()->begin("ncclCommAbort", rank->rank);
   rank->end();
   const std::lock_guard lock(registry().mutex);
   registry().ranks.erase(comm);
+  shoal_nccl_standin()->count_live_ranks(-1);
   registry().ended.push_back(rank);
   return Result::kSuccess;
 }
@@ -205,9 +207,11 @@ SHOAL_NCCL Result ncclCommAbort(Comm* comm) {
 SHOAL_NCCL Result ncclCommGetAsyncError(Comm* comm, Result* state) {
   const auto rank = find(comm, "ncclCommGetAsyncError");
   if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = Faults::instance().begin("ncclCommGetAsyncError", rank->rank);
+  const Result asked = shoal_nccl_standin()->begin("ncclCommGetAsyncError", rank->rank);
   if (asked != Result::kSuccess) return asked;
-  *state = Faults::instance().async_error(rank->rank);
+  *state = shoal_nccl_standin()->async_error(rank->rank);
+  const std::lock_guard lock(rank->world->mutex);
+  rank->world->look();
   if (*state == Result::kSuccess && rank->world->is_lost) *state = Result::kRemoteError;
   if (*state == Result::kSuccess) *state = rank->in_progress ? Result::kInProgress : rank->error.load();
   return Result::kSuccess;
@@ -243,14 +247,14 @@ SHOAL_NCCL Result ncclRecv(void* out, size_t count, DataType type, int peer, Com
 }
 
 SHOAL_NCCL Result ncclGroupStart() {
-  const Result asked = Faults::instance().begin("ncclGroupStart", -1);
+  const Result asked = shoal_nccl_standin()->begin("ncclGroupStart", -1);
   if (asked == Result::kSuccess) ++t_group.depth;
   return asked;
 }
 SHOAL_NCCL Result ncclGroupEnd() {
-  const Result asked = Faults::instance().begin("ncclGroupEnd", -1);
+  const Result asked = shoal_nccl_standin()->begin("ncclGroupEnd", -1);
   if (t_group.depth == 0) {
-    Faults::instance().report("ncclGroupEnd without ncclGroupStart");
+    shoal_nccl_standin()->report("ncclGroupEnd without ncclGroupStart");
     return Result::kInvalidUsage;
   }
   if (--t_group.depth > 0) return asked;
@@ -258,7 +262,7 @@ SHOAL_NCCL Result ncclGroupEnd() {
   if (asked != Result::kSuccess) return asked;
   Result result = Result::kSuccess;
   for (const Entry& entry : entries) {
-    Faults::instance().record(entry.rank->rank, "ncclGroupEnd");
+    shoal_nccl_standin()->record(entry.rank->rank, "ncclGroupEnd");
     result = launch(entry);
   }
   return result;

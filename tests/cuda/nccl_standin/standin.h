@@ -4,41 +4,132 @@
 // has on its way to other processes, works on a call after it has returned ncclInProgress, refuses two ranks on one GPU
 // before 2.30, keeps captured calls in the graphs, and does not end a rank while a graph refers to it.
 //
-// SHOAL_NCCL_STANDIN_DELAY: milliseconds that what ranks of other processes are sent is on its way.
+// SHOAL_NCCL_STANDIN_DELAY: milliseconds that what a rank sends is on its way.
 //
-// Tests make faults and look at what was called through Control, which they find by name in the loaded library.
-// Thread-safe.
+// Tests make faults and look at the calls through Control, which they find by name in the loaded library. Thread-safe.
 #pragma once
 
+#include <map>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "collectives/nccl/nccl_api.h"
 
 namespace shoal::nccl_standin {
 
-struct Control {
-  virtual ~Control() = default;
+class Control {
+ public:
+  using Result = collectives::nccl::Result;
+
   /// Forgets faults, calls and problems.
-  virtual void reset() = 0;
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    data_ = {};
+  }
   /// The nth call (1 = the next one) of a function by a rank returns `result` and does nothing; rank -1: by any, and of
   /// functions that are of no rank.
-  virtual void fail_call(const std::string& name, int rank, int nth, int result) = 0;
+  void fail_call(const std::string& name, int rank, int nth, int result) {
+    const std::lock_guard lock(mutex_);
+    data_.faults.push_back({name, rank, nth - 1, static_cast<Result>(result)});
+  }
   /// ncclCommGetAsyncError says so of a rank from now on.
-  virtual void set_async_error(int rank, int result) = 0;
+  void set_async_error(int rank, int result) {
+    const std::lock_guard lock(mutex_);
+    data_.async_errors[rank] = static_cast<Result>(result);
+  }
+  Result async_error(int rank) {
+    const std::lock_guard lock(mutex_);
+    return data_.async_errors[rank];
+  }
   /// The rank's ncclCommInitRankConfig never gets on, so that no rank's does.
-  virtual void never_connect(int rank) = 0;
+  void never_connect(int rank) {
+    const std::lock_guard lock(mutex_);
+    data_.unconnected.insert(rank);
+  }
+  bool connects(int rank) {
+    const std::lock_guard lock(mutex_);
+    return !data_.unconnected.contains(rank);
+  }
   /// What the rank queues from now on never ends.
-  virtual void stall(int rank) = 0;
+  void stall(int rank) {
+    const std::lock_guard lock(mutex_);
+    data_.stalled.insert(rank);
+  }
+  bool stalls(int rank) {
+    const std::lock_guard lock(mutex_);
+    return data_.stalled.contains(rank);
+  }
+  /// A call begins: the result that it must return at once, or success.
+  Result begin(const std::string& name, int rank) {
+    const std::lock_guard lock(mutex_);
+    ++data_.counts[name];
+    for (auto fault = data_.faults.begin(); fault != data_.faults.end(); ++fault) {
+      if (fault->name != name || (fault->rank >= 0 && fault->rank != rank) || fault->skip-- > 0) continue;
+      const Result result = fault->result;
+      data_.faults.erase(fault);
+      return result;
+    }
+    return Result::kSuccess;
+  }
+  void record(int rank, std::string call) {
+    const std::lock_guard lock(mutex_);
+    data_.calls[rank].push_back(std::move(call));
+  }
   /// "ncclBroadcast count=5 type=7 root=0" and the like, of a rank, since the last call.
-  virtual std::vector<std::string> take_calls(int rank) = 0;
+  std::vector<std::string> take_calls(int rank) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(data_.calls[rank], {});
+  }
   /// How often a function was called, by whichever rank, since reset().
-  virtual int count_calls(const std::string& name) = 0;
+  int count_calls(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return data_.counts[name];
+  }
+  void report(std::string problem) {
+    const std::lock_guard lock(mutex_);
+    data_.problems.push_back(std::move(problem));
+  }
   /// What callers did wrong: ranks that do not agree, calls before the last one was done or after the end.
-  virtual std::vector<std::string> problems() = 0;
+  std::vector<std::string> problems() {
+    const std::lock_guard lock(mutex_);
+    return data_.problems;
+  }
   /// Ranks that have been made and not ended.
-  virtual int live_ranks() = 0;
+  int live_ranks() {
+    const std::lock_guard lock(mutex_);
+    return live_ranks_;
+  }
+  void count_live_ranks(int change) {
+    const std::lock_guard lock(mutex_);
+    live_ranks_ += change;
+  }
+
+ private:
+  struct Fault {
+    std::string name;
+    int rank;
+    int skip;
+    Result result;
+  };
+  struct Data {
+    std::vector<Fault> faults;
+    std::map<int, Result> async_errors;
+    std::set<int> unconnected, stalled;
+    std::map<int, std::vector<std::string>> calls;
+    std::map<std::string, int> counts;
+    std::vector<std::string> problems;
+  };
+
+  std::mutex mutex_;
+  Data data_;
+  int live_ranks_ = 0;
 };
 
 }  // namespace shoal::nccl_standin
 
+extern "C" __attribute__((visibility("default"))) shoal::nccl_standin::Control* shoal_nccl_standin();
 /// Name "shoal_nccl_standin".
-using ShoalNcclStandin = shoal::nccl_standin::Control*();
+using ShoalNcclStandin = decltype(shoal_nccl_standin);

@@ -3,15 +3,30 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
+#include <utility>
 
-#include "tests/cuda/nccl_standin/faults.h"
+#include "tests/cuda/nccl_standin/standin.h"
 
 namespace shoal::nccl_standin {
 namespace {
+
+/// Of a parcel in the file.
+struct Header {
+  Parcel::What what;
+  int32_t rank, kind, type, root, process;
+  uint64_t number, count, size;
+};
 
 template <class T, class Sum, class From, class To>
 Bytes sum_of(const std::vector<Bytes>& parts, From from, To to) {
@@ -51,7 +66,8 @@ size_t bytes_of(DataType type) {
   }
 }
 
-Bytes sum(const std::vector<Bytes>& parts, DataType type) {
+/// Adds up in float, and in integers with wrap-around, in the order of the parts.
+static Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   switch (type) {
     case DataType::kFloat32:
       return sum_of<float, float>(
@@ -71,55 +87,76 @@ Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   }
 }
 
-void World::add(const std::shared_ptr<Line>& line) {
-  const std::lock_guard lock(mutex);
-  lines.push_back(line);
+World::World(const std::string& id, int ranks)
+    : gpus(static_cast<size_t>(ranks), -1),
+      processes(static_cast<size_t>(ranks)),
+      gone(static_cast<size_t>(ranks)),
+      path_(id),
+      file_(open(id.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600)) {}
+
+void World::settle() {
+  unlink(path_.c_str());
+  if (file_ >= 0 && !is_shared()) close(std::exchange(file_, -1));
+}
+
+bool World::is_whole() const {
+  return std::none_of(gpus.begin(), gpus.end(), [](int gpu) { return gpu < 0; });
+}
+
+bool World::is_shared() const {
+  return !is_whole() || std::any_of(processes.begin(), processes.end(), [](int one) { return one != getpid(); });
+}
+
+void World::give(const Parcel& parcel) {
+  if (is_shared()) {
+    const Header header{parcel.what, parcel.rank,   parcel.kind,  parcel.type,       parcel.root,
+                        getpid(),    parcel.number, parcel.count, parcel.data.size()};
+    Bytes bytes(sizeof(header) + parcel.data.size());
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    if (!parcel.data.empty()) std::memcpy(bytes.data() + sizeof(header), parcel.data.data(), parcel.data.size());
+    if (write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) is_lost = true;
+  }
+  apply(parcel, getpid());
+}
+
+void World::look() {
+  if (!is_shared()) return;
+  struct stat now {};
+  fstat(file_, &now);
+  while (static_cast<size_t>(now.st_size) >= read_ + sizeof(Header)) {
+    Header header{};
+    if (pread(file_, &header, sizeof(header), static_cast<off_t>(read_)) != sizeof(header)) break;
+    const size_t end = read_ + sizeof(header) + header.size;
+    if (static_cast<size_t>(now.st_size) < end) break;
+    if (header.process != getpid()) {
+      Parcel parcel{header.what, header.rank,   header.kind,  header.type,
+                    header.root, header.number, header.count, Bytes(header.size)};
+      const auto at = static_cast<off_t>(read_ + sizeof(header));
+      if (pread(file_, parcel.data.data(), header.size, at) != static_cast<ssize_t>(header.size)) break;
+      apply(std::move(parcel), header.process);
+    }
+    read_ = end;
+  }
   for (size_t rank = 0; rank < size(); ++rank) {
-    const auto number = static_cast<int32_t>(rank);
-    if (gpus[rank] >= 0) line->outbox.push_back({.what = Parcel::kHello, .rank = number, .root = gpus[rank]});
-    if (gone[rank]) line->outbox.push_back({.what = Parcel::kFinal, .rank = number});
+    if (gpus[rank] >= 0 && !gone[rank] && kill(processes[rank], 0) != 0) is_lost = true;
   }
 }
 
-void World::give(Parcel parcel) {
-  for (const auto& line : lines) line->outbox.push_back(parcel);
-  apply(std::move(parcel));
-}
-
-void World::take(Parcel parcel, const Line* from) {
-  const std::lock_guard lock(mutex);
-  for (const auto& line : lines) {
-    if (line.get() != from) line->outbox.push_back(parcel);
-  }
-  apply(std::move(parcel));
-}
-
-// Ranks of the process that has gone, or that are behind it.
-void World::lose(const Line& line) {
-  const std::lock_guard lock(mutex);
-  std::erase_if(lines, [&](const auto& one) { return one.get() == &line; });
-  for (size_t rank = 0; rank < size(); ++rank) {
-    if (!own[rank] && !gone[rank]) is_lost = true;
-  }
-  changed.notify_all();
+void World::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) {
+  for (look(); !done(); look()) changed.wait_for(lock, std::chrono::microseconds(is_shared() ? 200 : 100'000));
 }
 
 void World::forget(uint64_t number) {
-  const auto here = static_cast<size_t>(std::count(own.begin(), own.end(), true));
+  const auto here = static_cast<size_t>(std::count(processes.begin(), processes.end(), getpid()));
   const Meeting& meeting = meetings[number];
   if (meeting.arrived == size() && meeting.done == here) meetings.erase(number);
 }
 
-bool World::is_quiet() const {
-  return std::all_of(lines.begin(), lines.end(),
-                     [](const auto& line) { return line->outbox.empty() && !line->is_sending; });
-}
-
-void World::apply(Parcel parcel) {
+void World::apply(Parcel parcel, int process) {
   const auto rank = static_cast<size_t>(parcel.rank);
-  if (parcel.what == Parcel::kHello) gpus[rank] = parcel.root;
+  if (parcel.what == Parcel::kHello) gpus[rank] = parcel.root, processes[rank] = process;
   if (parcel.what == Parcel::kFinal) gone[rank] = true;
-  if (parcel.what == Parcel::kLetter && own[static_cast<size_t>(parcel.root)]) {
+  if (parcel.what == Parcel::kLetter && processes[static_cast<size_t>(parcel.root)] == getpid()) {
     letters[{parcel.rank, parcel.root}].push_back(std::move(parcel.data));
   }
   if (parcel.what == Parcel::kPart) apply_part(std::move(parcel));
@@ -134,15 +171,13 @@ void World::apply_part(Parcel parcel) {
   Meeting& meeting = meetings[parcel.number];
   if (meeting.arrived == 0) {
     meeting.parts.resize(size());
-    meeting.here.resize(size());
     meeting.like = operation;
   } else if (!agree(meeting.like, operation)) {
-    Faults::instance().report("rank " + std::to_string(parcel.rank) + " has another collective number " +
-                              std::to_string(parcel.number) + " than the others");
+    shoal_nccl_standin()->report("rank " + std::to_string(parcel.rank) + " has another collective number " +
+                                 std::to_string(parcel.number) + " than the others");
     return;  // it never takes place
   }
   meeting.parts[static_cast<size_t>(parcel.rank)] = std::move(parcel.data);
-  meeting.here[static_cast<size_t>(parcel.rank)] = true;
   ++meeting.arrived;
   forget(parcel.number);
 }
@@ -153,7 +188,6 @@ namespace shoal::collectives::nccl {
 
 using nccl_standin::Bytes;
 using nccl_standin::bytes_of;
-using nccl_standin::Faults;
 using nccl_standin::is_letter;
 using nccl_standin::Kind;
 using nccl_standin::Operation;
@@ -179,32 +213,19 @@ Result Comm::queue(cudaStream_t stream, std::vector<Operation> operations) {
 
 Result Comm::meet_all(int gpu) {
   std::unique_lock lock(world->mutex);
-  std::shared_ptr<nccl_standin::Line> line;
-  if (!nccl_standin::is_own(world->id) && !std::exchange(world->has_joined, true)) {
-    line = nccl_standin::join(world->id, world->size());
-    if (line == nullptr) return Result::kRemoteError;
-  }
-  world->own[static_cast<size_t>(rank)] = true;
-  if (line != nullptr) {
-    lock.unlock();
-    world->add(line);
-    line->start(world);
-    lock.lock();
-  }
-  if (Faults::instance().connects(rank)) world->give({.what = Parcel::kHello, .rank = rank, .root = gpu});
-  world->changed.wait(lock, [this] {
-    return ended || std::all_of(world->gpus.begin(), world->gpus.end(), [](int one) { return one >= 0; });
-  });
+  if (shoal_nccl_standin()->connects(rank)) world->give({.what = Parcel::kHello, .rank = rank, .root = gpu});
+  world->wait(lock, [this] { return ended || world->is_whole(); });
+  world->settle();
   return ended ? Result::kInternalError : Result::kSuccess;
 }
 
 Result Comm::finalize() {
   std::unique_lock lock(world->mutex);
+  world->wait(lock, [this] { return ended || world->is_lost || on_way_ == 0; });
   world->give({.what = Parcel::kFinal, .rank = rank});
-  is_final = true;
-  world->changed.wait(lock, [this] {
+  world->wait(lock, [this] {
     const bool are_all = std::all_of(world->gone.begin(), world->gone.end(), [](bool gone) { return gone; });
-    return ended || world->is_lost || (are_all && world->is_quiet());
+    return ended || world->is_lost || are_all;
   });
   return Result::kSuccess;
 }
@@ -213,9 +234,7 @@ void Comm::end() {
   {
     const std::lock_guard lock(world->mutex);
     ended = true;
-    for (const auto& line : world->lines) {
-      if (!is_final) std::erase_if(line->outbox, [this](const Parcel& parcel) { return parcel.rank == rank; });
-    }
+    world->settle();
   }
   world->changed.notify_all();
   if (worker_.joinable()) worker_.join();
@@ -224,11 +243,10 @@ void Comm::end() {
 
 void Comm::run(const std::vector<Operation>& operations) {
   std::unique_lock lock(world->mutex);
-  if (Faults::instance().stalls(rank)) world->changed.wait(lock, [this] { return ended.load(); });
+  if (shoal_nccl_standin()->stalls(rank)) world->wait(lock, [this] { return ended.load(); });
   if (ended) return;
   std::vector<uint64_t> numbers;
   for (const Operation& operation : operations) numbers.push_back(send(operation));
-  world->changed.notify_all();
   for (size_t i = 0; i < operations.size(); ++i) {
     if (!receive(operations[i], numbers[i], lock)) return;
   }
@@ -248,20 +266,35 @@ uint64_t Comm::send(const Operation& operation) {
                 .data = sends ? Bytes(in, in + bytes * parts) : Bytes()};
   if (!is_letter(operation)) parcel.number = ++meetings_;
   const uint64_t number = parcel.number;
-  if (sends || !is_letter(operation)) world->give(std::move(parcel));
+  if (sends || !is_letter(operation)) give(std::move(parcel));
   return number;
+}
+
+// While it is delayed it can still be lost.
+void Comm::give(Parcel parcel) {
+  const char* text = std::getenv("SHOAL_NCCL_STANDIN_DELAY");
+  if (text == nullptr) return world->give(parcel);
+  ++on_way_;
+  const std::chrono::milliseconds delay(std::atoi(text));
+  std::thread([self = shared_from_this(), parcel = std::move(parcel), delay] {
+    std::this_thread::sleep_for(delay);
+    const std::lock_guard lock(self->world->mutex);
+    if (!self->ended) self->world->give(parcel);
+    --self->on_way_;
+    self->world->changed.notify_all();
+  }).detach();
 }
 
 bool Comm::receive(const Operation& operation, uint64_t number, std::unique_lock<std::mutex>& lock) {
   if (operation.kind == Kind::kSend) return true;
   if (operation.kind == Kind::kRecv) {
     auto& letters = world->letters[{operation.root, rank}];
-    world->changed.wait(lock, [&] { return ended || !letters.empty(); });
+    world->wait(lock, [&] { return ended || !letters.empty(); });
     if (ended) return false;
     const Bytes letter = std::move(letters.front());
     letters.pop_front();
     if (letter.size() != operation.count * bytes_of(operation.type)) {
-      Faults::instance().report("rank " + std::to_string(rank) + " expected another number of bytes");
+      shoal_nccl_standin()->report("rank " + std::to_string(rank) + " expected another number of bytes");
       return true;
     }
     std::memcpy(operation.out, letter.data(), letter.size());
@@ -270,7 +303,7 @@ bool Comm::receive(const Operation& operation, uint64_t number, std::unique_lock
   Meeting& meeting = world->meetings[number];
   // Who only sends is done before the others have it, as with NCCL.
   const bool waits = operation.kind != Kind::kBroadcast || operation.root != rank;
-  world->changed.wait(lock, [&] { return ended || !waits || meeting.arrived == world->size(); });
+  world->wait(lock, [&] { return ended || !waits || meeting.arrived == world->size(); });
   if (ended) return false;
   take_result(operation, meeting);
   ++meeting.done;

@@ -1,6 +1,6 @@
 // Inside the stand-in for NCCL: ranks and the world in which they meet. A rank's operations run in its stream, one
 // launch (a call, or a group of calls) after the other; each gives the world what it sends, then waits for what the
-// others send. Each process has a world of its own for an id, and tells the others what its ranks send (lines.h).
+// others send. Each process has a world of its own for an id.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,6 @@
 
 #include "collectives/nccl/nccl_api.h"
 #include "tests/cuda/emulator/exported.h"
-#include "tests/cuda/nccl_standin/lines.h"
 
 namespace shoal::nccl_standin {
 
@@ -36,57 +35,66 @@ struct Operation {
 };
 
 size_t bytes_of(DataType type);
-/// Adds up in float, and in integers with wrap-around, in the order of the parts.
-Bytes sum(const std::vector<Bytes>& parts, DataType type);
 
-/// Ranks made with one id.
+using Bytes = std::vector<std::byte>;
+
+/// Something that a rank tells all others.
+struct Parcel {
+  enum What : uint32_t { kHello, kPart, kLetter, kFinal };
+  What what = kHello;
+  int32_t rank = 0;  ///< that sends it
+  int32_t kind = 0, type = 0, root = 0;
+  uint64_t number = 0, count = 0;
+  Bytes data = {};
+};
+
+/// Ranks made with one id, as this process sees them. Processes append their parcels to the file that the id names.
 struct World {
-  World(std::string name, int ranks)
-      : id(std::move(name)),
-        gpus(static_cast<size_t>(ranks), -1),
-        own(static_cast<size_t>(ranks)),
-        gone(static_cast<size_t>(ranks)) {}
+  World(const std::string& id, int ranks);
 
   /// One collective, until every rank of this process has taken its result.
   struct Meeting {
     std::vector<Bytes> parts;
-    std::vector<bool> here;
     Operation like{};
     size_t arrived = 0, done = 0;
   };
 
-  const std::string id;
-  std::mutex mutex;
+  std::mutex mutex;  ///< of all that follows
   std::condition_variable changed;
-  std::vector<int> gpus;        ///< of the ranks that have come, -1 for the others
-  std::vector<bool> own, gone;  ///< of this process; finalized
+  std::vector<int> gpus;       ///< of the ranks that have come, -1 for the others
+  std::vector<int> processes;  ///< of the ranks that have come
+  std::vector<bool> gone;      ///< finalized
   std::map<uint64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< from, to
-  std::vector<std::shared_ptr<Line>> lines;
-  bool has_joined = false;
-  std::atomic<bool> is_lost{false};  ///< a process has gone before its ranks were finalized
+  bool is_lost = false;                                      ///< a process has gone before its ranks were finalized
   size_t size() const { return gpus.size(); }
+  /// Have all ranks come?
+  bool is_whole() const;
 
-  /// A line to a process that has come: it hears of the ranks that are there already.
-  void add(const std::shared_ptr<Line>& line);
-  /// Of a rank of this process; to the others, too. The mutex is held.
-  void give(Parcel parcel);
-  /// From another process, and on to the others.
-  void take(Parcel parcel, const Line* from);
-  void lose(const Line& line);
-  /// The meeting, once all have come and those of this process have taken their results. The mutex is held.
+  /// A rank has met the others, or has ended: the file needs no name any more, and none if all are of this process.
+  void settle();
+  /// From a rank of this process to all.
+  void give(const Parcel& parcel);
+  /// Takes the parcels of other processes.
+  void look();
+  /// Waits with the mutex until `done` and looks meanwhile.
+  void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
+  /// The meeting, once all have come and the ranks of this process have taken their results.
   void forget(uint64_t number);
-  /// Nothing is to be sent any more. The mutex is held.
-  bool is_quiet() const;
 
  private:
-  void apply(Parcel parcel);
+  /// Are there ranks of other processes, or may there be?
+  bool is_shared() const;
+  void apply(Parcel parcel, int process);
   void apply_part(Parcel parcel);
+
+  const std::string path_;
+  int file_;
+  size_t read_ = 0;
 };
 
 /// The world of an id, made by the first rank that asks.
 std::shared_ptr<World> world_of(const std::string& id, int ranks);
-int live_ranks();
 
 }  // namespace shoal::nccl_standin
 
@@ -103,7 +111,7 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   Result meet_all(int gpu);
   /// Waits until everything has been sent and the other ranks are as far.
   Result finalize();
-  /// Ends it; waits until nothing refers to it any more. What it has not sent is lost, unless it is finalized.
+  /// Ends it; waits until nothing refers to it any more. Its parcels on their way are lost.
   void end();
 
   const std::shared_ptr<nccl_standin::World> world;
@@ -111,7 +119,6 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   const cuda::emulator::Exported& cuda;
   std::atomic<bool> in_progress{false};
   std::atomic<bool> ended{false};
-  std::atomic<bool> is_final{false};
   std::atomic<Result> error{Result::kSuccess};
 
  private:
@@ -120,11 +127,13 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   void run(const std::vector<nccl_standin::Operation>& operations);
   /// The meeting's number; 0 for letters.
   uint64_t send(const nccl_standin::Operation& operation);
+  void give(nccl_standin::Parcel parcel);
   /// Waits for it; false: ended.
   bool receive(const nccl_standin::Operation& operation, uint64_t number, std::unique_lock<std::mutex>& lock);
   void take_result(const nccl_standin::Operation& operation, const Meeting& meeting) const;
 
   uint64_t meetings_ = 0;                               ///< in the order of the stream
+  int on_way_ = 0;                                      ///< parcels that are delayed
   std::shared_ptr<int> use_ = std::make_shared<int>();  ///< also held by what is queued or captured
   std::thread worker_;
 };
