@@ -76,6 +76,9 @@ struct Case {
   Names shown = {};
   bool exact = false;  ///< the same bits
 };
+Case exact(std::string name, std::string nodes, int saved, std::vector<int> cuts = {}, Names shown = {}) {
+  return {std::move(name), std::move(nodes), saved, std::move(cuts), std::move(shown), true};
+}
 std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
@@ -231,38 +234,22 @@ std::vector<Case> cases() {
       {"product_is_shown", kBiased, 0, {}, {"p"}},
       {"product_twice", "%p = mul_mat(%square, %a)\n%out = add(%p, %p)\noutput %out\n", 0},
       {"product_is_cut", kBiased, 0, {1}},
-      {"three_products", kProjections, 2, {}, {}, true},
-      {"three_products_shown", kProjections, 2, {}, {"q", "k"}, true},
-      {"three_products_read_later",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = unary(%q) "
-       "{kind=silu}\n"
-       "%f = unary(%k) {kind=silu}\n%h = unary(%v) {kind=silu}\n%i = unary(%w) {kind=silu}\noutput %e\noutput "
-       "%f\noutput %h\noutput %i\n",
-       2,
-       {},
-       {},
-       true},
-      {"products_cut", kProjections, 1, {1}, {}, true},
-      {"products_all_cut", kProjections, 0, {1, 2}, {}, true},
-      {"products_of_two_forms",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%w6, %a)\noutput %q\noutput %k\n",
-       0,
-       {},
-       {},
-       true},
-      {"products_of_two_columns",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %b)\noutput %q\noutput %k\n",
-       0,
-       {},
-       {},
-       true},
-      {"products_of_a_prompt",
-       "%q = mul_mat(%wq, %prompt)\n%k = mul_mat(%wf, %prompt)\noutput %q\noutput %k\n",
-       1,
-       {},
-       {},
-       true},
-      {"biased_products_of_a_prompt", kBiasedProjections, 5, {}, {}, true},
+      exact("three_products", kProjections, 2),
+      exact("three_products_shown", kProjections, 2, {}, {"q", "k"}),
+      exact(
+          "three_products_read_later",
+          "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = unary(%q) "
+          "{kind=silu}\n"
+          "%f = unary(%k) {kind=silu}\n%h = unary(%v) {kind=silu}\n%i = unary(%w) {kind=silu}\noutput %e\noutput "
+          "%f\noutput %h\noutput %i\n",
+          2),
+      exact("products_cut", kProjections, 1, {1}, {}),
+      exact("products_all_cut", kProjections, 0, {1, 2}, {}),
+      exact("products_of_two_forms", "%q = mul_mat(%wq, %a)\n%k = mul_mat(%w6, %a)\noutput %q\noutput %k\n", 0),
+      exact("products_of_two_columns", "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %b)\noutput %q\noutput %k\n", 0),
+      exact("products_of_a_prompt", "%q = mul_mat(%wq, %prompt)\n%k = mul_mat(%wf, %prompt)\noutput %q\noutput %k\n",
+            1),
+      exact("biased_products_of_a_prompt", kBiasedProjections, 5),
       {"gated_of_a_prompt",
        "%g = mul_mat(%gate, %prompt)\n%u = mul_mat(%up, %prompt)\n%out = glu(%g, %u)\noutput %out\n", 3},
       {"bias_of_a_prompt", "%p = mul_mat(%wv, %prompt)\n%out = add(%p, %bias)\noutput %out\n", 1},
@@ -302,59 +289,33 @@ std::vector<Case> cases() {
        "%u = mul_mat_id(%two_ups, %all, %ids4) {ranges=[0:1,2:1]}\n%out = glu(%g, %u)\noutput %out\n",
        5},
       {"token_residual", "%p = mul_mat(%square, %token)\n%out = add(%token, %p)\noutput %out\n", 1},
-      {"token_products_of_all_forms",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
-       "%w = mul_mat(%wv, %token)\noutput %q\noutput %k\noutput %v\noutput %w\n",
-       2,
-       {},
-       {},
-       true},
-      {"token_norm_and_products",
-       "%n = rms_norm(%token)\n%m = mul(%n, %scale)\n%q = mul_mat(%gate, %m)\n%k = mul_mat(%w6, %m)\noutput %q\noutput "
-       "%k\n",
-       2,
-       {},
-       {},
-       true},
-      {"token_products_with_sums",
-       "%p = mul_mat(%wv, %token)\n%q = add(%p, %bias)\n%r = mul_mat(%v6, %token)\n%s = mul_mat(%wv, %token)\n"
-       "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
-       4,
-       {},
-       {},
-       true},
-      {"token_products_of_floats",
-       "%q = mul_mat(%wf, %token)\n%k = mul_mat(%wg, %token)\noutput %q\noutput %k\n",
-       1,
-       {},
-       {},
-       true},
-      {"token_and_a_computed_matrix",
-       "%m = add(%rows, %rows)\n%out = mul_mat(%m, %token)\noutput %out\n",
-       0,
-       {},
-       {},
-       true},
-      {"token_products_of_floats_and_integers",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wf, %token)\n%v = mul_mat(%w32, %token)\n%o = add(%v, %bias)\n"
-       "output %q\noutput %k\noutput %o\n",
-       3,
-       {},
-       {},
-       true},
-      {"token_products_of_other_floats",
-       "%k = mul_mat(%wf, %token)\n%v = mul_mat(%wb, %token)\noutput %k\noutput %v\n",
-       1,
-       {},
-       {},
-       true},
-      {"token_five_products",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wk, %token)\n%v = mul_mat(%wv, %token)\n"
-       "%w = mul_mat(%w6, %token)\n%x = mul_mat(%v6, %token)\noutput %q\noutput %k\noutput %v\noutput %w\noutput %x\n",
-       3,
-       {},
-       {},
-       true},
+      exact("token_products_of_all_forms",
+            "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
+            "%w = mul_mat(%wv, %token)\noutput %q\noutput %k\noutput %v\noutput %w\n",
+            2),
+      exact("token_norm_and_products",
+            "%n = rms_norm(%token)\n%m = mul(%n, %scale)\n%q = mul_mat(%gate, %m)\n%k = mul_mat(%w6, %m)\noutput "
+            "%q\noutput "
+            "%k\n",
+            2),
+      exact("token_products_with_sums",
+            "%p = mul_mat(%wv, %token)\n%q = add(%p, %bias)\n%r = mul_mat(%v6, %token)\n%s = mul_mat(%wv, %token)\n"
+            "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
+            4),
+      exact("token_products_of_floats", "%q = mul_mat(%wf, %token)\n%k = mul_mat(%wg, %token)\noutput %q\noutput %k\n",
+            1),
+      exact("token_and_a_computed_matrix", "%m = add(%rows, %rows)\n%out = mul_mat(%m, %token)\noutput %out\n", 0),
+      exact("token_products_of_floats_and_integers",
+            "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wf, %token)\n%v = mul_mat(%w32, %token)\n%o = add(%v, %bias)\n"
+            "output %q\noutput %k\noutput %o\n",
+            3),
+      exact("token_products_of_other_floats",
+            "%k = mul_mat(%wf, %token)\n%v = mul_mat(%wb, %token)\noutput %k\noutput %v\n", 1),
+      exact("token_five_products",
+            "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wk, %token)\n%v = mul_mat(%wv, %token)\n"
+            "%w = mul_mat(%w6, %token)\n%x = mul_mat(%v6, %token)\noutput %q\noutput %k\noutput %v\noutput %w\noutput "
+            "%x\n",
+            3),
   };
 }
 

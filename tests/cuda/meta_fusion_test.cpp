@@ -108,16 +108,39 @@ int joined(const GraphPlan& plan) {
 
 const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
 
-/// All outputs of the graph, after a run of inputs by `seed`.
-std::vector<std::vector<float>> outputs(test::Loaded& loaded, Backend& backend, GraphPlan& plan, uint64_t seed) {
-  loaded.seed = seed;
-  loaded.fill_inputs();
-  run(backend, plan);
-  std::vector<std::vector<float>> values;
-  for (const Tensor* node : loaded.graph.nodes()) {
-    if (node->is_output) values.push_back(test::read_floats(*node));
+/// A graph's plan on devices as one.
+struct Planned {
+  Planned(int ranks, const std::string& text, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
+      : Planned(ranks, test::norm_layouts(ranks), text, fuse, comm) {}
+  Planned(int ranks, const test::Layouts& layouts, const std::string& text, Fuse fuse = Fuse::kAll,
+          const std::string& comm = "auto")
+      : mesh(ranks, layouts, fuse, comm), loaded(text, *mesh.device), plan(mesh.backend->create_plan(loaded.graph)) {}
+  int joined() const { return shoal::cuda::joined(*plan); }
+  std::string text() const { return meta::steps_text(meta::plan_of(*plan)); }
+  void run() { shoal::cuda::run(*mesh.backend, *plan); }
+  /// All outputs of the graph, after a run of inputs by `seed`.
+  std::vector<std::vector<float>> outputs(uint64_t seed = 1) {
+    loaded.seed = seed;
+    loaded.fill_inputs();
+    run();
+    std::vector<std::vector<float>> values;
+    for (const Tensor* node : loaded.graph.nodes()) {
+      if (node->is_output) values.push_back(test::read_floats(*node));
+    }
+    return values;
   }
-  return values;
+
+  MetaMesh mesh;
+  test::Loaded loaded;
+  std::unique_ptr<GraphPlan> plan;
+};
+
+/// Calls of CUDA's runtime of a run with this name.
+ptrdiff_t calls_of_run(Planned& planned, const char* name) {
+  emulator::record_calls();
+  planned.run();
+  const auto calls = emulator::take_calls();
+  return std::count(calls.begin(), calls.end(), name);
 }
 
 void expect_close(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
@@ -132,26 +155,27 @@ void expect_close(const std::vector<float>& found, const std::vector<float>& exp
   EXPECT_LE(worst, 2e-6F * largest) << what;
 }
 
+void expect_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+}
+
 class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {};
 
 TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
   const auto [ranks, tokens] = GetParam();
-  MetaMesh fusing(ranks), plain(ranks, Fuse::kNothing);
-  test::Loaded loaded(test::norm_graph(tokens, kAll), *fusing.device);
-  test::Loaded reference(test::norm_graph(tokens, kAll), *plain.device);
-  const auto plan = fusing.backend->create_plan(loaded.graph);
-  const auto reference_plan = plain.backend->create_plan(reference.graph);
-  EXPECT_EQ(joined(*plan), 2);
-  EXPECT_EQ(joined(*reference_plan), 0);
+  const std::string text = test::norm_graph(tokens, kAll);
+  Planned fusing(ranks, text), plain(ranks, text, Fuse::kNothing);
+  EXPECT_EQ(fusing.joined(), 2);
+  EXPECT_EQ(plain.joined(), 0);
   for (int i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
-    const auto found = outputs(loaded, *fusing.backend, *plan, static_cast<uint64_t>(i));
-    const auto expected = outputs(reference, *plain.backend, *reference_plan, static_cast<uint64_t>(i));
+    const auto found = fusing.outputs(static_cast<uint64_t>(i));
     ASSERT_EQ(found.size(), 5u);
-    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
-    EXPECT_EQ(fusing.queued.fused, std::min(i, 2) * 2 * ranks);
-    EXPECT_EQ(fusing.queued.calls, 0);
-    EXPECT_EQ(plain.queued.calls, std::min(i, 2) * 2 * ranks);
-    for (const Tensor* node : loaded.graph.nodes()) {
+    expect_close(found, plain.outputs(static_cast<uint64_t>(i)));
+    EXPECT_EQ(fusing.mesh.queued.fused, std::min(i, 2) * 2 * ranks);
+    EXPECT_EQ(fusing.mesh.queued.calls, 0);
+    EXPECT_EQ(plain.mesh.queued.calls, std::min(i, 2) * 2 * ranks);
+    for (const Tensor* node : fusing.loaded.graph.nodes()) {
       if (!node->is_output) continue;
       ASSERT_TRUE(meta::layout_of(*node).is_mirrored());
       const auto first = test::read_floats(meta::shard(*node, 0));
@@ -168,14 +192,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
                          });
 
 ptrdiff_t launches_of(Fuse fuse, int64_t tokens) {
-  MetaMesh mesh(2, fuse);
-  test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
-  const auto plan = mesh.backend->create_plan(loaded.graph);
-  loaded.fill_inputs();
-  emulator::record_calls();
-  run(*mesh.backend, *plan);
-  const auto calls = emulator::take_calls();
-  return std::count(calls.begin(), calls.end(), "cudaLaunchKernel");
+  Planned planned(2, test::norm_graph(tokens), fuse);
+  planned.loaded.fill_inputs();
+  return calls_of_run(planned, "cudaLaunchKernel");
 }
 
 // Without it: the product, all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
@@ -188,17 +207,15 @@ TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
 
 TEST(CudaMetaFusionOnce, AProductInFrontChangesNoBit) {
   for (const int ranks : {2, 3}) {
-    MetaMesh all(ranks), norms(ranks, Fuse::kNorms);
-    test::Loaded loaded(test::norm_graph(1, kAll), *all.device), reference(test::norm_graph(1, kAll), *norms.device);
-    const auto plan = all.backend->create_plan(loaded.graph);
-    const auto reference_plan = norms.backend->create_plan(reference.graph);
-    const auto text = [](const GraphPlan& one) { return meta::steps_text(meta::plan_of(one)); };
-    EXPECT_THAT(text(*plan), testing::HasSubstr("with mul_mat, add"));
-    EXPECT_THAT(text(*reference_plan), testing::Not(testing::HasSubstr("mul_mat")));
-    for (uint64_t i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
-      EXPECT_EQ(outputs(loaded, *all.backend, *plan, i), outputs(reference, *norms.backend, *reference_plan, i));
-    }
+    Planned all(ranks, test::norm_graph(1, kAll)), norms(ranks, test::norm_graph(1, kAll), Fuse::kNorms);
+    EXPECT_THAT(all.text(), testing::HasSubstr("with mul_mat, add"));
+    EXPECT_THAT(norms.text(), testing::Not(testing::HasSubstr("mul_mat")));
+    for (uint64_t i = 1; i <= 4; ++i) EXPECT_EQ(all.outputs(i), norms.outputs(i));  // launched, recorded, replayed
   }
+}
+
+meta::Layout split(int axis, std::vector<int64_t> shares) {
+  return meta::Layout::split(axis, meta::Partition::from_shares(shares));
 }
 
 // Columns come and go as records, from the attention in one plan to the product in a call, and from its norm to the
@@ -228,28 +245,21 @@ weight %head q8_0 [128, 40]
 %out = mul_mat(%head, %m2)
 output %out
 )";
-  const auto split = [](int axis, std::vector<int64_t> shares) {
-    return meta::Layout::split(axis, meta::Partition::from_shares(shares));
-  };
   const test::Layouts layouts{{"k", split(2, {2, 2})},
                               {"v", split(2, {2, 2})},
                               {"wo", split(0, {64, 64})},
                               {"up", split(1, {128, 64})},
                               {"down", split(0, {128, 64})}};
-  MetaMesh all(2, layouts), norms(2, layouts, Fuse::kNorms), plain(2, layouts, Fuse::kNothing);
-  test::Loaded loaded(text, *all.device), of_norms(text, *norms.device), reference(text, *plain.device);
-  const auto plan = all.backend->create_plan(loaded.graph);
-  const auto norms_plan = norms.backend->create_plan(of_norms.graph);
-  const auto reference_plan = plain.backend->create_plan(reference.graph);
+  Planned all(2, layouts, text), norms(2, layouts, text, Fuse::kNorms), plain(2, layouts, text, Fuse::kNothing);
   for (uint64_t i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
-    const auto found = outputs(loaded, *all.backend, *plan, i);
-    EXPECT_EQ(found, outputs(of_norms, *norms.backend, *norms_plan, i));
-    expect_close(found[0], outputs(reference, *plain.backend, *reference_plan, i)[0], "out");
+    const auto found = all.outputs(i);
+    EXPECT_EQ(found, norms.outputs(i));
+    expect_close(found, plain.outputs(i));
   }
   using testing::Pair;
   const auto both_ranks = [](const auto& calls) { return std::vector(calls.forms.begin(), calls.forms.begin() + 4); };
-  EXPECT_THAT(both_ranks(all.queued), testing::ElementsAre(Pair(1, 1), Pair(1, 1), Pair(0, 1), Pair(0, 1)));
-  EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
+  EXPECT_THAT(both_ranks(all.mesh.queued), testing::ElementsAre(Pair(1, 1), Pair(1, 1), Pair(0, 1), Pair(0, 1)));
+  EXPECT_THAT(both_ranks(norms.mesh.queued), testing::Each(Pair(0, 1)));
 }
 
 // A call that is not joined leaves no record for the product behind it, which would find that of another column.
@@ -264,75 +274,53 @@ weight %head q8_0 [128, 40]
 %out = mul_mat(%head, %y)
 output %out
 )";
-  const auto split = [](int axis, std::vector<int64_t> shares) {
-    return meta::Layout::split(axis, meta::Partition::from_shares(shares));
-  };
   const test::Layouts layouts{{"up", split(1, {128, 64})}, {"down", split(0, {128, 64})}, {"head", split(1, {24, 16})}};
-  MetaMesh two(2, layouts), one(1, test::Layouts{});
-  test::Loaded loaded(text, *two.device), reference(text, *one.device);
-  const auto plan = two.backend->create_plan(loaded.graph), reference_plan = one.backend->create_plan(reference.graph);
-  EXPECT_EQ(joined(*plan), 0);
-  const auto found = outputs(loaded, *two.backend, *plan, 1)[0];
-  const auto expected = outputs(reference, *one.backend, *reference_plan, 1)[0];
-  EXPECT_EQ(two.queued.calls, 2);
+  Planned two(2, layouts, text), one(1, test::Layouts{}, text);
+  EXPECT_EQ(two.joined(), 0);
+  const auto found = two.outputs()[0], expected = one.outputs()[0];
+  EXPECT_EQ(two.mesh.queued.calls, 2);
   const float largest = *std::max_element(expected.begin(), expected.end());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // of 8 bits
 }
 
 TEST(CudaMetaFusionOnce, ADecoderHasIt) {
-  MetaMesh fusing(2, test::llama_layouts({3, 1})), plain(2, test::llama_layouts({3, 1}), Fuse::kNothing);
-  test::Loaded loaded(test::llama_graph(1), *fusing.device), reference(test::llama_graph(1), *plain.device);
-  const auto plan = fusing.backend->create_plan(loaded.graph);
-  const auto reference_plan = plain.backend->create_plan(reference.graph);
-  EXPECT_THAT(meta::steps_text(meta::plan_of(*plan)),
-              testing::HasSubstr("attn_out  f32 x 32  128 bytes  with mul_mat, add, rms_norm, mul"));
-  EXPECT_EQ(joined(*plan), 1) << "behind the feed-forward rows are chosen first";
-  expect_close(outputs(loaded, *fusing.backend, *plan, 1)[0], outputs(reference, *plain.backend, *reference_plan, 1)[0],
-               "logits");
+  const test::Layouts layouts = test::llama_layouts({3, 1});
+  Planned fusing(2, layouts, test::llama_graph(1)), plain(2, layouts, test::llama_graph(1), Fuse::kNothing);
+  EXPECT_THAT(fusing.text(), testing::HasSubstr("attn_out  f32 x 32  128 bytes  with mul_mat, add, rms_norm, mul"));
+  EXPECT_EQ(fusing.joined(), 1) << "behind the feed-forward rows are chosen first";
+  expect_close(fusing.outputs(), plain.outputs());
 }
 
 TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
-  MetaMesh mesh(2);
-  test::Loaded loaded(test::norm_graph(1), *mesh.device);
-  const auto plan = mesh.backend->create_plan(loaded.graph);
-  loaded.fill_inputs();
-  for (int i = 0; i < 2; ++i) run(*mesh.backend, *plan);
-  emulator::record_calls();
-  run(*mesh.backend, *plan);
-  const auto calls = emulator::take_calls();
-  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaGraphLaunch"), 2);
-  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), 0);
+  Planned planned(2, test::norm_graph(1));
+  for (int i = 0; i < 2; ++i) planned.outputs();
+  EXPECT_EQ(calls_of_run(planned, "cudaGraphLaunch"), 2);
+  EXPECT_EQ(calls_of_run(planned, "cudaLaunchKernel"), 0);
 }
 
-TEST(CudaMetaFusionOnce, IsNotUsedWhereAValueInBetweenIsRead) {
+TEST(CudaMetaFusionOnce, IsNotUsedIfAValueInBetweenIsRead) {
   for (const char* more : {"output %n\n", "output %n2\n"}) {
-    MetaMesh fusing(2), plain(2, Fuse::kNothing);
     const std::string text = test::norm_graph(2, more + kAll);
-    test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
-    const auto plan = fusing.backend->create_plan(loaded.graph);
-    const auto reference_plan = plain.backend->create_plan(reference.graph);
-    EXPECT_EQ(joined(*plan), 1) << more;
-    const auto found = outputs(loaded, *fusing.backend, *plan, 1);
-    const auto expected = outputs(reference, *plain.backend, *reference_plan, 1);
-    ASSERT_EQ(found.size(), 6u);
-    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+    Planned fusing(2, text), plain(2, text, Fuse::kNothing);
+    EXPECT_EQ(fusing.joined(), 1) << more;
+    expect_close(fusing.outputs(), plain.outputs());
   }
 }
 
 TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
-  MetaMesh fusing(2), plain(2, Fuse::kNothing);
   const std::string text = test::norm_graph(2, kAll);
-  test::Loaded loaded(text, *fusing.device), reference(text, *plain.device);
+  Planned fusing(2, text), plain(2, text, Fuse::kNothing);
   const auto find = [](const Graph& graph) -> const Tensor* {
     const auto nodes = graph.nodes();
     return *std::find_if(nodes.begin(), nodes.end(), [](const Tensor* node) { return node->name == "n"; });
   };
-  const Tensor *n = find(loaded.graph), *expected = find(reference.graph);
-  const auto plan = fusing.backend->create_plan(loaded.graph, {.shown = {n}});
-  const auto reference_plan = plain.backend->create_plan(reference.graph, {.shown = {expected}});
-  EXPECT_EQ(joined(*plan), 1);
-  outputs(loaded, *fusing.backend, *plan, 1);
-  outputs(reference, *plain.backend, *reference_plan, 1);
+  const Tensor *n = find(fusing.loaded.graph), *expected = find(plain.loaded.graph);
+  fusing.plan.reset(), plain.plan.reset();
+  fusing.plan = fusing.mesh.backend->create_plan(fusing.loaded.graph, {.shown = {n}});
+  plain.plan = plain.mesh.backend->create_plan(plain.loaded.graph, {.shown = {expected}});
+  EXPECT_EQ(fusing.joined(), 1);
+  fusing.outputs();
+  plain.outputs();
   expect_close(test::read_floats(*n), test::read_floats(*expected), "shown");
   // Its value, by the sum that it is the norm of.
   const Tensor& sum = *n->src[0];
@@ -344,21 +332,17 @@ TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
 }
 
 TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
-  MetaMesh peers(2, Fuse::kAll, "p2p");
   const std::string text = test::norm_graph(2, kAll);
-  test::Loaded direct(text, *peers.device);
-  const auto fused = peers.backend->create_plan(direct.graph);
-  EXPECT_EQ(joined(*fused), 2);
-  const auto expected = outputs(direct, *peers.backend, *fused, 1);
+  Planned peers(2, text, Fuse::kAll, "p2p");
+  EXPECT_EQ(peers.joined(), 2);
+  const auto expected = peers.outputs();
   for (const char* comm : {"staged", "nccl"}) {
-    MetaMesh other(2, Fuse::kAll, comm);
-    test::Loaded loaded(text, *other.device);
-    const auto plan = other.backend->create_plan(loaded.graph);
-    EXPECT_EQ(joined(*plan), 0) << comm;
-    const auto found = outputs(loaded, *other.backend, *plan, 1);
-    EXPECT_EQ(other.queued.fused, 0) << comm;
-    EXPECT_EQ(other.queued.calls, 4) << comm;
-    for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("{} {}", comm, n));
+    SCOPED_TRACE(comm);
+    Planned other(2, text, Fuse::kAll, comm);
+    EXPECT_EQ(other.joined(), 0);
+    expect_close(other.outputs(), expected);
+    EXPECT_EQ(other.mesh.queued.fused, 0);
+    EXPECT_EQ(other.mesh.queued.calls, 4);
   }
 }
 
@@ -383,17 +367,14 @@ TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
   }
 }
 
-TEST(CudaMetaFusionOnce, ARankThatDoesNotComeIsNamed) {
-  MetaMesh mesh(2);
-  test::Loaded loaded(test::norm_graph(1), *mesh.device);
-  const auto plan = mesh.backend->create_plan(loaded.graph);
-  loaded.fill_inputs();
+TEST(CudaMetaFusionOnce, ARankThatFailsEndsTheRun) {
+  Planned planned(2, test::norm_graph(1));
+  planned.loaded.fill_inputs();
   const auto fail_now = [](void*, const void*, bool) { throw DeviceError("broken"); };
-  ASSERT_TRUE(mesh.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
-  mesh.backend->compute_async(*plan);
-  EXPECT_THROW(mesh.backend->synchronize(), Error);
-  run(*mesh.backend, *plan);  // and the next run is right again
-  for (float value : test::read_floats(*loaded.graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
+  ASSERT_TRUE(planned.mesh.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
+  EXPECT_THROW(planned.run(), Error);
+  planned.run();  // and the next run is right again
+  for (float value : test::read_floats(*planned.loaded.graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
 }
 
 }  // namespace
