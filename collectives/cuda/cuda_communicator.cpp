@@ -30,8 +30,9 @@ void refuse_others(const Options& options) {
                            "auto, nccl or staged");
 }
 
-p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured) {
-  p2p::P2pOptions p2p{.bf16_wire = options.wire == DType::kBF16};
+p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured, const Device& device) {
+  p2p::P2pOptions p2p{.bf16_wire = options.wire == DType::kBF16,
+                      .off = dynamic_cast<const shoal::cuda::CudaDevice&>(device).gpu().traits.off};
   if (measured.one_shot_to_bytes) {
     const auto bytes = static_cast<int64_t>(std::min<size_t>(*measured.one_shot_to_bytes, INT64_MAX));
     p2p.thresholds = {bytes, bytes, bytes};
@@ -50,7 +51,7 @@ class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options, const Thresholds& measured)
       : peers_(shoal::cuda::places_of(std::vector<Backend*>(backends.begin(), backends.end())), options,
-               p2p_options(options, measured)),
+               p2p_options(options, measured, backends[0]->device())),
         backends_(backends.begin(), backends.end()) {
     for (size_t rank = 0; rank < backends_.size(); ++rank) {
       ranks_.push_back({this, static_cast<int>(rank)});
@@ -268,7 +269,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
   if (wanted != "nccl" && options.processes == nullptr) {
     try {
       const Thresholds measured = thresholds_or_found(options.thresholds, devices);
-      CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options, measured));
+      CommunicatorTraits traits = p2p::P2pCommunicator::describe(gpus, p2p_options(options, measured, *devices[0]));
       traits.fused = below(traits.fused, has_nccl, measured.nccl_from_bytes.value_or(kNcclFromBytes));
       return traits;
     } catch (const DeviceError&) {

@@ -40,7 +40,7 @@ std::vector<Place> checked(std::span<const Place> places) {
 }
 
 /// What kernels choose by, for each rank.
-std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places) {
+std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places, const cuda::SwitchedOff& off) {
   std::vector<cuda::LaunchContext> contexts;
   for (const Place& place : places) {
     int major = 0, minor = 0;
@@ -48,7 +48,7 @@ std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places) {
                 "query");
     cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, place.gpu), place.device_name,
                 "query");
-    contexts.push_back({place.stream, {.gpu = place.gpu, .compute_capability = major * 10 + minor}});
+    contexts.push_back({place.stream, {.gpu = place.gpu, .compute_capability = major * 10 + minor, .off = off}});
   }
   return contexts;
 }
@@ -100,8 +100,8 @@ Element float_element(const P2pOptions& options) {
 
 FusedLimits limits_of(const Layout& layout, const P2pOptions& options) {
   const Element element = float_element(options);
-  if (layout.ranks < 2) return {};
-  const uint64_t products = element == Element::kF32 ? product_norm_dtypes() : 0;
+  if (layout.ranks < 2 || options.off.fuse) return {};
+  const uint64_t products = element == Element::kF32 && !options.off.p2p_product ? product_norm_dtypes() : 0;
   return {norm_capacity(element), layout.blocks, most_one_shot(layout, options, element), products};
 }
 
@@ -164,7 +164,7 @@ class P2pCommunicator::Memory {
 
 P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& options, const P2pOptions& p2p)
     : places_(checked(places)),
-      contexts_(contexts_of(places)),
+      contexts_(contexts_of(places, p2p.off)),
       options_(p2p),
       timeout_(options.timeout),
       share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),

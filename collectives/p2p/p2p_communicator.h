@@ -47,6 +47,7 @@ struct P2pOptions {
   bool bf16_wire = false;
   Thresholds thresholds = {};
   int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where ranks share a GPU (BlockShare)
+  cuda::SwitchedOff off = {};
 };
 
 class P2pCommunicator {

@@ -37,6 +37,7 @@ std::vector<functions::Feature> features() {
   if (!g_family->reason().empty()) found.push_back({"no_devices", g_family->reason()});
   if (const std::string problems = g_family->problems(); !problems.empty()) found.push_back({"problems", problems});
   found.push_back({"devices_per_gpu", fmt::format("{}", devices_per_gpu())});
+  if (const std::string off = to_string(g_family->off()); !off.empty()) found.push_back({"off", off});
   return found;
 }
 
@@ -72,11 +73,6 @@ int devices_per_gpu() {
   const char* text = std::getenv("SHOAL_CUDA_DEVICES_PER_GPU");
   if (text == nullptr || *text == '\0') return 1;
   return static_cast<int>(parse_integer("environment variable SHOAL_CUDA_DEVICES_PER_GPU", text, 1, kMaxPerGpu));
-}
-
-bool uses_graphs() {
-  const char* text = std::getenv("SHOAL_CUDA_GRAPHS");
-  return text == nullptr || *text == '\0' || parse_integer("environment variable SHOAL_CUDA_GRAPHS", text, 0, 1) != 0;
 }
 
 bool waits_by_yielding(size_t devices, size_t processors) {
@@ -119,7 +115,7 @@ DeviceProps CudaDevice::props() const {
 std::unique_ptr<Backend> CudaDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"graphs"});
   gpu_.transfers();
-  return std::make_unique<CudaBackend>(*this, parsed.integer("graphs", uses_graphs() ? 1 : 0, 0, 1) != 0);
+  return std::make_unique<CudaBackend>(*this, parsed.integer("graphs", gpu_.traits.off.graphs ? 0 : 1, 0, 1) != 0);
 }
 
 bool CudaDevice::supports_op(const Tensor& node) const {
@@ -155,6 +151,8 @@ void CudaDevice::note_no_graph(cudaError_t why) const {
 
 CudaFamily::CudaFamily(std::function<void*(std::string_view)> functions) : functions_(std::move(functions)) {
   const int parts = devices_per_gpu();
+  const char* off = std::getenv("SHOAL_CUDA_OFF");
+  off_ = parse_switched_off(off != nullptr ? off : "");
   find_gpus();
   for (const auto& gpu : gpus_) {
     for (int part = 0; part < parts; ++part) {
@@ -198,6 +196,7 @@ void CudaFamily::find_gpus() {
     try {
       gpus_.push_back(std::make_unique<Gpu>(describe_gpu(index)));
       gpus_.back()->family = this;
+      gpus_.back()->traits.off = off_;
     } catch (const DeviceError& error) {  // one GPU that is broken or taken: the others are still good
       add_problem(error.what());
     }

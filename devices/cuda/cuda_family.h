@@ -45,7 +45,7 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override;
   DeviceProps props() const override;
   BackendReg& reg() const override { return reg_; }
-  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs; default uses_graphs().
+  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs; default: SwitchedOff::graphs.
   std::unique_ptr<Backend> init(std::string_view params = {}) override;
   BufferType& buffer_type() override { return type_; }
   BufferType* host_buffer_type() override { return &pinned_; }
@@ -82,6 +82,8 @@ class CudaFamily final : public BackendReg {
   void* function(std::string_view name) const override;
   /// Why there are no devices; empty when there are some.
   const std::string& reason() const { return reason_; }
+  /// By SHOAL_CUDA_OFF.
+  const SwitchedOff& off() const { return off_; }
   /// GPUs that cannot be used though they are there, pairs whose direct copies are wrong, and what has been noted.
   std::string problems() const;
   /// What works, but slower than it should. Kept once.
@@ -98,6 +100,7 @@ class CudaFamily final : public BackendReg {
   void connect(const Gpu& one, const Gpu& other);
 
   std::function<void*(std::string_view)> functions_;
+  SwitchedOff off_;
   std::string reason_;
   mutable std::mutex mutex_;
   std::string problems_;
@@ -112,7 +115,5 @@ bool waits_by_yielding(size_t devices, size_t processors);
 
 /// Devices that share each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU, 1 to 64, or 1. Throws InvalidArgument.
 int devices_per_gpu();
-/// SHOAL_CUDA_GRAPHS, 0 or 1, or true. Throws InvalidArgument.
-bool uses_graphs();
 
 }  // namespace shoal::cuda

@@ -174,6 +174,7 @@ void run_step(const LaunchContext& context, const Step& step) {
 }
 
 Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+  if (gpu.off.fuse) return {run_node, nodes.first(1)};
   const auto fits = [&](const Pattern& pattern) {
     return pattern.count <= nodes.size() && pattern.fits(nodes, readers);
   };

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "devices/cuda/column_record.h"
+#include "devices/cuda/switches.h"
 #include "graph/tensor.h"
 
 namespace shoal::cuda {
@@ -23,6 +24,7 @@ struct GpuTraits {
   int compute_capability = 0;         ///< 90 for 9.0
   int processors = 1;                 ///< multiprocessors
   size_t shared_bytes_per_block = 0;  ///< that a block may ask for
+  SwitchedOff off = {};
 };
 
 struct LaunchContext {

@@ -176,10 +176,13 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   }
 }
 
-/// What makes devices slower than they are, as far as they have noticed.
+/// Problems that families have noticed, and features that are switched off: both make devices slower.
 void warn_of_problems() {
   for (const BackendReg* family : Registry::instance().families()) {
     if (const std::string problems = feature_of(*family, "problems"); !problems.empty()) warn(problems);
+    if (const std::string off = feature_of(*family, "off"); !off.empty()) {
+      warn(fmt::format("{} devices were measured without {} (SHOAL_CUDA_OFF)", family->name(), off));
+    }
   }
 }
 

@@ -164,7 +164,7 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
 template <class Context, class... Parameters, class... Arguments>
 void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   Arguments&&... arguments) {
-  const bool early = can_start_early({__CUDA_ARCH_LIST__}, context.gpu.compute_capability);
+  const bool early = !context.gpu.off.early && can_start_early({__CUDA_ARCH_LIST__}, context.gpu.compute_capability);
   const Start start = early ? Start::kEarly : Start::kAfterPrevious;
   launch_at(start, context.stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }

@@ -145,6 +145,10 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
+bool can_stream(Stream& s, size_t count, const StreamKernel& kernel, const GpuTraits& gpu) {
+  return !gpu.off.stream && shared_bytes(s, count, kernel) <= gpu.shared_bytes_per_block;
+}
+
 /// Where the column's record is, for those that take it.
 void set_records(const LaunchContext& context, Stream& s, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -182,7 +186,7 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
   const auto is_coded = [](const JoinedProduct& product) { return traits(product.a->dtype).is_coded; };
   if (&kernel == &kStreamMixed && std::any_of(products.begin(), products.end(), is_coded)) return false;
   Stream s = stream_of(products, b);
-  return shared_bytes(s, products.size(), kernel) <= gpu.shared_bytes_per_block;
+  return can_stream(s, products.size(), kernel, gpu);
 }
 
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
@@ -218,7 +222,7 @@ bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, cons
   if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
   if (product.up && !has_streaming_rows(*product.up)) return false;
   Stream s = stream_of({&product, 1}, x);
-  return shared_bytes(s, 1, kernel_of(a.dtype)) <= gpu.shared_bytes_per_block;
+  return can_stream(s, 1, kernel_of(a.dtype), gpu);
 }
 
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,

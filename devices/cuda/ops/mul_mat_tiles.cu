@@ -20,6 +20,9 @@ constexpr bool kHasWgmma = true;
 #else
 constexpr bool kHasWgmma = false;
 #endif
+bool has_wgmma(const GpuTraits& gpu) {
+  return kHasWgmma && gpu.compute_capability == 90 && !gpu.off.wgmma;
+}
 
 /// By instructions of warps, which all GPUs have, and by those of warpgroups.
 struct Kernels {
@@ -134,7 +137,7 @@ void improve(TilePlan& best, double& cost, const Wanted& wanted, const TileKerne
 TilePlan plan_for(const Wanted& wanted, const Kernels& kernels) {
   TilePlan best;
   double cost = std::numeric_limits<double>::infinity();
-  if (kHasWgmma && wanted.gpu.compute_capability == 90) improve(best, cost, wanted, *kernels.warpgroups);
+  if (has_wgmma(wanted.gpu)) improve(best, cost, wanted, *kernels.warpgroups);
   improve(best, cost, wanted, *kernels.warps);
   return best;
 }
@@ -270,7 +273,7 @@ TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
   TilePlan best;
   double cost = std::numeric_limits<double>::infinity();
   for (const TileKernels* set : {kernels.warpgroups, kernels.warps}) {
-    if (set == kernels.warpgroups && !(kHasWgmma && gpu.compute_capability == 90)) continue;
+    if (set == kernels.warpgroups && !has_wgmma(gpu)) continue;
     for (const TileKernel& kernel : set->kernels) {
       const bool last = &kernel == &set->kernels.back();
       if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;

@@ -54,6 +54,7 @@ inline const LaunchSize& launch_size() {
 struct LaunchPlace {
   cudaStream_t stream;
   std::source_location where;
+  bool may_be_early = true;
   /// Takes the place of whatever converts to a stream.
   template <class Stream>
   requires std::is_convertible_v<const Stream&, cudaStream_t>
@@ -64,7 +65,7 @@ struct LaunchPlace {
   requires requires(const Context& context) { context.gpu; }
   // NOLINTNEXTLINE(google-explicit-constructor)
   LaunchPlace(const Context& on, std::source_location at = std::source_location::current())
-      : stream(on.stream), where(at) {}
+      : stream(on.stream), where(at), may_be_early(!on.gpu.off.early) {}
 };
 
 /// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
@@ -169,7 +170,8 @@ void launch(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 gri
 template <class... Parameters, class... Arguments>
 void launch_early(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                   size_t shared_bytes, Arguments&&... arguments) {
-  launch_at(Start::kEarly, place, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+  const Start start = place.may_be_early ? Start::kEarly : Start::kAfterPrevious;
+  launch_at(start, place, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace shoal::cuda
