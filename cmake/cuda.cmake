@@ -1,8 +1,8 @@
 # The CUDA plug-in, libshoal-cuda.so: built where nvcc is (SHOAL_CUDA=AUTO), always (ON) or never (OFF). It links CUDA's
 # runtime statically and finds the driver and NCCL when it is loaded, so that it can be loaded on machines with neither.
 set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (where nvcc is found), ON, OFF")
-set(SHOAL_CUDA_ARCHITECTURES "90" CACHE STRING
-    "What the plug-in is compiled for, as CMAKE_CUDA_ARCHITECTURES: \"80-real;89-real;90\" for releases")
+option(SHOAL_CUDA_LINEINFO "Line numbers in kernels, for ncu and compute-sanitizer; doubles the plug-in's size" OFF)
+include(cmake/cuda_architectures.cmake)
 
 # What both builds of the plug-in, this one and the emulated one of tests/cuda, are made of. Collectives come along
 # because a program need not have that folder.
@@ -21,7 +21,7 @@ if(NOT CMAKE_CUDA_COMPILER)
     set(ENV{CUDACXX} ${SHOAL_NVCC})
   endif()
 endif()
-set(CMAKE_CUDA_ARCHITECTURES ${SHOAL_CUDA_ARCHITECTURES})
+set(CMAKE_CUDA_ARCHITECTURES 80)  # for CMake's own test of the compiler
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
   if(SHOAL_CUDA STREQUAL "ON")
@@ -43,19 +43,29 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
 # Kernels with the instructions that compute capability 9.0 alone has (*_wgmma.cu) are compiled for 90a in place of 90; on
 # other GPUs they are empty, and not used (SHOAL_CUDA_WGMMA: they are there).
-set(shoal_wgmma_architectures ${SHOAL_CUDA_ARCHITECTURES})
+shoal_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_COMPILER})
+set(shoal_wgmma_architectures ${CMAKE_CUDA_ARCHITECTURES})
 list(TRANSFORM shoal_wgmma_architectures REPLACE "^90-real$" "90a-real")
-list(TRANSFORM shoal_wgmma_architectures REPLACE "^90$" "90a-real;90-virtual")
 set(shoal_wgmma_sources ${shoal_cuda_sources})
 list(FILTER shoal_wgmma_sources INCLUDE REGEX "_wgmma\\.cu$")
 set(shoal_other_sources ${shoal_cuda_sources})
 list(REMOVE_ITEM shoal_other_sources ${shoal_wgmma_sources})
 
 # Compiled once for the plug-in and for the tests of tests/cuda/gpu, which see more than a plug-in shows.
+set(shoal_nvcc_options --expt-relaxed-constexpr --extended-lambda $<$<BOOL:${SHOAL_CUDA_LINEINFO}>:-lineinfo>)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  list(APPEND shoal_nvcc_options --compress-mode=size)
+else()
+  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # the other mode needs a newer driver than CUDA 12 itself
+endif()
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)
   set(shoal_cuda_werror --Werror=all-warnings;-Xcompiler=-Werror)
 endif()
+string(REGEX MATCHALL "[0-9]+" shoal_cuda_built "${CMAKE_CUDA_ARCHITECTURES}")
+string(REPLACE ";" "," shoal_cuda_built "${shoal_cuda_built}")
+set_source_files_properties(devices/cuda/architectures.cpp PROPERTIES
+  COMPILE_DEFINITIONS "SHOAL_CUDA_BUILT=${shoal_cuda_built}")
 add_library(shoal_cuda_objects OBJECT ${shoal_other_sources})
 add_library(shoal_wgmma_objects OBJECT ${shoal_wgmma_sources})
 set_target_properties(shoal_wgmma_objects PROPERTIES CUDA_ARCHITECTURES "${shoal_wgmma_architectures}")
@@ -64,7 +74,7 @@ foreach(objects shoal_cuda_objects shoal_wgmma_objects)
   target_link_libraries(${objects} PRIVATE shoal_plugin nlohmann_json::nlohmann_json CUDA::cudart_static)
   target_compile_options(${objects} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${shoal_werror}>"
-    "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra;${shoal_cuda_werror};-lineinfo>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:${shoal_nvcc_options};-Xcompiler=-Wall,-Wextra;${shoal_cuda_werror}>")
 endforeach()
 if("${shoal_wgmma_architectures}" MATCHES "90a")
   set_source_files_properties(devices/cuda/ops/mul_mat_tiles.cu PROPERTIES COMPILE_DEFINITIONS SHOAL_CUDA_WGMMA=1)

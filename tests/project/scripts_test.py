@@ -104,5 +104,46 @@ class QuickstartTest(unittest.TestCase):
             self.assertRegex(text, r"scripts/install_deps --mpi`?,? (and )?then `?scripts/quickstart", path)
 
 
+class CudaArchitecturesTest(unittest.TestCase):
+    """cmake/cuda_architectures.cmake, with an nvidia-smi that knows the GPUs in the file `gpus`."""
+
+    PROGRAMS = {
+        "nvidia-smi": 'cat "$(dirname "$0")/gpus" 2>/dev/null || { echo "failed 580.65"; exit 9; }',
+        "nvcc": "printf 'compute_%s\\n' 80 86 89 90",
+    }
+
+    def chosen(self, gpus, *options):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for program, text in self.PROGRAMS.items():
+                (folder / program).write_text(f"#!/usr/bin/env bash\n{text}\n")
+                (folder / program).chmod(0o755)
+            if gpus:
+                (folder / "gpus").write_text(gpus)
+            (folder / "choose.cmake").write_text(
+                f"include({ROOT}/cmake/cuda_architectures.cmake)\n"
+                f"shoal_choose_cuda_architectures(chosen {folder}/nvcc)\nmessage(STATUS \"chosen: ${{chosen}}\")\n")
+            result = subprocess.run(["cmake", *options, "-P", folder / "choose.cmake"], capture_output=True, text=True,
+                                    env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, check=False)
+            return result.stdout.rpartition("chosen: ")[2].strip(), " ".join(result.stderr.split())
+
+    def test_each_gpu_of_the_machine_is_compiled_for_once(self):
+        self.assertEqual(self.chosen("8.6\n9.0\n8.6\n"), ("86-real;90-real", ""))
+        self.assertEqual(self.chosen("7.5\n8.9\n"), ("89-real", ""))
+
+    def test_without_a_gpu_all_that_nvcc_knows_are_compiled_for(self):
+        for gpus in ("", "7.5\n", "12.0\n"):
+            chosen, warnings = self.chosen(gpus)
+            self.assertEqual(chosen, "80-real;86-real;89-real;90-real", gpus)
+            self.assertIn("cannot compile for compute capability 120", warnings)
+        self.assertEqual(self.chosen("", "-DSHOAL_CUDA_WITHOUT_GPU=90"), ("90-real", ""))
+
+    def test_an_option_names_them_instead(self):
+        self.assertEqual(self.chosen("8.6\n", "-DSHOAL_CUDA_ARCHITECTURES=80-real;90"), ("80-real;90-real", ""))
+        for wrong in ("75", "90a", "native"):
+            self.assertIn(f"'{wrong}' is not a compute capability from 80 on",
+                          self.chosen("", f"-DSHOAL_CUDA_ARCHITECTURES={wrong}")[1])
+
+
 if __name__ == "__main__":
     unittest.main()
