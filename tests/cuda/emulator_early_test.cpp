@@ -31,9 +31,9 @@ __global__ void hold_back(const uint32_t* word) {
   while (load_acquire(word) == 0) spin_pause();
 }
 __global__ void add_one(int* x) {
-  wait_for_previous();
   let_next_start();
-  x[blockIdx.x] += 1;
+  wait_for_previous();
+  if (threadIdx.x == 0) x[blockIdx.x] += 1;
 }
 __global__ void copy_too_early(const int* from, int* to) {
   const int value = from[blockIdx.x];
@@ -125,16 +125,29 @@ TEST_P(EarlyStart, WritesBeforeItChangeWhatTheKernelBeforeReads) {
   EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0));
 }
 
-TEST_P(EarlyStart, TheOneAfterTheNextBeginsEarlyToo) {
-  run([this] {
+TEST_P(EarlyStart, ThreeKernelsBeginBeforeTheirPredecessorsEnd) {
+  const CudaArray<int> w(std::vector<int>(kBlocks, -1));
+  run([&] {
     queue(add_one, x_.data());
     queue_early(copy, x_.data(), y_.data());
+    queue_early(copy, y_.data(), w.data());
     queue_early(copy_too_early, x_.data(), z_.data());
     queue_early(add_one, x_.data());
   });
-  EXPECT_THAT(y_.get(), Each(1));
-  EXPECT_THAT(z_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "what the first one writes is not there yet";
+  EXPECT_THAT(w.get(), Each(1));
+  EXPECT_THAT(z_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "the first kernel has not run when the fourth one begins";
   EXPECT_THAT(x_.get(), Each(2));
+}
+
+TEST_P(EarlyStart, WritesBeforeTheWaitChangeWhatTheFirstOfFourKernelsReads) {
+  run([this] {
+    queue(add_one, x_.data());
+    queue(copy, x_.data(), y_.data());
+    queue_early(add_one, z_.data());
+    queue_early(add_one, z_.data());
+    queue_early(clear_too_early, x_.data());
+  });
+  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0));
 }
 
 TEST_P(EarlyStart, IsForKernelsBehindKernels) {
@@ -186,6 +199,25 @@ TEST(EarlyStartWithResidency, BlocksThatWaitTakeTheRoomThatThereIs) {
     stream.synchronize();
     EXPECT_EQ(resident_blocks(0), 0);
   }
+}
+
+TEST(EarlyStartWithResidency, KernelsThatLetTheNextOneStartBeforeTheyWaitFillTheGpu) {
+  const Environment modes{
+      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "4"}};
+  const CudaArray<int> x(std::vector<int>(kBlocks, 0));
+  PinnedWord ready, runs, go;
+  const CudaStream stream;
+  launch(stream, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
+  launch(stream, wait_for_word, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(go.get()), true, runs.get());
+  launch_early(stream, add_one, dim3(1), dim3(512), 0, x.data());
+  launch_early(stream, add_one, dim3(kBlocks), dim3(512), 0, x.data());
+  ready.set();
+  wait_until([&] { return runs.value() == 1; });
+  wait_until([] { return resident_blocks(0) == 4; });
+  go.set();
+  stream.synchronize();
+  EXPECT_EQ(resident_blocks(0), 0);
+  EXPECT_THAT(x.get(), ElementsAre(2, 1, 1, 1, 1, 1));
 }
 
 TEST(EarlyStartDeathTest, AKernelThatIsLaunchedEarlyWaits) {

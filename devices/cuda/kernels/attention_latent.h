@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Argu
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
   __shared__ int used;  // splits; of no interest before the end, so it takes no register
   const Place place = place_of(a);
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const Sight in_sight =
       sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);

@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   SHOAL_DYNAMIC_SHARED(float, floats);
   __shared__ float keep[kWarps * kMaxSplits];
   const RowsLayout<kRows> shared(floats, a);
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const Place place = place_of(a);
   const Range some =
       sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;

@@ -291,8 +291,8 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   auto* tops = reinterpret_cast<float*>(shared + layout.tops);
 
   const Place place = place_of(a);
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const Sight in_sight =
       sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);

@@ -311,8 +311,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   auto* seen = reinterpret_cast<int*>(shared + Block::kSeenAt);
 
   const Place place = place_of(a);
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const Sight in_sight =
       sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
   const Share share = share_of(in_sight.some, a.splits, place.split);

@@ -114,8 +114,15 @@ __device__ inline void copy_async_wait() {
 }
 
 /// In a kernel of launch_early(): returns when everything queued before it has ended and its stores are seen. Before
-/// that a thread reads only what no queued work writes (weights), and writes no global memory. At least one thread of
-/// the grid calls it, also where there is nothing to do.
+/// that a thread reads only weights, which no kernel writes, and writes only shared memory. At least one thread of the
+/// grid calls it, even if there is nothing to do.
+///
+/// Order comes from the waits alone; let_next_start() adds none, so kernels call it first. Kernel n + 1 waits for the
+/// end of kernel n, so it ends after n, and kernel n + 2, which waits for the end of n + 1, comes after both. Kernel
+/// n + 2 may start while n runs, but before its wait it touches nothing that n reads or writes: results, records,
+/// counters, or memory that a pool or a graph has reused. Copies write weights; the kernel behind a copy starts after
+/// it, and so do the kernels behind that one. A kernel that waits for other ranks lets the next one start later if
+/// ranks share a GPU (docs/p2p.md).
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

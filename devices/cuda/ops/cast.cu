@@ -144,6 +144,8 @@ __global__ void quantize_kernel(QuantizeRows rows) {
   using Format = Quantized<kTo>;
   __shared__ QuantizeScratch scratch[kWarps];
   QuantizeScratch& s = scratch[threadIdx.y];
+  let_next_start();
+  wait_for_previous();
   const int64_t count = rows.blocks.n0 * rows.blocks.rows, step = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < count; item += step) {
     const int64_t row = item / rows.blocks.n0, block = item - row * rows.blocks.n0;
@@ -167,7 +169,7 @@ void cast_to_blocks(const LaunchContext& context, const Tensor& x, const Tensor&
   const int64_t needed = (rows.blocks.n0 * rows.blocks.rows + kWarps - 1) / kWarps;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(needed, std::max(context.gpu.processors, 1) * 64));
   with_quantized_target(node.dtype, [&](auto type) {
-    launch(context.stream, quantize_kernel<decltype(type)::value>, dim3(grid), dim3(32, kWarps), 0, rows);
+    launch_early(context, quantize_kernel<decltype(type)::value>, dim3(grid), dim3(32, kWarps), 0, rows);
   });
 }
 
@@ -184,6 +186,8 @@ struct Transposition {
 template <class Unit>
 __global__ void transpose_kernel(Transposition t) {
   __shared__ Unit tile[kTile][kTile + 1];
+  let_next_start();
+  wait_for_previous();
   const int x = static_cast<int>(threadIdx.x);
   for (int64_t i = blockIdx.x; i < t.tiles; i += gridDim.x) {
     const int64_t first0 = i % t.tiles0 * kTile, first1 = i / t.tiles0 % t.tiles1 * kTile;
@@ -215,11 +219,11 @@ void run_contiguous(const LaunchContext& context, Tensor& node) {
   const auto grid = static_cast<unsigned>(std::min<int64_t>(t.tiles, std::max(context.gpu.processors, 1) * 64));
   switch (traits(node.dtype).block_bytes) {
     case 2:
-      return launch(context.stream, transpose_kernel<uint16_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
+      return launch_early(context, transpose_kernel<uint16_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
     case 4:
-      return launch(context.stream, transpose_kernel<uint32_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
+      return launch_early(context, transpose_kernel<uint32_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
     default:
-      return launch(context.stream, transpose_kernel<uint64_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
+      return launch_early(context, transpose_kernel<uint64_t>, dim3(grid), dim3(kTile, kTileRows), 0, t);
   }
 }
 

@@ -55,8 +55,8 @@ __device__ __forceinline__ float new_state(const Conv& conv, int64_t i, int64_t 
 }
 
 __global__ void __launch_bounds__(kThreads) causal_conv(Conv conv) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t channel = static_cast<int64_t>(blockIdx.x % conv.tiles) * kThreads + threadIdx.x;
   if (channel >= conv.channels()) return;
   const int64_t all = conv.tokens() + conv.taps() - 1, first = static_cast<int64_t>(blockIdx.x / conv.tiles) * kColumns;

@@ -24,6 +24,7 @@ __device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {
 
 template <bool kSum, bool kWarpRows>
 __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t length, int64_t rows, float eps) {
+  let_next_start();
   const RowTeam<kWarpRows> team;
   if (team.row >= rows) return;
   const int64_t offset = team.row * length * static_cast<int64_t>(sizeof(float));
@@ -48,7 +49,6 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
 #pragma unroll
   for (int i = 0; i < kHeldWeights; ++i) weight.load(first + i * step, weights[i]);
   wait_for_previous();
-  let_next_start();
   float held[kHeldQuads][kQuad];
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) load_sum(first + i * step, held[i]);

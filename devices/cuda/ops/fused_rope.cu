@@ -81,6 +81,7 @@ __device__ void store_head(const float* head, int columns, int lane, DType dtype
 __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int pitch) {
   SHOAL_DYNAMIC_SHARED(float, staged);
   __shared__ float2 turns[kThreads];
+  let_next_start();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int groups = (work.heads + kRows - 1) / kRows;
   const int64_t token = blockIdx.x / groups;
@@ -94,7 +95,6 @@ __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int p
   if (!work.rotation.is_constant) wait_for_previous();
   const double of_pair = thread < pairs ? frequency(work.rotation, thread) : 0;
   wait_for_previous();
-  let_next_start();
   if (exists) {
     const auto* from = reinterpret_cast<const float*>(part.from + head * part.from_head + token * part.from_token);
     for (int i = lane; i < part.columns; i += 32) row[i] = from[i];

@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_to
   const auto count_at = [&](uint32_t first) {
     return static_cast<int>(min(delta.tokens - first, static_cast<uint32_t>(tile_tokens)));
   };
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   if (delta.tokens > 0) stage(delta, tile_at(0), head, first_column, 0, count_at(0), kPadded);
   copy_async_commit();
   Column<kQuads> column;

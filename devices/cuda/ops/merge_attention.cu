@@ -23,8 +23,8 @@ __device__ __forceinline__ float log_sum_exp(const View& x, int64_t i1, int64_t 
 }
 
 __global__ void __launch_bounds__(kThreads) merge_attention(View parts, View lse, float* to) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t length = parts.shape[0] - 1;
   const auto heads = static_cast<uint32_t>(parts.shape[1]);
   const uint32_t head = blockIdx.x % heads, query = blockIdx.x / heads;

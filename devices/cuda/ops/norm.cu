@@ -34,8 +34,8 @@ __device__ __forceinline__ void hold(const FloatRow<T>& row, const Team& team, f
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
   float held[kHeldQuads][kQuad];
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
   const auto length = static_cast<float>(row.length);

@@ -26,6 +26,8 @@ __device__ __forceinline__ void scan(const FloatRow<T>& row, const Team& team, i
 
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) sum_rows(View x, float* to, int64_t rows) {
+  let_next_start();
+  wait_for_previous();
   const RowTeam<kWarpRows> team;
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
@@ -58,6 +60,8 @@ __device__ __forceinline__ int32_t index_of(const Indexed& best) {
 
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) argmax(View x, int32_t* to, int64_t rows) {
+  let_next_start();
+  wait_for_previous();
   const RowTeam<kWarpRows> team;
   if (team.row >= rows) return;
   const FloatRow<T> row(x, row_of(x, team.row));
@@ -68,6 +72,8 @@ __global__ void __launch_bounds__(1024) argmax(View x, int32_t* to, int64_t rows
 /// Block: part blockIdx.x % parts of row blockIdx.x / parts.
 template <class T>
 __global__ void __launch_bounds__(1024) argmax_of_parts(View x, Indexed* found, int64_t part_length, uint32_t parts) {
+  let_next_start();
+  wait_for_previous();
   const RowTeam<false> team;
   const FloatRow<T> row(x, row_of(x, blockIdx.x / parts));
   const int64_t begin = blockIdx.x % parts * part_length;
@@ -77,6 +83,8 @@ __global__ void __launch_bounds__(1024) argmax_of_parts(View x, Indexed* found, 
 }
 
 __global__ void __launch_bounds__(kWarp) argmax_of_found(const Indexed* found, int32_t* to, uint32_t parts) {
+  let_next_start();
+  wait_for_previous();
   Indexed best = nothing();
   const Indexed* const of_row = found + static_cast<int64_t>(blockIdx.x) * parts;
   for (uint32_t i = threadIdx.x; i < parts; i += kWarp) best = Max{}(best, of_row[i]);
@@ -99,8 +107,8 @@ void run_sum_rows(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const RowGrid grid = row_grid(x.shape[0], node.rows(), context.gpu);
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    launch(context.stream, sum_rows<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-           reinterpret_cast<float*>(node.data), node.rows());
+    launch_early(context, sum_rows<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+                 reinterpret_cast<float*>(node.data), node.rows());
   });
 }
 
@@ -111,19 +119,19 @@ void run_argmax(const LaunchContext& context, Tensor& node) {
   if (parts == 1) {
     const RowGrid grid = row_grid(x.shape[0], node.rows(), context.gpu);
     with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-      launch(context.stream, argmax<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-             to, node.rows());
+      launch_early(context, argmax<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+                   to, node.rows());
     });
     return;
   }
   auto* const found = reinterpret_cast<Indexed*>(node.workspace);
   const int64_t part_length = ((x.shape[0] + parts - 1) / parts + kQuad - 1) / kQuad * kQuad;
   with_float_type(x.dtype, [&](auto type) {
-    launch(context.stream, argmax_of_parts<decltype(type)>, dim3(static_cast<unsigned>(parts * node.rows())),
-           dim3(kPartThreads), 0, view_of(x), found, part_length, static_cast<uint32_t>(parts));
+    launch_early(context, argmax_of_parts<decltype(type)>, dim3(static_cast<unsigned>(parts * node.rows())),
+                 dim3(kPartThreads), 0, view_of(x), found, part_length, static_cast<uint32_t>(parts));
   });
-  launch(context.stream, argmax_of_found, dim3(static_cast<unsigned>(node.rows())), dim3(kWarp), 0, found, to,
-         static_cast<uint32_t>(parts));
+  launch_early(context, argmax_of_found, dim3(static_cast<unsigned>(node.rows())), dim3(kWarp), 0, found, to,
+               static_cast<uint32_t>(parts));
 }
 
 size_t argmax_workspace(const Tensor& node, const GpuTraits& gpu) {

@@ -41,6 +41,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     rope(View x, float* to, Rotation r, int64_t offset, uint32_t pair_tiles, uint32_t tiles) {
   __shared__ float2 turns[kPairs];
+  let_next_start();
   const Part part(x, tiles);
   const int64_t pairs = r.dims / 2, first_pair = static_cast<int64_t>(part.tile) * kPairs;
   const bool copies = part.tile >= pair_tiles;
@@ -51,7 +52,6 @@ __global__ void __launch_bounds__(kThreads)
   if (!r.is_constant) wait_for_previous();
   const double of_pair = turns_pair ? frequency(r, first_pair + threadIdx.x) : 0;
   wait_for_previous();
-  let_next_start();
   if (turns_pair) turns[threadIdx.x] = direction(of_pair * position_of(r, part.position), r.magnitude);
   __syncthreads();
   const auto columns = static_cast<uint32_t>(width), heads = static_cast<uint32_t>(x.shape[1]);

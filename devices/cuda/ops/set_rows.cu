@@ -69,8 +69,8 @@ struct SetEight {
 
 template <class Item>
 __global__ void set_rows_kernel(RowsToSet set) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t i = blockIdx.x, row = row_to_write(set, i);
   if (row < 0) return;
   const int64_t count = set.items * set.planes, step = static_cast<int64_t>(gridDim.y) * kThreads;
@@ -85,8 +85,8 @@ __global__ void set_blocks_kernel(RowsToSet set) {
   using Format = Quantized<kTo>;
   __shared__ QuantizeScratch scratch[kWarps];
   QuantizeScratch& s = scratch[threadIdx.y];
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t i = blockIdx.x, row = row_to_write(set, i);
   if (row < 0) return;
   const int64_t count = set.items * set.planes, step = static_cast<int64_t>(gridDim.y) * kWarps;

@@ -97,8 +97,8 @@ template <class F>
 __global__ void walk_kernel(WalkShape shape, F f) {
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < shape.rows; row += row_step) {
     Index index = row_index(shape, row);
     index.i0 = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;

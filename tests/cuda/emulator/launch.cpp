@@ -68,7 +68,7 @@ void Launch::work() {
 }
 
 void Launch::run_block(uint64_t nth) {
-  // The first ones are of both ends, where kernels have most of their special cases, if they begin early.
+  // Blocks that begin early are of both ends of the grid, which have most of the special cases.
   const uint64_t first = (early_ + 1) / 2, last = early_ / 2;
   uint64_t block = nth < first ? nth : nth < early_ ? blocks_ - 1 - (nth - first) : nth - last;
   if (blocks_in_reverse()) block = blocks_ - 1 - block;
@@ -104,14 +104,18 @@ void Launch::start_worker(std::function<void()> work) {
 }
 
 Seat Launch::take_seat() {
-  std::unique_lock lock(held_mutex_);
-  if (held_.empty()) {
-    lock.unlock();
-    return Seat::take(kernel_->gpu, kernel_->room);
-  }
-  Seat held = std::move(held_.back());
-  held_.pop_back();
-  return held;
+  Seat seat = [this] {
+    std::unique_lock lock(held_mutex_);
+    if (held_.empty()) {
+      lock.unlock();
+      return Seat::take(kernel_->gpu, kernel_->room);
+    }
+    Seat held = std::move(held_.back());
+    held_.pop_back();
+    return held;
+  }();
+  if (++started_ == blocks_) offer_room();
+  return seat;
 }
 
 void Launch::note_wait_for_previous() {
@@ -130,7 +134,7 @@ void Launch::set_next(Launch* next) {
 
 void Launch::offer_room() {
   Launch* const next = next_launch_;
-  if (next != nullptr && let_next_start_ == blocks_) next->hold_room();
+  if (next != nullptr && started_ == blocks_ && let_next_start_ == blocks_) next->hold_room();
 }
 
 /// As many of its blocks as there is room for are on the GPU now, and wait there.
@@ -142,6 +146,9 @@ void Launch::hold_room() {
     if (!seat) return;
     held_.push_back(std::move(*seat));
   }
+  // All of its blocks have room: they let the next kernel start, too, if they do so before they wait.
+  Launch* const next = next_launch_;
+  if (next != nullptr && !may_go_on() && let_next_start_ == early_) next->hold_room();
 }
 
 /// A kernel that started early and waits for nothing may end before the one in front of it does; then the one behind it

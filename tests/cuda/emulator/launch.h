@@ -2,8 +2,8 @@
 // blocks wait for each other.
 //
 // A kernel of launch_early() may begin before the work in front of it has ended: SHOAL_EMULATED_EARLY=1 lets its first
-// and last blocks begin before the kernel in front of it does. They run until all their threads stand in
-// wait_for_previous() or behind a barrier, and go on when that kernel has ended.
+// and last blocks begin before the three kernels in front of it do. They run until all their threads stand in
+// wait_for_previous() or behind a barrier, and go on when these kernels have ended.
 #pragma once
 
 #include <vector_types.h>
@@ -49,8 +49,8 @@ class Launch {
 
   /// Lets some blocks begin while work in front still runs; returns when none of them can go on without its end.
   void begin_early();
-  /// What has begun early behind it: when all blocks of this launch have called let_next_start() or ended, blocks of
-  /// that one take the room that there is.
+  /// Sets the kernel that has begun early behind this one. Its blocks take the room that there is when all blocks of
+  /// this launch are on the GPU, and have called let_next_start() or ended.
   void set_next(Launch* next);
   /// Runs all blocks; returns when they are done.
   void run();
@@ -80,6 +80,7 @@ class Launch {
   const uint64_t blocks_;
   uint64_t early_ = 0;  ///< blocks that begin early, of both ends
   std::atomic<uint64_t> next_{0};
+  std::atomic<uint64_t> started_{0};
   std::atomic<bool> may_go_on_{true};
   std::atomic<int> moving_{0};  ///< blocks that began early and do not stand yet
   std::atomic<bool> waits_for_previous_{false};

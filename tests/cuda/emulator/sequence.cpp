@@ -26,7 +26,8 @@ void Sequence::run(const Operation& operation, const std::vector<const Operation
     begun_.push_back(std::make_unique<Launch>(next[i]->kernel, workers_));
     begun_.back()->begin_early();
   }
-  if (!begun_.empty()) own->set_next(begun_.front().get());
+  Launch* last = own.get();
+  for (const auto& launch : begun_) std::exchange(last, launch.get())->set_next(launch.get());
   own->run();
 }
 

@@ -22,9 +22,9 @@ struct Operation {
   bool may_start_early() const { return kernel != nullptr && kernel->size.early; }
 };
 
-/// How far ahead kernels begin. One that lets its next start before it waits itself may find that one on the GPU while
-/// the kernel in front of both still runs.
-constexpr size_t kMostEarly = 2;
+/// How far ahead kernels begin. A kernel lets the next one start before it waits itself, so on a GPU several kernels
+/// may wait behind the one that runs.
+constexpr size_t kMostEarly = 3;
 bool kernels_start_early();
 
 class Sequence {
