@@ -1,25 +1,26 @@
-// How much shared memory each kernel has been allowed to use on each GPU.
+// How much shared memory each kernel may use on each GPU, and how it divides a multiprocessor's.
 #include <map>
 #include <mutex>
 
 #include "devices/cuda/kernels/platform.h"
 
-#ifndef SHOAL_CUDA_EMULATED
 namespace shoal::cuda {
 
-void allow_shared_bytes(const void* kernel, size_t bytes) {
+void prepare_kernel(const void* kernel, size_t shared_bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> allowed;
   int gpu = 0;
   cudaGetDevice(&gpu);
   const std::lock_guard lock(mutex);
-  size_t& most = allowed[{gpu, kernel}];
-  if (bytes <= most) return;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)) ==
+  const auto [entry, is_new] = allowed.try_emplace({gpu, kernel}, kPlainSharedBytes);
+  if (is_new) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
+  if (shared_bytes <= entry->second) return;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)) ==
       cudaSuccess) {
-    most = bytes;
+    entry->second = shared_bytes;
   }
 }
 
 }  // namespace shoal::cuda
-#endif

@@ -220,6 +220,20 @@ TEST(EarlyStartWithResidency, KernelsThatLetTheNextOneStartBeforeTheyWaitFillThe
   EXPECT_THAT(x.get(), ElementsAre(2, 1, 1, 1, 1, 1));
 }
 
+TEST(EarlyStartAttributes, EarlyKernelsPreferAllSharedMemory) {
+  const CudaStream stream;
+  const CudaArray<int> x(std::vector<int>{0});
+  const PinnedWord go;
+  launch(stream, wait_for_word, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(go.get()), true, go.get());
+  launch_early(stream, add_one, dim3(1), dim3(1), 0, x.data());
+  stream.synchronize();
+  cudaFuncAttributes early, late;
+  ASSERT_EQ(cudaFuncGetAttributes(&early, reinterpret_cast<const void*>(add_one)), cudaSuccess);
+  ASSERT_EQ(cudaFuncGetAttributes(&late, reinterpret_cast<const void*>(wait_for_word)), cudaSuccess);
+  EXPECT_EQ(early.preferredShmemCarveout, 100) << "blocks with much shared memory may join them on a multiprocessor";
+  EXPECT_EQ(late.preferredShmemCarveout, -1);
+}
+
 TEST(EarlyStartDeathTest, AKernelThatIsLaunchedEarlyWaits) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto run = [] {

@@ -135,17 +135,21 @@ __device__ inline void let_next_start() {
 #endif
 }
 
-/// Lets a kernel be launched with this many bytes of dynamic shared memory; never fewer than before, as other threads
-/// may launch it as well. Thread-safe.
-void allow_shared_bytes(const void* kernel, size_t bytes);
+/// Prepares a kernel for launches on the current GPU, once for each: with this many bytes of dynamic shared memory,
+/// never fewer than before, as other threads may launch it as well; and beside blocks that use all the shared memory of
+/// a multiprocessor, which is not divided anew until it is idle. Thread-safe.
+void prepare_kernel(const void* kernel, size_t shared_bytes);
+
+/// Every kernel may have this much dynamic shared memory: 48 KB with its static memory.
+inline constexpr size_t kPlainSharedBytes = 32 * 1024;
 
 enum class Start : bool { kAfterPrevious, kEarly };
 
 template <class... Parameters, class... Arguments>
 void launch_at(Start start, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                size_t shared_bytes, Arguments&&... arguments) {
-  if (shared_bytes > 32 * 1024) {  // 48 KB with what a kernel has besides
-    allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
+  if (start == Start::kEarly || shared_bytes > kPlainSharedBytes) {
+    prepare_kernel(reinterpret_cast<const void*>(kernel), shared_bytes);
   }
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

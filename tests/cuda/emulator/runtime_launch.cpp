@@ -33,10 +33,6 @@ size_t allowed_shared_bytes(const void* function) {
 }  // namespace
 
 void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* function, std::function<void()> kernel) {
-  // As platform.h does for GPUs.
-  if (size.shared_bytes > kSharedBytes) {
-    cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.shared_bytes));
-  }
   api("cudaLaunchKernel", [&] {
     Stream* const stream = find_stream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -55,10 +51,12 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   return api("cudaFuncSetAttribute", [&] {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || static_cast<size_t>(value) > kMostSharedBytes) return cudaErrorInvalidValue;
+    const bool is_carveout = attribute == cudaFuncAttributePreferredSharedMemoryCarveout;
+    if (!is_carveout && attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    const int most = is_carveout ? 100 : static_cast<int>(kMostSharedBytes);
+    if (value < (is_carveout ? -1 : 0) || value > most) return cudaErrorInvalidValue;
     const std::lock_guard lock(runtime().mutex);
-    runtime().dynamic_shared[function] = value;
+    (is_carveout ? runtime().carveouts : runtime().dynamic_shared)[function] = value;
     return cudaSuccess;
   });
 }
@@ -71,6 +69,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     *attributes = {};
     attributes->maxThreadsPerBlock = 1024;
     attributes->maxDynamicSharedSizeBytes = allowed == runtime().dynamic_shared.end() ? 48 * 1024 : allowed->second;
+    const auto carveout = runtime().carveouts.find(function);
+    attributes->preferredShmemCarveout = carveout == runtime().carveouts.end() ? -1 : carveout->second;
     return cudaSuccess;
   });
 }

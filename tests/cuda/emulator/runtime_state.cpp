@@ -32,9 +32,10 @@ Calls& calls() {
   return calls;
 }
 
-constexpr std::array<std::string_view, 8> kQuestions = {
+constexpr std::array<std::string_view, 9> kQuestions = {
     "cudaGetDevice",          "cudaSetDevice",        "cudaGetDeviceCount",    "cudaGetDeviceProperties",
-    "cudaDeviceGetAttribute", "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaPointerGetAttributes"};
+    "cudaDeviceGetAttribute", "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaPointerGetAttributes",
+    "cudaFuncSetAttribute"};
 
 constinit thread_local int g_current_gpu = 0;
 constinit thread_local cudaError_t g_last_error = cudaSuccess;

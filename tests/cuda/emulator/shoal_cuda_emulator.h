@@ -147,6 +147,9 @@ inline void let_next_start() {
   emulator::g_runner->let_next_start();
 }
 
+void prepare_kernel(const void* kernel, size_t shared_bytes);
+inline constexpr size_t kPlainSharedBytes = 32 * 1024;
+
 enum class Start : bool { kAfterPrevious, kEarly };
 
 template <class... Parameters, class... Arguments>
@@ -155,12 +158,13 @@ void launch_at(Start start, emulator::LaunchPlace place, void (*kernel)(Paramete
   static_assert((!std::is_reference_v<Parameters> && ...), "parameters of kernels are passed by value");
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters of kernels are copied as bytes");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "more parameters than every GPU takes");
-  emulator::launch_kernel(place.stream,
-                          emulator::LaunchSize{grid, block, shared_bytes, place.where, start == Start::kEarly},
-                          reinterpret_cast<const void*>(kernel),
-                          [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
-                            std::apply(kernel, values);
-                          });
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  if (start == Start::kEarly || shared_bytes > kPlainSharedBytes) prepare_kernel(function, shared_bytes);
+  emulator::launch_kernel(
+      place.stream, emulator::LaunchSize{grid, block, shared_bytes, place.where, start == Start::kEarly}, function,
+      [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
+        std::apply(kernel, values);
+      });
 }
 template <class... Parameters, class... Arguments>
 void launch(emulator::LaunchPlace place, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
