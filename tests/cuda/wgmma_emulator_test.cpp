@@ -13,7 +13,7 @@ namespace {
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 
-enum class Fault : uint8_t { kNone, kNoFence, kOverwrites, kDataCameLate, kEndsEarly, kReadsEarly };
+enum class Fault : uint8_t { kNone, kNoFence, kOverwrites, kDataCameLate, kEndsEarly, kReadsEarly, kNoBarrier };
 
 /// Two groups of two products each of ones by ones: each adds 16.
 __global__ void twice(Fault fault, float* d) {
@@ -40,6 +40,8 @@ __global__ void twice(Fault fault, float* d) {
   wgmma_wait<1>();
   if (fault == Fault::kReadsEarly) d[thread] = sums[0];
   wgmma_wait<0>();
+  if (fault != Fault::kNoBarrier) sync_warpgroup();
+  shared[thread] = 0;
   if (fault != Fault::kReadsEarly) d[thread] = sums[63];
 }
 
@@ -61,6 +63,7 @@ TEST(WgmmaEmulatorDeathTest, Misuse) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(run_twice(Fault::kNoFence), "without wgmma_fence");
   EXPECT_DEATH(run_twice(Fault::kOverwrites), "changed shared memory that a product was reading");
+  EXPECT_DEATH(run_twice(Fault::kNoBarrier), "changed shared memory that a product was reading");
   EXPECT_DEATH(run_twice(Fault::kDataCameLate), "changed shared memory that a product was reading");
   EXPECT_DEATH(run_twice(Fault::kEndsEarly), "ends while products of its warp are under way");
 }

@@ -9,7 +9,8 @@
 //   wgmma_fence();                   before the first product of a group
 //   wgmma_f16(sums, a, b); ...       one after the other may add to the same sums
 //   wgmma_commit();                  ends the group
-//   wgmma_wait<1>();                 all groups but the latest are done
+//   wgmma_wait<1>();                 all groups but the latest are done, as far as the warp's own rows go
+//   sync_warpgroup();                before operands of these groups are written again
 //
 // Warp w of the group holds rows 16 w .. 16 w + 15 of d. With g = lane / 4 and t = lane % 4:
 //   d[4 j], d[4 j + 1] = d(16 w + g, 8 j + 2 t .. + 1)   d[4 j + 2], d[4 j + 3] = d(16 w + g + 8, 8 j + 2 t .. + 1)
@@ -67,6 +68,10 @@ __device__ inline uint32_t shared_address(const void* shared) {
 /// What this thread wrote to shared memory, by copy_async_16() too once they have arrived, is seen by products.
 __device__ inline void fence_async() {
   SHOAL_WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/// A barrier of the warpgroup. All warps read all operands, so none may overwrite any before each warp has waited.
+__device__ inline void sync_warpgroup() {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
 __device__ inline void wgmma_fence() {
   SHOAL_WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory");

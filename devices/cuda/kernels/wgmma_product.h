@@ -111,6 +111,9 @@ struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
 #pragma unroll
     for (int i = 0; i < Base::kParts; ++i) this->write(tile, i);
   }
+  __device__ __forceinline__ void sync() const {
+    sync_warpgroup();
+  }
   /// When the rows of `step` come from a new group, the one after it is copied
   /// into the place of the one before.
   __device__ __forceinline__ void copy_for(int step) const {
@@ -123,6 +126,7 @@ requires(Rows::kPlain) struct WgmmaRows<Rows> {
   __device__ void copy_group(int) const {}
   __device__ void copy_for(int) const {}
   __device__ void read(int) {}
+  __device__ void sync() const {}
   __device__ void write_all(uint8_t*) const {}
 };
 
@@ -153,6 +157,7 @@ __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms
     copy_async_commit();
     rows.read(step + 1);  // after the last step whatever is there, unused
     wgmma_wait<1>();
+    rows.sync();
     rows.write_all(block.a_tile(step + 1));
   } while (++step < block.part.steps);
   wgmma_wait<0>();

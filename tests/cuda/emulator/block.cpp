@@ -275,6 +275,20 @@ int Runner::release_barrier(bool vote) {
   return votes;
 }
 
+void Runner::meet_warpgroup(const std::source_location& where) {
+  constexpr unsigned kThreads = 128;
+  constexpr const char* kName = "sync_warpgroup";
+  Thread& self = *g_thread;
+  std::vector<Thread*>& others = at_warpgroup_barriers_[self.index.x / kThreads];
+  if (!others.empty()) check_same_place(self, kName, where, *others.front());
+  if (others.size() + 1 < kThreads) {
+    others.push_back(&self);
+    return wait(self, kName, where);
+  }
+  for (Thread* thread : others) wake(*thread);
+  others.clear();
+}
+
 void Runner::meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute, const char* name,
                         const std::source_location& where) {
   Thread& self = *g_thread;

@@ -98,6 +98,8 @@ class Runner {
 
   /// The barrier of the block; the sum of all votes.
   int meet_block(bool vote, const char* name, const std::source_location& where);
+  /// A barrier of the thread's warpgroup.
+  void meet_warpgroup(const std::source_location& where);
   void meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute, const char* name,
                   const std::source_location& where);
   void spin();
@@ -146,6 +148,7 @@ class Runner {
   std::vector<Thread*> ready_;  // a ring
   size_t ready_begin_ = 0, ready_count_ = 0;
   std::vector<Thread*> at_barrier_;
+  std::array<std::vector<Thread*>, 8> at_warpgroup_barriers_;
   bool goes_on_ = true;           // what is in front has ended, and the block has a seat
   bool moves_ = false;            // it began early and has not told yet that it stands
   std::vector<Thread*> at_gate_;  // in wait_for_previous()

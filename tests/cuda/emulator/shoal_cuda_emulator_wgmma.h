@@ -1,8 +1,8 @@
 // What devices/cuda/kernels/wgmma.h includes when SHOAL_CUDA_EMULATED. A warp computes its own rows of a product, in
-// wgmma_wait(); until then its sums are NaN. Operands are fetched by decoding their descriptors, when the product
-// begins and when it is waited for: shared memory that has changed in between, as that which was not complete at the
-// beginning, aborts the program. So do missing lanes, a group without wgmma_fence(), and a warp that ends with products
-// under way. Not seen: a missing fence_async().
+// wgmma_wait(); until then its sums are NaN. Operands, with the rows of the other warps, are fetched by decoding their
+// descriptors, when the product begins and when it is waited for: shared memory that has changed in between, as that
+// which was not complete at the beginning, aborts the program. So do missing lanes, a group without wgmma_fence(), and
+// a warp that ends with products under way. Not seen: a missing fence_async().
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ inline uint32_t shared_address(const void* shared) {
   return emulator::shared_address(shared);
 }
 inline void fence_async() {}
+inline void sync_warpgroup(SHOAL_HERE) {
+  emulator::g_runner->meet_warpgroup(where);
+}
 inline void wgmma_fence(SHOAL_HERE) {
   emulator::fence_products(where);
 }

@@ -59,7 +59,7 @@ Row fetch(const Descriptor& descriptor, int row) {
   return elements;
 }
 
-/// What a warp multiplies: its 16 rows of a, all columns of b.
+/// The operands of a warpgroup: 64 rows of a, of which a warp multiplies 16, and all columns of b.
 struct Operands {
   std::vector<Row> a, b;
   bool operator==(const Operands&) const = default;
@@ -79,7 +79,7 @@ struct Product {
   size_t sum_count() const { return static_cast<size_t>(columns) / 2; }
   Operands operands() const {
     Operands operands;
-    for (int row = 0; row < 16; ++row) operands.a.push_back(fetch(a, first_row + row));
+    for (int row = 0; row < 64; ++row) operands.a.push_back(fetch(a, row));
     for (int column = 0; column < columns; ++column) operands.b.push_back(fetch(b, column));
     return operands;
   }
@@ -100,7 +100,7 @@ struct Product {
       return values;
     };
     std::array<std::array<float, kDepth>, 16> a_values;
-    for (size_t row = 0; row < 16; ++row) a_values[row] = decode(first_seen.a[row]);
+    for (size_t row = 0; row < 16; ++row) a_values[row] = decode(first_seen.a[static_cast<size_t>(first_row) + row]);
     for (size_t column = 0; column < first_seen.b.size(); ++column) {
       const auto b_values = decode(first_seen.b[column]);
       for (size_t row = 0; row < 16; ++row) {
