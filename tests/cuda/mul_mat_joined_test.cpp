@@ -1,5 +1,6 @@
 // Products of tiles with what is joined to them, against float64: gates, biases and residuals; with parts of k and
 // without, by instructions of warps and of warpgroups. And columns that are converted once for several products.
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/tile_run.h"
 
 namespace shoal::test {
@@ -37,7 +38,8 @@ void check_gated(DType dtype, const Size& size, const cuda::GpuTraits& gpu, GluK
       },
       gpu,
       [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
-        cuda::mul_mat_tiles_run_joined(context, product, {out.src[1]->src[0], kind}, out);
+        const cuda::JoinedProduct one{.a = product.src[0], .up = out.src[1]->src[0], .out = &out, .node = &product};
+        cuda::mul_mat_tiles_run_joined(context, {&one, 1}, kind);
       });
 }
 
@@ -50,7 +52,8 @@ void check_sum(DType dtype, const Size& size, const Shape& addend, const cuda::G
       },
       gpu,
       [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
-        cuda::mul_mat_tiles_run_joined(context, product, {.addend = out.src[1]}, out);
+        const cuda::JoinedProduct one{.a = product.src[0], .addend = out.src[1], .out = &out, .node = &product};
+        cuda::mul_mat_tiles_run_joined(context, {&one, 1});
       });
 }
 
@@ -82,61 +85,47 @@ Values values_of(const Tensor& tensor, const std::byte* data) {
   return decode(DType::kF32, bytes, tensor.elements());
 }
 
-/// Two products of one b, the second with more parts of k than the first, or the other way round.
-TEST(MulMatJoined, ColumnsConvertedOnce) {
-  for (const auto& [m, other_m] : {std::pair<int64_t, int64_t>{70, 1000}, {1000, 70}, {40, 40}}) {
-    Graph graph;
-    TensorContext weights;
-    Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
-    Tensor* first = graph.output(mul_mat(graph, weights.add("first", DType::kQ8_0, {1088, m, 1, 1}), b));
-    Tensor* last = graph.output(mul_mat(graph, weights.add("last", DType::kF16, {1088, other_m, 1, 1}), b));
-    ASSERT_TRUE(cuda::mul_mat_tiles_same_columns(*first, *last));
-    TensorValues leaves = random_leaves(graph, 11);
-    const TileRun alone(graph, *first, leaves, hopper());
-    const Values expected = alone.values();
-    const CudaMemory first_workspace(cuda::mul_mat_tiles_workspace(*first, hopper()));
-    const CudaMemory first_result(first->bytes());
-    const TileRun both(graph, *last, *last, leaves, hopper(), [&](const auto& context, Tensor& product, Tensor&) {
-      first->workspace = first_workspace.get();
-      first->data = first_result.get();
-      Tensor* const nodes[] = {first, &product};
-      cuda::mul_mat_tiles_run_many(context, cuda::joined_products(nodes));
-    });
-    EXPECT_TRUE(both.guarded());
-    EXPECT_TRUE(close_to(both.values(), reference_eval(graph, leaves).at(last), {1e-7}));
-    EXPECT_EQ(values_of(*first, first->data), expected) << "not the same bits";
+/// Products of one b and their launches, of which the first converts b. The memory of the last one is that of a
+/// TileRun.
+void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t n, const cuda::GpuTraits& gpu,
+                ptrdiff_t launches) {
+  Graph graph;
+  TensorContext weights;
+  Tensor* b = graph.input("b", DType::kF32, {1024, n, 1, 1});
+  std::vector<Tensor*> products;
+  for (const auto& [dtype, m] : matrices) {
+    const std::string name = "w" + std::to_string(products.size());
+    products.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {1024, m, 1, 1}), b)));
+  }
+  SCOPED_TRACE(to_string(graph));
+  std::vector<CudaMemory> results;
+  for (Tensor* product : products) product->data = results.emplace_back(product->bytes()).get();
+  TensorValues leaves = random_leaves(graph, 11);
+  Tensor& last = *products.back();
+  const TileRun run(graph, last, last, leaves, gpu, [&](const auto& context, Tensor&, Tensor&) {
+    cuda::emulator::record_calls();
+    cuda::mul_mat_tiles_run_joined(context, cuda::joined_products(products));
+    const auto calls = cuda::emulator::take_calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), launches);
+  });
+  EXPECT_TRUE(run.guarded());
+  const auto expected = reference_eval(graph, leaves);
+  for (const Tensor* product : products) {
+    EXPECT_TRUE(close_to(values_of(*product, product->data), expected.at(product), {5e-7})) << product->name;
   }
 }
 
-/// The second one has no room for its parts of k in the workspace of the last one, and its own is where the matrix of
-/// the first one lies, as it may when nothing else reads that.
-TEST(MulMatJoined, ProductsThatCannotShareRunInTheirOrder) {
-  const cuda::GpuTraits gpu = hopper(4);
-  Graph graph;
-  TensorContext weights;
-  Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
-  std::vector<Tensor*> products;
-  for (const int64_t m : {600, 40, 600}) {
-    const std::string name = "w" + std::to_string(products.size());
-    products.push_back(graph.output(mul_mat(graph, weights.add(name, DType::kQ8_0, {1088, m, 1, 1}), b)));
+TEST(MulMatJoined, ProductsOfOneTypeAreOneLaunch) {
+  for (const cuda::GpuTraits& gpu : {hopper(6), ampere(6)}) {
+    check_many({{DType::kQ8_0, 512}, {DType::kQ8_0, 128}, {DType::kQ8_0, 70}}, 100, gpu, 2);
+    check_many({{DType::kF16, 512}, {DType::kQ8_0, 128}, {DType::kF16, 70}}, 100, gpu, 3);
   }
-  Tensor *first = products[0], *second = products[1], *last = products[2];
-  ASSERT_GT(cuda::mul_mat_tiles_workspace(*second, gpu), cuda::mul_mat_tiles_workspace(*last, gpu));
-  ASSERT_LE(cuda::mul_mat_tiles_workspace(*first, gpu), cuda::mul_mat_tiles_workspace(*last, gpu));
-  ASSERT_LE(cuda::mul_mat_tiles_workspace(*second, gpu), first->src[0]->bytes());
-  TensorValues leaves = random_leaves(graph, 11);
-  const CudaMemory first_workspace(cuda::mul_mat_tiles_workspace(*first, gpu));
-  const CudaMemory first_result(first->bytes()), second_result(second->bytes());
-  const TileRun all(graph, *last, *last, leaves, gpu, [&](const auto& context, Tensor&, Tensor&) {
-    first->workspace = first_workspace.get(), first->data = first_result.get();
-    second->workspace = first->src[0]->data, second->data = second_result.get();
-    cuda::mul_mat_tiles_run_many(context, cuda::joined_products(products));
-  });
-  EXPECT_TRUE(all.guarded());
-  const auto expected = reference_eval(graph, leaves);
-  for (const Tensor* product : products) {
-    EXPECT_TRUE(close_to(values_of(*product, product->data), expected.at(product), {2e-7})) << product->name;
-  }
+}
+TEST(MulMatJoined, MoreMatricesThanALaunchTakes) {
+  check_many({{DType::kQ8_0, 70}, {DType::kQ8_0, 128}, {DType::kQ8_0, 40}, {DType::kQ8_0, 33}}, 12, hopper(1), 3);
+}
+TEST(MulMatJoined, OneLaunchAndOneSumOfPartsOfK) {
+  check_many({{DType::kQ8_0, 128}, {DType::kQ8_0, 70}, {DType::kQ8_0, 300}}, 20, hopper(12), 3);
 }
 
 /// Four products of one b, all but one with their sums. The memory of the last one is that of a TileRun.
@@ -160,29 +149,16 @@ struct Projections {
     }
   }
 
-  /// One by one, in workspaces and with results of their own.
-  std::vector<const std::byte*> run_alone(const cuda::LaunchContext& context) {
-    std::vector<const std::byte*> results;
-    for (const cuda::JoinedProduct& one : joined) {
-      Tensor node = *one.node, out = *one.out;
-      node.workspace = memory_.emplace_back(workspace_bytes(node)).get();
-      out.data = memory_.emplace_back(out.bytes()).get();
-      cuda::mul_mat_tiles_run_joined(context, node, {.addend = one.addend}, out);
-      results.push_back(out.data);
-    }
-    return results;
-  }
   void run_many(const std::function<void(const cuda::LaunchContext& context)>& before) {
     leaves_ = random_leaves(graph, 11);
     const TileRun run(graph, *last, *result, leaves_, gpu, [&](const auto& context, Tensor&, Tensor&) {
       before(context);
-      cuda::mul_mat_tiles_run_many(context, joined);
+      cuda::mul_mat_tiles_run_joined(context, joined);
     });
     EXPECT_TRUE(run.guarded());
     const auto expected = reference_eval(graph, leaves_);
     for (const cuda::JoinedProduct& one : joined) {
-      values.push_back(values_of(*one.out, one.out->data));
-      EXPECT_TRUE(close_to(values.back(), expected.at(one.out), {2e-7})) << one.out->name;
+      EXPECT_TRUE(close_to(values_of(*one.out, one.out->data), expected.at(one.out), {2e-7})) << one.out->name;
     }
   }
   size_t workspace_bytes(const Tensor& node) const { return cuda::mul_mat_tiles_workspace(node, gpu); }
@@ -191,7 +167,6 @@ struct Projections {
   Graph graph;
   Tensor *residual = nullptr, *last = nullptr, *result = nullptr;
   std::vector<cuda::JoinedProduct> joined;
-  std::vector<Values> values;  ///< of their results
 
  private:
   TensorContext weights_;
@@ -203,15 +178,12 @@ TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     Projections p(gpu);
     ASSERT_EQ(cuda::mul_mat_tiles_choice(*p.last, gpu).parts > 1, gpu.processors > 1);
-    std::vector<const std::byte*> alone;
-    p.run_many([&](const cuda::LaunchContext& context) { alone = p.run_alone(context); });
-    for (size_t i = 0; i < p.joined.size(); ++i) {
-      const cuda::JoinedProduct& one = p.joined[i];
-      EXPECT_EQ(p.values[i], values_of(*one.out, alone[i])) << i << ": not the same bits";
+    p.run_many([](const cuda::LaunchContext&) {});
+    for (const cuda::JoinedProduct& one : p.joined) {
       if (one.node == p.last) continue;
       std::vector<std::byte> unused(p.workspace_bytes(*one.node));
       check_cuda(cudaMemcpy(unused.data(), one.node->workspace, unused.size(), cudaMemcpyDeviceToHost));
-      EXPECT_EQ(std::count(unused.begin(), unused.end(), std::byte{0xff}), std::ssize(unused)) << i;
+      EXPECT_EQ(std::count(unused.begin(), unused.end(), std::byte{0xff}), std::ssize(unused)) << one.out->name;
     }
   }
 }

@@ -182,6 +182,16 @@ TEST(MulMatTilesViews, TransposedAndUnalignedRows) {
   }
 }
 
+TEST(MulMatTilesViews, MatrixOfQueuedWorkIsNotReadEarly) {
+  for (const DType a : {DType::kF16, DType::kBF16, DType::kF32}) {
+    const auto build = [&](Graph& g, TensorContext&) {
+      Tensor* matrix = cast(g, g.input("a", DType::kF32, {64, 20, 1, 1}), a);
+      return mul_mat(g, matrix, g.input("b", DType::kF32, {64, 12, 1, 1}));
+    };
+    check_case({Op::kMulMat, std::string(name_of(a)), build, {1e-5}}, 3);
+  }
+}
+
 TEST(MulMatTilesViews, PermutedRows) {
   for (const DType a : {DType::kF16, DType::kBF16}) {
     check(

@@ -73,6 +73,8 @@ struct ColumnOrder {
 /// One block: one column. Scaled halves; scales get the inverse factors.
 template <class B>
 __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to, float* scales, int k_padded) {
+  let_next_start();
+  wait_for_previous();
   const int64_t index = blockIdx.x;
   const int k = static_cast<int>(b.shape[0]), first = static_cast<int>(threadIdx.x) * 8;
   const std::byte* column = order.column(b, index);
@@ -99,6 +101,8 @@ __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to,
 /// One block: one column. Terms of bf16, one row of k after the other.
 template <class B, int kTerms>
 __global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, int k_padded) {
+  let_next_start();
+  wait_for_previous();
   const int64_t index = blockIdx.x;
   const int k = static_cast<int>(b.shape[0]);
   const std::byte* column = order.column(b, index);

@@ -16,6 +16,7 @@
 // each touch at a time lies in different banks. It is Swizzle::k128 of wgmma.h.
 #pragma once
 
+#include <climits>
 #include <cstring>
 #include <type_traits>
 
@@ -35,36 +36,52 @@ struct ColumnGroup {
   int32_t matrix, first, count;
 };
 
-struct TileProduct {
+inline constexpr int kTileMatrices = 3;
+
+/// A matrix, and the tiles of a launch that are its own.
+struct TileMatrix {
   const std::byte* a = nullptr;
-  int64_t a_strides[3]{};           ///< bytes: rows, axis 2, axis 3
+  int64_t a_strides[3]{};             ///< bytes: rows, axis 2, axis 3
+  unsigned shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
+  float* c = nullptr;
+  int64_t c_strides[3]{};  ///< elements: columns, axis 2, axis 3
+  const float* addend = nullptr;
+  int64_t addend_strides[3]{};  ///< as c_strides, or 0
+  int64_t sums_at = 0;          ///< its place in TileProduct::sums
+  int m = 0;
+  unsigned row_tiles = 1;
+  unsigned first_block = UINT_MAX;
+};
+
+struct TileProduct {
+  TileMatrix matrices[kTileMatrices];
   const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
-  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: what the sums are
-                                    ///< multiplied by; nullptr: 1
-  /// A second matrix, laid out alike: c = act(a b) * (up b). Rows 64 and more
-  /// of a tile are its rows then, those of the first 64.
+  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: factors of the sums; nullptr: 1
+  /// A second matrix, laid out as the only one: c = act(a b) * (up b). Rows 64 and more of a tile are those of `up`.
   const std::byte* up = nullptr;
   GluKind glu = GluKind::kSwiglu;
-  const float* addend = nullptr;  ///< c = a b + addend
-  int64_t addend_strides[3]{};    ///< as c_strides, or 0
+  bool is_constant = false;  ///< no queued work writes a and up
 
-  /// Result, or the sums of parts of k (scaled, nothing joined to them; those
-  /// of `up` are rows m and more).
-  float* c = nullptr;
-  int64_t c_strides[3]{};    ///< elements: columns, axis 2, axis 3
-  int64_t split_stride = 0;  ///< elements from the sums of one part of k to those of the next
+  /// The sums of parts of k, scaled: [split], and at sums_at of a matrix [axis 3][axis 2][n][a or up][m].
+  float* sums = nullptr;
+  int64_t split_stride = 0;  ///< elements
   // Numbers of elements fit into 31 bits; the address of one is reckoned in 64.
-  int m = 0, n = 0, k = 0, k_padded = 0;
-  int batches2 = 1;              ///< axis 2 of c
-  int shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
-  int row_tiles = 1, column_tiles = 1;
-  int splits = 1, steps_per_split = 1;  ///< steps_per_split: whole groups
+  int n = 0, k = 0, k_padded = 0;
+  unsigned rows = 0;      ///< of c, in all axes
+  unsigned batches2 = 1;  ///< axis 2 of c
+  unsigned column_tiles = 1;
+  unsigned splits = 1;
+  int steps_per_split = 1;  ///< whole groups
 
   /// mul_mat_id: tiles of columns are those of groups, at most column_tiles; nullptr: mul_mat. b is in sorted order,
   /// column i goes to that of order[i], a number of (slot, token); axis 2 of a counts matrices.
   const ColumnGroup* groups = nullptr;
   const int32_t *group_count = nullptr, *order = nullptr;
   int slots = 1;
+
+  __device__ const TileMatrix& matrix_of_block(unsigned block) const {
+    return matrices[block >= matrices[2].first_block ? 2 : block >= matrices[1].first_block ? 1 : 0];
+  }
 };
 
 /// f16 and bf16 rows.
@@ -119,32 +136,40 @@ __device__ inline Pair pair_of(uint32_t bits) {
 /// Which part of a product a block makes: a tile of c, from some steps of k.
 struct TilePart {
   const TileProduct& p;
+  const TileMatrix& matrix;
   int row, column;  ///< first of the tile
-  int columns_left;
-  int batch, split;
+  int rows_left, columns_left;
+  int64_t row_stride;  ///< of a
+  unsigned batch, split;
   bool exists = true, is_zero = false;
   const std::byte* a;  ///< first row of the tile
   const uint16_t* b;   ///< first column of the tile
   int first_step, steps;
-  int64_t to_up = 0;  ///< bytes from a row of a's to that of `up` which has its
-                      ///< place in the tile, were they all a's
+  int64_t to_up = 0;  ///< bytes from a row of a's to that of `up` which has its place in the tile, were they all a's
 
-  __device__ TilePart(const TileProduct& product, int block, int columns, int terms) : p(product) {
-    const int column_tile = block % p.column_tiles;
-    column = column_tile * columns;
+  __device__ TilePart(const TileProduct& product, unsigned block, int columns, int terms)
+      : p(product), matrix(product.matrix_of_block(block)) {
+    block -= matrix.first_block;
+    const unsigned column_tile = block % p.column_tiles;
+    column = static_cast<int>(column_tile) * columns;
     columns_left = p.n - column;
     block /= p.column_tiles;  // blocks that share rows of a run beside each other
-    row = block % p.row_tiles * (p.up == nullptr ? kTileRows : kTileRows / 2);
-    block /= p.row_tiles;
+    row = static_cast<int>(block % matrix.row_tiles) * (p.up == nullptr ? kTileRows : kTileRows / 2);
+    block /= matrix.row_tiles;
+    rows_left = matrix.m - row;
+    row_stride = matrix.a_strides[0];
     split = block % p.splits;
     batch = block / p.splits;
-    const int i2 = batch % p.batches2, i3 = batch / p.batches2;
-    if (p.up != nullptr) to_up = p.up - p.a - kTileRows / 2 * p.a_strides[0];
-    a = p.a + row * p.a_strides[0] + i2 / p.shared2 * p.a_strides[1] + i3 / p.shared3 * p.a_strides[2];
-    if (p.groups != nullptr) take_group(column_tile);
-    b = p.b + static_cast<int64_t>((batch * p.n + column) * terms) * p.k_padded;
+    if (p.up != nullptr) to_up = p.up - matrix.a - kTileRows / 2 * matrix.a_strides[0];
+    a = matrix.a + row * matrix.a_strides[0];
+    if (batch > 0) {
+      a += batch % p.batches2 / matrix.shared2 * matrix.a_strides[1] +
+           batch / p.batches2 / matrix.shared3 * matrix.a_strides[2];
+    }
+    if (p.groups != nullptr) take_group(static_cast<int>(column_tile));
+    b = p.b + (static_cast<int64_t>(batch) * p.n + column) * terms * p.k_padded;
     const int all = p.k_padded / kTileStep;
-    first_step = split * p.steps_per_split;
+    first_step = static_cast<int>(split) * p.steps_per_split;
     steps = all - first_step < p.steps_per_split ? all - first_step : p.steps_per_split;
   }
 
@@ -155,23 +180,33 @@ struct TilePart {
     column = group.first;
     columns_left = group.count;
     is_zero = group.matrix < 0;
-    a += (is_zero ? 0 : group.matrix) * p.a_strides[1];
+    a += (is_zero ? 0 : group.matrix) * matrix.a_strides[1];
   }
-  /// Where column n of the tile goes, its first row.
+  /// Where column n of the tile goes, its first row; without parts of k.
   __device__ float* result(int n) const {
-    float* c = p.c + split * p.split_stride;
     if (p.groups != nullptr) {
       const int pair = p.order[column + n];
-      return c + pair % p.slots * p.c_strides[0] + pair / p.slots * p.c_strides[1];
+      return matrix.c + pair % p.slots * matrix.c_strides[0] + pair / p.slots * matrix.c_strides[1];
     }
-    return c + batch % p.batches2 * p.c_strides[1] + batch / p.batches2 * p.c_strides[2] +
-           (column + n) * p.c_strides[0];
+    float* c = matrix.c + (column + n) * matrix.c_strides[0];
+    if (batch > 0) c += batch % p.batches2 * matrix.c_strides[1] + batch / p.batches2 * matrix.c_strides[2];
+    return c;
+  }
+  /// Where its sums go: first those of a, then those of `up`.
+  __device__ float* part_of_sums(int n) const {
+    const int64_t index = static_cast<int64_t>(batch) * p.n + column + n;
+    return p.sums + split * p.split_stride + matrix.sums_at + index * matrix.m * (p.up == nullptr ? 1 : 2);
   }
 
-  __device__ bool is_up(int r) const { return p.up != nullptr && r >= kTileRows / 2; }
-  __device__ const std::byte* address_of_row(int r) const { return a + r * p.a_strides[0] + (is_up(r) ? to_up : 0); }
-  __device__ int index_of_row(int r) const { return row + (is_up(r) ? r - kTileRows / 2 : r); }
-  __device__ bool has_row(int r) const { return index_of_row(r) < p.m; }
+  /// The first row of `up` in the tile, if row r is one of them, else 0.
+  __device__ int up_row(int r) const { return p.up != nullptr && r >= kTileRows / 2 ? kTileRows / 2 : 0; }
+  __device__ const std::byte* address_of_row(int r) const { return a + r * row_stride + (up_row(r) > 0 ? to_up : 0); }
+  /// From the address of a row in r .. r + rows - 1 to that `rows` further on; rows divide half of the tile.
+  __device__ const std::byte* next_row(const std::byte* address, int r, int rows) const {
+    return address + rows * row_stride + (r + rows == kTileRows / 2 ? to_up : 0);
+  }
+  __device__ int index_of_row(int r) const { return row + r - up_row(r); }
+  __device__ bool has_row(int r) const { return r - up_row(r) < rows_left; }
 
   /// b's part of a step, a tile for each term; columns past the last are zeros.
   template <int kThreads, int kColumns, int kTerms>
@@ -186,32 +221,35 @@ struct TilePart {
 #pragma unroll
     for (int i = 0; i < kColumns / kRows; ++i) {
       const bool valid = i * kRows < left;
-      copy_async_16(to + i * kRows * kTileRowBytes, valid ? from : p.b, valid);
+      copy_async_16(to + i * kRows * kTileRowBytes, from, valid);
       from += static_cast<int64_t>(kRows * kTerms) * p.k_padded;
     }
   }
 
-  /// Plain rows of a; zeros past the last row and past k, which is a multiple
-  /// of 8.
+  /// Plain rows of a; zeros past the last row and past k, which is a multiple of 8.
   template <int kThreads>
   __device__ void copy_plain_a(int step, uint8_t* tile) const {
-    const int begin = (first_step + step) * kTileStep;
+    constexpr int kRows = kThreads / 8;  // that all threads copy at a time
+    const int chunk = static_cast<int>(threadIdx.x) % 8, first = static_cast<int>(threadIdx.x) / 8;
+    const int begin = (first_step + step) * kTileStep + chunk * 8;
+    const std::byte* from = address_of_row(first) + begin * 2;
+    uint8_t* to = tile + tile_place(first, chunk);
+    const int left = begin < p.k ? rows_left - first : 0;
 #pragma unroll
-    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x), chunk = at % 8, r = at / 8;
-      const bool valid = has_row(r) && begin + chunk * 8 < p.k;
-      const std::byte* from = valid ? address_of_row(r) + (begin + chunk * 8) * 2 : p.a;
-      copy_async_16(tile + tile_place(r, chunk), from, valid);
+    for (int r = 0; r < kTileRows; r += kRows) {
+      copy_async_16(to + r * kTileRowBytes, from, r - up_row(r) < left);
+      from = next_row(from, r, kRows);
     }
   }
 };
 
 /// What is joined to a product; `batch` counts matrices of c.
-__device__ inline float joined(const TileProduct& p, float sum, float up, int row, int column, int batch) {
+__device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, float sum, float up, int row, int column,
+                               unsigned batch) {
   if (p.up != nullptr) sum = activate_gate(p.glu, sum) * up;
-  if (p.addend != nullptr) {
-    sum += p.addend[row + column * p.addend_strides[0] + batch % p.batches2 * p.addend_strides[1] +
-                    batch / p.batches2 * p.addend_strides[2]];
+  if (matrix.addend != nullptr) {
+    sum += matrix.addend[row + column * matrix.addend_strides[0] + batch % p.batches2 * matrix.addend_strides[1] +
+                         batch / p.batches2 * matrix.addend_strides[2]];
   }
   return sum;
 }
@@ -231,16 +269,20 @@ __device__ void store_tile(const TilePart& part, const float* sums) {
   const int rows = whole && p.up != nullptr ? kTileRows / 2 : kTileRows;
   const int r = static_cast<int>(threadIdx.x) % rows;
   if (!part.has_row(r)) return;
-  const int row = part.index_of_row(r), to_row = row + (part.is_up(r) ? p.m : 0);
+  const int row = part.index_of_row(r), to_row = row + (part.up_row(r) > 0 ? part.matrix.m : 0);
   const int columns = part.columns_left < kColumns ? part.columns_left : kColumns;
 #pragma unroll 2
   for (int n = static_cast<int>(threadIdx.x) / rows; n < columns; n += kThreads / rows) {
     const int column = part.column + n;
     const float* from = sums + n * kSumsPitch + r;
-    const float scale = p.b_scales == nullptr ? 1 : p.b_scales[part.batch * p.n + column];
-    float sum = *from * scale;
-    if (whole) sum = joined(p, sum, p.up == nullptr ? 0 : from[kTileRows / 2] * scale, row, column, part.batch);
-    part.result(n)[to_row] = sum;
+    const float scale = p.b_scales == nullptr ? 1 : p.b_scales[static_cast<int>(part.batch) * p.n + column];
+    const float sum = *from * scale;
+    if (whole) {
+      const float up = p.up == nullptr ? 0 : from[kTileRows / 2] * scale;
+      part.result(n)[row] = joined(p, part.matrix, sum, up, row, column, part.batch);
+    } else {
+      part.part_of_sums(n)[to_row] = sum;
+    }
   }
 }
 
@@ -289,20 +331,21 @@ struct Dequantizer {
     const int row_bytes = part.p.k / (32 * Rows::kUnitsPerBlock) * static_cast<int>(sizeof(typename Rows::Block));
     const int left = row_bytes - group_begin(group);
     const int bytes = left < Rows::kGroupBytes ? left : Rows::kGroupBytes;
-    const int first_chunk = static_cast<int>(threadIdx.x) % kPerRow;
-    int r = static_cast<int>(threadIdx.x) / kPerRow;
+    const int first_chunk = static_cast<int>(threadIdx.x) % kPerRow, first = static_cast<int>(threadIdx.x) / kPerRow;
+    const std::byte* address = part.address_of_row(first) + group_begin(group);
 #pragma unroll
-    for (int i = 0; i < kTileRows / kRows; ++i, r += kRows) {
+    for (int i = 0; i < kTileRows; i += kRows) {
+      const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(address) % kChunkBytes);
+      const std::byte* from = address - offset;
+      address = part.next_row(address, i, kRows);
+      const int r = first + i;
       if (!part.has_row(r)) continue;
-      const std::byte* from = part.address_of_row(r) + group_begin(group);
-      const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(from) % kChunkBytes);
       uint8_t* to = staged(group) + r * Rows::kChunks * kChunkBytes;
 #pragma unroll
       for (int j = 0; j < Rows::kChunks; j += kPerRow) {
         const int chunk = j + first_chunk;
         if (chunk * kChunkBytes >= offset + bytes) break;
-        copy_async_16(to + (chunk ^ chunk_swizzle(Rows::kChunks, r)) * kChunkBytes,
-                      from - offset + chunk * kChunkBytes);
+        copy_async_16(to + (chunk ^ chunk_swizzle(Rows::kChunks, r)) * kChunkBytes, from + chunk * kChunkBytes);
       }
     }
   }

@@ -46,7 +46,7 @@ struct TileBlock {
   uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
-  __device__ TileBlock(const TileProduct& product, uint8_t* memory, int block)
+  __device__ TileBlock(const TileProduct& product, uint8_t* memory, unsigned block)
       : part(product, block, kColumns, kTerms), shared(memory) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     a_place = tile_place(warp / Shape::kWarpsAlongColumns * Shape::kWarpRows + lane % 16, lane / 16);
@@ -140,10 +140,12 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
-    if (i < block.part.steps) {
-      block.copy_plain_a(i, i);
-      block.copy_b(i, i);
-    }
+    if (i < block.part.steps) block.copy_plain_a(i, i);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (i < block.part.steps) block.copy_b(i, i);
     copy_async_commit();
   }
   int stage = 0, next = kStages - 1;
@@ -171,11 +173,13 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
   using Converter = Dequantizer<Rows, kTileThreads>;
   Converter rows(block.part, block.shared);
   rows.copy_group(0);
-  block.copy_b(0, 0);
   copy_async_commit();
   rows.copy_group(1);
   copy_async_commit();
-  copy_async_wait<1>();
+  wait_for_previous();
+  block.copy_b(0, 0);
+  copy_async_commit();
+  copy_async_wait<0>();
   __syncthreads();
   rows.read(0);
 #pragma unroll
@@ -209,7 +213,9 @@ template <class Rows, int kColumns, int kTerms>
 __global__ void __launch_bounds__(kTileThreads, (TileShape<Rows, kColumns, kTerms>::kBlocksPerProcessor))
     tile_product(const TileProduct product) {
   SHOAL_DYNAMIC_SHARED(uint8_t, shared);
-  TileBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  let_next_start();
+  if (!product.is_constant) wait_for_previous();
+  TileBlock<Rows, kColumns, kTerms> block(product, shared, blockIdx.x);
   if (!block.part.exists) return;
   if (block.part.is_zero) return store_zeros<kTileThreads, kColumns>(block.part);
   if constexpr (Rows::kPlain) {

@@ -47,7 +47,7 @@ struct WgmmaBlock {
       first_b;  ///< descriptors of the first tiles; this warpgroup's rows of a
   float sums[kColumns / 2] = {};
 
-  __device__ WgmmaBlock(const TileProduct& product, uint8_t* memory, int block)
+  __device__ WgmmaBlock(const TileProduct& product, uint8_t* memory, unsigned block)
       : part(product, block, kColumns, kTerms) {
     shared = memory + (kWgmmaAlignment - shared_address(memory) % kWgmmaAlignment) % kWgmmaAlignment;
     const uint32_t address = shared_address(shared), warpgroup = threadIdx.x / 128;
@@ -62,11 +62,13 @@ struct WgmmaBlock {
     return shared + Shape::kBOffset + step % Shape::kStages * (kTerms * Shape::kBTile);
   }
 
-  /// Copies what of a step is only copied.
-  __device__ __forceinline__ void copy(int step) const {
-    if (step >= part.steps) return;
-    if constexpr (Rows::kPlain) part.template copy_plain_a<kWgmmaThreads>(step, a_tile(step));
-    part.template copy_b<kWgmmaThreads, kColumns, kTerms>(step, b_tile(step));
+  __device__ __forceinline__ void copy_plain_a(int step) const {
+    if constexpr (Rows::kPlain) {
+      if (step < part.steps) part.template copy_plain_a<kWgmmaThreads>(step, a_tile(step));
+    }
+  }
+  __device__ __forceinline__ void copy_b(int step) const {
+    if (step < part.steps) part.template copy_b<kWgmmaThreads, kColumns, kTerms>(step, b_tile(step));
   }
 
   /// Begins the products of a step.
@@ -133,12 +135,17 @@ requires(Rows::kPlain) struct WgmmaRows<Rows> {
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms>& block) {
   WgmmaRows<Rows> rows(block.part, block.shared + WgmmaShape<Rows, kColumns, kTerms>::kStagingOffset);
-  rows.copy_group(0);
-  block.copy(0);
-  copy_async_commit();
-  rows.copy_group(1);
-  block.copy(1);
-  copy_async_commit();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    rows.copy_group(i);
+    block.copy_plain_a(i);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    block.copy_b(i);
+    copy_async_commit();
+  }
   copy_async_wait<1>();
   __syncthreads();
   rows.read(0);
@@ -152,7 +159,8 @@ __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms
     __syncthreads();  // the step's tiles are whole; those of the one before the
                       // last are no longer read
     block.multiply(step);
-    block.copy(step + 2);
+    block.copy_plain_a(step + 2);
+    block.copy_b(step + 2);
     rows.copy_for(step + 1);
     copy_async_commit();
     rows.read(step + 1);  // after the last step whatever is there, unused
@@ -168,7 +176,9 @@ template <class Rows, int kColumns, int kTerms>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_product(const TileProduct product) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(SHOAL_CUDA_EMULATED)
   SHOAL_DYNAMIC_SHARED(uint8_t, shared);
-  WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, static_cast<int>(blockIdx.x));
+  let_next_start();
+  if (!product.is_constant) wait_for_previous();
+  WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, blockIdx.x);
   if (!block.part.exists) return;
   if (block.part.is_zero) return store_zeros<kWgmmaThreads, kColumns>(block.part);
   multiply_steps(block);

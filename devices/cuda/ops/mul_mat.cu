@@ -51,14 +51,15 @@ void run_few_columns(const LaunchContext& context, std::span<const JoinedProduct
   for (const JoinedProduct& product : products) run_vec(context, product, b, columns, glu);
 }
 
-/// Joined to the product of this node.
-void run_one(const LaunchContext& context, const Tensor& node, const JoinedProduct& product, GluKind glu = {}) {
+void run_one(const LaunchContext& context, const JoinedProduct& product, GluKind glu = {}) {
+  const Tensor& node = *product.node;
+  if (uses_tiles(node)) return mul_mat_tiles_run_joined(context, {&product, 1}, glu);
   run_few_columns(context, {&product, 1}, *node.src[1], node.workspace, glu);
 }
 
 void run(const LaunchContext& context, Tensor& node) {
   if (uses_tiles(node)) return mul_mat_tiles_run(context, node);
-  run_one(context, node, {.a = node.src[0], .out = &node});
+  run_one(context, {.a = node.src[0], .out = &node, .node = &node});
 }
 
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
@@ -93,8 +94,7 @@ bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& ou
 }
 
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out) {
-  if (uses_tiles(gate)) return mul_mat_tiles_run_joined(context, gate, {up.src[0], kind}, out);
-  run_one(context, gate, {.a = gate.src[0], .up = up.src[0], .out = &out}, kind);
+  run_one(context, {.a = gate.src[0], .up = up.src[0], .out = &out, .node = &gate}, kind);
 }
 
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out) {
@@ -104,8 +104,7 @@ bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Ten
 }
 
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out) {
-  if (uses_tiles(product)) return mul_mat_tiles_run_joined(context, product, {.addend = &addend}, out);
-  run_one(context, product, {.a = product.src[0], .addend = &addend, .out = &out});
+  run_one(context, {.a = product.src[0], .addend = &addend, .out = &out, .node = &product});
 }
 
 ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) {
@@ -153,7 +152,7 @@ bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu)
 
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes) {
   const std::vector<JoinedProduct> products = joined_products(nodes);
-  if (uses_tiles(*nodes.front())) return mul_mat_tiles_run_many(context, products);
+  if (uses_tiles(*nodes.front())) return mul_mat_tiles_run_joined(context, products);
   run_few_columns(context, products, *nodes.front()->src[1], products.back().node->workspace);
 }
 

@@ -34,8 +34,8 @@ bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Ten
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
 /// Products of one b, each followed by its sum with a bias or residual or not, in their order. b is prepared once,
-/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. The same bits as
-/// one by one. Of one column they run in one launch.
+/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. Up to eight columns
+/// give the same bits as one by one, and one column takes one launch; tiles may divide k otherwise.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
 /// The forms of b that the kernels of these nodes take as records, which are joined products of b or of experts.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "devices/cuda/kernels/tile_columns.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
@@ -74,47 +75,67 @@ struct TilePlan {
   int splits = 1, steps_per_split = 1;
   int64_t k_padded = 0;
   size_t scales_at = 0, parts_at = 0, bytes = 0;
+  double cost = std::numeric_limits<double>::infinity();  ///< cycles
 };
 
-/// What a plan is made for.
-struct Wanted {
-  const Tensor& node;
-  bool gated = false;  ///< with a second matrix
-  const GpuTraits& gpu;
-  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< of workspace, for what has parts of k
+JoinedProduct product_alone(const Tensor& node) {
+  return {.a = node.src[0], .out = &node, .node = &node};
+}
 
-  int64_t steps() const { return divided_up(node.src[0]->shape[0], kTileStep); }
-  int64_t row_tiles() const { return divided_up(node.shape[0], gated ? kTileRows / 2 : kTileRows); }
-  /// That a part of k has.
-  int64_t sums() const { return node.elements() * (gated ? 2 : 1); }
+/// What a plan is made for: products of one b by matrices of one type, which one launch multiplies.
+struct Wanted {
+  std::span<const JoinedProduct> products;
+  const GpuTraits& gpu;
+  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< of workspace, with parts of k
+
+  const Tensor& node() const { return *products[0].node; }
+  bool gated() const { return products[0].up != nullptr; }
+  int64_t steps() const { return divided_up(node().src[0]->shape[0], kTileStep); }
+  int64_t row_tiles(const JoinedProduct& one) const {
+    return divided_up(one.node->shape[0], gated() ? kTileRows / 2 : kTileRows);
+  }
+  /// Of a product, that a part of k has.
+  int64_t sums(const JoinedProduct& one) const { return one.node->elements() * (gated() ? 2 : 1); }
+  int64_t all_row_tiles() const {
+    int64_t all = 0;
+    for (const JoinedProduct& one : products) all += row_tiles(one);
+    return all;
+  }
+  int64_t all_sums() const {
+    int64_t all = 0;
+    for (const JoinedProduct& one : products) all += sums(one);
+    return all;
+  }
 };
 
 /// Cycles that a plan takes. Tiles come in rounds of one for each multiprocessor (where two of its blocks run at the
 /// same time, they share its tensor cores). The sums of parts of k are written and read again, some 20 bytes a cycle
-/// and multiprocessor.
+/// and multiprocessor, by a launch of its own.
 double cost_of(const Wanted& wanted, const TilePlan& plan) {
+  constexpr double kLaunchCycles = 2000;
   const int processors = std::max(wanted.gpu.processors, 1);
-  const Tensor& node = wanted.node;
+  const Tensor& node = wanted.node();
   const int64_t tiles =
-      wanted.row_tiles() * divided_up(node.shape[1], plan.kernel->columns) * node.shape[2] * node.shape[3];
+      wanted.all_row_tiles() * divided_up(node.shape[1], plan.kernel->columns) * node.shape[2] * node.shape[3];
   const auto rounds = static_cast<double>(divided_up(tiles * plan.splits, processors));
-  const double work = rounds * plan.steps_per_split * plan.kernel->step_cycles;
+  const double work = kLaunchCycles + rounds * plan.steps_per_split * plan.kernel->step_cycles;
   if (plan.splits == 1) return work;
-  return work + 2.0 * plan.splits * static_cast<double>(wanted.sums()) * sizeof(float) / (processors * 20.0);
+  const double bytes = 2.0 * plan.splits * static_cast<double>(wanted.all_sums()) * sizeof(float);
+  return work + kLaunchCycles + bytes / (processors * 20.0);
 }
 
 void place_workspace(TilePlan& plan, const Wanted& wanted) {
-  const auto columns = static_cast<size_t>(wanted.node.src[1]->rows());
+  const auto columns = static_cast<size_t>(wanted.node().src[1]->rows());
   plan.k_padded = wanted.steps() * kTileStep;
   plan.scales_at =
       rounded_up(columns * static_cast<size_t>(plan.terms) * static_cast<size_t>(plan.k_padded) * sizeof(uint16_t));
   plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
-  const auto sums = static_cast<size_t>(wanted.sums());
+  const auto sums = static_cast<size_t>(wanted.all_sums());
   plan.bytes = plan.parts_at + (plan.splits > 1 ? static_cast<size_t>(plan.splits) * sums * sizeof(float) : 0);
 }
 
-/// Looks for a plan that takes fewer cycles than `cost`.
-void improve(TilePlan& best, double& cost, const Wanted& wanted, const TileKernels& kernels) {
+/// Looks for a plan that takes fewer cycles than `best`.
+void improve(TilePlan& best, const Wanted& wanted, const TileKernels& kernels) {
   const auto steps = static_cast<int>(wanted.steps());
   for (const TileKernel& kernel : kernels.kernels) {
     const bool last = &kernel == &kernels.kernels.back();
@@ -126,20 +147,23 @@ void improve(TilePlan& best, double& cost, const Wanted& wanted, const TileKerne
       plan.splits = static_cast<int>(divided_up(steps, plan.steps_per_split));
       if (plan.splits != splits || (splits > 1 && plan.steps_per_split < kFewestSteps)) continue;
       place_workspace(plan, wanted);
-      const double cost_of_plan = cost_of(wanted, plan);
-      if (cost_of_plan >= cost || (splits > 1 && plan.bytes > wanted.most_bytes)) continue;
+      plan.cost = cost_of(wanted, plan);
+      if (plan.cost >= best.cost || (splits > 1 && plan.bytes > wanted.most_bytes)) continue;
       best = plan;
-      cost = cost_of_plan;
     }
   }
 }
 
-TilePlan plan_for(const Wanted& wanted, const Kernels& kernels) {
+TilePlan plan_for(const Wanted& wanted) {
+  const Kernels& kernels = *kernels_for(wanted.node());
   TilePlan best;
-  double cost = std::numeric_limits<double>::infinity();
-  if (has_wgmma(wanted.gpu)) improve(best, cost, wanted, *kernels.warpgroups);
-  improve(best, cost, wanted, *kernels.warps);
+  if (has_wgmma(wanted.gpu)) improve(best, wanted, *kernels.warpgroups);
+  improve(best, wanted, *kernels.warps);
   return best;
+}
+TilePlan plan_alone(const Tensor& node, const GpuTraits& gpu) {
+  const JoinedProduct one = product_alone(node);
+  return plan_for({{&one, 1}, gpu});
 }
 
 struct ColumnKernels {
@@ -165,87 +189,107 @@ void convert_columns(const LaunchContext& context, const Tensor& b, const TilePl
   const int k_padded = static_cast<int>(plan.k_padded);
   if (!plan.brain) {
     auto* scales = reinterpret_cast<float*>(workspace + plan.scales_at);
-    launch(context.stream, kernels.to_halves, grid, block, 0, view_of(b), order, to, scales, k_padded);
+    launch_early(context, kernels.to_halves, grid, block, 0, view_of(b), order, to, scales, k_padded);
   } else if (plan.terms == 1) {
-    launch(context.stream, kernels.to_brain, grid, block, 0, view_of(b), order, to, k_padded);
+    launch_early(context, kernels.to_brain, grid, block, 0, view_of(b), order, to, k_padded);
   } else {
-    launch(context.stream, kernels.to_two_terms, grid, block, 0, view_of(b), order, to, k_padded);
+    launch_early(context, kernels.to_two_terms, grid, block, 0, view_of(b), order, to, k_padded);
   }
 }
 
 /// c = the sum of the parts of k, in their order, and what is joined to it. One block: kColumnThreads rows of one
-/// column.
-__global__ void add_splits(const TileProduct p, View c) {
-  const int blocks = (p.m + kColumnThreads - 1) / kColumnThreads;
-  const int index = static_cast<int>(blockIdx.x) / blocks,
-            row = static_cast<int>(blockIdx.x) % blocks * kColumnThreads + static_cast<int>(threadIdx.x);
-  if (row >= p.m) return;
-  const int column = index % p.n, batch = index / p.n;
-  const float* from = p.c + index * p.c_strides[0] + row;
+/// column of matrix blockIdx.y.
+__global__ void add_splits(const TileProduct p) {
+  let_next_start();
+  wait_for_previous();
+  const TileMatrix& matrix = p.matrices[blockIdx.y];
+  const unsigned blocks = (matrix.m + kColumnThreads - 1) / kColumnThreads, index = blockIdx.x / blocks;
+  const int row = static_cast<int>(blockIdx.x % blocks * kColumnThreads + threadIdx.x), n = p.n;
+  const unsigned batch = index / n, i2 = batch % p.batches2, i3 = batch / p.batches2;
+  if (row >= matrix.m || index >= p.rows) return;
+  const float* from =
+      p.sums + matrix.sums_at + static_cast<int64_t>(index) * matrix.m * (p.up == nullptr ? 1 : 2) + row;
   const auto sum_of = [&](const float* part) {
     float sum = *part;
-    for (int i = 1; i < p.splits; ++i) sum += part[i * p.split_stride];
+    for (unsigned i = 1; i < p.splits; ++i) sum += part[i * p.split_stride];
     return sum;
   };
-  const float sum = sum_of(from), up = p.up == nullptr ? 0 : sum_of(from + p.m);
-  auto* to = reinterpret_cast<float*>(row_at(c, column, batch % p.batches2, batch / p.batches2));
-  to[row] = joined(p, sum, up, row, column, batch);
+  const float sum = sum_of(from), up = p.up == nullptr ? 0 : sum_of(from + matrix.m);
+  const int column = static_cast<int>(index % n);
+  float* to = matrix.c + column * matrix.c_strides[0] + i2 * matrix.c_strides[1] + i3 * matrix.c_strides[2];
+  to[row] = joined(p, matrix, sum, up, row, column, batch);
 }
 
-TileProduct product_of(const Wanted& wanted, const TilePlan& plan, std::byte* workspace, const TileJoin& join,
-                       const Tensor& out) {
-  const Tensor& node = wanted.node;
-  const Tensor &a = *node.src[0], &b = *node.src[1];
-  TileProduct p;
-  p.a = a.data;
-  p.b = reinterpret_cast<const uint16_t*>(workspace);
-  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
-  p.m = static_cast<int>(node.shape[0]);
-  p.n = static_cast<int>(node.shape[1]);
-  p.k = static_cast<int>(a.shape[0]);
-  p.k_padded = static_cast<int>(plan.k_padded);
-  for (int i = 0; i < 3; ++i) p.a_strides[i] = static_cast<int64_t>(a.strides[i + 1]);
-  if (join.up != nullptr) p.up = join.up->data;
-  p.glu = join.glu;
-  if (join.addend != nullptr) {
-    p.addend = reinterpret_cast<const float*>(join.addend->data);
-    for (int i = 0; i < 3; ++i) {
-      const bool same = join.addend->shape[i + 1] == 1;
-      p.addend_strides[i] = same ? 0 : static_cast<int64_t>(join.addend->strides[i + 1] / sizeof(float));
+TileMatrix matrix_of(const JoinedProduct& product) {
+  const Tensor &a = *product.a, &out = *product.out;
+  TileMatrix matrix;
+  matrix.a = a.data;
+  matrix.c = reinterpret_cast<float*>(out.data);
+  matrix.m = static_cast<int>(a.shape[1]);
+  if (product.addend != nullptr) matrix.addend = reinterpret_cast<const float*>(product.addend->data);
+  for (int i = 0; i < 3; ++i) {
+    matrix.a_strides[i] = static_cast<int64_t>(a.strides[i + 1]);
+    matrix.c_strides[i] = static_cast<int64_t>(out.strides[i + 1] / sizeof(float));
+    if (product.addend != nullptr && product.addend->shape[i + 1] != 1) {
+      matrix.addend_strides[i] = static_cast<int64_t>(product.addend->strides[i + 1] / sizeof(float));
     }
   }
-  if (plan.splits > 1) {
-    p.c = reinterpret_cast<float*>(workspace + plan.parts_at);
-    p.split_stride = wanted.sums();
-    p.c_strides[0] = node.shape[0] * (wanted.gated ? 2 : 1);
-    p.c_strides[1] = p.c_strides[0] * node.shape[1];
-    p.c_strides[2] = p.c_strides[1] * node.shape[2];
-  } else {
-    p.c = reinterpret_cast<float*>(out.data);
-    for (int i = 0; i < 3; ++i) p.c_strides[i] = static_cast<int64_t>(out.strides[i + 1] / sizeof(float));
-  }
-  p.batches2 = static_cast<int>(node.shape[2]);
-  p.shared2 = static_cast<int>(b.shape[2] / a.shape[2]);
-  p.shared3 = static_cast<int>(b.shape[3] / a.shape[3]);
-  p.row_tiles = static_cast<int>(wanted.row_tiles());
-  p.column_tiles = static_cast<int>(divided_up(node.shape[1], plan.kernel->columns));
-  p.splits = plan.splits;
+  return matrix;
+}
+
+/// The columns, and what else does not depend on how matrices are divided.
+TileProduct product_of(const JoinedProduct& first, const TilePlan& plan, std::byte* workspace, GluKind glu) {
+  TileProduct p;
+  p.b = reinterpret_cast<const uint16_t*>(workspace);
+  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
+  p.k = static_cast<int>(first.a->shape[0]);
+  p.k_padded = static_cast<int>(plan.k_padded);
+  if (first.up != nullptr) p.up = first.up->data;
+  p.glu = glu;
   p.steps_per_split = plan.steps_per_split;
   return p;
 }
 
-/// The product by columns that are in the workspace already.
+bool has_constant_weights(const JoinedProduct& product) {
+  return is_constant(*product.a) && (product.up == nullptr || is_constant(*product.up));
+}
+
+void launch_tiles(const LaunchContext& context, const TilePlan& plan, int64_t blocks, const TileProduct& product) {
+  launch_early(context, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
+               dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
+}
+
+/// By columns that are in the workspace already.
 void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan& plan, std::byte* workspace,
-              const TileJoin& join, const Tensor& out) {
-  const Tensor& node = wanted.node;
-  const TileProduct product = product_of(wanted, plan, workspace, join, out);
-  const int64_t blocks =
-      static_cast<int64_t>(product.row_tiles) * product.column_tiles * plan.splits * node.shape[2] * node.shape[3];
-  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
-         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
+              GluKind glu) {
+  const Tensor &node = wanted.node(), &b = *node.src[1];
+  TileProduct p = product_of(wanted.products[0], plan, workspace, glu);
+  p.is_constant = std::all_of(wanted.products.begin(), wanted.products.end(), has_constant_weights);
+  p.sums = reinterpret_cast<float*>(workspace + plan.parts_at);
+  p.split_stride = wanted.all_sums();
+  p.n = static_cast<int>(node.shape[1]);
+  p.rows = static_cast<unsigned>(node.rows());
+  p.batches2 = static_cast<unsigned>(node.shape[2]);
+  p.column_tiles = static_cast<unsigned>(divided_up(node.shape[1], plan.kernel->columns));
+  p.splits = static_cast<unsigned>(plan.splits);
+  int64_t blocks = 0, sums_at = 0, most_rows = 0;
+  for (size_t i = 0; i < wanted.products.size(); ++i) {
+    const JoinedProduct& one = wanted.products[i];
+    TileMatrix& matrix = p.matrices[i] = matrix_of(one);
+    matrix.shared2 = static_cast<unsigned>(b.shape[2] / one.a->shape[2]);
+    matrix.shared3 = static_cast<unsigned>(b.shape[3] / one.a->shape[3]);
+    matrix.row_tiles = static_cast<unsigned>(wanted.row_tiles(one));
+    matrix.first_block = static_cast<unsigned>(blocks);
+    matrix.sums_at = sums_at;
+    blocks += wanted.row_tiles(one) * p.column_tiles * plan.splits * node.shape[2] * node.shape[3];
+    sums_at += wanted.sums(one);
+    most_rows = std::max(most_rows, one.node->shape[0]);
+  }
+  launch_tiles(context, plan, blocks, p);
   if (plan.splits == 1) return;
-  const int64_t sums = divided_up(node.shape[0], kColumnThreads) * node.rows();
-  launch(context.stream, add_splits, dim3(static_cast<unsigned>(sums)), dim3(kColumnThreads), 0, product, view_of(out));
+  const int64_t columns = divided_up(most_rows, kColumnThreads) * node.rows();
+  const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(wanted.products.size()));
+  launch_early(context, add_splits, grid, dim3(kColumnThreads), 0, p);
 }
 
 /// Rows of floats are read 16 bytes at a time. nullptr: f32.
@@ -271,16 +315,15 @@ int64_t most_groups(const Tensor& node, int columns) {
 TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
   const Kernels& kernels = *kernels_for(node);
   TilePlan best;
-  double cost = std::numeric_limits<double>::infinity();
   for (const TileKernels* set : {kernels.warpgroups, kernels.warps}) {
     if (set == kernels.warpgroups && !has_wgmma(gpu)) continue;
     for (const TileKernel& kernel : set->kernels) {
       const bool last = &kernel == &set->kernels.back();
       if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
-      const double cost_of_plan = static_cast<double>(most_groups(node, kernel.columns)) * kernel.step_cycles;
-      if (cost_of_plan >= cost) continue;
+      const double cost = static_cast<double>(most_groups(node, kernel.columns)) * kernel.step_cycles;
+      if (cost >= best.cost) continue;
       best = {&kernel, set->brain, set->terms};
-      cost = cost_of_plan;
+      best.cost = cost;
     }
   }
   const auto columns = static_cast<size_t>(pairs_of(node));
@@ -302,40 +345,24 @@ bool mul_mat_tiles_supports(const Tensor& node) {
 }
 
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu) {
-  const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
-  return kernels == nullptr ? 0 : plan_for({node, false, gpu}, *kernels).bytes;
+  return node.empty() || kernels_for(node) == nullptr ? 0 : plan_alone(node, gpu).bytes;
 }
 
 TileChoice mul_mat_tiles_choice(const Tensor& node, const GpuTraits& gpu) {
-  const Kernels* kernels = node.empty() ? nullptr : kernels_for(node);
-  if (kernels == nullptr) return {};
-  const TilePlan plan = plan_for({node, false, gpu}, *kernels);
+  if (node.empty() || kernels_for(node) == nullptr) return {};
+  const TilePlan plan = plan_alone(node, gpu);
   return {plan.kernel->threads == kWgmmaThreads, plan.kernel->columns, plan.splits};
 }
 
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node) {
   if (node.empty()) return;
-  if (kernels_for_data(node) == nullptr) {
-    mul_mat_float_tiles(context, node);
-  } else {
-    mul_mat_tiles_run_joined(context, node, {}, node);
-  }
+  if (kernels_for_data(node) == nullptr) return mul_mat_float_tiles(context, node);
+  const JoinedProduct one = product_alone(node);
+  mul_mat_tiles_run_joined(context, {&one, 1});
 }
 
 bool mul_mat_tiles_can_join(const Tensor& node) {
   return !node.empty() && mul_mat_tiles_supports(node) && kernels_for_data(node) != nullptr;
-}
-
-void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, const TileJoin& join,
-                              const Tensor& out) {
-  const Kernels& kernels = *kernels_for(node);
-  const TilePlan own = plan_for({node, false, context.gpu}, kernels);
-  Wanted wanted{node, join.up != nullptr, context.gpu, own.bytes};
-  const std::byte* const workspace = node.workspace;
-  if (overlaps(out, workspace + own.parts_at, workspace + own.bytes)) wanted.most_bytes = 0;
-  const TilePlan plan = plan_for(wanted, kernels);
-  convert_columns(context, *node.src[1], plan, node.workspace, node.src[1]->rows());
-  multiply(context, wanted, plan, node.workspace, join, out);
 }
 
 bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
@@ -343,31 +370,36 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
   return kernels.brain == others.brain && kernels.terms == others.terms;
 }
 
-void mul_mat_tiles_run_many(const LaunchContext& context, std::span<const JoinedProduct> products) {
-  const auto plan_of = [&](const Tensor& node) { return plan_for({node, false, context.gpu}, *kernels_for(node)); };
+void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu) {
   const Tensor& last = *products.back().node;
-  const TilePlan last_plan = plan_of(last);
-  const std::byte* const parts = last.workspace + last_plan.parts_at;
-  // Parts of k must have room where nothing lies that is still read, or read later.
-  const auto can_share = [&](const JoinedProduct& one) {
-    const TilePlan plan = plan_of(*one.node);
-    const std::byte* const end = last.workspace + plan.bytes;
-    const auto is_there = [&](const Tensor* tensor) { return tensor != nullptr && overlaps(*tensor, parts, end); };
-    return plan.bytes <= last_plan.bytes &&
-           std::none_of(products.begin(), products.end(), [&](const JoinedProduct& any) {
-             return plan.splits > 1 && (is_there(any.out) || is_there(any.a) || is_there(any.addend));
-           });
+  const TilePlan own = plan_alone(last, context.gpu);
+  // Parts of k have room where nothing is that any of the products reads or writes.
+  const std::byte* const workspace = last.workspace;
+  const auto is_on_parts = [&](const Tensor* tensor) {
+    return tensor != nullptr && overlaps(*tensor, workspace + own.parts_at, workspace + own.bytes);
   };
-  // All or none: the workspace of a product is its own at its turn only.
-  const bool shared = std::all_of(products.begin(), products.end(), can_share);
-  if (shared) convert_columns(context, *last.src[1], last_plan, last.workspace, last.src[1]->rows());
-  for (const JoinedProduct& one : products) {
-    const TileJoin join{.addend = one.addend};
-    if (shared) {
-      multiply(context, {*one.node, false, context.gpu}, plan_of(*one.node), last.workspace, join, *one.out);
-    } else {
-      mul_mat_tiles_run_joined(context, *one.node, join, *one.out);
+  const bool has_room = std::none_of(products.begin(), products.end(), [&](const JoinedProduct& one) {
+    return is_on_parts(one.out) || is_on_parts(one.a) || is_on_parts(one.addend);
+  });
+  const auto wanted_of = [&](std::span<const JoinedProduct> some) {
+    return Wanted{some, context.gpu, has_room ? own.bytes : 0};
+  };
+  convert_columns(context, *last.src[1], own, last.workspace, last.src[1]->rows());
+  std::vector<JoinedProduct> left(products.begin(), products.end());
+  while (!left.empty()) {
+    const auto others = std::stable_partition(
+        left.begin(), left.end(),
+        [kernels = kernels_for(*left[0].node)](const JoinedProduct& one) { return kernels_for(*one.node) == kernels; });
+    std::span<const JoinedProduct> alike(left.begin(), std::min(others, left.begin() + kTileMatrices));
+    TilePlan plan = plan_for(wanted_of(alike));
+    double apart = 0;
+    for (const JoinedProduct& one : alike) apart += plan_for(wanted_of({&one, 1})).cost;
+    if (apart < plan.cost) {
+      alike = alike.first(1);
+      plan = plan_for(wanted_of(alike));
     }
+    multiply(context, wanted_of(alike), plan, last.workspace, glu);
+    left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(alike.size()));
   }
 }
 
@@ -382,35 +414,20 @@ TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu) {
 
 void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const JoinedProduct& product,
                               GluKind glu, const SortedPairs& pairs, std::byte* workspace) {
-  const Tensor &experts = *product.a, &out = *product.out;
   const TilePlan plan = group_plan(node, context.gpu);
   convert_columns(context, *node.src[1], plan, workspace, pairs_of(node),
                   {pairs.order, static_cast<int>(node.shape[1])});
-  TileProduct p;
-  p.a = experts.data;
-  p.b = reinterpret_cast<const uint16_t*>(workspace);
-  if (!plan.brain) p.b_scales = reinterpret_cast<const float*>(workspace + plan.scales_at);
-  if (product.up) p.up = product.up->data;
-  p.glu = glu;
-  p.c = reinterpret_cast<float*>(out.data);
-  for (int i = 0; i < 3; ++i) {
-    p.a_strides[i] = static_cast<int64_t>(experts.strides[i + 1]);
-    p.c_strides[i] = static_cast<int64_t>(out.strides[i + 1] / sizeof(float));
-  }
-  p.m = static_cast<int>(node.shape[0]);
+  TileProduct p = product_of(product, plan, workspace, glu);
   p.n = static_cast<int>(pairs_of(node));
-  p.k = static_cast<int>(experts.shape[0]);
-  p.k_padded = static_cast<int>(plan.k_padded);
-  p.row_tiles = static_cast<int>(divided_up(node.shape[0], product.up ? kTileRows / 2 : kTileRows));
-  p.column_tiles = static_cast<int>(most_groups(node, plan.kernel->columns));
-  p.steps_per_split = plan.steps_per_split;
+  p.column_tiles = static_cast<unsigned>(most_groups(node, plan.kernel->columns));
   p.groups = pairs.groups;
   p.group_count = pairs.group_count;
   p.order = pairs.order;
   p.slots = static_cast<int>(node.shape[1]);
-  const int64_t blocks = static_cast<int64_t>(p.row_tiles) * p.column_tiles;
-  launch(context.stream, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
-         dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, p);
+  TileMatrix& matrix = p.matrices[0] = matrix_of(product);
+  matrix.row_tiles = static_cast<unsigned>(divided_up(node.shape[0], product.up ? kTileRows / 2 : kTileRows));
+  matrix.first_block = 0;
+  launch_tiles(context, plan, static_cast<int64_t>(matrix.row_tiles) * p.column_tiles, p);
 }
 
 }  // namespace shoal::cuda

@@ -22,22 +22,14 @@ bool mul_mat_tiles_supports(const Tensor& node);
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node);
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu);
 
-/// What the tiles of a product bring about with their sums: act(sums) * (sums of `up`), or sums + addend.
-struct TileJoin {
-  const Tensor* up = nullptr;  ///< a matrix laid out as the product's
-  GluKind glu = GluKind::kSwiglu;
-  const Tensor* addend = nullptr;  ///< f32, whole rows; each axis but 0 may have length 1
-};
-/// The product is made of tiles on tensor cores, which can do that and can be given converted columns.
+/// The product is made of tiles on tensor cores, which can apply a gate, bias or residual and take converted columns.
 bool mul_mat_tiles_can_join(const Tensor& node);
-/// In the workspace of `node`. Parts of it may be where `out` is.
-void mul_mat_tiles_run_joined(const LaunchContext& context, const Tensor& node, const TileJoin& join,
-                              const Tensor& out);
 /// Products of one b take its columns in the same form.
 bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
-/// Products of one b, with their sums, in the same form, which is converted once, in the workspace of the last one,
-/// where each has room for its parts of k there; else one by one. Needs their nodes.
-void mul_mat_tiles_run_many(const LaunchContext& context, std::span<const JoinedProduct> products);
+/// Products of one b with the same form of columns, which are converted once, in the workspace of the last one. Nothing
+/// else may be where columns are; parts of k are not used if something is where they would be. Products of one type
+/// run as one launch if that is expected to be faster. A product with `up` is the only one. Needs their nodes.
+void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu = {});
 
 struct ColumnGroup;  // devices/cuda/kernels/tile_operands.h
 

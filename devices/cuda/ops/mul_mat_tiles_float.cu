@@ -65,6 +65,8 @@ __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View 
   static_assert(kRows == kColumns);
   __shared__ __align__(16) float a_tile[2][kStep][kRows + kPad];
   __shared__ __align__(16) float b_tile[2][kStep][kColumns + kPad];
+  let_next_start();
+  wait_for_previous();
   const int64_t row_tiles = (c.shape[0] + kRows - 1) / kRows, column_tiles = (c.shape[1] + kColumns - 1) / kColumns;
   const int64_t m = blockIdx.x % row_tiles * kRows, n = blockIdx.x / row_tiles % column_tiles * kColumns;
   const int64_t batch = blockIdx.x / row_tiles / column_tiles, i2 = batch % c.shape[2], i3 = batch / c.shape[2];
@@ -120,8 +122,8 @@ void mul_mat_float_tiles(const LaunchContext& context, Tensor& node) {
       (node.shape[0] + kRows - 1) / kRows * ((node.shape[1] + kColumns - 1) / kColumns) * node.shape[2] * node.shape[3];
   // With nothing to sum the dtype of a does not matter, and quantised ones come here too.
   const int a_dtype = traits(a.dtype).is_quantized ? 0 : static_cast<int>(a.dtype);
-  launch(context.stream, kForA[a_dtype][static_cast<int>(b.dtype)], dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-         0, view_of(a), view_of(b), view_of(node));
+  launch_early(context, kForA[a_dtype][static_cast<int>(b.dtype)], dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+               0, view_of(a), view_of(b), view_of(node));
 }
 
 }  // namespace shoal::cuda
