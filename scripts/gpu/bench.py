@@ -1,27 +1,23 @@
-"""The benchmarks of a synthetic 8B model, and their ratios to what the GPU can do at most."""
+"""The benchmarks of a synthetic 8B model, and their ratios to the most that the GPU can do."""
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 import time
 
-from gpu.context import LONG_RUN
+from gpu import models
+from gpu.context import ONE, TWO
 from gpu.machine import library_in_packages
+from gpu.models import LAYERS
 from gpu.report import MISSED, OK, Result
-from gpu.shell import CheckError, Outcome, Skip, end_group, require_success, run
-from gpu.steps import Step, good
-from gpu.tests import NEEDS, PER_GPU
+from gpu.shell import CheckError, Outcome, require_success, run
+from gpu.steps import NEEDS, Step, good, with_notes
 
-QUANTISED = ("q4_k_m", "q8_0")
-TYPES = (*QUANTISED, "f16")
-# `make_model.py --preset 8b`: what of the model's bytes and products a token does not take part in.
+TYPES = ("q4_k_m", "q8_0", "f16")
+# `make_model.py --preset 8b`: the parts of the model's bytes and products that a token does not use.
 EMBD, KV, VOCAB = 4096, 1024, 128256
-LAYERS = {"q4_k_m": 32, "q8_0": 32, "f16": 16}  # 9.1 GB in place of 16
 BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32, "f16": 2}  # of an element of the token embedding
 PROMPT, GENERATED = 512, 128
-TWO = "CUDA0.0,CUDA0.1"
+DOUBTS = ("smoke", "logits")  # notes of these are added to all figures
+DOUBTS_OF_TWO = (*DOUBTS, "smoke-two", "logits-two", "streams")
 
 # name, or name and type: (what it is, target, whether less is better)
 GENERATION = "generation, bytes read per second over the copy rate"
@@ -46,74 +42,6 @@ def parse_json(outcome: Outcome, what: str):
     return json.JSONDecoder().raw_decode(outcome.output[min(starts):])[0]
 
 
-# Models
-
-
-def start_models(context, limit: float, kinds=TYPES) -> Result:
-    """Begins to write models beside the other steps."""
-    context.models.mkdir(parents=True, exist_ok=True)
-    python = context.deps / "python" if context.deps else None
-    env = {**os.environ, **({"PYTHONPATH": str(python)} if python and python.is_dir() else {})}
-    begun = []
-    for kind in kinds:
-        path = model_path(context, kind)
-        if path.is_file():
-            continue
-        log = context.log(f"model-{kind}")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, context.root / "scripts/make_model.py", "--preset", "8b", "--type", kind,
-                   "--layers", str(LAYERS[kind]), path.with_suffix(".part")]  # fmt: skip
-        with log.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env,
-                                       start_new_session=True)  # fmt: skip
-        context.background.append((kind, process, log))
-        begun.append(kind)
-    return good(f"8B in {' and '.join(begun)} to {context.models}" if begun else f"there already, in {context.models}")
-
-
-def is_written(context, kind: str, limit: float) -> bool:
-    """Waits for what writes the model, and leaves it alone where that takes longer than the limit."""
-    for one in [one for one in context.background if one[0] == kind]:
-        _, process, log = one
-        try:
-            status = process.wait(max(limit, 0.1))
-        except subprocess.TimeoutExpired:
-            return False
-        context.background.remove(one)
-        if status != 0:
-            raise CheckError(f"{kind}: {Outcome(status, 0, log.read_text(errors='replace')).last_line()}")
-        model_path(context, kind).with_suffix(".part").rename(model_path(context, kind))
-    return True
-
-
-def find_model(context, kind: str) -> pathlib.Path:
-    """For a step that needs it now."""
-    path = model_path(context, kind)
-    if not is_written(context, kind, 0):
-        raise Skip(f"{path} is still being written")
-    if not path.is_file():
-        raise Skip(f"no {path}, which the step models-start writes")
-    return path
-
-
-def wait_for_models(context, limit: float, kinds=QUANTISED) -> Result:
-    end = time.monotonic() + limit
-    late = [kind for kind in kinds if not is_written(context, kind, end - time.monotonic())]
-    if late:
-        raise Skip(f"{' and '.join(late)} still being written; steps that need them ask again")
-    sizes = {kind: find_model(context, kind).stat().st_size for kind in kinds}
-    return good(", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in sizes.items()), **sizes)
-
-
-def model_path(context, kind: str) -> pathlib.Path:
-    return context.models / f"shoal-8b-{kind}.gguf"
-
-
-def stop_background(context) -> None:
-    for _, process, _ in context.background:
-        end_group(process)
-
-
 # What is measured
 
 
@@ -127,46 +55,36 @@ def ceilings(context, limit: float) -> Result:
     return good(f"copy {copy / 1e12:.2f} TB/s, {matrix}", **found)
 
 
-def bench_model(context, kind: str, devices: str, env: dict, limit: float, step: str, tokens: int) -> Result:
-    path = find_model(context, kind)
-    command = [context.program("shoal"), "bench", "-m", path, "--plugin", context.plugin, "--devices", devices,
-               "-p", PROMPT, "-n", tokens, "-r", 1 if tokens < GENERATED else 3, "-o", "json"]  # fmt: skip
-    outcome = run(command, limit, context.log(step), context.environment(**LONG_RUN, **env))
+def bench_model(context, limit: float, kind: str, devices: str, step: str) -> Result:
+    end = time.monotonic() + limit
+    command = context.shoal("bench", devices, "-m", models.find(context, kind, limit), "-p", PROMPT, "-n", GENERATED,
+                            "-r", 3, "-o", "json")  # fmt: skip
+    env = context.environment(**context.for_devices(devices))
+    outcome = run(command, end - time.monotonic(), context.log(step), env)
     rows = parse_json(outcome, f"shoal bench on {devices}")
-    rates = rates_of(rows, tokens)
-    context.figures[step] = {**rates, "kind": kind}
+    rates = rates_of(rows)
+    context.figures[step] = rates
     warnings = re.findall("^shoal: warning: (.*)$", outcome.output, re.MULTILINE)
     speed = f"prompt {rates['prompt']:.0f} tokens/s, generation {rates['generation']:.1f} tokens/s"
     return good("; ".join([speed, *warnings]), rows=rows)
 
 
-def rates_of(rows: list[dict], tokens: int = GENERATED) -> dict:
+def rates_of(rows: list[dict]) -> dict:
     """From the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the model's size."""
     prompt = next((row for row in rows if row["n_prompt"] == PROMPT and row["n_gen"] == 0), None)
-    generation = next((row for row in rows if row["n_gen"] == tokens and row["n_prompt"] == 0), None)
+    generation = next((row for row in rows if row["n_gen"] == GENERATED and row["n_prompt"] == 0), None)
     if prompt is None or generation is None:
         raise CheckError(f"shoal bench measured {', '.join(row.get('test', '?') for row in rows) or 'nothing'}")
     return {"prompt": prompt["avg_ts"], "generation": generation["avg_ts"], "bytes": generation["model_size"],
             "parameters": generation["model_n_params"]}  # fmt: skip
 
 
-def bench_step(name: str, kind: str, devices: str, env: dict, limit: float, part=2, tokens=GENERATED) -> Step:
-    def work(context, left: float) -> Result:
-        return bench_model(context, kind, devices, env, left, name, tokens)
-
-    return Step(name, work, limit, NEEDS, part=part)
-
-
-def bench_comm(context, limit: float, *more: str) -> Result:
-    """By one launch after the other; with --recorded by graphs of many."""
-    end, log = time.monotonic() + limit, context.log("bench-comm" + "".join(more[:1]).replace("--", "-"))
-    program = context.program("shoal")
-    if more and more[0] not in run([program, "bench-comm", "--help"], limit, log).output:
-        raise Skip(f"this shoal bench-comm has no {more[0]}")
-    command = [program, "bench-comm", "--plugin", context.plugin, "--devices", TWO, "--comm", "p2p",
-               "-b", "16K", "-e", "64M", "-f", 16, "-n", 500, *more, "-o", "json"]  # fmt: skip
-    environment = context.environment(**LONG_RUN, **{PER_GPU: "2"})
-    found = parse_json(run(command, end - time.monotonic(), log, environment, append=bool(more)), "shoal bench-comm")
+def bench_comm(context, limit: float, step: str, *more: str) -> Result:
+    """One launch after the other; with --recorded as graphs of many."""
+    command = context.shoal("bench-comm", TWO, "--comm", "p2p", "-b", "16K", "-e", "64M", "-f", 16, "-n", 500, *more,
+                            "-o", "json")  # fmt: skip
+    found = parse_json(run(command, limit, context.log(step), context.environment(**context.for_devices(TWO))),
+                       "shoal bench-comm")  # fmt: skip
     if found["wrong"]:
         raise CheckError(f"{found['wrong']} elements are wrong")
     first, last = found["results"][0], found["results"][-1]
@@ -219,33 +137,27 @@ def judge(name: str, value: float) -> Result:
 
 
 def add_ratios(context, report) -> None:
-    ratios = compute_ratios(context.figures)
-    report.ratios = ratios
-    for name, value in ratios.items():
-        report.add(judge(name, value))
+    report.ratios = compute_ratios(context.figures)
+    for name, value in report.ratios.items():
+        report.add(with_notes(judge(name, value), DOUBTS_OF_TWO if "meta" in name or "_us" in name else DOUBTS, context))
+
+
+def bench_step(kind: str, limit: float, devices: str = ONE) -> Step:
+    name = f"bench-{kind}{'-meta' if devices == TWO else ''}"
+    return Step(name, lambda context, left: bench_model(context, left, kind, devices, name), limit, NEEDS,
+                DOUBTS_OF_TWO if devices == TWO else DOUBTS, emulated=False)  # fmt: skip
+
+
+def comm_step(name: str, *more: str) -> Step:
+    return Step(name, lambda context, left: bench_comm(context, left, name, *more), 15, NEEDS, ("streams",),
+                emulated=False)  # fmt: skip
 
 
 def first_steps() -> list[Step]:
-    """Of the first part: a figure, should there be no second one."""
-    one = TYPES[:1]
-    return [
-        Step("models", lambda context, left: wait_for_models(context, left, one), 60, part=1),
-        bench_step("first-bench", TYPES[0], "CUDA0", {}, 30, part=1, tokens=32),
-        Step("bench-comm", bench_comm, 20, NEEDS),
-    ]
+    return [bench_step("q4_k_m", 45), bench_step("q4_k_m", 40, TWO), Step("ceilings", ceilings, 20, NEEDS, emulated=False),
+            comm_step("bench-comm"), comm_step("bench-comm-recorded", "--recorded", "50")]  # fmt: skip
 
 
 def later_steps() -> list[Step]:
-    """The quantised models are waited for at the end of the first part, too: the second one finds them."""
-    two = {PER_GPU: "2"}
-    return [
-        Step("bench-comm-recorded", lambda context, left: bench_comm(context, left, "--recorded", "50"), 20, NEEDS, part=2),
-        Step("ceilings", ceilings, 30, NEEDS, part=2),
-        Step("models-later", wait_for_models, 60),
-        bench_step("bench-q4_k_m", "q4_k_m", "CUDA0", {}, 40),
-        bench_step("bench-q4_k_m-meta", "q4_k_m", TWO, two, 40),
-        bench_step("bench-q8_0", "q8_0", "CUDA0", {}, 40),
-        bench_step("bench-q8_0-meta", "q8_0", TWO, two, 40),
-        Step("models-f16", lambda context, left: wait_for_models(context, left, ("f16",)), 60, part=2),
-        bench_step("bench-f16", "f16", "CUDA0", {}, 40),
-    ]
+    """Both wait for their models."""
+    return [bench_step("q8_0", 45), bench_step("f16", 50)]

@@ -1,15 +1,19 @@
-"""What all steps share: folders, the plug-in that is tested, the environment of its programs."""
+"""State shared by all steps: folders, the tested plug-in, the environment of its programs, and what was found wrong."""
 import dataclasses
 import os
 import pathlib
 
 from gpu.shell import CheckError, Skip
 
-
-# For every program that uses a GPU: a collective that hangs says so before its step's time is over; and what the driver
-# reads when CUDA is first called (devices/cuda/driver_environment.h).
+FEATURES = ("early", "wgmma", "stream", "fuse", "p2p_product", "graphs")  # of SHOAL_CUDA_OFF
+# A collective that hangs must report it within its step. The driver reads the two others at the first call of CUDA
+# (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
-LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # of models: ranks begin at different times
+LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, whose ranks start at different times
+# For programs with one device: the 50 MB of kernels are not loaded at the start. Kernels that wait for each other need EAGER.
+LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
+PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
+ONE, TWO = "CUDA0", "CUDA0.0,CUDA0.1"
 
 
 @dataclasses.dataclass
@@ -22,10 +26,13 @@ class Context:
     models: pathlib.Path
     commit: str = "unknown"
     machine: dict = dataclasses.field(default_factory=dict)  # filled by the step environment
-    carried: bool = False  # the programs came with `deps`, nothing is built
+    carried: bool = False  # the programs came with `deps`, and nothing is built
     broken: set[str] = dataclasses.field(default_factory=set)  # targets that the step build could not make
-    background: list = dataclasses.field(default_factory=list)
+    background: list = dataclasses.field(default_factory=list)  # models being written
+    off: tuple[str, ...] = ()  # features that are switched off in all programs
     figures: dict = dataclasses.field(default_factory=dict)  # of the benchmarks, for the ratios
+    wrong: dict = dataclasses.field(default_factory=dict)  # by devices: the runs with wrong output
+    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # by subject: a note for the steps that depend on it
 
     @property
     def plugin(self) -> pathlib.Path:
@@ -40,16 +47,11 @@ class Context:
     def nccl_standin(self) -> pathlib.Path:
         return self.build / "tests/cuda/libnccl-standin.so"
 
-    @property
-    def prefix(self) -> pathlib.Path:
-        """Where GoogleTest is installed when it is built from its sources."""
-        return self.build / "prefix"
-
     def log(self, step: str) -> pathlib.Path:
         return self.build / "gpu_check" / f"{step}.log"
 
     def program(self, name: str, with_plugin=True) -> pathlib.Path:
-        """Of what was built, by name of its target; Skip where the step build has said already that it is missing."""
+        """The built program of this target. Raises Skip if the step build has already reported it as missing."""
         path = self.build / "bin" / name
         for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
@@ -58,19 +60,23 @@ class Context:
                 raise CheckError(f"no {file}: run the step build first")
         return path
 
-    def environment(self, **more: str) -> dict:
-        """Of every program that is built here. Libraries from `deps` need others that they do not say the place of."""
-        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT), **more}
-        libraries = self.library_folders()
+    def shoal(self, command: str, devices: str, *more) -> list:
+        return [self.program("shoal"), command, "--plugin", self.plugin, "--devices", devices, *more]
+
+    def environment(self, off=(), **more: str) -> dict:
+        """For every program that is built here, with features switched off."""
+        features = [name for name in FEATURES if name in (*self.off, *off)]
+        env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
+               **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip
+        libraries = sorted({str(file.parent) for file in (self.deps / "usr").glob("**/lib*.so.*")}) if self.deps else []
         if libraries:
             env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
         return env
 
-    def emulation(self) -> dict:
-        """As in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, and no NCCL that this machine may have."""
-        return {"SHOAL_EMULATED_PROCESSORS": "132", "SHOAL_NCCL_LIBRARY": str(self.nccl_standin)}
+    def for_devices(self, devices: str) -> dict:
+        """Environment of a run of `shoal` with a model."""
+        return {**LONG_RUN, **({PER_GPU: "2"} if devices == TWO else {})}
 
-    def library_folders(self) -> list[str]:
-        if not self.deps:
-            return []
-        return sorted({str(file.parent) for file in (self.deps / "usr").glob("**/lib*.so.*")})
+    def emulation(self) -> dict:
+        """As in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, and not this machine's NCCL."""
+        return {"SHOAL_EMULATED_PROCESSORS": "132", "SHOAL_NCCL_LIBRARY": str(self.nccl_standin)}

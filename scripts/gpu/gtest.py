@@ -1,4 +1,4 @@
-"""What GoogleTest's output says, also where the program did not come to its end."""
+"""Parses the output of GoogleTest, even if the program did not come to its end."""
 import dataclasses
 import re
 
@@ -35,13 +35,6 @@ def parse(output: str) -> Tests:
     open_tests = [name for name in BEGUN.findall(output) if name not in ended]
     tests.unfinished = open_tests[-1] if open_tests else None
     return tests
-
-
-def own_text(output: str, name: str) -> str:
-    """What is written between the beginning of a test and its end, or that of the output."""
-    text = output.partition(f"[ RUN      ] {name}\n")[2]
-    end = next((found for found in ENDED.finditer(text) if found.group(2) == name), None)
-    return text[: end.start()] if end else text
 
 
 def names_in_list(output: str) -> list[str]:

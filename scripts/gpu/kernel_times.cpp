@@ -1,7 +1,8 @@
 // Sums the times of kernels by name, for the steps times-token and times-prompt of scripts/gpu_check, which compile it.
 // The driver loads it into a program that is started with CUDA_INJECTION64_PATH=FILE.so; it asks CUPTI
 // (SHOAL_CUPTI_LIBRARY) for a record of each kernel, also of those in graphs, and writes JSON to the file
-// SHOAL_KERNEL_TIMES when the program ends.
+// SHOAL_KERNEL_TIMES when the program ends. A kernel that starts early waits for the one before it: only the time after
+// the end of all kernels that ended earlier counts as its own.
 #include <cxxabi.h>
 #include <dlfcn.h>
 
@@ -13,7 +14,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -51,10 +51,14 @@ struct Sum {
   uint64_t ns = 0;
 };
 
+struct Launch {
+  uint64_t end, start;
+  std::string name;
+};
+
 Cupti cupti;
 std::mutex mutex;
-std::map<std::string, Sum> sums;
-std::vector<std::pair<uint64_t, uint64_t>> intervals;
+std::vector<Launch> launches;
 
 constexpr size_t kBufferBytes = 8 << 20;
 
@@ -69,24 +73,23 @@ void take_buffer(void*, uint32_t, uint8_t* buffer, size_t, size_t used) {
   Kernel* record = nullptr;
   while (used > 0 && cupti.next_record(buffer, used, &record) == kSuccess) {
     if (record->kind != kConcurrentKernel || record->end == 0) continue;  // without times, should CUPTI have had none
-    Sum& sum = sums[record->name];
-    ++sum.count;
-    sum.ns += record->end - record->start;
-    intervals.emplace_back(record->start, record->end);
+    launches.push_back({record->end, record->start, record->name});
   }
   std::free(buffer);
 }
 
-/// During which at least one kernel ran.
-uint64_t busy_ns() {
-  std::sort(intervals.begin(), intervals.end());
-  uint64_t busy = 0, until = 0;
-  for (const auto& [start, end] : intervals) {
-    if (end <= until) continue;
-    busy += end - std::max(start, until);
-    until = end;
+/// Own time of the kernels, by name.
+std::map<std::string, Sum> own_times() {
+  std::sort(launches.begin(), launches.end(), [](const Launch& a, const Launch& b) { return a.end < b.end; });
+  std::map<std::string, Sum> sums;
+  uint64_t previous = 0;
+  for (const Launch& one : launches) {
+    Sum& sum = sums[one.name];
+    ++sum.count;
+    sum.ns += one.end - std::max(one.start, previous);
+    previous = one.end;
   }
-  return busy;
+  return sums;
 }
 
 std::string demangled(const std::string& name) {
@@ -103,7 +106,10 @@ void write_sums() {
   std::FILE* file = path == nullptr ? nullptr : std::fopen(path, "w");
   if (file == nullptr) return;
   const std::lock_guard lock(mutex);
-  std::fprintf(file, "{\"busy_ns\": %llu, \"kernels\": [", static_cast<unsigned long long>(busy_ns()));
+  const std::map<std::string, Sum> sums = own_times();
+  uint64_t busy = 0;
+  for (const auto& [name, sum] : sums) busy += sum.ns;
+  std::fprintf(file, "{\"busy_ns\": %llu, \"kernels\": [", static_cast<unsigned long long>(busy));
   const char* comma = "";
   for (const auto& [name, sum] : sums) {
     std::fprintf(file, "%s\n{\"name\": \"%s\", \"count\": %lld, \"ns\": %llu}", comma, demangled(name).c_str(),

@@ -18,7 +18,6 @@ from gpu.steps import good
 
 ARCHIVE = "programs.tar.xz"
 FACTS = "programs.json"
-STAMP = "programs.stamp"  # in the build folder: what came of an archive
 HOUR = 3600.0
 # Far enough back for the kernels, 50 MB, that the plug-in and test_cuda_gpu both have.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
@@ -54,37 +53,30 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
 
 
 def unpack(context, limit: float) -> Result:
-    """The step programs. What cannot be used is built here. An archive that was tried by an earlier run is not tried
-    again: its programs may still be running, or others have been built since."""
+    """The step programs. Programs that cannot be used are built here."""
     archive = context.deps / ARCHIVE if context.deps else None
     if archive is None or not archive.is_file():
         return good("none carried, they are built here")
-    end, known = time.monotonic() + limit, read_stamp(context, archive)
-    if "unusable" in known:
-        return good(f"{known['unusable']}: they are built here")
-    in_place = "files" in known and known["files"] == tried_files(context)
+    end = time.monotonic() + limit
     try:
         with tarfile.open(archive, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
             if why := why_not(context, facts):
                 return good(f"{why}: they are built here", **facts)
-            if not in_place:
-                extract(context, packed)
+            extract(context, packed)
     except Exception as error:  # of tarfile, lzma, json and the disk
-        return unusable(context, archive, f"those carried cannot be read ({describe(error)})")
+        return good(f"those carried cannot be read ({describe(error)}): they are built here")
     stand_in = stand_in_for(facts["root"], context.root)
-    if not in_place:
-        extract_models(context)
-        tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], end - time.monotonic(),
-                    context.log("programs"), context.environment())  # fmt: skip
-        if why := why_not_working(tried):
-            shutil.rmtree(context.build / "bin")
-            return unusable(context, archive, f"those carried {why}")
-        write_stamp(context, archive, files=tried_files(context))
+    extract_models(context)
+    tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], end - time.monotonic(),
+                context.log("programs"), context.environment())  # fmt: skip
+    if why := why_not_working(tried):
+        shutil.rmtree(context.build / "bin")
+        return good(f"those carried {why}: they are built here")
     context.carried = True
     here = context.machine.get("nvcc")
     compiler = f", nvcc {facts['nvcc']}{f', not {here} as is here' if here not in (None, facts['nvcc']) else ''}"
-    return good(f"of commit {facts['commit']}{compiler}{', unpacked before' if in_place else ''}{stand_in}", **facts)
+    return good(f"of commit {facts['commit']}{compiler}{stand_in}", **facts)
 
 
 def why_not_working(tried: Outcome) -> str:
@@ -92,38 +84,6 @@ def why_not_working(tried: Outcome) -> str:
     if tried.status != 0:
         return f"do not run ({tried.ending()}; {tried.last_line()})"
     return "" if re.search(r"^CUDA0 ", tried.output, re.MULTILINE) else f"do not find the GPU ({tried.last_line()})"
-
-
-def unusable(context, archive: pathlib.Path, why: str) -> Result:
-    write_stamp(context, archive, unusable=why)
-    return good(f"{why}: they are built here")
-
-
-def identity(file: pathlib.Path) -> list | None:
-    """Name, size and time of a file that is there."""
-    if not file.is_file():
-        return None
-    facts = file.stat()
-    return [file.name, facts.st_size, facts.st_mtime_ns]
-
-
-def tried_files(context) -> list:
-    """Of the programs that were tried: a build would change them."""
-    return [identity(context.build / "bin/shoal"), identity(context.plugin)]
-
-
-def read_stamp(context, archive: pathlib.Path) -> dict:
-    """What write_stamp has written about this archive."""
-    try:
-        found = json.loads((context.build / STAMP).read_text())
-        return found if found["archive"] == identity(archive) else {}
-    except (OSError, ValueError, KeyError):
-        return {}
-
-
-def write_stamp(context, archive: pathlib.Path, **facts) -> None:
-    context.build.mkdir(parents=True, exist_ok=True)
-    (context.build / STAMP).write_text(json.dumps({"archive": identity(archive), **facts}))
 
 
 def extract(context, packed: tarfile.TarFile) -> None:

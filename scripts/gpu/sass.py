@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Counts what the compiler made of the CUDA kernels, from their machine code (SASS); no GPU is needed.
+"""Counts registers, stack and instructions of CUDA kernels in their machine code (SASS); no GPU is needed.
 
-    scripts/gpu/sass.py build/release/bin/libshoal-cuda.so              a table of the kernels that have limits
-    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       of others, by name
-    scripts/gpu/sass.py FILE --kernels 'rope<float>' --ways             the instructions of the counted ways
-    scripts/gpu/sass.py FILE --check                                    exit code 1 where a limit is broken
+    scripts/gpu/sass.py build/release/bin/libshoal-cuda.so              a table of the hot kernels
+    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       of other kernels, by name
+    scripts/gpu/sass.py FILE --check                                    exit code 1 if a limit is broken
     scripts/gpu/sass.py FILE --list                                     the names of all kernels
 
-FILE may also be an object file or a cubin; only its code for compute capability 9.0 is looked at. The limits stand in
-scripts/gpu/sass_limits.toml, which says what the numbers are. Needs cuobjdump and nvdisasm: those of the CUDA Toolkit, or
-Python's packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (scripts/install_python).
+FILE is the plug-in, an object file or a cubin. Limits: scripts/gpu/sass_limits.toml. Needs cuobjdump and nvdisasm, from the
+CUDA Toolkit or Python's packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (scripts/install_python).
 """
 import argparse
-import concurrent.futures
+import dataclasses
 import fnmatch
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,184 +26,212 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT / "scripts")
 
 from gpu.machine import CUDA_FOLDERS, package_folders  # noqa: E402
-from gpu.sass_code import Kernel, add_instructions, element_types, parse_kernels  # noqa: E402
-from gpu.sass_count import ADVICE, COLUMNS, Ways, Work, count  # noqa: E402
-from gpu.sass_paths import Flow  # noqa: E402
 from gpu.shell import CheckError, find_tool  # noqa: E402
 
 LIMITS = pathlib.Path(__file__).with_name("sass_limits.toml")
-ARCH = "sm_90"  # what the limits are for; sm_90a is, too
-NOTHING_TO_DO = 77  # exit code, which tests take for "skipped"
+NOTHING_TO_DO = 77  # exit code that tests take for "skipped"
+COLUMNS = {"registers": "registers", "stack": "stack", "instructions": "instructions", "trigger": "next start",
+           "wait": "wait", "first_load": "first load", "loop": "per pass", "per_byte": "per byte"}  # fmt: skip
+ADVICE = {
+    "registers": "fewer blocks fit on a multiprocessor",
+    "stack": "registers were spilled, or an array has changing indices",
+    "first_load": "the memory waits meanwhile; move what the first load does not need behind it, or to the host",
+    "per_byte": "instructions keep the memory waiting; move what is the same for all passes out of the loop",
+}
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+((?:@!?U?P[T\d]+ +)?([A-Z][\w.]*)[^;]*?) *;", re.MULTILINE)
+BACK = re.compile(r"\b(?:BRA|JMP)\b.*?0x([0-9a-f]+)\)?$")
+HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # of a kernel's code, or of its resources
+RESOURCES = re.compile(r"\s+REG:(\d+) STACK:(\d+) ")
+# Copies to shared memory and wide loads bring weights, any load does in kernels without them. Work: most telling first.
+LOADS = [re.compile(one) for one in (r"UBLKCP|UTMALDG|LDGSTS", r"LDG\..*128", r"LDG")]
+WORK = [re.compile(one) for one in (r"[HQIB]GMMA", r"[HIQ]MMA", r"IDP", r"FFMA|HFMA2")]
 
 
-def tool_folders() -> list[str]:
-    """Where the tools are that PATH does not name. cuobjdump runs the nvdisasm of PATH."""
-    packages = [folder for packages in package_folders() for folder in sorted(packages.glob("nvidia/*/bin"))]
-    return [*([f"{os.environ['CUDA_PATH']}/bin"] if "CUDA_PATH" in os.environ else []), *CUDA_FOLDERS, *map(str, packages)]
+@dataclasses.dataclass
+class Kernel:
+    symbol: str
+    name: str  # without namespaces and parameters
+    registers: int
+    stack: int
+    code: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)  # address, text, name
 
 
-def find_tools() -> dict[str, str]:
-    found = {name: find_tool(name, *tool_folders()) for name in ("cuobjdump", "nvdisasm")}
-    return {name: file for name, file in found.items() if file}
+def element_types(root: pathlib.Path) -> list[str]:
+    """Names of the enumerators of DType, in their order."""
+    rows = re.findall(r"^SHOAL_(?:PLAIN\((\w+)\)|QUANTIZED_\w+\(\w+, (\w+),)", (root / "graph/dtypes.def").read_text(),
+                      re.MULTILINE)  # fmt: skip
+    return [plain.lower() or quantized for plain, quantized in rows]
+
+
+def readable(name: str, types: list[str]) -> str:
+    """`void shoal::cuda::(anonymous namespace)::f<(shoal::DType)0>(int)` is `f<f32>`."""
+    name = name.replace("(anonymous namespace)::", "")
+    name = re.sub(r"\(shoal::DType\)(\d+)", lambda found: types[int(found.group(1))], name)
+    name = re.sub(r"\b(?:shoal|cuda|collectives)::", "", re.sub(r"^void ", "", name)).replace("> >", ">>")
+    depth = 0
+    for at, letter in enumerate(name):  # its parameters begin at the first ( that is not within <>
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0:
+            return name[:at]
+    return name
+
+
+def sections(text: str) -> dict[str, str]:
+    """The text behind the heading of each kernel, by its symbol."""
+    marks = list(HEADING.finditer(text))
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return {mark.group(1): text[mark.end() : end] for mark, end in zip(marks, ends)}
+
+
+def parse_kernels(resources: str, types: list[str]) -> list[Kernel]:
+    found = {symbol: RESOURCES.match(text) for symbol, text in sections(resources).items()}
+    found = {symbol: numbers for symbol, numbers in found.items() if numbers}
+    names = subprocess.run(["c++filt"], input="\n".join(found) + "\n", capture_output=True, text=True, check=True).stdout
+    return [Kernel(symbol, readable(name, types), *map(int, numbers.groups()))
+            for (symbol, numbers), name in zip(found.items(), names.splitlines())]  # fmt: skip
+
+
+def parse_code(text: str) -> list[tuple[int, str, str]]:
+    """Without the NOPs and the branch to itself that fill the end."""
+    code = [(int(address, 16), line, name) for address, line, name in INSTRUCTION.findall(text)]
+    while code and (code[-1][2] == "NOP" or branch_target(code[-1]) == code[-1][0]):
+        code.pop()
+    return code
+
+
+def branch_target(one: tuple[int, str, str]) -> int | None:
+    found = BACK.search(one[1])
+    return int(found.group(1), 16) if found else None
+
+
+def first(code: list, pattern: str | re.Pattern) -> int | None:
+    return next((at for at, one in enumerate(code) if re.match(pattern, one[2])), None)
+
+
+def main_loop(code: list) -> int | None:
+    """Instructions of the innermost loop that works most, all of its code counted once."""
+    ranges = [(target, one[0]) for one in code if (target := branch_target(one)) is not None and target < one[0]]
+    inner = [one for one in ranges if not any(one[0] <= other[0] and other[1] <= one[1] and other != one for other in ranges)]
+    bodies = [[one for one in code if begin <= one[0] <= end] for begin, end in inner]
+    for kind in WORK:
+        found = [(sum(bool(kind.match(one[2])) for one in body), len(body)) for body in bodies]
+        if found and max(found)[0]:
+            return max(found)[1]
+    return None
+
+
+def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
+    """By the keys of COLUMNS, in the order of the code; None: there is nothing to count."""
+    code = kernel.code
+    loop = main_loop(code)
+    loads = next((at for kind in LOADS if (at := first(code, kind)) is not None), None)
+    return {"registers": kernel.registers, "stack": kernel.stack, "instructions": len(code), "trigger": first(code, "PREEXIT"),
+            "wait": first(code, "ACQBULK"), "first_load": loads, "loop": loop,
+            "per_byte": loop / bytes_per_pass if loop and bytes_per_pass else None}  # fmt: skip
 
 
 class Disassembler:
-    """cuobjdump, over the parts of a file. It is much faster with each part alone than with kernels by name."""
+    """cuobjdump over the parts of a file for one architecture."""
 
-    def __init__(self, tools: dict[str, str], folder: pathlib.Path):
-        self.tool = tools["cuobjdump"]
+    def __init__(self, file: pathlib.Path, arch: str, folder: pathlib.Path):
+        packages = [str(one) for folder in package_folders() for one in sorted(folder.glob("nvidia/*/bin"))]
+        own = [f"{os.environ['CUDA_PATH']}/bin"] if "CUDA_PATH" in os.environ else []
+        self.tools = [find_tool(name, *own, *CUDA_FOLDERS, *packages) for name in ("cuobjdump", "nvdisasm")]
         self.folder = folder
-        path = os.pathsep.join([*(str(pathlib.Path(tool).parent) for tool in tools.values()), os.environ.get("PATH", "")])
-        self.environment = {**os.environ, "PATH": path}
-        self.parts: list[tuple[pathlib.Path, list[Kernel]]] = []
+        if all(self.tools):
+            self.call("--extract-elf", "all", file)
+        self.parts = sorted(folder.glob(f"*.{arch}*.cubin"))
 
     def call(self, *arguments) -> str:
-        done = subprocess.run([self.tool, *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True,
-                              check=False)  # fmt: skip
+        path = os.pathsep.join([*(str(pathlib.Path(tool).parent) for tool in self.tools), os.environ.get("PATH", "")])
+        done = subprocess.run([self.tools[0], *arguments], env={**os.environ, "PATH": path}, cwd=self.folder,
+                              capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            raise CheckError(f"cuobjdump: {lines[0]}")
+            raise CheckError(f"cuobjdump: {((done.stderr or done.stdout).strip().splitlines() or ['no message'])[0]}")
         return done.stdout
 
-    def kernels(self, file: pathlib.Path) -> list[Kernel]:
-        """Without their instructions."""
-        self.call("--extract-elf", "all", file)
-        types = element_types(ROOT)
-        self.parts = [(part, parse_kernels(self.call("--dump-resource-usage", part), types))
-                      for part in sorted(self.folder.glob(f"*.{ARCH}*.cubin"))]  # fmt: skip
-        return [kernel for _, kernels in self.parts for kernel in kernels]
-
-    def disassemble(self, chosen: list[Kernel]) -> None:
-        wanted = {id(kernel) for kernel in chosen}
-        parts = [(part, [one for one in kernels if id(one) in wanted]) for part, kernels in self.parts]
-        parts = [part for part in parts if part[1]]
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            texts = pool.map(lambda part: self.call("--dump-sass", part[0]), parts)
-            for (_, kernels), text in zip(parts, texts):
-                add_instructions(kernels, text)
+    def kernels(self, wanted) -> list[Kernel]:
+        """With the instructions of those whose names are wanted."""
+        found, types = [], element_types(ROOT)
+        for part in self.parts:
+            here = parse_kernels(self.call("--dump-resource-usage", part), types)
+            if any(wanted(kernel.name) for kernel in here):
+                code = sections(self.call("--dump-sass", part))
+                for kernel in here:
+                    kernel.code = parse_code(code.get(kernel.symbol, "")) if wanted(kernel.name) else []
+            found += here
+        return sorted(found, key=lambda kernel: kernel.name)
 
 
-# Limits
-
-
-def read_limits(file: pathlib.Path) -> list[dict]:
-    """The entries of the table, whose keys are known."""
-    entries = tomllib.loads(file.read_text())["kernel"]
-    for entry in entries:
-        unknown = set(entry) - {"match", "limits", *Work.__dataclass_fields__}
-        unknown |= set(entry.get("limits", {})) - set(COLUMNS)
-        if unknown or "match" not in entry:
-            raise CheckError(f"{file.name}, {entry.get('match')}: {', '.join(sorted(unknown)) or 'no match'}")
-    return entries
-
-
-def entry_of(kernel: Kernel, entries: list[dict]) -> dict | None:
-    """The first one whose pattern is that of the kernel."""
-    return next((entry for entry in entries if fnmatch.fnmatchcase(kernel.name, entry["match"])), None)
-
-
-def work_of(entry: dict | None) -> Work:
-    return Work(**{key: value for key, value in (entry or {}).items() if key in Work.__dataclass_fields__})
-
-
-def broken_limits(kernel: Kernel, counts: dict, limits: dict) -> list[str]:
-    """A line for each: kernel, number, limit and what to do."""
-    lines = []
-    for key, limit in limits.items():
-        value = counts[key]
-        if value is None:
-            lines.append(f"{kernel.name}: {key} cannot be counted, the limit is {limit}: no way through loads, main loop "
-                         f"and stores was found, or bytes_per_pass is not given")  # fmt: skip
-        elif value > limit:
-            lines.append(f"{kernel.name}: {key} is {shown(value)}, the limit {limit}: {ADVICE[key]}")
-    return lines
-
-
-def check(kernels: list[tuple[Kernel, dict]], entries: list[dict], out=print) -> int:
-    lines = [f"{entry['match']}: no kernel has this name; mend scripts/gpu/sass_limits.toml" for entry in entries
-             if not any(used is entry for _, used in kernels)]  # fmt: skip
-    for kernel, entry in kernels:
-        lines += broken_limits(kernel, count(kernel, work_of(entry)), entry.get("limits", {}))
-    out("\n".join(lines) if lines else f"{len(kernels)} kernels are within their limits")
-    return 1 if lines else 0
-
-
-# The table
+def limits_of(name: str, limits: dict) -> dict:
+    return next((entry for pattern, entry in limits.items() if fnmatch.fnmatchcase(name, pattern)), {})
 
 
 def shown(value) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def markdown(kernels: list[tuple[Kernel, dict | None]], columns: list[str]) -> str:
-    rows = [["kernel", *(COLUMNS[key] for key in columns)], ["---"] * (len(columns) + 1)]
-    for kernel, entry in kernels:
-        counts = count(kernel, work_of(entry))
-        rows.append([kernel.name, *(shown(counts[key]) for key in columns)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
+    """A line for each: kernel, number, limit and advice."""
+    names = [kernel.name for kernel in kernels]
+    lines = [f"{pattern}: no kernel has this name; correct scripts/gpu/sass_limits.toml" for pattern in limits
+             if not fnmatch.filter(names, pattern)]  # fmt: skip
+    for kernel in kernels:
+        entry = limits_of(kernel.name, limits)
+        counts = count(kernel, entry.get("bytes"))
+        for key in sorted(entry.keys() - {"bytes"}):
+            if counts[key] is None or counts[key] > entry[key]:
+                lines.append(f"{kernel.name}: {key} is {shown(counts[key])}, the limit {entry[key]}: {ADVICE[key]}")
+    return lines
 
 
-def ways_text(kernel: Kernel, entry: dict | None) -> str:
-    """The instructions of both ways, each loop once on the shortest one."""
-    lines = []
-    if kernel.instructions:
-        ways = Ways(Flow(kernel.instructions), work_of(entry))
-        for title, way in (("shortest", ways.shortest()), ("straight", ways.straight())):
-            code = [one for i in way.blocks for one in ways.flow.blocks[i].code] if way else []
-            lines += ["", f"{kernel.name}, {title} way", *(one.text() for one in code)]
-    return "\n".join(lines)
+def read_limits(file: pathlib.Path) -> dict:
+    limits = tomllib.loads(file.read_text())
+    for pattern, entry in limits.items():
+        if unknown := entry.keys() - {*ADVICE, "bytes"}:
+            raise CheckError(f"{file.name}: {pattern} has unknown keys: {', '.join(sorted(unknown))}")
+    return limits
 
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="sass.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("file", type=pathlib.Path, help="the plug-in, an object file or a cubin")
-    parser.add_argument("--check", action="store_true", help="compare with the limits in place of printing a table")
-    parser.add_argument("--kernels", action="append", metavar="PATTERN", help="kernels of these names, with * and ?")
-    parser.add_argument("--ways", action="store_true", help="print the instructions of the shortest and the straight way")
-    parser.add_argument("--columns", metavar="KEY,...", default=",".join(COLUMNS), help="of the table (default: all)")
-    parser.add_argument("--list", action="store_true", help="print the names of the kernels, and end")
-    parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE", help=f"default: {LIMITS.name}")
-    return parser.parse_args(arguments)
-
-
-def run(args: argparse.Namespace, disassembler: Disassembler) -> int:
-    every = disassembler.kernels(args.file.resolve())
-    if not every:
-        print(f"sass.py: {args.file} has no code for {ARCH}")
-        return NOTHING_TO_DO
-    if args.list:
-        print("\n".join(sorted({kernel.name for kernel in every})))
-        return 0
-    columns = args.columns.split(",")
-    if unknown := set(columns) - set(COLUMNS):
-        raise CheckError(f"--columns: there is no {', '.join(sorted(unknown))}; known: {', '.join(COLUMNS)}")
-    entries = read_limits(args.limits)
-    chosen = [(kernel, entry_of(kernel, entries)) for kernel in every]
-    if args.kernels:
-        chosen = [one for one in chosen if any(fnmatch.fnmatchcase(one[0].name, word) for word in args.kernels)]
-        entries = [entry for entry in entries if any(used is entry for _, used in chosen)]
-    if args.check or not args.kernels:
-        chosen = [one for one in chosen if one[1]]
-    disassembler.disassemble([kernel for kernel, _ in chosen])
-    chosen.sort(key=lambda one: one[0].name)
+def report(args: argparse.Namespace, kernels: list[Kernel], limits: dict) -> int:
     if args.check:
-        return check(chosen, entries)
-    print("\n".join(ways_text(*one) for one in chosen) if args.ways else markdown(chosen, columns))
+        lines = broken_limits(kernels, limits)
+        print("\n".join(lines) or f"{len(kernels)} kernels are within their limits")
+        return 1 if lines else 0
+    rows = [["kernel", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
+    for kernel in kernels:
+        rows.append([kernel.name, *map(shown, count(kernel, limits_of(kernel.name, limits).get("bytes")).values())])
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
     return 0
 
 
 def main(arguments: list[str]) -> int:
-    args = parse_arguments(arguments)
-    tools = find_tools()
-    if len(tools) < 2:
-        print("sass.py: no cuobjdump or no nvdisasm here; scripts/install_python installs them into build/venv")
-        return NOTHING_TO_DO
+    parser = argparse.ArgumentParser(prog="sass.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("file", type=pathlib.Path, help="the plug-in, an object file or a cubin")
+    parser.add_argument("--check", action="store_true", help="compare with the limits instead of printing a table")
+    parser.add_argument("--kernels", action="append", metavar="PATTERN", help="kernels of these names, with * and ?")
+    parser.add_argument("--list", action="store_true", help="print the names of the kernels, and end")
+    parser.add_argument("--arch", default="sm_90", help="code of this architecture; sm_90 includes sm_90a (default: sm_90)")
+    parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE", help=f"default: {LIMITS.name}")
+    args = parser.parse_args(arguments)
     try:
         if not args.file.is_file():
             raise CheckError(f"there is no file {args.file}")
+        limits = read_limits(args.limits)
+        patterns = [] if args.list else args.kernels or list(limits)
         with tempfile.TemporaryDirectory() as folder:
-            return run(args, Disassembler(tools, pathlib.Path(folder)))
+            disassembler = Disassembler(args.file.resolve(), args.arch, pathlib.Path(folder))
+            if not all(disassembler.tools) or not disassembler.parts:
+                why = f"{args.file} has no code for {args.arch}" if all(disassembler.tools) else \
+                    "no cuobjdump or no nvdisasm here; scripts/install_python installs them into build/venv"  # fmt: skip
+                print(f"sass.py: {why}")
+                return NOTHING_TO_DO
+            kernels = disassembler.kernels(lambda name: any(fnmatch.fnmatchcase(name, one) for one in patterns))
+        if args.list:
+            print("\n".join(sorted({kernel.name for kernel in kernels})))
+            return 0
+        return report(args, [kernel for kernel in kernels if kernel.code], limits)
     except CheckError as error:
         print(f"sass.py: {error}")
         return 2

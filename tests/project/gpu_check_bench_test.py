@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 from gpu_check_case import ROOT, Folder, context, ended, row  # first: it finds the other modules
-from gpu import bench, main, profile, shell
+from gpu import bench, main, models, shell, times
 from gpu.report import MISSED, OK
 
 
@@ -73,74 +73,47 @@ class Ratios(Folder):
     def test_wrong_sums_are_a_failure(self):
         one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")
         with self.assertRaisesRegex(shell.CheckError, "3 elements are wrong"):
-            bench.bench_comm(one, 10)
+            bench.bench_comm(one, 10, "bench-comm")
 
     def test_collectives_of_a_recorded_graph(self):
         results = json.dumps({"wrong": 0, "results": [{"size": 1 << 24, "out_of_place": {"time_us": 3.5, "busbw_gbps": 9}}]})
-        one = self.built(shoal=f"""case "$*" in *--help*) echo "  --recorded   in a graph"; exit;; *"--recorded 50 "*) ;;
-*) exit 1;; esac\necho '{results}'\n""")  # fmt: skip
-        step = next(step for step in bench.later_steps() if step.name == "bench-comm-recorded")
+        one = self.built(shoal=f"""case "$*" in *"--recorded 50 "*) ;; *) exit 1;; esac\necho '{results}'\n""")
+        step = next(step for step in main.all_steps(False) if step.name == "bench-comm-recorded")
         self.assertEqual(step.work(one, 20).detail, "16 KiB in 3.50 us, 16 MiB at 9 GB/s")
         self.assertEqual(bench.compute_ratios(one.figures), {"all_reduce_recorded_us": 3.5})
-        with self.assertRaisesRegex(shell.Skip, "^this shoal bench-comm has no --recorded$"):
-            step.work(self.built(shoal="echo Usage\n"), 20)
 
     def test_what_shoal_bench_warns_of_is_told(self):
         rows = json.dumps(self.ROWS)
         one = self.built(shoal=f"echo 'shoal: warning: CUDA0 is slow' >&2\ncat <<'X'\n[\n{rows[1:]}\nX\n")
         one.models.mkdir()
-        bench.model_path(one, "q8_0").touch()
-        detail = bench.bench_model(one, "q8_0", "CUDA0", {}, 20, "bench-q8_0", bench.GENERATED).detail
+        models.path_of(one, "q8_0").touch()
+        detail = bench.bench_model(one, 20, "q8_0", "CUDA0", "bench-q8_0").detail
         self.assertEqual(detail, "prompt 20000 tokens/s, generation 300.0 tokens/s; CUDA0 is slow")
 
-    def test_models_that_are_late_are_asked_for_again(self):
+    def test_models_are_written_beside_the_other_steps(self):
         rows = json.dumps(self.ROWS)
         one = self.built(shoal=f"cat <<'X'\n[\n{rows[1:]}\nX\n")
         one.root = self.folder
         (self.folder / "scripts").mkdir()
-        (self.folder / "scripts/make_model.py").write_text(
-            "import os, sys, time\nwhile not os.path.exists(sys.path[0] + '/go'): time.sleep(0.02)\n"
-            "open(sys.argv[-1], 'w').write('model')")  # fmt: skip
-        bench.start_models(one, 10)
-        self.addCleanup(bench.stop_background, one)
-        step = next(step for step in bench.later_steps() if step.name == "bench-q8_0")
-        with self.assertRaisesRegex(shell.Skip, "^q4_k_m and q8_0 still being written; .* ask again$"):
-            bench.wait_for_models(one, 0.2)
+        script = self.folder / "scripts/make_model.py"
+        script.write_text("import os, sys, time\nwhile not os.path.exists(sys.path[0] + '/go'): time.sleep(0.02)\n"
+                          "open(sys.argv[-1], 'w').write(' '.join(sys.argv[1:-1]))")  # fmt: skip
+        self.assertEqual(models.start(one, 10).detail, f"writing logits and q4_k_m to {one.models}")
+        models.start(one, 10, models.REST)
+        self.addCleanup(models.stop, one)
+        step = next(step for step in main.all_steps(False) if step.name == "bench-q8_0")
         with self.assertRaisesRegex(shell.Skip, "q8_0.gguf is still being written$"):
-            step.work(one, 20)
+            step.work(one, 0.2)
         (self.folder / "scripts/go").touch()
-        next(process for kind, process, _ in one.background if kind == "q8_0").wait(30)
-        self.assertEqual(step.work(one, 20).detail, "prompt 20000 tokens/s, generation 300.0 tokens/s")
-        self.assertFalse([one.name for one in main.all_steps(False) if any("models" in name for name in one.needs)])
-
-    def test_where_the_models_of_parts_are(self):
-        one = context(self.folder / "build")
-        with mock.patch.multiple(main, MEMORY=self.folder, MODEL_BYTES=1000):
-            shared = main.default_models(one, 1, True)
-            self.assertEqual((shared.parent, shared), (self.folder, main.default_models(one, 2, False)))
-            shared.mkdir()
-            (shared / "model.gguf").write_bytes(bytes(600))
-            with mock.patch.object(main.shutil, "disk_usage", return_value=mock.Mock(free=500)):
-                self.assertEqual(main.default_models(one, 2, True), shared)
-                (shared / "model.gguf").unlink()
-                self.assertEqual(main.default_models(one, 2, True), one.build / "models")
-
-    def test_models_are_written_beside_the_other_steps(self):
-        one = context(self.folder)
-        one.root = self.folder
-        (self.folder / "scripts").mkdir()
-        (self.folder / "scripts/make_model.py").write_text("import sys; open(sys.argv[-1], 'w').write('model')")
-        self.assertEqual(bench.start_models(one, 10).result, OK)
-        result = bench.wait_for_models(one, 30)
-        self.assertEqual(result.data, {"q4_k_m": 5, "q8_0": 5})
-        self.assertEqual(bench.wait_for_models(one, 30, ("f16",)).data, {"f16": 5})
-        (self.folder / "scripts/make_model.py").write_text("import sys; sys.exit('make_model.py: No module named numpy')")
-        for kind in bench.TYPES:
-            bench.model_path(one, kind).unlink()
-        bench.start_models(one, 10)
-        with self.assertRaisesRegex(shell.CheckError, "^q4_k_m: make_model.py: No module named numpy$"):
-            bench.wait_for_models(one, 30)
-        bench.stop_background(one)
+        self.assertEqual(step.work(one, 30).detail, "prompt 20000 tokens/s, generation 300.0 tokens/s")
+        self.assertEqual(models.find(one, "logits", 30).read_text(), "--preset 8b --type q4_k_m --layers 4")
+        models.path_of(one, "logits").unlink()
+        script.write_text("import sys; sys.exit('make_model.py: No module named numpy')")
+        models.start(one, 10)
+        with self.assertRaisesRegex(shell.CheckError, "^logits: make_model.py: No module named numpy$"):
+            models.find(one, "logits", 30)
+        with self.assertRaisesRegex(shell.Skip, "logits.gguf, which the steps models and models-rest write$"):
+            models.find(one, "logits", 30)
 
 
 # A CUPTI of two launches of one kernel, which overlap, one of another, and a record of another kind.
@@ -192,24 +165,8 @@ int main() {
   return library ? reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"))() - 1 : 1;
 }
 """
-NCU = """\
-==PROF== Connected to process 7 (/x/shoal)
-[7] shoal@127.0.0.1
-  void shoal::cuda::vec<(shoal::DType)1, 2>(shoal::cuda::Product) (1024, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
-    Section: GPU Speed Of Light Throughput
-    ----------------------- ----------- ------------
-    Elapsed Cycles                cycle        5,012
-    DRAM Throughput                   %        45.43
-    Duration                         us     1,203.14
-    Compute (SM) Throughput           %        28.89
-    Registers Per Thread             register/thread              64
-    Achieved Occupancy                        %        89.12
-  shoal::cuda::rope(int) (1, 1, 1)x(32, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
-    Duration                         us         2.00
-"""
 
-
-class Profile(Folder):
+class Times(Folder):
     def compiled(self, name, text, *flags):
         source, file = self.folder / f"{name}.cpp", self.folder / name
         source.write_text(text)
@@ -221,63 +178,31 @@ class Profile(Folder):
         one = self.built(shoal="")
         one.root = ROOT
         shutil.move(self.compiled("program", PROGRAM, "-ldl"), one.build / "bin/shoal")
-        bench.model_path(one, "q4_k_m").parent.mkdir()
-        bench.model_path(one, "q4_k_m").touch()
+        models.path_of(one, "q4_k_m").parent.mkdir()
+        models.path_of(one, "q4_k_m").touch()
         return one, str(self.compiled("cupti.so", FAKE_CUPTI, "-shared", "-fPIC", *flags))
 
     def test_times_of_kernels(self):
         one, cupti = self.with_cupti("-DENABLED=0")
-        step = next(step for step in profile.profile_steps() if step.name == "times-token")
-        with mock.patch.object(profile, "library_in_packages", return_value=cupti):
+        step = next(step for step in times.steps() if step.name == "times-token")
+        with mock.patch.object(times, "library_in_packages", return_value=cupti):
             result = step.work(one, 60)
         self.assertEqual(result.data["kernels"], [
-            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 4 / 32, "us_each": 2.0},
+            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second one waits for 1 us
             {"kernel": "rope", "launches": 1 / 32, "us": 0.5 / 32, "us_each": 0.5}])  # fmt: skip
         self.assertEqual(result.data["busy_us"], 3.5 / 32)
-        self.assertIn("0.06 x      2.00 us  vec<f32>", one.log("times-token").read_text())
+        self.assertIn("0.06 x      1.50 us  vec<f32>", one.log("times-token").read_text())
         self.assertRegex(one.log("times-token").read_text(), r"shoal bench .* -p 0 -n 32 --no-warmup")
 
     def test_cupti_that_does_not_work(self):
         one, cupti = self.with_cupti("-DENABLED=15")
         for file, why in ((cupti, "CUPTI gives no records of kernels, error 15"), ("/none.so", "/none.so: cannot open")):
-            with mock.patch.object(profile, "library_in_packages", return_value=file), \
+            with mock.patch.object(times, "library_in_packages", return_value=file), \
                  self.assertRaisesRegex(shell.Skip, f"^CUPTI does not work here: {why}"):  # fmt: skip
-                profile.kernel_times(one, 60, "times-token", [], 1)
-        with mock.patch.object(profile, "library_in_packages", return_value=None), \
+                times.kernel_times(one, 60, "times-token", [], 1)
+        with mock.patch.object(times, "library_in_packages", return_value=None), \
              self.assertRaisesRegex(shell.Skip, "^no libcupti.so.13"):  # fmt: skip
-            profile.kernel_times(one, 60, "times-token", [], 1)
-
-    def test_metrics_of_ncu(self):
-        found = profile.parse_profile(NCU, ["f32", "f16"])
-        self.assertEqual(found, [
-            {"kernel": "vec<f16, 2>", "DRAM Throughput, %": 45.43, "Duration, us": 1203.14, "Compute (SM) Throughput, %": 28.89,
-             "Registers Per Thread, register/thread": 64, "Achieved Occupancy, %": 89.12},
-            {"kernel": "rope", "Duration, us": 2.0}])  # fmt: skip
-
-    def profiled(self, output):
-        one = self.built(shoal="")
-        one.root = ROOT
-        with mock.patch.object(profile, "cuda_tool", return_value="ncu"), \
-             mock.patch.object(profile, "bench_command", return_value=["shoal", "--devices", "CUDA0"]), \
-             mock.patch.object(profile, "run", return_value=ended(output)) as ran:  # fmt: skip
-            result = profile.kernel_profile(one, 30)
-        self.assertIn("demangled", ran.call_args.args[0])
-        self.assertEqual(ran.call_args.args[3]["SHOAL_CUDA_GRAPHS"], "0")
-        return result
-
-    def test_ncu_that_may_not_or_cannot(self):
-        self.assertEqual(self.profiled(NCU).detail, "2 kernels, see gpu_check.json")
-        for output in ("==ERROR== ERR_NVGPUCTRPERM", "Failed to initialize the profiler: LibraryNotLoaded"):
-            with self.assertRaises(shell.Skip):
-                self.profiled(output)
-        with self.assertRaisesRegex(shell.CheckError, "^ncu: exit status 0; no model$"):
-            self.profiled("no model\n")
-
-    def test_devices_are_names_that_the_program_knows(self):
-        """Its --devices takes no parameters."""
-        one, _ = self.with_cupti("-DENABLED=0")
-        command = profile.bench_command(one, "-n", 1)
-        self.assertEqual(command[command.index("--devices") + 1], "CUDA0")
+            times.kernel_times(one, 60, "times-token", [], 1)
 
 
 if __name__ == "__main__":

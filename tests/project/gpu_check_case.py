@@ -1,4 +1,4 @@
-"""What the tests of scripts/gpu_check share: output of GoogleTest, programs that are shell scripts, a folder."""
+"""Shared by the tests of scripts/gpu_check: output of GoogleTest, programs that are shell scripts, a folder."""
 import os
 import pathlib
 import sys

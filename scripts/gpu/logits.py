@@ -1,0 +1,57 @@
+"""Logits of an 8B shape with random weights on the GPU, compared with CPU0: the shapes that the benchmarks measure."""
+import time
+
+from gpu import models
+from gpu.context import TWO
+from gpu.report import FAILED, Result
+from gpu.shell import CheckError, run
+from gpu.smoke import answer
+from gpu.steps import NEEDS, Step, good
+
+PROMPTS = (40, 300)  # tokens
+MOST_NMSE = 1e-3
+ALL = 1_000_000  # more than any vocabulary
+
+
+def top_logits(context, devices: str, count: int, limit: float, log: str) -> dict[int, float]:
+    """Of the whole vocabulary, behind a prompt of `count` tokens. The output, a megabyte, has a log of its own."""
+    prompt = ",".join(str(3 + i * 7919 % 500) for i in range(count))
+    command = context.shoal("run", devices, "-m", models.path_of(context, "logits"), "--prompt-tokens", prompt, "-n", 1,
+                            "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
+    env = context.environment(**context.for_devices(devices))
+    try:
+        return dict(answer(run(command, limit, context.log(f"{log}-output"), env, append=True))["top_logits"])
+    except CheckError as error:
+        raise CheckError(f"{count} tokens on {devices}: {error}") from error
+
+
+def nmse(expected: dict[int, float], found: dict[int, float]) -> float:
+    """Normalised mean squared error; infinite if a token is missing or a logit is not a number."""
+    if expected.keys() != found.keys():
+        return float("inf")
+    error = sum((found[token] - value) ** 2 for token, value in expected.items())
+    norm = sum(value * value for value in expected.values())
+    return error / norm if error < float("inf") and norm > 0 else float("inf")
+
+
+def compare(context, limit: float, devices: str, step: str) -> Result:
+    """The steps logits and logits-two."""
+    end = time.monotonic() + limit
+    context.doubts[step] = f"the output was not compared (step {step})"  # should a program fail
+    models.find(context, "logits", limit)
+    errors = {}
+    for count in PROMPTS[:1] if context.emulated and devices == TWO else PROMPTS:
+        key = ("logits", count)
+        if key not in context.figures:
+            context.figures[key] = top_logits(context, "CPU0", count, end - time.monotonic(), step)
+        errors[count] = nmse(context.figures[key], top_logits(context, devices, count, end - time.monotonic(), step))
+    detail = ", ".join(f"{count} tokens: NMSE {error:.1e}" for count, error in errors.items())
+    if max(errors.values()) > MOST_NMSE:
+        context.doubts[step] = f"the output was wrong (step {step})"
+        return Result("", FAILED, detail=f"{detail}, more than {MOST_NMSE:.0e}", data={"nmse": errors})
+    del context.doubts[step]
+    return good(detail, nmse=errors)
+
+
+def step(name: str, devices: str, limit: float) -> Step:
+    return Step(name, lambda context, left: compare(context, left, devices, name), limit, NEEDS, ("smoke",))

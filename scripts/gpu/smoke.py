@@ -1,0 +1,208 @@
+"""The first output: the small model's tokens on the GPU are those of CPU0. If not: which feature is faulty."""
+import dataclasses
+import json
+import pathlib
+import re
+import time
+
+from gpu.context import FEATURES, LAZY, ONE
+from gpu.machine import cuda_tool
+from gpu.report import FAILED, Result
+from gpu.shell import CheckError, run
+from gpu.steps import NEEDS, Step, good
+
+MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
+CASES = "data/models/expected/tiny-kjv-5m-q8_0.json"
+LONG_PROMPT = 300  # tokens: tiles of warpgroups, split k, joined q, k and v
+TOKENS, EMULATED_TOKENS = 24, 3
+# Logits of the CPU that are nearer to each other than this are a tie: by rounding either may be the larger one.
+TIE = 0.01
+CANDIDATES = 8
+RUN_SECONDS, SEARCH_SECONDS = 15.0, 8.0  # of one program
+SEARCH_SHARE = 0.6  # of the limit of the step fault; the rest is for the diagnosis
+SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race))(\S.*)$",
+                             re.MULTILINE)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    devices: str
+    prompt: int  # tokens
+    off: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.prompt} tokens on {self.devices}{' without graphs' if self.off else ''}"
+
+
+def prompts(root: pathlib.Path) -> dict[int, list[int]]:
+    """By length: the first two prompts of the references, and the texts of all of them again and again."""
+    cases = json.loads((root / CASES).read_text())["cases"]
+    first, *text = [token for case in cases for token in (*case["prompt_ids"], *case["continuation_ids"])]
+    long = [first, *(text * (LONG_PROMPT // len(text) + 1))[: LONG_PROMPT - 1]]
+    return {len(ids): ids for ids in (cases[0]["prompt_ids"], cases[1]["prompt_ids"], long)}
+
+
+def runs(context, devices: str) -> list[Run]:
+    """Without graphs first. The emulator, which needs 60 ms for each token, has fewer long prompts."""
+    lengths = list(prompts(context.root))
+    found = [Run(devices, length, off) for off in (("graphs",), ()) for length in lengths]
+    if context.emulated:
+        found = [one for one in found if one.prompt < LONG_PROMPT or (devices == ONE and not one.off)]
+    return found
+
+
+def command(context, devices: str, prompt: list[int], tokens: int, *more) -> list:
+    return context.shoal("run", devices, "-m", context.root / MODEL, "--prompt-tokens", ",".join(map(str, prompt)),
+                         "--temp", 0, "--ignore-eos", "-n", tokens, "--output", "json", *more)  # fmt: skip
+
+
+def answer(outcome) -> dict:
+    """The JSON of `shoal run`, which messages may surround."""
+    if outcome.status != 0 or "{" not in outcome.output:
+        raise CheckError(f"{outcome.ending()}; {outcome.last_line()}")
+    return json.JSONDecoder().raw_decode(outcome.output[outcome.output.index("{") :])[0]
+
+
+class Smoke:
+    """Runs of one step, which end at `end`."""
+
+    def __init__(self, context, step: str, end: float):
+        self.context, self.end = context, end
+        self.log = context.log(step)
+        self.log.unlink(missing_ok=True)
+        self.prompts = prompts(context.root)
+        self.tokens = EMULATED_TOKENS if context.emulated else TOKENS
+        self.ties: list[str] = []
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def shoal(self, devices: str, prompt: list[int], tokens: int, limit: float, *more, off=()) -> dict:
+        env = self.context.environment(off, **self.context.for_devices(devices))
+        if devices != ONE and not self.context.emulated:
+            env["SHOAL_COMM_TIMEOUT"] = "5"
+        return answer(run(command(self.context, devices, prompt, tokens, *more), min(limit, self.left()), self.log, env,
+                          append=True))  # fmt: skip
+
+    def expected(self, length: int) -> list[int]:
+        key = ("expected", length)
+        if key not in self.context.figures:
+            try:
+                found = self.shoal("CPU0", self.prompts[length], self.tokens, RUN_SECONDS)
+            except CheckError as error:
+                raise CheckError(f"{length} tokens on CPU0: {error}") from error
+            self.context.figures[key] = found["tokens"]
+        return self.context.figures[key]
+
+    def why_wrong(self, one: Run, seconds: float, off=()) -> str:
+        """Empty if the tokens are right, or differ from a tie on."""
+        expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
+        try:
+            found = self.shoal(one.devices, prompt, self.tokens, seconds * (20 if self.context.emulated else 1),
+                               off=(*one.off, *off))["tokens"]  # fmt: skip
+        except CheckError as error:
+            return f"{one}: {error}"
+        if found == expected:
+            return ""
+        at = next((i for i, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), None)
+        if at is None:
+            return f"{one}: {len(found)} tokens instead of {len(expected)}"
+        gap = self.gap([*prompt, *expected[:at]], expected[at], found[at])
+        where = f"{one}: differs from token {at}{f', {gap:.4f} apart' if gap is not None else ''}"
+        if gap is None or gap >= TIE:
+            return where
+        self.ties.append(where)
+        return ""
+
+    def gap(self, prompt: list[int], expected: int, found: int) -> float | None:
+        """The distance of the CPU's logits of two tokens; None if one is not a candidate, or the CPU fails."""
+        try:
+            logits = dict(self.shoal("CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
+        except CheckError:
+            return None
+        return abs(logits[expected] - logits[found]) if expected in logits and found in logits else None
+
+
+def same_tokens(context, limit: float, devices: str, step: str) -> Result:
+    """The steps smoke and smoke-two."""
+    tests = Smoke(context, step, time.monotonic() + limit)
+    context.doubts[step] = f"the output was not compared (step {step})"  # should CPU0 fail
+    wrong: dict[Run, str] = {}
+    every, tried = runs(context, devices), 0
+    for one in every:
+        if tests.left() < 1:
+            break
+        tried += 1
+        if reason := tests.why_wrong(one, RUN_SECONDS):
+            wrong[one] = reason
+    context.wrong[devices] = list(wrong)
+    data = {"wrong": list(wrong.values()), "ties": tests.ties}
+    late = f"; no time for {len(every) - tried} of {len(every)} runs" if tried < len(every) else ""
+    if wrong or late:
+        context.doubts[step] = f"the output was wrong (step {step})"
+        first = f": {next(iter(wrong.values()))}" if wrong else ""
+        return Result("", FAILED, detail=f"{len(wrong)} of {tried} runs are wrong{first}{late}", data=data)
+    del context.doubts[step]
+    note = f"; up to ties: {'; '.join(tests.ties)}" if tests.ties else ""
+    return good(f"{tried} runs as on CPU0{note}", **data)
+
+
+# The search for the faulty feature
+
+
+def find_fault(context, limit: float, devices: str, step: str, of: str) -> Result:
+    """The steps fault and fault-two. Later steps run with the faulty features switched off. `of`: the step that failed."""
+    wrong = context.wrong.get(devices, [])
+    if not wrong:
+        return good("not needed")
+    begin = time.monotonic()
+    tests = Smoke(context, step, begin + limit * SEARCH_SHARE)
+    before, unsolved = context.off, None
+    for one in wrong:
+        features = right_without(tests, one, context)
+        if features is None:
+            unsolved = one
+            break
+        context.off = tuple(name for name in FEATURES if name in (*context.off, *features))
+    found = tuple(name for name in context.off if name not in before)
+    if unsolved is None:
+        context.doubts.pop(of, None)
+        return good(f"wrong with all features; right with SHOAL_CUDA_OFF={','.join(found)}, which later steps run with",
+                    off=found)  # fmt: skip
+    tests.end = begin + limit
+    detail = f"{unsolved} is wrong whatever is switched off"
+    return Result("", FAILED, detail="; ".join([detail, *diagnose(context, tests, unsolved)]), data={"off": found})
+
+
+def right_without(tests: Smoke, one: Run, context) -> tuple[str, ...] | None:
+    """The features to switch off for this run: none, the first one that helps, or all. Right means right twice."""
+    known = {*context.off, *one.off}
+    single = [(name,) for name in FEATURES if name not in known]
+    for features in [*([()] if context.off else []), *single, FEATURES]:
+        if tests.left() < 1:
+            return None
+        if not any(tests.why_wrong(one, SEARCH_SECONDS, features) for _ in range(2)):
+            return features
+    return None
+
+
+def diagnose(context, tests: Smoke, one: Run) -> list[str]:
+    """Launches one by one, and memcheck. Neither is for kernels that wait for each other."""
+    if one.devices != ONE:
+        return []
+    env = context.environment(("graphs",), **LAZY, CUDA_LAUNCH_BLOCKING="1")
+    words = command(context, one.devices, tests.prompts[one.prompt], 1)
+    blocking = run(words, min(RUN_SECONDS, tests.left()), tests.log, env, append=True)
+    lines = [f"with CUDA_LAUNCH_BLOCKING=1: {blocking.ending()}"
+             + (f"; {blocking.last_line()}" if blocking.status != 0 else "")]  # fmt: skip
+    if tool := cuda_tool("compute-sanitizer"):
+        words = [tool, "--tool", "memcheck", "--error-exitcode", "86", "--print-limit", "20", *words]
+        checked = run(words, tests.left(), tests.log, context.environment(("graphs",), **LAZY), append=True)
+        errors = SANITIZER_ERROR.findall(checked.output)
+        lines.append(f"memcheck: {errors[0] if errors else f'no error, {checked.ending()}'}")
+    return lines
+
+
+def steps(name: str, fault: str, devices: str, limits: tuple[float, float]) -> list[Step]:
+    return [Step(name, lambda context, left: same_tokens(context, left, devices, name), limits[0], NEEDS),
+            Step(fault, lambda context, left: find_fault(context, left, devices, fault, name), limits[1], NEEDS)]  # fmt: skip

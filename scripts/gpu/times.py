@@ -1,0 +1,76 @@
+"""Where the time of a token and of a prompt goes, kernel by kernel, by CUPTI: the program runs nearly as fast as without."""
+import json
+import pathlib
+import re
+import shutil
+import time
+
+from gpu import models
+from gpu.bench import DOUBTS, PROMPT
+from gpu.context import LONG_RUN, ONE
+from gpu.machine import library_in_packages
+from gpu.report import Result
+from gpu.sass import element_types, readable
+from gpu.shell import Skip, require_success, run
+from gpu.steps import NEEDS, Step, good
+
+TOKENS = 32
+SOURCE = pathlib.Path(__file__).with_name("kernel_times.cpp")
+MOST_SHOWN = 4  # kernels in the line of the table
+
+
+def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
+    """The library that the driver loads into the program."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if not compiler:
+        raise Skip("no C++ compiler for kernel_times.cpp")
+    file = context.build / "gpu_check/kernel_times.so"
+    command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", SOURCE, "-o", file, "-ldl"]
+    require_success(run(command, limit, log, append=True), "kernel_times.cpp")
+    return file
+
+
+def kernel_times(context, limit: float, name: str, work: list, units: int, off=()) -> Result:
+    """Launches and time of each kernel, for `units` tokens or prompts of shoal bench with the flags `work`."""
+    log, end = context.log(name), time.monotonic() + limit
+    log.unlink(missing_ok=True)
+    cupti = library_in_packages("libcupti.so.13")
+    if not cupti:
+        raise Skip("no libcupti.so.13 in Python's packages (nvidia-cuda-cupti) or CUDA's folder")
+    model, file = models.find(context, "q4_k_m", limit), log.with_suffix(".json")
+    command = context.shoal("bench", ONE, "-m", model, "-r", 1, *work, "--no-warmup")
+    file.unlink(missing_ok=True)
+    more = {"CUDA_INJECTION64_PATH": str(injection(context, limit, log)), "SHOAL_CUPTI_LIBRARY": cupti,
+            "SHOAL_KERNEL_TIMES": str(file)}  # fmt: skip
+    outcome = run(command, end - time.monotonic(), log, context.environment(off, **LONG_RUN, **more), append=True)
+    require_success(outcome, "shoal bench")
+    if not file.is_file():
+        said = re.search(r"^kernel_times: (.*)$", outcome.output, re.MULTILINE)
+        raise Skip(f"CUPTI does not work here: {said.group(1) if said else outcome.last_line()}")
+    return summed(json.loads(file.read_text()), units, element_types(context.root), log)
+
+
+def summed(found: dict, units: int, types: list[str], log: pathlib.Path) -> Result:
+    """Writes the table into the log, too."""
+    if not found["kernels"]:
+        raise Skip("CUPTI saw no kernel")
+    kernels = [{"kernel": readable(one["name"], types), "launches": one["count"] / units, "us": one["ns"] / 1e3 / units,
+                "us_each": one["ns"] / 1e3 / one["count"]} for one in found["kernels"]]  # fmt: skip
+    kernels.sort(key=lambda one: -one["us"])
+    with log.open("a") as out:
+        for one in kernels:
+            out.write(f"{one['us']:10.2f} us {one['launches']:8.2f} x {one['us_each']:9.2f} us  {one['kernel']}\n")
+    busy, launches = found["busy_ns"] / 1e3 / units, sum(one["launches"] for one in kernels)
+    most = ", ".join(f"{one['kernel']} {one['us']:.0f}" for one in kernels[:MOST_SHOWN])
+    return good(f"{launches:.0f} kernels, {busy:.0f} us busy; {most} us", busy_us=busy, launches=launches, kernels=kernels)
+
+
+def times_step(name: str, work: list, units: int, off=()) -> Step:
+    return Step(name, lambda context, left: kernel_times(context, left, name, work, units, off), 30, NEEDS, DOUBTS,
+                emulated=False)  # fmt: skip
+
+
+def steps() -> list[Step]:
+    token = ["-p", 0, "-n", TOKENS]
+    return [times_step("times-token", token, TOKENS), times_step("times-token-not-early", token, TOKENS, ("early",)),
+            times_step("times-prompt", ["-p", PROMPT, "-n", 0], 1)]  # fmt: skip
