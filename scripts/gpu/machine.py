@@ -15,20 +15,12 @@ from gpu.steps import good
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.memory",
               "clocks.sm", "power.limit")  # fmt: skip
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-NSIGHT_FOLDERS = "/opt/nvidia/nsight-compute/*"
-VERSION_OF_NCCL = """
-import ctypes, sys
-number = ctypes.c_int()
-assert ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)) == 0
-print(number.value)
-"""
 PYTHON_SECONDS = 10.0  # that one may take to name its folders
-NCCL_FOR_SHARED_GPUS = 23000  # from here on several ranks may be on one GPU
 
 
 def cuda_tool(name: str) -> str | None:
     own = [f"{os.environ['CUDA_PATH']}/bin"] if "CUDA_PATH" in os.environ else []
-    return find_tool(name, *own, *CUDA_FOLDERS, *sorted(glob.glob(NSIGHT_FOLDERS), reverse=True))
+    return find_tool(name, *own, *CUDA_FOLDERS)
 
 
 def parse_gpu(line: str) -> dict:
@@ -72,30 +64,11 @@ def package_folders() -> list[pathlib.Path]:
     return sorted(pathlib.Path(folder) for folder in folders)
 
 
-def library_in_packages(name: str, folders: list[pathlib.Path] | None = None) -> str | None:
+def library_in_packages(name: str) -> str | None:
     """nvidia/*/lib/<name> in a folder of Python packages, else of the system's CUDA."""
-    for folder in package_folders() if folders is None else folders:
-        found = sorted(folder.glob(f"nvidia/*/lib/{name}"))
-        if found:
-            return str(found[0])
-    system = sorted(glob.glob(f"/usr/local/cuda/lib*/{name}") + glob.glob(f"/usr/local/cuda/extras/CUPTI/lib*/{name}")
-                    + glob.glob(f"/usr/lib/x86_64-linux-gnu/{name}"))
-    return system[0] if system and folders is None else None
-
-
-def nccl_version(file: str) -> int | None:
-    """By loading it; None: it cannot be."""
-    try:
-        found = subprocess.run([sys.executable, "-c", VERSION_OF_NCCL, file], capture_output=True, text=True,
-                               check=False, timeout=30)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None
-    return int(found.stdout) if found.returncode == 0 else None
-
-
-def version_text(number: int) -> str:
-    """23004 is 2.30.4."""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    patterns = [*(f"{folder}/nvidia/*/lib" for folder in package_folders()), "/usr/local/cuda/lib*",
+                "/usr/local/cuda/extras/CUPTI/lib*", "/usr/lib/x86_64-linux-gnu"]  # fmt: skip
+    return next((file for pattern in patterns for file in sorted(glob.glob(f"{pattern}/{name}"))), None)
 
 
 NVCC_VERSION = r"release [\d.]+, (\S+)"

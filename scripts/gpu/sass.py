@@ -76,6 +76,11 @@ def readable(name: str, types: list[str]) -> str:
     return name
 
 
+def demangled(symbols: list[str], types: list[str]) -> list[str]:
+    done = subprocess.run(["c++filt"], input="\n".join(symbols) + "\n", capture_output=True, text=True, check=True)
+    return [readable(name, types) for name in done.stdout.splitlines()]
+
+
 def sections(text: str) -> dict[str, str]:
     """The text behind the heading of each kernel, by its symbol."""
     marks = list(HEADING.finditer(text))
@@ -86,9 +91,8 @@ def sections(text: str) -> dict[str, str]:
 def parse_kernels(resources: str, types: list[str]) -> list[Kernel]:
     found = {symbol: RESOURCES.match(text) for symbol, text in sections(resources).items()}
     found = {symbol: numbers for symbol, numbers in found.items() if numbers}
-    names = subprocess.run(["c++filt"], input="\n".join(found) + "\n", capture_output=True, text=True, check=True).stdout
-    return [Kernel(symbol, readable(name, types), *map(int, numbers.groups()))
-            for (symbol, numbers), name in zip(found.items(), names.splitlines())]  # fmt: skip
+    return [Kernel(symbol, name, *map(int, numbers.groups()))
+            for (symbol, numbers), name in zip(found.items(), demangled(list(found), types))]  # fmt: skip
 
 
 def parse_code(text: str) -> list[tuple[int, str, str]]:

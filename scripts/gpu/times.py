@@ -1,5 +1,4 @@
 """Where the time of a token and of a prompt goes, kernel by kernel, by CUPTI: the program runs nearly as fast as without."""
-import json
 import pathlib
 import re
 import shutil
@@ -10,7 +9,7 @@ from gpu.bench import DOUBTS, PROMPT
 from gpu.context import LONG_RUN, ONE
 from gpu.machine import library_in_packages
 from gpu.report import Result
-from gpu.sass import element_types, readable
+from gpu.sass import demangled, element_types
 from gpu.shell import Skip, require_success, run
 from gpu.steps import NEEDS, Step, good
 
@@ -37,7 +36,7 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
     cupti = library_in_packages("libcupti.so.13")
     if not cupti:
         raise Skip("no libcupti.so.13 in Python's packages (nvidia-cuda-cupti) or CUDA's folder")
-    model, file = models.find(context, "q4_k_m", limit), log.with_suffix(".json")
+    model, file = models.find(context, "q4_k_m", limit), log.with_suffix(".times")
     command = context.shoal("bench", ONE, "-m", model, "-r", 1, *work, "--no-warmup")
     file.unlink(missing_ok=True)
     more = {"CUDA_INJECTION64_PATH": str(injection(context, limit, log)), "SHOAL_CUPTI_LIBRARY": cupti,
@@ -47,20 +46,32 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
     if not file.is_file():
         said = re.search(r"^kernel_times: (.*)$", outcome.output, re.MULTILINE)
         raise Skip(f"CUPTI does not work here: {said.group(1) if said else outcome.last_line()}")
-    return summed(json.loads(file.read_text()), units, element_types(context.root), log)
+    return summed(own_times(file.read_text()), units, element_types(context.root), log)
 
 
-def summed(found: dict, units: int, types: list[str], log: pathlib.Path) -> Result:
+def own_times(records: str) -> dict[str, tuple[int, int]]:
+    """Launches and nanoseconds by symbol. A kernel that starts early waits for the one in front of it: only the time after
+    the end of the kernels that ended before it is its own."""
+    found: dict[str, tuple[int, int]] = {}
+    previous = 0
+    for start, end, symbol in sorted((line.split(" ", 2) for line in records.splitlines()), key=lambda row: int(row[1])):
+        count, ns = found.get(symbol, (0, 0))
+        found[symbol] = count + 1, ns + int(end) - max(int(start), previous)
+        previous = int(end)
+    return found
+
+
+def summed(found: dict[str, tuple[int, int]], units: int, types: list[str], log: pathlib.Path) -> Result:
     """Writes the table into the log, too."""
-    if not found["kernels"]:
+    if not found:
         raise Skip("CUPTI saw no kernel")
-    kernels = [{"kernel": readable(one["name"], types), "launches": one["count"] / units, "us": one["ns"] / 1e3 / units,
-                "us_each": one["ns"] / 1e3 / one["count"]} for one in found["kernels"]]  # fmt: skip
+    kernels = [{"kernel": name, "launches": count / units, "us": ns / 1e3 / units, "us_each": ns / 1e3 / count}
+               for name, (count, ns) in zip(demangled(list(found), types), found.values())]  # fmt: skip
     kernels.sort(key=lambda one: -one["us"])
     with log.open("a") as out:
         for one in kernels:
             out.write(f"{one['us']:10.2f} us {one['launches']:8.2f} x {one['us_each']:9.2f} us  {one['kernel']}\n")
-    busy, launches = found["busy_ns"] / 1e3 / units, sum(one["launches"] for one in kernels)
+    busy, launches = sum(one["us"] for one in kernels), sum(one["launches"] for one in kernels)
     most = ", ".join(f"{one['kernel']} {one['us']:.0f}" for one in kernels[:MOST_SHOWN])
     return good(f"{launches:.0f} kernels, {busy:.0f} us busy; {most} us", busy_us=busy, launches=launches, kernels=kernels)
 
