@@ -72,12 +72,7 @@ def configure(context, end: float, log: pathlib.Path) -> None:
     arch = None if context.emulated else architecture(context.machine.get("gpus") or find_gpus(30, log))
     outcome = run(configure_command(context, arch), end - time.monotonic(), log, context.environment(), append=True)
     if outcome.status != 0:
-        raise CheckError(f"configure: {outcome.ending()}; {cmake_error(outcome.output)}")
-
-
-def cmake_error(output: str) -> str:
-    found = re.search(r"^CMake Error(?: at [^\n]*)?:\s+(.+)", output, re.MULTILINE)
-    return found.group(1).strip()[:200] if found else " ".join(output.split())[-200:]
+        raise CheckError(f"configure: {outcome.ending()}; {first_error(outcome.output)}")
 
 
 def build_command(context, names: list[str]) -> list:
@@ -86,8 +81,8 @@ def build_command(context, names: list[str]) -> list:
 
 
 def first_error(output: str) -> str:
-    found = re.search(r"^.*(?:error|Error)\b.*$", output, re.MULTILINE)
-    return found.group(0).strip()[:200] if found else "see log.txt"
+    found = re.search(r"^CMake Error[^\n]*:\s+.+|^.*(?:error|Error)\b.*$", output, re.MULTILINE)
+    return " ".join(found.group(0).split())[:200] if found else "see log.txt"
 
 
 def build(context, limit: float) -> Result:

@@ -16,13 +16,8 @@ class Tests:
     unfinished: str | None  # what ran when the program ended
 
     def counts(self) -> dict:
-        return {
-            "passed": len(self.passed),
-            "failed": len(self.failed),
-            "skipped": len(self.skipped),
-            "failed_tests": self.failed,
-            "unfinished": self.unfinished,
-        }
+        return {"passed": len(self.passed), "failed": len(self.failed), "skipped": len(self.skipped),
+                "failed_tests": self.failed, "unfinished": self.unfinished}  # fmt: skip
 
 
 def parse(output: str) -> Tests:
@@ -32,8 +27,7 @@ def parse(output: str) -> Tests:
     for kind, name in ENDED.findall(output):
         kinds[kind].append(name)
         ended.add(name)
-    open_tests = [name for name in BEGUN.findall(output) if name not in ended]
-    tests.unfinished = open_tests[-1] if open_tests else None
+    tests.unfinished = next((name for name in reversed(BEGUN.findall(output)) if name not in ended), None)
     return tests
 
 

@@ -20,9 +20,10 @@ def top_logits(context, devices: str, count: int, limit: float, log: str) -> dic
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
     env = context.environment(**context.for_devices(devices))
     try:
-        return dict(answer(run(command, limit, context.log(f"{log}-output"), env, append=True))["top_logits"])
+        found = answer(run(command, limit, context.log(f"{log}-output"), env, append=True))["top_logits"]
     except CheckError as error:
         raise CheckError(f"{count} tokens on {devices}: {error}") from error
+    return {token: float("nan") if logit is None else logit for token, logit in found}
 
 
 def nmse(expected: dict[int, float], found: dict[int, float]) -> float:

@@ -72,8 +72,6 @@ def library_in_packages(name: str) -> str | None:
 
 
 NVCC_VERSION = r"release [\d.]+, (\S+)"
-MISSING_TOOLS = {"compiler": "no C++ compiler (c++ or g++) in PATH", "cmake": "no cmake in PATH",
-                 "nvcc": "no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: install the CUDA Toolkit"}  # fmt: skip
 
 
 def build_tools(context) -> dict:
@@ -91,7 +89,7 @@ def nvcc_version(limit: float, log: pathlib.Path) -> str | None:
 def require_build_tools(context) -> None:
     for name, (file, _) in build_tools(context).items():
         if not file:
-            raise CheckError(MISSING_TOOLS[name])
+            raise CheckError(f"no {name} in PATH{', CUDA_PATH or /usr/local/cuda/bin' if name == 'nvcc' else ''}; install it")
 
 
 def examine(context, limit: float) -> Result:

@@ -12,7 +12,7 @@ from gpu.steps import good
 LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16}  # f16: 9.1 GB instead of 16
 FIRST, REST = ("logits", "q4_k_m"), ("q8_0", "f16")
 EMULATED = ("--layers", "1", "--embd", "512", "--ff", "1024", "--heads", "4", "--kv-heads", "2", "--vocab", "512")
-ALL_BYTES = 24_000_000_000
+ALL_BYTES = 25_000_000_000
 
 
 def path_of(context, kind: str) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""The results: a line as each step ends, a table of all, and JSON that is written anew after every step."""
+"""The results: a line as each step ends, a table of all, and JSON that is rewritten after every step."""
 import dataclasses
 import datetime
 import functools
@@ -53,22 +53,21 @@ def require_own(folder: pathlib.Path) -> None:
 
 
 class Report:
-    """Collects results. Without a folder nothing is written."""
+    """Collects results and writes them into a folder."""
 
-    def __init__(self, folder: pathlib.Path | None, facts: dict, out=functools.partial(print, flush=True)):
+    def __init__(self, folder: pathlib.Path, facts: dict, out=functools.partial(print, flush=True)):
         self.folder = folder
         self.facts = {**facts, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
         self.results: list[Result] = []
         self.ratios: dict = {}
         self.running: str | None = None
         self.out = out
-        if folder:
-            require_own(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "log.txt").write_text("")
+        require_own(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "log.txt").write_text("")
 
     def begin(self, step: str) -> None:
-        """What is written says that it has begun, should nothing be written any more."""
+        """The report of a killed run names this step."""
         self.running = step
         self.write()
 
@@ -76,7 +75,7 @@ class Report:
         self.running = None
         self.results.append(dataclasses.replace(result, data=shortened(result.data)))
         self.out(f"{result.result:<8}{result.seconds:7.1f} s  {result.step}: {result.detail}")
-        if self.folder and log and log.is_file():
+        if log and log.is_file():
             self.append_log(result.step, log)
         self.write()
 
@@ -96,23 +95,18 @@ class Report:
         return {**self.facts, **going_on, "good": self.exit_code() == 0, "ratios": self.ratios, "steps": steps}
 
     def write(self) -> None:
-        if not self.folder:
-            return
         text = json.dumps(self.as_json(), indent=1) + "\n"
         part = self.folder / "gpu_check.json.part"
         part.write_text(text)
         os.replace(part, self.folder / "gpu_check.json")
         (self.folder / "summary.txt").write_text(self.summary())
 
-    def count(self, result: str) -> int:
-        return sum(one.result == result for one in self.results)
-
     def exit_code(self) -> int:
-        return 1 if self.count(FAILED) else 0
+        return int(any(one.result == FAILED for one in self.results))
 
     def summary(self) -> str:
-        kinds = [(self.count(kind), kind) for kind in (OK, FAILED, MISSED, SKIPPED)]
-        counts = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
+        found = [one.result for one in self.results]
+        counts = ", ".join(f"{found.count(kind)} {kind}" for kind in (OK, FAILED, MISSED, SKIPPED) if kind in found)
         going_on = f"; was in {self.running} when this was written" if self.running else ""
         commit = self.facts.get("commit", "unknown")
         return f"{table(self.results)}\n\ncommit {commit}: {counts or 'nothing ran'}{going_on}\n"

@@ -32,12 +32,7 @@ LIMITS = pathlib.Path(__file__).with_name("sass_limits.toml")
 NOTHING_TO_DO = 77  # exit code that tests take for "skipped"
 COLUMNS = {"registers": "registers", "stack": "stack", "instructions": "instructions", "trigger": "next start",
            "wait": "wait", "first_load": "first load", "loop": "per pass", "per_byte": "per byte"}  # fmt: skip
-ADVICE = {
-    "registers": "fewer blocks fit on a multiprocessor",
-    "stack": "registers were spilled, or an array has changing indices",
-    "first_load": "the memory waits meanwhile; move what the first load does not need behind it, or to the host",
-    "per_byte": "instructions keep the memory waiting; move what is the same for all passes out of the loop",
-}
+LIMITED = {"registers", "stack", "first_load", "per_byte"}
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+((?:@!?U?P[T\d]+ +)?([A-Z][\w.]*)[^;]*?) *;", re.MULTILINE)
 BACK = re.compile(r"\b(?:BRA|JMP)\b.*?0x([0-9a-f]+)\)?$")
 HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # of a kernel's code, or of its resources
@@ -176,7 +171,7 @@ def shown(value) -> str:
 
 
 def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
-    """A line for each: kernel, number, limit and advice."""
+    """A line for each: kernel, number and limit."""
     names = [kernel.name for kernel in kernels]
     lines = [f"{pattern}: no kernel has this name; correct scripts/gpu/sass_limits.toml" for pattern in limits
              if not fnmatch.filter(names, pattern)]  # fmt: skip
@@ -185,14 +180,14 @@ def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
         counts = count(kernel, entry.get("bytes"))
         for key in sorted(entry.keys() - {"bytes"}):
             if counts[key] is None or counts[key] > entry[key]:
-                lines.append(f"{kernel.name}: {key} is {shown(counts[key])}, the limit {entry[key]}: {ADVICE[key]}")
+                lines.append(f"{kernel.name}: {key} is {shown(counts[key])}, the limit {entry[key]}")
     return lines
 
 
 def read_limits(file: pathlib.Path) -> dict:
     limits = tomllib.loads(file.read_text())
     for pattern, entry in limits.items():
-        if unknown := entry.keys() - {*ADVICE, "bytes"}:
+        if unknown := entry.keys() - {*LIMITED, "bytes"}:
             raise CheckError(f"{file.name}: {pattern} has unknown keys: {', '.join(sorted(unknown))}")
     return limits
 

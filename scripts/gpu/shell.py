@@ -1,4 +1,5 @@
 """Programs with a time limit, and their output."""
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -56,17 +57,13 @@ KILL_SECONDS = 10.0
 def end_group(process: subprocess.Popen) -> None:
     """Ends a program and what it has started, which share its process group. One that hangs in the driver cannot be
     ended: it is left behind."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
 
 
-def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, cwd=None, append=False) -> Outcome:
+def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, append=False) -> Outcome:
     """Runs a program to its end or the limit (seconds). Both its streams go to the file `log`."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +74,7 @@ def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None,
         begin = out.tell()
         try:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                       env={**os.environ, **(env or {})}, cwd=cwd, start_new_session=True)  # fmt: skip
+                                       env={**os.environ, **(env or {})}, start_new_session=True)  # fmt: skip
         except OSError as error:
             raise CheckError(f"{words[0]} cannot be run: {error.strerror}") from error
         try:
@@ -86,13 +83,7 @@ def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None,
             status = None
         finally:
             end_group(process)
-    return Outcome(status, time.monotonic() - started, text_from(log, begin))
-
-
-def text_from(log: pathlib.Path, begin: int) -> str:
-    with log.open("rb") as file:
-        file.seek(begin)
-        return file.read().decode(errors="replace")
+    return Outcome(status, time.monotonic() - started, log.read_bytes()[begin:].decode(errors="replace"))
 
 
 def require_success(outcome: Outcome, what: str) -> Outcome:

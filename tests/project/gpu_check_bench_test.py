@@ -13,12 +13,6 @@ from gpu.report import MISSED, OK
 class Ratios(Folder):
     ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
 
-    def test_rates(self):
-        rates = bench.rates_of(self.ROWS)
-        self.assertEqual((rates["prompt"], rates["generation"], rates["bytes"]), (20000.0, 300.0, 8_532_934_656))
-        with self.assertRaisesRegex(shell.CheckError, "shoal bench measured pp512$"):
-            bench.rates_of(self.ROWS[:1])
-
     def test_bytes_of_a_token(self):
         # 128256 x 4096 elements of 34 bytes for 32; 64 positions x 32 layers x 2 x 1024 halves.
         self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
@@ -42,11 +36,6 @@ class Ratios(Folder):
         self.assertAlmostEqual(ratios["prompt q8_0"], 20000 * bench.flops_of_prompt("q8_0", 8_030_261_248, 512) / 512 / 7.9e14)
         self.assertAlmostEqual(ratios["meta q8_0"], 0.9)
 
-    def test_parts_that_were_not_measured(self):
-        figures = {"ceilings": {"copy": 4.3e12, "bf16": None}, "bench-q8_0": bench.rates_of(self.ROWS)}
-        self.assertEqual(set(bench.compute_ratios(figures)), {"generation q8_0"})
-        self.assertEqual(bench.compute_ratios({}), {})
-
     def test_targets(self):
         self.assertEqual([bench.judge("meta q8_0", value).result for value in (0.92, 0.93)], [MISSED, OK])
         for name in ("all_reduce_us", "all_reduce_recorded_us"):
@@ -54,21 +43,6 @@ class Ratios(Folder):
         self.assertIn("0.55, target >= 0.75", bench.judge("generation q4_k_m", 0.55).detail)
         targets = [bench.judge(f"generation {kind}", 1).data["target"] for kind in bench.TYPES]
         self.assertEqual(targets, [0.75, 0.85, 0.88])
-
-    def test_json_between_messages(self):
-        self.assertEqual(bench.parse_json(ended('loading [1/2]\n[\n {"a": 1}\n]\nbye\n'), "x"), [{"a": 1}])
-        self.assertEqual(bench.parse_json(ended('{"a": [1]}\n'), "x"), {"a": [1]})
-        with self.assertRaisesRegex(shell.CheckError, "^x: exit status 1; no GPU$"):
-            bench.parse_json(ended("no GPU\n", 1), "x")
-        with self.assertRaisesRegex(shell.CheckError, "^x: nothing$"):
-            bench.parse_json(ended("nothing\n"), "x")
-
-    def test_ceilings_without_cublas(self):
-        one = self.built(cuda_ceilings="""echo '{"copy": {"bytes_per_second": 4e12}, "bf16": null, "no_bf16": "no file"}'\n""")
-        one.machine["cublas"] = "/none"
-        result = bench.ceilings(one, 10)
-        self.assertEqual(result.detail, "copy 4.00 TB/s, no bf16 rate: no file")
-        self.assertEqual(one.figures["ceilings"], {"copy": 4e12, "bf16": None})
 
     def test_wrong_sums_are_a_failure(self):
         one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")

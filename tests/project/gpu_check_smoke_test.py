@@ -139,7 +139,7 @@ class Logits(Folder):
         self.assertEqual(result.detail, "40 tokens: NMSE 1.0e-04, 300 tokens: NMSE 1.0e-04")
 
     def test_a_mismatch_fails_and_is_noted_with_the_benchmarks(self):
-        for found in ("[[1, 3.0], [2, -4.5]]", "[[1, 3.0]]", "[[1, 3.0], [2, NaN]]"):
+        for found in ("[[1, 3.0], [2, -4.5]]", "[[1, 3.0]]", "[[1, 3.0], [2, null]]"):
             one, result = self.compared(found)
             self.assertEqual(result.result, FAILED)
             self.assertEqual(one.doubts, {"logits": "the output was wrong (step logits)"})

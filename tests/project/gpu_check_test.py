@@ -20,13 +20,6 @@ SCRIPT = ROOT / "scripts/gpu_check"
 
 
 class Shell(Folder):
-    def test_output_and_status(self):
-        outcome = shell.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 10, self.folder / "log")
-        self.assertEqual(outcome.status, 3)
-        self.assertEqual(outcome.output, "out\nerr\n")
-        self.assertEqual(outcome.ending(), "exit status 3")
-        self.assertEqual(outcome.last_line(), "err")
-
     def test_the_limit_ends_a_program_and_what_it_started(self):
         outcome = shell.run(["sh", "-c", "sleep 100000 & echo $!; wait"], 2, self.folder / "log")
         self.assertTrue(outcome.timed_out)
@@ -35,10 +28,6 @@ class Shell(Folder):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # gone
             while state.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":  # or dead, and CTest ends what stays alive
                 time.sleep(0.02)
-
-    def test_a_signal_is_named(self):
-        self.assertEqual(shell.run(["sh", "-c", "kill -SEGV $$"], 10, self.folder / "log").ending(), "ended by SIGSEGV")
-
 
 
 class GoogleTest(unittest.TestCase):
@@ -58,12 +47,6 @@ class GoogleTest(unittest.TestCase):
         self.assertFalse(good)
         self.assertEqual(detail, "2 passed, time limit of 5 s reached in Ops.Run/rope")
 
-    def test_nothing_ran(self):
-        self.assertEqual(self.verdict("[==========] Running 0 tests\n", 0), (False, "0 passed, no test ran"))
-        skipped = "[ RUN      ] A.b\n[  SKIPPED ] A.b (0 ms)\n"
-        self.assertEqual(self.verdict(skipped, 0), (False, "0 passed, 1 skipped, no test ran"))
-
-
 
 class Steps(Folder):
     def run_steps(self, made, seconds=100.0):
@@ -81,14 +64,6 @@ class Steps(Folder):
             return steps.good(f"limit {limit:.0f}")
 
         return steps.Step(name, work, more.pop("limit", 50), **more)
-
-    def test_results_in_order(self):
-        report = self.run_steps([self.step("a", takes=2), self.step("b", fails=shell.CheckError("broke")),
-                                 self.step("c", fails=shell.Skip("none here"))])  # fmt: skip
-        self.assertEqual([one.cells() for one in report.results],
-                         [["a", OK, "2.0", "limit 50"], ["b", FAILED, "1.0", "broke"],
-                          ["c", SKIPPED, "1.0", "none here"]])  # fmt: skip
-        self.assertEqual(report.exit_code(), 1)
 
     def test_what_needs_a_broken_step_is_skipped_and_the_rest_is_not(self):
         report = self.run_steps([self.step("a", fails=shell.CheckError("broke")), self.step("b", needs=("a",)),
@@ -127,14 +102,6 @@ class Steps(Folder):
         self.assertEqual(len(steps.choose(made, None)), 4)
         with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
             steps.choose(made, "test")
-
-    def test_every_need_is_a_step_before(self):
-        for emulated in (False, True):
-            before = set()
-            for one in main.all_steps(emulated):
-                self.assertLessEqual(set(one.needs), before, one.name)
-                self.assertNotIn(one.name, before)
-                before.add(one.name)
 
     def test_failures_that_matter_most_come_first(self):
         names = [one.name for one in main.all_steps(False)]
@@ -187,14 +154,6 @@ class Reports(Folder):
 
 
 class Suites(Folder):
-    def test_collectives_that_hang_end_before_their_step_does(self):
-        one = self.built(test_ops='echo "$SHOAL_COMM_TIMEOUT $CUDA_DEVICE_MAX_CONNECTIONS $CUDA_MODULE_LOADING"; '
-                                  'echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n')  # fmt: skip
-        tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 20)
-        self.assertIn("\n5 32 EAGER\n", one.log("ops").read_text())
-        self.assertEqual(one.environment(SHOAL_COMM_TIMEOUT="30")["SHOAL_COMM_TIMEOUT"], "30")
-        self.assertNotIn("SHOAL_COMM_TIMEOUT", context(self.folder, True).environment())
-
     def test_streams_that_do_not_run_at_once(self):
         output = "at once: launches 2 of 2\nat once: launches 3 of 3\nat once: graphs 1 of 2\n"
         one = self.built(test_cuda_streams=f"cat <<'X'\n{output}{FAILING}X\nexit 1\n")
@@ -275,18 +234,8 @@ class Sanitizer(unittest.TestCase):
         with self.assertRaisesRegex(shell.Skip, "no test ended within 5 s"):
             self.judge("[ RUN      ] A.b\n", None)
 
-    def test_it_must_have_looked(self):
-        self.assertEqual(self.judge(PASSING, 0).result, FAILED)
-
 
 class Machine(Folder):
-    def test_a_gpu(self):
-        gpu = machine.parse_gpu("NVIDIA H200, 580.159.03, 143771 MiB, 9.0, 1980 MHz, 3201 MHz, 345 MHz, 700.00 W")
-        self.assertEqual((gpu["name"], gpu["compute_cap"]), ("NVIDIA H200", "9.0"))
-        self.assertEqual(machine.architecture([gpu]), "90")
-        with self.assertRaisesRegex(shell.CheckError, "nvidia-smi says 'No devices were found'"):
-            machine.parse_gpu("No devices were found\n")
-
     def test_missing_tools_are_said_in_one_line(self):
         one = context(self.folder)
         with mock.patch.object(machine, "cuda_tool", return_value=None):
@@ -295,12 +244,12 @@ class Machine(Folder):
         smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
         with mock.patch.object(machine, "cuda_tool", side_effect={"nvidia-smi": str(smi)}.get):
             self.assertTrue(machine.examine(one, 30).detail.endswith("; no nvcc"))
-            with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin: .*$"):
+            with self.assertRaisesRegex(shell.CheckError, "^no nvcc in PATH, CUDA_PATH or /usr/local/cuda/bin; install it$"):
                 build.build(one, 30)
             self.assertEqual(one.broken, set(build.targets(one)))
             with mock.patch.object(machine.shutil, "which", return_value=None):
                 machine.examine(one, 30)
-                with self.assertRaisesRegex(shell.CheckError, r"^no C\+\+ compiler \(c\+\+ or g\+\+\) in PATH$"):
+                with self.assertRaisesRegex(shell.CheckError, "^no compiler in PATH; install it$"):
                     build.build(one, 30)
                 one.carried = True
                 self.assertEqual(build.build(one, 30).result, OK)
@@ -325,13 +274,6 @@ class Build(Folder):
         self.assertEqual(prefixes[0], str(build.prefix(one)))
         self.assertIn(str(one.deps / "usr/lib/x86_64-linux-gnu/cmake"), prefixes)
         self.assertFalse(any("SHOAL_CUDA" in word for word in build.configure_command(context(self.folder, True), None)))
-
-    def test_errors_are_found_in_long_output(self):
-        output = "-- Found\nCMake Error at cmake/options.cmake:10 (find_package):\n  Could not find fmt\n\nCall Stack\n"
-        self.assertEqual(build.cmake_error(output), "Could not find fmt")
-        self.assertEqual(build.cmake_error("-- a\nCMake Error: x includes y\n-- b\n"), "x includes y")
-        self.assertEqual(build.cmake_error("no\nmarks\n"), "no marks")
-        self.assertEqual(build.first_error("[1/3] a\nx.cu(3): error: no such thing\nmore\n"), "x.cu(3): error: no such thing")
 
     def test_what_was_not_built_is_known(self):
         cmake = fake_program(self.folder / "tools/cmake", f"""
@@ -362,13 +304,6 @@ class Programs(Carried):
             self.assertTrue(os.access(one.program(name), os.X_OK), name)
         self.assertTrue((one.build / "tests/models/x-q4_0.gguf").exists())
         self.assertEqual(build.build(one, 5).result, OK)  # without cmake
-
-    def test_tests_find_their_data_where_they_were_built(self):
-        deps = self.packed()
-        self.root.rename(self.folder / "moved")
-        one = self.other(deps)
-        programs.unpack(one, 30)
-        self.assertEqual(self.root.resolve(), one.root.resolve())
 
     def test_what_cannot_be_used_is_built(self):
         deps = self.packed()
