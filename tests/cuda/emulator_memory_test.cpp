@@ -125,29 +125,6 @@ TEST(WeakMemory, ALoadMayPassAStoreBeforeIt) {
   }
 }
 
-__global__ void store_in_order(uint32_t* word, uint32_t* seen, uint32_t* went_back) {
-  for (uint32_t i = 1; i <= 100; ++i) store_release(word, i);
-  for (uint32_t last = 0; last < 100;) {
-    spin_pause();
-    const uint32_t now = others_see(word);
-    if (now < last) ++*went_back;
-    if (now != last) ++*seen;
-    last = now;
-  }
-}
-
-TEST(WeakMemory, WordsForOneAddressStayInOrder) {
-  const Environment mode("SHOAL_EMULATED_WEAK", "1");
-  const CudaStream stream;
-  const CudaArray<uint32_t> word(std::vector<uint32_t>(1, 0)), seen(std::vector<uint32_t>(1, 0)),
-      went_back(std::vector<uint32_t>(1, 0));
-  launch(stream, store_in_order, dim3(1), dim3(1), 0, word.data(), seen.data(), went_back.data());
-  stream.synchronize();
-  EXPECT_THAT(word.get(), ElementsAre(100u));
-  EXPECT_GT(seen.get()[0], 1u);
-  EXPECT_THAT(went_back.get(), ElementsAre(0u));
-}
-
 #ifdef __SANITIZE_THREAD__
 enum class Order { kRight, kNoRelease, kNoAcquire, kNoFenceBefore, kNoFenceBehind };
 

@@ -13,10 +13,13 @@
 namespace shoal::cuda {
 namespace {
 
+using emulator::blocks_without_room;
+using emulator::resident_blocks;
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 using shoal::test::Environment;
 using shoal::test::PinnedWord;
+using shoal::test::wait_until;
 using testing::ElementsAre;
 
 __global__ void wait_for_word(const uint32_t* word) {
@@ -68,9 +71,8 @@ TEST(CudaRuntime, StreamsRunInOrderAndTheHostGoesOn) {
 TEST(CudaRuntime, EventsOrderStreams) {
   const CudaStream first, second;
   const CudaArray<int> value(std::vector<int>{1}), copy(std::vector<int>{0});
-  cudaEvent_t event = nullptr, later = nullptr;
+  cudaEvent_t event = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDefault), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&later, cudaEventDefault), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess) << "never recorded";
   Gate gate(first);
   launch(first, add, dim3(1), dim3(1), 0, value.data(), 5);
@@ -81,15 +83,10 @@ TEST(CudaRuntime, EventsOrderStreams) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   gate.open();
   ASSERT_EQ(cudaEventSynchronize(event), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(later, second), cudaSuccess);
   second.synchronize();
   EXPECT_EQ(copy.get()[0], 6);
-  float milliseconds = -1;
-  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, later), cudaSuccess);
-  EXPECT_GE(milliseconds, 0);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaErrorInvalidResourceHandle);
-  EXPECT_EQ(cudaEventDestroy(later), cudaSuccess);
   cudaGetLastError();
 }
 
@@ -230,6 +227,23 @@ TEST(CudaRuntime, CallsFailWhenAskedToAndAreWrittenDown) {
                           "cudaStreamSynchronize", "cudaStreamSynchronize", "cudaStreamDestroy", "cudaStreamDestroy"));
   emulator::clear_faults();
   cudaGetLastError();
+}
+
+TEST(Residency, BlocksWaitForRoom) {
+  const Environment modes{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "2"}};
+  PinnedWord go, done;
+  const CudaStream waiting, other;
+  launch(waiting, wait_for_word, dim3(3), dim3(512), 0, static_cast<const uint32_t*>(go.get()));
+  wait_until([] { return resident_blocks(0) == 2; });
+  launch(other, add, dim3(1), dim3(1), 0, reinterpret_cast<int*>(done.get()), 1);
+  wait_until([] { return blocks_without_room(0) == 2; });
+  EXPECT_EQ(resident_blocks(0), 2) << "they have all registers of both multiprocessors";
+  EXPECT_EQ(*done.get(), 0u);
+  go.set();
+  other.synchronize();
+  waiting.synchronize();
+  EXPECT_EQ(*done.get(), 1u);
+  EXPECT_EQ(resident_blocks(0), 0);
 }
 
 /// What `work` queues on the stream, as a graph; nullptr when it could not be captured.

@@ -1,7 +1,5 @@
-// What goes on beside kernels that wait for each other, on an emulator that is as bad as a GPU may be: blocks need room
-// (SHOAL_EMULATED_RESIDENCY), and calls that wait for the GPU keep others from launching there
-// (SHOAL_EMULATED_DRIVER_LOCK). A rank of a collective waits for one that is not queued yet; then something else is
-// done with the GPU, which must come to its end; then the collective must.
+// Work beside kernels that wait for each other: a rank of a collective waits for one that is not queued yet; then
+// something else is done with the GPU, which must come to its end; then the collective must.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,8 +94,7 @@ class WaitingTest : public testing::Test {
  protected:
   ~WaitingTest() override { EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt))); }
 
-  const Environment modes_{
-      {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_DRIVER_LOCK", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
+  const Environment modes_{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
   CudaMesh mesh_{1, 4};
 };
 

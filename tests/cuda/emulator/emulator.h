@@ -7,7 +7,6 @@
 //   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)
 //   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
 //   SHOAL_EMULATED_RESIDENCY=1      blocks need room on a multiprocessor (residency.h)
-//   SHOAL_EMULATED_DRIVER_LOCK=1    calls that wait for a GPU keep other threads from launching there
 //   SHOAL_EMULATED_EARLY=1          kernels of launch_early() begin before the one in front of them does (launch.h)
 //   SHOAL_EMULATED_WEAK=1           words of store_release() and store_pair() arrive late, pairs in any order
 //                                   (weak_memory.h)
@@ -42,9 +41,5 @@ int calls_in_progress(const std::string& name);
 int resident_blocks(int gpu);
 /// How many blocks wait for room there.
 int blocks_without_room(int gpu);
-/// Is a thread in a call that keeps others from launching on a GPU, and how many are kept? With
-/// SHOAL_EMULATED_DRIVER_LOCK only.
-bool driver_is_locked(int gpu);
-int waiting_for_driver(int gpu);
 
 }  // namespace shoal::cuda::emulator

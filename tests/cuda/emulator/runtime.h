@@ -42,7 +42,6 @@ struct Graph {
 };
 struct GraphExec {
   std::shared_ptr<const Nodes> nodes;
-  bool uploaded = false;
 };
 
 /// A capture that goes on, of one stream; guarded by Runtime::mutex.
@@ -122,8 +121,6 @@ struct Gpu {
   Pool pool;
   std::set<int> peers;  ///< whose memory it may use
   std::unique_ptr<Stream> default_stream;
-  std::mutex driver;  ///< see DriverLock
-  std::atomic<int> waiting_for_driver{0};
   unsigned flags = 0;  ///< of cudaSetDeviceFlags()
 };
 
@@ -178,18 +175,7 @@ bool is_capturing(const Stream& stream);
 /// Waits for all streams of a GPU.
 void synchronize_gpu(int gpu);
 
-/// SHOAL_EMULATED_DRIVER_LOCK=1: a call of the driver that keeps its lock on a GPU while it waits, so that nothing can
-/// be launched there meanwhile. Without the mode nothing is locked.
-class DriverLock {
- public:
-  explicit DriverLock(int gpu);
-
- private:
-  std::unique_lock<std::mutex> lock_;
-};
-/// In that mode: waits for all that a GPU does while it holds the lock.
-void wait_in_driver(int gpu);
-/// Gives back what the GPU's pool keeps but `kept` bytes of it: unmapping memory may wait for all that the GPU does.
+/// Gives back what the GPU's pool keeps but `kept` bytes of it.
 void trim_pool(int gpu, size_t kept);
 /// The host has waited for something of the GPU: its pool gives back what is above its threshold.
 void trim_at_synchronize(int gpu);

@@ -10,17 +10,13 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-/// What is copied from pageable memory goes into the command itself up to here, and through a pinned buffer above.
-constexpr size_t kMostInCommand = 64 * 1024;
-
 struct Copy {
   std::byte* to;
   size_t to_pitch;
   const std::byte* from;
   size_t from_pitch;
   size_t width, height;
-  bool lies = false;    ///< the bytes change on their way
-  bool staged = false;  ///< by the driver: to pageable memory, or more than a little from it
+  bool lies = false;  ///< the bytes change on their way
 
   size_t to_bytes() const { return (height - 1) * to_pitch + width; }
   size_t from_bytes() const { return (height - 1) * from_pitch + width; }
@@ -77,8 +73,6 @@ cudaError_t check_copy(Copy& copy, cudaMemcpyKind kind, bool captured) {
   if (copy.to == nullptr || copy.from == nullptr || !kind_fits(kind, to, from)) return cudaErrorInvalidValue;
   if (!is_inside(to, copy.to_bytes()) || !is_inside(from, copy.from_bytes())) return cudaErrorInvalidValue;
   if (captured && (!to.known || !from.known)) return cudaErrorStreamCaptureUnsupported;
-  copy.staged =
-      (from.on_gpu() && !to.known) || (to.on_gpu() && !from.known && copy.width * copy.height > kMostInCommand);
   copy.lies = to.on_gpu() && from.on_gpu() && pair_lies(from.allocation.gpu, to.allocation.gpu);
   return cudaSuccess;
 }
@@ -94,13 +88,6 @@ void run_copy(const Copy& copy) {
   if (copy.lies) copy.to[0] ^= std::byte{0x10};
 }
 
-/// What a driver may do for copies that it stages: it waits for the stream, and lets none launch meanwhile.
-void wait_for_copy(const Copy& copy, Stream& stream) {
-  if (!copy.staged || setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
-  const DriverLock lock(stream.gpu());
-  stream.synchronize();
-}
-
 cudaError_t queue_copy(const char* name, Copy copy, cudaMemcpyKind kind, cudaStream_t handle) {
   return api(name, [&] {
     Stream* const stream = find_stream(handle);
@@ -108,9 +95,7 @@ cudaError_t queue_copy(const char* name, Copy copy, cudaMemcpyKind kind, cudaStr
     const cudaError_t status = check_copy(copy, kind, is_capturing(*stream));
     if (status != cudaSuccess) return status;
     if (copy.width == 0 || copy.height == 0) return cudaSuccess;
-    const cudaError_t queued = submit(*stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
-    if (queued == cudaSuccess) wait_for_copy(copy, *stream);
-    return queued;
+    return submit(*stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
   });
 }
 
@@ -120,7 +105,6 @@ cudaError_t copy_now(const char* name, Copy copy, cudaMemcpyKind kind) {
     if (status != cudaSuccess || copy.width == 0 || copy.height == 0) return status;
     Stream& stream = default_stream(current_gpu());
     const cudaError_t queued = submit(stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
-    wait_for_copy(copy, stream);
     stream.synchronize();
     return queued;
   });

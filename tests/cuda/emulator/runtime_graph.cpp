@@ -76,7 +76,6 @@ cudaError_t end_capture(Stream& stream, cudaGraph_t* graph) {
 }
 
 cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t handle) {
-  wait_in_driver(current_gpu());
   const std::lock_guard lock(runtime().mutex);
   const Graph* const graph = find_graph(handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
@@ -143,7 +142,6 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec_handle, cudaGraph_t graph_h
     if (info != nullptr) *info = {result, nullptr, nullptr};
     if (result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
     exec->nodes = std::make_shared<const Nodes>(graph->nodes);
-    exec->uploaded = false;
     return cudaSuccess;
   });
 }
@@ -153,29 +151,21 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
     Stream* const stream = find_stream(on);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     std::shared_ptr<const Nodes> nodes;
-    bool uploaded = false;
     {
       const std::lock_guard lock(runtime().mutex);
       GraphExec* const exec = find_exec(handle);
       if (exec == nullptr) return cudaErrorInvalidValue;
       nodes = exec->nodes;
-      uploaded = std::exchange(exec->uploaded, true);
     }
-    if (!uploaded) wait_in_driver(stream->gpu());
     return submit(*stream, {OperationKind::kGraph, [nodes](Workers& workers) { run_nodes(*nodes, workers); }});
   });
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
   return api("cudaGraphUpload", [&] {
-    Stream* const stream = find_stream(on);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    wait_in_driver(stream->gpu());
+    if (find_stream(on) == nullptr) return cudaErrorInvalidResourceHandle;
     const std::lock_guard lock(runtime().mutex);
-    GraphExec* const exec = find_exec(handle);
-    if (exec == nullptr) return cudaErrorInvalidValue;
-    exec->uploaded = true;
-    return cudaSuccess;
+    return find_exec(handle) == nullptr ? cudaErrorInvalidValue : cudaSuccess;
   });
 }
 
@@ -191,7 +181,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   return api("cudaGraphExecDestroy", [&] {
-    wait_in_driver(current_gpu());
     const std::lock_guard lock(runtime().mutex);
     GraphExec* const exec = find_exec(handle);
     if (exec == nullptr) return cudaErrorInvalidValue;

@@ -34,13 +34,9 @@ size_t allocated_bytes(const void* address, size_t size) {
 }
 
 void trim_pool(int gpu, size_t kept) {
-  {
-    const std::lock_guard lock(runtime().mutex);
-    Pool& pool = runtime().gpus[gpu].pool;
-    if (pool.reserved <= std::max(pool.used, kept)) return;
-    pool.reserved = std::max(pool.used, kept);
-  }
-  wait_in_driver(gpu);
+  const std::lock_guard lock(runtime().mutex);
+  Pool& pool = runtime().gpus[gpu].pool;
+  pool.reserved = std::min(pool.reserved, std::max(pool.used, kept));
 }
 
 void trim_at_synchronize(int gpu) {
@@ -113,8 +109,6 @@ bool begins_allocation(const void* address, MemoryKind kind) {
 }
 
 void synchronize_all() {
-  std::vector<DriverLock> locks;
-  for (int gpu = 0; gpu < gpu_count(); ++gpu) locks.emplace_back(gpu);
   for (int gpu = 0; gpu < gpu_count(); ++gpu) synchronize_gpu(gpu);
 }
 
@@ -139,7 +133,6 @@ cudaError_t cudaFree(void* address) {
     if (address == nullptr) return cudaSuccess;
     const Place place = find_place(address);
     if (!place.on_gpu() || place.offset != 0) return cudaErrorInvalidValue;
-    const DriverLock lock(place.allocation.gpu);
     synchronize_gpu(place.allocation.gpu);
     return release(address, MemoryKind::kDevice, MemoryKind::kPool);
   });

@@ -131,31 +131,4 @@ int calls_in_progress(const std::string& name) {
   return found == all.in_progress.end() ? 0 : found->second;
 }
 
-DriverLock::DriverLock(int gpu) {
-  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
-  std::unique_lock lock(runtime().mutex);
-  Gpu& own = runtime().gpus[gpu];
-  lock.unlock();
-  ++own.waiting_for_driver;
-  lock_ = std::unique_lock(own.driver);
-  --own.waiting_for_driver;
-}
-
-bool driver_is_locked(int gpu) {
-  const std::lock_guard lock(runtime().mutex);
-  const std::unique_lock own(runtime().gpus[gpu].driver, std::try_to_lock);
-  return !own.owns_lock();
-}
-
-int waiting_for_driver(int gpu) {
-  const std::lock_guard lock(runtime().mutex);
-  return runtime().gpus[gpu].waiting_for_driver;
-}
-
-void wait_in_driver(int gpu) {
-  if (setting("SHOAL_EMULATED_DRIVER_LOCK", 0) == 0) return;
-  const DriverLock lock(gpu);
-  synchronize_gpu(gpu);
-}
-
 }  // namespace shoal::cuda::emulator

@@ -139,7 +139,6 @@ cudaError_t submit(Stream& stream, Operation operation) {
     if (stream.capture != nullptr) return add_node(stream, std::move(operation));
   }
   order_with_default(stream);
-  const DriverLock lock(stream.gpu());
   stream.push(std::move(operation));
   return cudaSuccess;
 }

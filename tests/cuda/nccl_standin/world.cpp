@@ -108,15 +108,18 @@ bool World::is_shared() const {
 }
 
 void World::give(const Parcel& parcel) {
-  if (is_shared()) {
-    const Header header{parcel.what, parcel.rank,   parcel.kind,  parcel.type,       parcel.root,
-                        getpid(),    parcel.number, parcel.count, parcel.data.size()};
-    Bytes bytes(sizeof(header) + parcel.data.size());
-    std::memcpy(bytes.data(), &header, sizeof(header));
-    if (!parcel.data.empty()) std::memcpy(bytes.data() + sizeof(header), parcel.data.data(), parcel.data.size());
-    if (write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) is_lost = true;
-  }
+  tell_others(parcel);
   apply(parcel, getpid());
+}
+
+void World::tell_others(const Parcel& parcel) {
+  if (!is_shared()) return;
+  const Header header{parcel.what, parcel.rank,   parcel.kind,  parcel.type,       parcel.root,
+                      getpid(),    parcel.number, parcel.count, parcel.data.size()};
+  Bytes bytes(sizeof(header) + parcel.data.size());
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  if (!parcel.data.empty()) std::memcpy(bytes.data() + sizeof(header), parcel.data.data(), parcel.data.size());
+  if (write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) is_lost = true;
 }
 
 void World::look() {
@@ -274,12 +277,13 @@ uint64_t Comm::send(const Operation& operation) {
 void Comm::give(Parcel parcel) {
   const char* text = std::getenv("SHOAL_NCCL_STANDIN_DELAY");
   if (text == nullptr) return world->give(parcel);
+  world->apply(parcel, getpid());
   ++on_way_;
   const std::chrono::milliseconds delay(std::atoi(text));
   std::thread([self = shared_from_this(), parcel = std::move(parcel), delay] {
     std::this_thread::sleep_for(delay);
     const std::lock_guard lock(self->world->mutex);
-    if (!self->ended) self->world->give(parcel);
+    if (!self->ended) self->world->tell_others(parcel);
     --self->on_way_;
     self->world->changed.notify_all();
   }).detach();

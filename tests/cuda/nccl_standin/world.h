@@ -73,8 +73,10 @@ struct World {
 
   /// A rank has met the others, or has ended: the file needs no name any more, and none if all are of this process.
   void settle();
-  /// From a rank of this process to all.
+  /// From a rank of this process to all; to other processes; to this one.
   void give(const Parcel& parcel);
+  void tell_others(const Parcel& parcel);
+  void apply(Parcel parcel, int process);
   /// Takes the parcels of other processes.
   void look();
   /// Waits with the mutex until `done` and looks meanwhile.
@@ -85,7 +87,6 @@ struct World {
  private:
   /// Are there ranks of other processes, or may there be?
   bool is_shared() const;
-  void apply(Parcel parcel, int process);
   void apply_part(Parcel parcel);
 
   const std::string path_;
