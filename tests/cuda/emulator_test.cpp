@@ -65,71 +65,6 @@ TEST(Emulator, TheOrderOfThreadsShowsAMissingBarrier) {
   EXPECT_NE(results[0], results[1]);
 }
 
-__global__ void indices(uint32_t* out) {
-  const uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-  const uint32_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  out[block * blockDim.x * blockDim.y * blockDim.z + thread] += threadIdx.z * 100 + blockIdx.z;
-}
-
-TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
-  const CudaStream stream;
-  const CudaArray<uint32_t> out(std::vector<uint32_t>(2 * 3 * 4 * 5 * 6 * 7, 0));
-  launch(stream, indices, dim3(2, 3, 4), dim3(5, 6, 7), 0, out.data());
-  stream.synchronize();
-  const std::vector<uint32_t> found = out.get();
-  for (size_t i = 0; i < found.size(); ++i) {
-    ASSERT_EQ(found[i], i % (5 * 6 * 7) / 30 * 100 + i / (5 * 6 * 7 * 6)) << i;
-  }
-}
-
-template <class T>
-__global__ void shuffles(T* out) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const T value = static_cast<T>(static_cast<float>(lane + 1));
-  T* const own = out + threadIdx.x * 4;
-  own[0] = __shfl_sync(kAll, value, 37);
-  own[1] = __shfl_sync(kAll, value, 1, 8);
-  own[2] = __shfl_xor_sync(kAll, value, 16);
-  own[3] = __shfl_xor_sync(kAll, value, 9, 8);
-}
-
-template <class T>
-void check_shuffles() {
-  const CudaStream stream;
-  const CudaArray<T> out(size_t{64 * 4});
-  launch(stream, shuffles<T>, dim3(1), dim3(64), 0, out.data());
-  stream.synchronize();
-  const std::vector<T> found = out.get();
-  for (size_t thread = 0; thread < 64; ++thread) {
-    const int lane = static_cast<int>(thread % 32);
-    const int expected[4] = {5, lane / 8 * 8 + 1, lane ^ 16, (lane ^ 9) > (lane | 7) ? lane : lane ^ 9};
-    for (size_t i = 0; i < 4; ++i) {
-      ASSERT_EQ(static_cast<float>(found[thread * 4 + i]), static_cast<float>(expected[i] + 1))
-          << "lane " << lane << ", shuffle " << i;
-    }
-  }
-}
-
-TEST(Emulator, Shuffles) {
-  check_shuffles<int>();
-  check_shuffles<uint64_t>();
-  check_shuffles<__half>();
-}
-
-__global__ void votes(int* out) {
-  const int any = __syncthreads_or(threadIdx.x == 70), none = __syncthreads_or(threadIdx.x == 1000);
-  const int all = __all_sync(kAll, threadIdx.x < 100), not_all = __all_sync(kAll, threadIdx.x % 32 != 0);
-  out[threadIdx.x] = any + 2 * none + 4 * all + 8 * not_all;
-}
-
-TEST(Emulator, Votes) {
-  const CudaStream stream;
-  const CudaArray<int> out(size_t{100});
-  launch(stream, votes, dim3(1), dim3(100), 0, out.data());
-  stream.synchronize();
-  EXPECT_THAT(out.get(), Each(1 + 4));
-}
-
 __global__ void votes_of_rest(int* out) {
   if (threadIdx.x >= 20) return;
   out[threadIdx.x] = __all_sync(kAll, 1);
@@ -168,22 +103,6 @@ TEST(Emulator, MemoryThatWasNotWrittenIsNaN) {
   for (const float value : fresh.get()) EXPECT_TRUE(std::isnan(value));
 }
 
-__global__ void add_many(unsigned long long* sum) {
-  atomicAdd(sum, threadIdx.x);
-}
-
-TEST(Emulator, AtomicsOfSeveralStreams) {
-  const CudaStream first, second;
-  const CudaArray<unsigned long long> sum(std::vector<unsigned long long>{0});
-  for (int i = 0; i < 100; ++i) {
-    launch(first, add_many, dim3(4), dim3(256), 0, sum.data());
-    launch(second, add_many, dim3(4), dim3(256), 0, sum.data());
-  }
-  first.synchronize();
-  second.synchronize();
-  EXPECT_EQ(sum.get()[0], 2ull * 100 * 4 * (255 * 256 / 2));
-}
-
 __global__ void copy_asynchronously(const uint4* in, uint4* out, uint4* early) {
   __shared__ uint4 values[3];
   for (int i = 0; i < 2; ++i) {
@@ -208,54 +127,6 @@ TEST(Emulator, AsynchronousCopiesArriveWhenTheyAreWaitedFor) {
   EXPECT_EQ(out.get()[0].x, 1u);
   EXPECT_EQ(out.get()[1].w, 8u);
   EXPECT_EQ(out.get()[2].y, 0u);
-}
-
-// Blocks pass a number on in a ring, twice; only thread 0 waits, the others are at a barrier.
-__global__ void ring(uint32_t* flags, uint32_t* out) {
-  __shared__ uint32_t seen;
-  for (uint32_t round = 1; round <= 2; ++round) {
-    if (threadIdx.x == 0) {
-      if (blockIdx.x != 0 || round != 1) {
-        while (load_acquire(&flags[blockIdx.x]) < round) spin_pause();
-      }
-      seen = round * 100 + blockIdx.x;
-      const bool last = blockIdx.x + 1 == gridDim.x;
-      store_release(&flags[last ? 0 : blockIdx.x + 1], last ? round + 1 : round);
-    }
-    __syncthreads();
-    out[(round - 1) * gridDim.x * blockDim.x + blockIdx.x * blockDim.x + threadIdx.x] = seen;
-    __syncthreads();
-  }
-}
-
-TEST(Emulator, BlocksMayWaitForEachOther) {
-  constexpr uint32_t kBlocks = 7, kThreads = 40;
-  const CudaStream stream;
-  const CudaArray<uint32_t> flags(std::vector<uint32_t>(kBlocks, 0)), out(size_t{2 * kBlocks * kThreads});
-  for (int i = 0; i < 5; ++i) {
-    ASSERT_EQ(cudaMemsetAsync(flags.data(), 0, kBlocks * sizeof(uint32_t), stream), cudaSuccess);
-    launch(stream, ring, dim3(kBlocks), dim3(kThreads), 0, flags.data(), out.data());
-  }
-  stream.synchronize();
-  const std::vector<uint32_t> found = out.get();
-  for (uint32_t i = 0; i < found.size(); ++i) {
-    ASSERT_EQ(found[i], (i / (kBlocks * kThreads) + 1) * 100 + i / kThreads % kBlocks);
-  }
-}
-
-// All threads wait at the same time, for a thread of their own block.
-__global__ void wait_for_last(uint32_t* flag, uint32_t* out) {
-  if (threadIdx.x + 1 == blockDim.x) store_release(flag, 1);
-  while (load_acquire(flag) == 0) spin_pause();
-  out[threadIdx.x] = *flag;
-}
-
-TEST(Emulator, ThreadsOfABlockMayWaitForEachOther) {
-  const CudaStream stream;
-  const CudaArray<uint32_t> flag(std::vector<uint32_t>{0}), out(size_t{100});
-  launch(stream, wait_for_last, dim3(1), dim3(100), 0, flag.data(), out.data());
-  stream.synchronize();
-  EXPECT_THAT(out.get(), Each(1u));
 }
 
 TEST(Emulator, IntegerInstructions) {

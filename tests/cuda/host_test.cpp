@@ -11,16 +11,16 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/functions.h"
 #include "graph/ops/ops.h"
-#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/decoder_plan.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/meta/llama_graph.h"
-#include "tests/meta/mesh.h"
 
 namespace shoal::cuda {
 namespace {
 
 using emulator::fail_call;
+using test::Calls;
 using test::CudaMesh;
+using test::DecoderPlan;
 using test::Environment;
 using test::Loaded;
 using testing::AllOf;
@@ -40,24 +40,6 @@ weight %w f32 [8]
 output %y
 )";
 constexpr size_t kKernels = 3;
-
-/// Calls of CUDA's runtime while `work` goes on and the backend finishes it.
-class Calls {
- public:
-  template <class Work>
-  Calls(Backend& backend, Work work) {
-    emulator::record_calls();
-    work();
-    backend.synchronize();
-    names_ = emulator::take_calls();
-  }
-  size_t operator[](const char* name) const {
-    return static_cast<size_t>(std::count(names_.begin(), names_.end(), name));
-  }
-
- private:
-  std::vector<std::string> names_;
-};
 
 class HostTest : public testing::Test {
  protected:
@@ -222,23 +204,6 @@ TEST_F(HostTest, AllocationsThatFailSayWhatWasAskedForAndWhatIsLeft) {
               ThrowsMessage<OutOfMemory>(StartsWith("[CUDA0] cannot pin 4.0 KiB of host memory")));
 }
 
-TEST_F(HostTest, ARecordingIsReplayed) {
-  run(loaded_, *plan_);
-  ASSERT_TRUE(backend_.start_recording());
-  backend_.compute_async(*plan_);
-  backend_.compute_async(*plan_);
-  const auto recording = backend_.stop_recording();
-  ASSERT_NE(recording, nullptr);
-  for (uint64_t seed = 2; seed < 5; ++seed) {
-    loaded_.seed = seed;
-    loaded_.fill_inputs();
-    const Calls calls(backend_, [&] { backend_.replay_async(*recording); });
-    EXPECT_EQ(calls["cudaGraphLaunch"], 1u);
-    EXPECT_EQ(calls["cudaLaunchKernel"], 0u);
-    expect_right(loaded_);
-  }
-}
-
 TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
   run(loaded_, *plan_);
   const auto before = test::read_floats(*loaded_.graph.find("y"));
@@ -288,30 +253,6 @@ TEST_F(HostTest, ARecordingOfWhichCudaMakesNoGraphIsAProblem) {
     EXPECT_EQ(mesh.backend(0).stop_recording(), nullptr);
     EXPECT_EQ(mesh.family().problems(), no_graph(cudaErrorUnknown)) << call;
   }
-}
-
-TEST_F(HostTest, EventsOrderStreams) {
-  const auto other = device_.init();
-  const auto event = device_.new_event();
-  event->wait(*other);  // never recorded
-  event->synchronize();
-  loaded_.fill_inputs();
-  std::vector<float> y(8);
-  for (int i = 0; i < 50; ++i) {
-    loaded_.seed = static_cast<uint64_t>(i);
-    loaded_.fill_inputs();
-    backend_.compute_async(*plan_);
-    event->record(backend_);
-    event->wait(*other);
-    other->get_async(*loaded_.graph.find("y"), y.data(), 0, 32);
-    event->record(*other);
-    event->wait(backend_);  // the next run must not overwrite it
-    event->synchronize();
-    const auto expected = test::read_floats(*loaded_.graph.find("y"));
-    ASSERT_EQ(y, expected);
-  }
-  EXPECT_THAT([&] { event->record(*Registry::instance().init("CPU0:threads=1")); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("cannot be recorded")));
 }
 
 TEST_F(HostTest, AnEventThatFailsIsAFailureOfItsStream) {
@@ -377,40 +318,6 @@ TEST(CudaGraphs, CanBeTurnedOffForAllDevices) {
   EXPECT_TRUE(static_cast<CudaBackend&>(with.backend(0)).uses_graphs());
 }
 
-/// The decoder on two virtual devices of one GPU, whatever they talk through.
-struct MetaPlan {
-  explicit MetaPlan(CudaMesh& mesh, const std::string& comm) {
-    meta::MetaOptions options;
-    options.comm = comm;
-    options.comm_timeout = std::chrono::seconds(30);
-    options.communicator = collectives::cuda::make_cuda_communicator;
-    device = meta::MetaDevice::create({mesh.devices()[0], mesh.devices()[1]},
-                                      test::callback_for(test::llama_layouts({3, 1})), options);
-    loaded = std::make_unique<Loaded>(text, *device);
-    backend = device->init();
-    plan = backend->create_plan(loaded->graph);
-    Loaded reference(text, *mesh.devices()[2]);
-    const auto one = mesh.backend(2).create_plan(reference.graph);
-    reference.fill_inputs();
-    mesh.backend(2).compute_async(*one);
-    mesh.backend(2).synchronize();
-    expected = test::read_floats(*reference.graph.find("logits"));
-  }
-  Calls run() {
-    loaded->fill_inputs();
-    const Calls calls(*backend, [&] { backend->compute_async(*plan); });
-    const auto got = test::read_floats(*loaded->graph.find("logits"));
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
-    return calls;
-  }
-  const std::string text = test::llama_graph(2);
-  std::unique_ptr<meta::MetaDevice> device;
-  std::unique_ptr<Loaded> loaded;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<GraphPlan> plan;
-  std::vector<float> expected;
-};
-
 class MetaHostTest : public testing::Test {
  protected:
   ~MetaHostTest() override { emulator::clear_faults(); }
@@ -418,7 +325,7 @@ class MetaHostTest : public testing::Test {
 };
 
 TEST_F(MetaHostTest, APlanIsOneGraphPerRankFromTheThirdRunOn) {
-  MetaPlan meta(mesh_, "p2p");
+  DecoderPlan meta(mesh_, "p2p");
   EXPECT_EQ(meta.run()["cudaStreamBeginCapture"], 0u);
   const Calls recorded = meta.run();
   EXPECT_EQ(recorded["cudaStreamBeginCapture"], 2u);
@@ -432,14 +339,14 @@ TEST_F(MetaHostTest, APlanIsOneGraphPerRankFromTheThirdRunOn) {
 }
 
 TEST_F(MetaHostTest, APlanWhoseCollectivesAreStagedIsNotRecorded) {
-  MetaPlan meta(mesh_, "staged");
+  DecoderPlan meta(mesh_, "staged");
   for (int i = 0; i < 4; ++i) meta.run();
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], meta.run()["cudaGraphLaunch"]);
   EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's parts between collectives are graphs";
 }
 
 TEST_F(MetaHostTest, ARecordingGoesWithItsCommunicator) {
-  MetaPlan meta(mesh_, "p2p");
+  DecoderPlan meta(mesh_, "p2p");
   for (int i = 0; i < 3; ++i) meta.run();
   fail_call("cudaGraphLaunch", 1, cudaErrorUnknown, 2);
   meta.backend->compute_async(*meta.plan);

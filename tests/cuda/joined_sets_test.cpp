@@ -1,7 +1,7 @@
 // Small copies to the GPU that go as one.
 #include <gmock/gmock.h>
 
-#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "devices/allocate.h"
@@ -43,6 +43,23 @@ class JoinedSetsTest : public testing::Test {
     return calls;
   }
 
+  struct Set {
+    size_t tensor;
+    int at, count;
+  };
+  /// Queues the sets; each tensor gets its values.
+  void expect_copies(const std::vector<Set>& sets, const std::vector<std::string>& expected) {
+    std::iota(values_, values_ + 64, 0);
+    emulator::record_calls();
+    for (const Set& one : sets) set(one.tensor, one.at, one.count);
+    EXPECT_EQ(copies(), expected);
+    for (const Set& one : sets) {
+      std::vector<int32_t> values(static_cast<size_t>(one.count));
+      std::iota(values.begin(), values.end(), one.at);
+      EXPECT_EQ(get(one.tensor), values) << one.tensor;
+    }
+  }
+
   test::CudaMesh mesh_{1};
   Device& device_ = *mesh_.devices().front();
   Backend& backend_ = mesh_.backend(0);
@@ -53,54 +70,19 @@ class JoinedSetsTest : public testing::Test {
 };
 
 TEST_F(JoinedSetsTest, EquallyLongPiecesEquallyFarApartAreOneCopy) {
-  make({1, 1, 1});
-  std::fill_n(values_, 64, -1);
-  values_[0] = 5, values_[20] = 6, values_[40] = 7;
-  emulator::record_calls();
-  for (size_t i = 0; i < 3; ++i) set(i, static_cast<int64_t>(i) * 20);
-  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync"));
-  for (int i = 0; i < 3; ++i) EXPECT_THAT(get(static_cast<size_t>(i)), ElementsAre(5 + i));
-}
-
-TEST_F(JoinedSetsTest, OthersAreNot) {
-  make({2, 2, 2, 1});
-  for (int i = 0; i < 64; ++i) values_[i] = i;
-  emulator::record_calls();
-  set(0, 0, 2), set(2, 10, 2);  // two that could go on with the pitch of the device only
-  set(1, 20, 2);                // backwards
-  set(3, 30);                   // of another length
-  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync", "cudaMemcpyAsync"));
-  EXPECT_THAT(get(0), ElementsAre(0, 1));
-  EXPECT_THAT(get(2), ElementsAre(10, 11));
-  EXPECT_THAT(get(1), ElementsAre(20, 21));
-  EXPECT_THAT(get(3), ElementsAre(30));
-}
-
-TEST_F(JoinedSetsTest, NeitherArePiecesUnequallyFarApartOrOneOnAnother) {
-  make({2, 2, 2, 2});
-  for (int i = 0; i < 64; ++i) values_[i] = i;
-  emulator::record_calls();
-  set(0, 0, 2), set(1, 20, 2), set(3, 40, 2);  // on the GPU
-  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync"));
-  for (const auto& [tensor, first] : {std::pair<size_t, int>{0, 0}, {1, 20}, {3, 40}}) {
-    EXPECT_THAT(get(tensor), ElementsAre(first, first + 1));
-  }
-  emulator::record_calls();
-  set(0, 0, 2), set(1, 20, 2), set(2, 30, 2);  // on the host
-  EXPECT_THAT(copies(), ElementsAre("cudaMemcpy2DAsync", "cudaMemcpyAsync"));
-  for (const auto& [tensor, first] : {std::pair<size_t, int>{0, 0}, {1, 20}, {2, 30}}) {
-    EXPECT_THAT(get(tensor), ElementsAre(first, first + 1));
-  }
-  emulator::record_calls();
-  set(0, 10, 2), set(1, 11, 2);
-  EXPECT_THAT(copies(), ElementsAre("cudaMemcpyAsync", "cudaMemcpyAsync"));
-  EXPECT_THAT(get(0), ElementsAre(10, 11));
-  EXPECT_THAT(get(1), ElementsAre(11, 12));
+  make({2, 2, 2, 2, 1});
+  const char *const one = "cudaMemcpyAsync", *const joined = "cudaMemcpy2DAsync";
+  expect_copies({{0, 0, 2}, {1, 20, 2}, {2, 40, 2}}, {joined});
+  // With the pitch of the device only; backwards; of another length.
+  expect_copies({{0, 0, 2}, {2, 10, 2}, {1, 20, 2}, {4, 30, 1}}, {joined, one, one});
+  expect_copies({{0, 0, 2}, {1, 20, 2}, {3, 40, 2}}, {joined, one});  // unequally far apart on the GPU
+  expect_copies({{0, 0, 2}, {1, 20, 2}, {2, 30, 2}}, {joined, one});  // and on the host
+  expect_copies({{0, 10, 2}, {1, 11, 2}}, {one, one});                // one on another
 }
 
 TEST_F(JoinedSetsTest, TheLatestValueOfAPlaceStays) {
   make({2, 1});
-  for (int i = 0; i < 64; ++i) values_[i] = i;
+  std::iota(values_, values_ + 64, 0);
   set(0, 1), set(0, 2), set(0, 3, 1, 1), set(0, 4, 2);
   set(1, 9);
   backend_.synchronize();

@@ -103,28 +103,6 @@ class NcclProcesses : public testing::Test {
   shoal::cuda::CudaFamily family_;
 };
 
-TEST_F(NcclProcesses, EveryCollective) {
-  in_processes({"a", "b", "b"},
-               [&](ProcessGroup&, CudaProcessMesh& mesh) {
-                 const auto communicator = cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl"));
-                 EXPECT_EQ(communicator->name(), "nccl");
-                 EXPECT_TRUE(communicator->can_be_recorded());
-                 EXPECT_EQ(communicator->describe(),
-                           cuda::describe_cuda_communicator(mesh.devices(), mesh.options("nccl")));
-                 EXPECT_EQ(communicator->describe(), (CommunicatorTraits{{0, 0, 0, 0}, {}}));
-                 for (const CollectiveCase& one : test::cuda_process_cases(mesh.size())) {
-                   CudaProcessCase here(mesh, one);
-                   here.queue(*communicator);
-                   mesh.synchronize();
-                   EXPECT_EQ(here.wrong(), "");
-                 }
-               },
-               {1, 0, 2, 0});
-  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1);
-  EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 4);
-  EXPECT_EQ(control().count_calls("ncclCommFinalize"), 4) << "data may be on its way to other processes";
-}
-
 TEST_F(NcclProcesses, RanksOfOthersAreNotOurs) {
   in_processes({"a", "b"}, [&](ProcessGroup& group, CudaProcessMesh& mesh) {
     const auto communicator = cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl"));

@@ -11,12 +11,10 @@
 
 #include "base/error.h"
 #include "collectives/nccl/nccl_communicator.h"
-#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/decoder_plan.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/nccl_standin/standin.h"
 #include "tests/cuda/p2p_rig.h"
-#include "tests/meta/llama_graph.h"
-#include "tests/meta/mesh.h"
 #include "tests/support/temporary.h"
 #include "tests/support/time_outs.h"
 
@@ -377,41 +375,15 @@ TEST_F(NcclTest, RanksShareAGpuOnlyWhereNcclAllowsIt) {
 /// The decoder on two GPUs.
 class NcclPlanTest : public NcclTest {
  protected:
-  NcclPlanTest() : reference_(text_, *mesh_.devices()[2]) {
-    meta::MetaOptions options;
-    options.comm = "nccl";
-    options.comm_timeout = kLong;
-    options.communicator = cuda::make_cuda_communicator;
-    device_ = meta::MetaDevice::create({mesh_.devices()[0], mesh_.devices()[1]},
-                                       test::callback_for(test::llama_layouts({3, 1})), options);
-    loaded_ = std::make_unique<test::Loaded>(text_, *device_);
-    backend_ = device_->init();
-    plan_ = backend_->create_plan(loaded_->graph);
-    const auto one = mesh_.backend(2).create_plan(reference_.graph);
-    reference_.fill_inputs();
-    mesh_.backend(2).compute_async(*one);
-    mesh_.backend(2).synchronize();
-    expected_ = test::read_floats(*reference_.graph.find("logits"));
-  }
   /// How many collectives rank 0 has queued meanwhile.
   size_t run_plan() {
     control().take_calls(0);
-    loaded_->fill_inputs();
-    backend_->compute_async(*plan_);
-    backend_->synchronize();
-    const auto got = test::read_floats(*loaded_->graph.find("logits"));
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected_[i], 1e-3) << i;
+    decoder_.run();
     return control().take_calls(0).size();
   }
 
-  const std::string text_ = test::llama_graph(2);
   CudaMesh mesh_{3};
-  test::Loaded reference_;
-  std::unique_ptr<meta::MetaDevice> device_;
-  std::unique_ptr<test::Loaded> loaded_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<GraphPlan> plan_;
-  std::vector<float> expected_;
+  test::DecoderPlan decoder_{mesh_, "nccl"};
 };
 
 TEST_F(NcclPlanTest, IsRecordedAndReplayed) {
@@ -425,9 +397,10 @@ TEST_F(NcclPlanTest, ConnectsAnewAfterAFailureOfItsReplay) {
   for (int i = 0; i < 3; ++i) run_plan();
   control().stall(1);
   control().set_async_error(1, kCudaError);
-  loaded_->fill_inputs();
-  backend_->compute_async(*plan_);
-  EXPECT_THAT([&] { backend_->synchronize(); }, ThrowsMessage<CommError>(HasSubstr("rank 1 (CUDA1) cannot finish")));
+  decoder_.loaded->fill_inputs();
+  decoder_.backend->compute_async(*decoder_.plan);
+  EXPECT_THAT([&] { decoder_.backend->synchronize(); },
+              ThrowsMessage<CommError>(HasSubstr("rank 1 (CUDA1) cannot finish")));
   EXPECT_EQ(control().live_ranks(), 0) << "nothing holds the old ranks";
   control().reset();
   EXPECT_GE(run_plan(), 2u) << "connects";

@@ -3,13 +3,11 @@
 //
 //   mpirun -np 3 cuda_ranks suite nccl      every collective, right on every rank; auto and staged, too
 //   mpirun -np 2 cuda_ranks late nccl       a rank that does not come is named in every process
-//   mpirun -np 2 cuda_ranks killed nccl     so is a process that dies, between two collectives
 //   mpirun -np 2 cuda_ranks early nccl      one that is done first leaves nothing behind that others wait for
 //   mpirun -np 2 cuda_ranks one auto        a mesh that is all in one process is foreseen in the others
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <string_view>
 #include <thread>
@@ -97,8 +95,9 @@ void suite(ProcessGroup& group, const std::string& implementation) {
   if (group.own() == 0) fmt::print("{} is right in {} processes\n", implementation, group.size());
 }
 
-/// Rank 1 does not come, because `instead` happens in its process; the others must hear of `why`.
-void without_rank_1(ProcessGroup& group, const std::string& implementation, void (*instead)(), std::string_view why) {
+/// Rank 1 does not come; the others must hear of it.
+void late(ProcessGroup& group, const std::string& implementation) {
+  constexpr std::string_view why = "rank 1 (1:CUDA1 on ";
   CudaProcessMesh mesh(group, one_each(group), plugin_devices());
   const auto communicator = make(mesh, mesh.options(implementation, milliseconds(1500)));
   CudaProcessCase first(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 100), "first"),
@@ -108,7 +107,7 @@ void without_rank_1(ProcessGroup& group, const std::string& implementation, void
   require<CommError>(first.wrong().empty(), "{}", first.wrong());
   group.gather("", "first call");
   const auto begin = Clock::now();
-  group.own() == 1 ? instead() : second.queue(*communicator);
+  if (group.own() != 1) second.queue(*communicator);
   std::string error;
   for (const std::string& message : mesh.errors()) error = message;
   while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
@@ -123,11 +122,6 @@ void without_rank_1(ProcessGroup& group, const std::string& implementation, void
   require<InternalError>(group.own() == 1 || error == heard, "'{}' of the rank, '{}' of the group", error, heard);
   fmt::print("process {} after {:.1f} s: {}\n", group.own(),
              std::chrono::duration<double>(Clock::now() - begin).count(), heard);
-}
-
-void stay_away() {}
-void die() {
-  std::raise(SIGKILL);
 }
 
 /// Process 0 is done with its communicator while what it has sent is still on its way.
@@ -170,8 +164,7 @@ void run(std::string_view mode, const std::string& implementation) {
   require<InvalidArgument>(group != nullptr, "start several processes: mpirun -np 2 cuda_ranks ...");
   run_in(*group, [&] {
     if (mode == "suite") suite(*group, implementation);
-    if (mode == "late") without_rank_1(*group, implementation, stay_away, "rank 1 (1:CUDA1 on ");
-    if (mode == "killed") without_rank_1(*group, implementation, die, "process 1 (");
+    if (mode == "late") late(*group, implementation);
     if (mode == "early") early(*group, implementation);
     if (mode == "one") in_one(*group, implementation);
   });
