@@ -172,7 +172,6 @@ struct Format32 {
                                     : 2 * kBlockBytes % 8 == 0 ? 8
                                     : 2 * kBlockBytes % 4 == 0 ? 4
                                                                : 1;
-  static constexpr bool kHasShifted = true;
   static constexpr bool kUnsigned = !kFive && !kEight && !quants::kHasLevels<Block>;
   static constexpr int kScaleBytes = sizeof(Block::scale);
 
@@ -239,7 +238,6 @@ struct FormatK32 {
   static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
   static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
   static constexpr int kAlignment = 16;
-  static constexpr bool kHasShifted = true;
   static constexpr bool kUnsigned = true;
 
   static constexpr int log2_of(int word) { return !kFive && word >= 8 ? 4 : 0; }
@@ -258,9 +256,9 @@ struct FormatK32 {
     }
   }
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
-    constexpr int kLoad = kShifted ? 1 : 16;
+    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[4], codes[8];
     step.load<kLoad>(block, header);
@@ -302,13 +300,12 @@ struct FormatK16 {
 
 struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
   static constexpr int kAlignment = 4;
-  static constexpr bool kHasShifted = true;
 
   static constexpr int log2_of(int word) { return word / 4 * 2; }
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
-    constexpr int kLoad = kShifted ? 1 : 4;
+    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t crumbs[4], scales[2], factors[1];
     step.load<kLoad>(block + 16 + 32 * half + 16 * part, crumbs);
@@ -329,9 +326,8 @@ struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
 /// Blocks of an odd number of halves: lanes find their words at either distance from a boundary.
 struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
   static constexpr int kAlignment = 2;
-  static constexpr bool kHasShifted = false;
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
     const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t high[4], crumbs[4], scales[3];
@@ -355,9 +351,8 @@ struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
 
 struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
   static constexpr int kAlignment = 2;
-  static constexpr bool kHasShifted = false;
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
     const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t first[4], second[4], crumbs[4];
@@ -389,14 +384,13 @@ struct FormatIQ4XS {
   static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
   static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
   static constexpr int kAlignment = 8;
-  static constexpr bool kHasShifted = true;
   static constexpr bool kUnsigned = false;
 
   static constexpr int log2_of(int) { return 0; }
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
-    constexpr int kLoad = kShifted ? 1 : 8;
+    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[2], codes[8];
     step.load<kLoad>(block, header);
@@ -424,7 +418,7 @@ struct FormatCoded {
   static constexpr int kSpan = B::kElements > 128 ? 256
                                : kGroups == 4     ? 128
                                                   : B::kElements;  ///< elements of whole units
-  static constexpr bool kWide = true, kHasSum = false, kHasShifted = false, kUnsigned = false;
+  static constexpr bool kWide = true, kHasSum = false, kUnsigned = false;
   static constexpr int kOffset = 0;
   static constexpr int kBlockBytes = sizeof(Block);
   static constexpr int kUnitBytes = kSpan / B::kElements * kBlockBytes, kUnitsOfBlock = kSpan / kUnitElements;
@@ -439,7 +433,7 @@ struct FormatCoded {
     return kGroups == 4 ? q / 2 * 128 + 32 * chunk + q % 2 * 16 : q * 64 + 16 * chunk;
   }
 
-  template <bool kShifted>
+  template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<kGroups>& unit) {
     const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(step.words) + step.offset + at.block;
 #pragma unroll

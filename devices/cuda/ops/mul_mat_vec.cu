@@ -22,12 +22,6 @@ struct FloatRows {
   int k;
 };
 
-__device__ inline float float_at(const std::byte* at, DType dtype) {
-  if (dtype == DType::kF32) return load_as<float>(at);
-  const uint16_t bits = load_as<uint16_t>(at);
-  return dtype == DType::kF16 ? half_bits_to_float(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 /// Elements first .. first + 3 of row number `row`, zeros behind the end.
 __device__ inline void load_four(const FloatRows& b, int64_t row, int first, float (&to)[4]) {
   const int64_t i1 = row % b.view.shape[1], rest = row / b.view.shape[1];
@@ -42,7 +36,7 @@ __device__ inline void load_four(const FloatRows& b, int64_t row, int first, flo
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    to[i] = first + i < b.k ? float_at(from + (first + i) * b.view.strides[0], b.dtype) : 0.0f;
+    to[i] = first + i < b.k ? float_at(b.dtype, from + (first + i) * b.view.strides[0]) : 0.0f;
 }
 
 /// Rows of b as records of quantized_dot.h, eight elements a thread. Steps are filled up with zeros.
@@ -71,25 +65,26 @@ __global__ void convert_columns(FloatRows b, std::byte* to, int64_t stride, int6
   store_as<float4>(to + quad / quads * stride + quad % quads * 16, float4{x[0], x[1], x[2], x[3]});
 }
 
-/// Weights of plain floats with any strides: a warp takes one row (two, gated) and one column.
-template <int kRows>
+/// Weights of plain floats with any strides: a warp takes two rows and one column.
+constexpr int kElementRows = 2;
 __global__ void element_vec(Product p, int64_t element_stride, DType dtype) {
-  const WarpPlace<kRows> at(p);
+  const WarpPlace<kElementRows> at(p);
   const Job job = job_of(p, at.job, 1);
   if (job.count == 0) return;
   if (job.matrix < 0) return store_zeros(p, at, job);
   uint32_t x[1];
-  find_columns(p, at.job, job, x);
+  find_columns(p, at.job, job, at.lane, x);
   const float* const column = reinterpret_cast<const float*>(p.x) + 4 * static_cast<int64_t>(x[0]);
-  float sums[kRows] = {};
+  float sums[kElementRows] = {};
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kElementRows; ++r) {
     const std::byte* const row = at.row_of(p, job.matrix, r);
+#pragma unroll 1
     for (int i = at.lane; i < p.k; i += kWarp) {
-      sums[r] = fmaf(float_at(row + i * element_stride, dtype), column[i], sums[r]);
+      sums[r] = fmaf(float_at(dtype, row + i * element_stride), column[i], sums[r]);
     }
   }
-  finish<kRows, 1>(p, at, job, sums);
+  finish<kElementRows, 1>(p, at, job, sums);
 }
 
 constexpr std::array kKernels = std::to_array<const VecKernels*>({
@@ -135,11 +130,11 @@ bool has_even_rows(const Tensor& b) {
   return follows(2, b.shape[1]) && follows(3, b.shape[1] * b.shape[2]);
 }
 
-bool fits_kernels(const Tensor& a, const VecKernels& kernels) {
-  const DTypeTraits& type = traits(a.dtype);
-  const int64_t unit =
-      type.is_quantized ? (type.block_elems == 32 ? 64 : 256) : 16 / static_cast<int64_t>(type.block_bytes);
-  return a.is_row_contiguous() && a.shape[0] % unit == 0 && starts_at_multiples(a, kernels.alignment);
+/// Plain floats that are read by vectors. Blocks need not be asked: buffers and strides align those of 256 elements,
+/// and those of 32 may lie anywhere.
+bool has_vectors(const Tensor& a) {
+  const int64_t elements = 16 / static_cast<int64_t>(traits(a.dtype).block_bytes);
+  return a.is_row_contiguous() && a.shape[0] % elements == 0 && starts_at_multiples(a, 16);
 }
 
 int64_t blocks_for(int64_t threads) {
@@ -226,15 +221,13 @@ void set_batches(Product& p, const Tensor& a, const Tensor& b, int columns) {
 
 VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns) {
   const VecKernels& kernels = *kKernels[static_cast<size_t>(a.dtype)];
-  const bool fits = fits_kernels(a, kernels) && (!up || fits_kernels(*up, kernels));
-  if (!fits && !traits(a.dtype).is_quantized) return {};
-  if (!fits && kernels.shifted[0].kernel) return kernels.shifted[columns > 1];
-  return kernels.columns[columns <= 1 ? 0 : columns <= 2 ? 1 : columns <= 4 ? 2 : 3];
+  if (!traits(a.dtype).is_quantized && !(has_vectors(a) && (!up || has_vectors(*up)))) return {};
+  return columns <= 2 ? kernels.two : kernels.eight;
 }
 
 void multiply(const LaunchContext& context, const Tensor& a, Product p, const VecKernel& kernel) {
   if (p.jobs == 0 || p.m == 0) return;
-  const int results = !kernel.kernel ? 1 : p.up ? kernel.rows / 2 : kernel.rows;
+  const int rows = kernel.kernel ? kernel.rows : kElementRows, results = p.up ? rows / 2 : rows;
   const int64_t teams = (p.m + results - 1) / results;
   const bool quantized = traits(a.dtype).is_quantized;
   const int64_t pieces = quantized ? steps_of(p.k) : p.k * static_cast<int64_t>(traits(a.dtype).block_bytes) / 2048;
@@ -244,8 +237,7 @@ void multiply(const LaunchContext& context, const Tensor& a, Product p, const Ve
   if (kernel.kernel) {
     launch(context.stream, kernel.kernel, grid, threads, kernel.shared_bytes, p);
   } else {
-    launch(context.stream, p.up ? element_vec<2> : element_vec<1>, grid, threads, 0, p,
-           static_cast<int64_t>(a.strides[0]), a.dtype);
+    launch(context.stream, element_vec, grid, threads, 0, p, static_cast<int64_t>(a.strides[0]), a.dtype);
   }
 }
 

@@ -3,8 +3,8 @@
 //
 //   1. prepare_columns(): b becomes what the kernels take - records of 8-bit integers for quantised weights
 //      (devices/cuda/kernels/quantized_dot.h), rows of f32 for others - in the node's workspace
-//   2. multiply(): a warp takes some rows of a matrix and some columns (the kernel's: 1, 2, 4 or 8), or several warps
-//      share them, each with its part of k; the warps' sums are added in their order
+//   2. multiply(): a warp takes some rows of a matrix and up to two or eight columns, or several warps share them, each
+//      with its part of k; the warps' sums are added in their order
 //
 // A job is a matrix with the columns that are multiplied at a time; Columns tells which they are.
 #pragma once
@@ -71,11 +71,9 @@ struct VecKernel {
   size_t shared_bytes = 0;
 };
 
-/// The kernels of a weight dtype. `shifted` take rows at any even address and any number of blocks.
+/// The kernels of a weight dtype: for up to two columns and up to eight.
 struct VecKernels {
-  VecKernel columns[4];  ///< 1, 2, 4, 8
-  VecKernel shifted[2];  ///< 1, 4; none: the others do it, too
-  int alignment;         ///< of rows, that the others need
+  VecKernel two, eight;
 };
 
 #define SHOAL_QUANTIZED(id, ...) extern const VecKernels kVec##id;
@@ -102,8 +100,8 @@ Product product_of(const Tensor& a, const Tensor& c, PreparedColumns columns);
 /// mul_mat: the columns of all batches. A job takes up to `columns` of them.
 void set_batches(Product& product, const Tensor& a, const Tensor& b, int columns);
 
-/// The kernel for columns of this number (more than 8: of 8) and the rows of a; kernel == nullptr: multiply() uses one
-/// that goes element by element.
+/// The kernel for this many columns (more than 8: in turns of 8) and the rows of a. kernel == nullptr: multiply() uses
+/// one that goes element by element, for one column.
 VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns);
 /// Step 2.
 void multiply(const LaunchContext& context, const Tensor& a, Product product, const VecKernel& kernel);

@@ -8,7 +8,7 @@ namespace {
 template <class T, int kRows, int kColumns>
 __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) float_vec(Product p) {
   constexpr int kElements = 16 / sizeof(T);
-  constexpr int kUnroll = kColumns == 1 ? 8 / kRows : 2;
+  constexpr int kUnroll = 2;
   const WarpPlace<kRows> at(p);
   const Job job = job_of(p, at.job, kColumns);
   if (job.count == 0) return;
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) floa
 #pragma unroll
   for (int r = 0; r < kRows; ++r) rows[r] = reinterpret_cast<const uint4*>(at.row_of(p, job.matrix, r));
   uint32_t x[kColumns];
-  find_columns(p, at.job, job, x);
+  find_columns(p, at.job, job, at.lane, x);
   const auto* const x_vectors = reinterpret_cast<const float4*>(p.x);
   float sums[kRows * kColumns] = {};
   for (int first = at.lane + kWarp * at.part; first < vectors; first += stride * kUnroll) {
@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) floa
       if (v >= vectors) break;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
+        if (c == kColumns / 2 && job.count <= c) break;
         float values[kElements];
 #pragma unroll
         for (int i = 0; i < kElements / 4; ++i) {
@@ -67,7 +68,7 @@ constexpr VecKernel float_kernel() {
 
 template <class T>
 constexpr VecKernels float_kernels() {
-  return {{float_kernel<T, 2, 1>(), float_kernel<T, 2, 2>(), float_kernel<T, 2, 4>(), float_kernel<T, 2, 8>()}, {}, 16};
+  return {float_kernel<T, 2, 2>(), float_kernel<T, 2, 8>()};
 }
 
 }  // namespace

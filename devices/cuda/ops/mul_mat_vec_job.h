@@ -54,21 +54,20 @@ __device__ inline float* element_of(std::byte* data, const int64_t (&strides)[3]
   return reinterpret_cast<float*>(data + at.i1 * strides[0] + at.i2 * strides[1] + at.i3 * strides[2]) + row;
 }
 
-/// Where the prepared columns of a job start, in vectors of 16 bytes from p.x on; of those that are not there, the
-/// first.
+/// Where the prepared columns of a job start, in vectors of 16 bytes from p.x on; absent columns are the first one.
+/// Each lane finds one of them.
 template <int kColumns>
-__device__ inline void find_columns(const Product& p, int index, const Job& job, uint32_t (&x)[kColumns]) {
+__device__ inline void find_columns(const Product& p, int index, const Job& job, int lane, uint32_t (&x)[kColumns]) {
+  const int column = job.first + (lane < job.count ? lane : 0);
+  const auto found = static_cast<uint32_t>(column_of(p, index, column).x * (p.x_stride / 16));
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int column = job.first + (i < job.count ? i : 0);
-    x[i] = static_cast<uint32_t>(column_of(p, index, column).x * (p.x_stride / 16));
-  }
+  for (int i = 0; i < kColumns; ++i) x[i] = __shfl_sync(kAllLanes, found, i);
 }
 
 /// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits
 /// are in many places (`wide`).
 constexpr int vec_blocks(int columns, bool wide) {
-  return columns == 1 ? (wide ? 5 : 7) : columns == 8 ? 2 : (columns == 2 ? 4 : 3) - wide;
+  return columns == 8 ? 2 : 4 - wide;
 }
 
 /// The place of a warp: some rows of a job, and its share of k. Gated, even rows of a warp are the gate's and odd ones

@@ -58,7 +58,7 @@ __device__ __forceinline__ void rotate_columns(float (&sums)[kRows * kColumns], 
   }
 }
 
-template <DType kType, int kRows, int kColumns, bool kShifted>
+template <DType kType, int kRows, int kColumns>
 __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kType>::kWide)) quantized_vec(Product p) {
   using Format = DotFormat<kType>;
   using Slots = Ring<Format, kRows>;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
     copy_async_commit();
   }
   uint32_t x[kColumns];
-  find_columns(p, at.job, job, x);
+  find_columns(p, at.job, job, at.lane, x);
   const UnitPlace place = UnitPlace::of<Format>(at.lane);
   float sums[kRows * kColumns] = {};
   int slot = 0;
@@ -102,8 +102,6 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
     const int unit = step * (kStepElements / kUnitElements) + at.lane;
     const auto* const column_at =
         reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(step) * column_step_bytes(kGroups));
-    ColumnUnit<kGroups> column;
-    if (kColumns == 1) load_column(column_at + x[0], at.lane, column);  // meets the weights on the way
     copy_async_wait<Slots::kStages - 1>();
     __syncwarp();
     if (unit < units) {
@@ -111,18 +109,20 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const auto* words = reinterpret_cast<const uint32_t*>(ring + (slot * kRows + r) * Slots::kSlotBytes);
-        const int blocks = kShifted && (unit + 1) * kUnitElements > p.k ? 1 : 2;
-        Format::template decode<kShifted>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
+        const int blocks = (unit + 1) * kUnitElements > p.k ? 1 : 2;
+        Format::template decode<true>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
       }
       // Many columns in turns, or the compiler would load them all at once; in the end all are in their places again.
 #pragma unroll 1
       for (int turn = 0; turn < kColumns / kTurn; ++turn) {
+        if (turn * kTurn < job.count) {
 #pragma unroll
-        for (int c = 0; c < kTurn; ++c) {
-          if (kColumns > 1) load_column(column_at + x[c], at.lane, column);
+          for (int c = 0; c < kTurn; ++c) {
+            ColumnUnit<kGroups> column;
+            load_column(column_at + x[c], at.lane, column);
+            if (kColumns == kTurn && c >= job.count) break;
 #pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            sums[r * kColumns + c] += dot_unit<Format>(weights[r], column);
+            for (int r = 0; r < kRows; ++r) sums[r * kColumns + c] += dot_unit<Format>(weights[r], column);
           }
         }
         if (kColumns > kTurn) rotate_columns<kTurn, kRows, kColumns>(sums, x);
@@ -137,25 +137,16 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   finish<kRows, kColumns>(p, at, job, sums);
 }
 
-template <DType kType, int kRows, int kColumns, bool kShifted = false>
+template <DType kType, int kRows, int kColumns>
 constexpr VecKernel quantized_kernel() {
-  return {quantized_vec<kType, kRows, kColumns, kShifted>, kRows, kColumns,
+  return {quantized_vec<kType, kRows, kColumns>, kRows, kColumns,
           kVecWarps * static_cast<size_t>(Ring<DotFormat<kType>, kRows>::kBytes)};
 }
 
 template <DType kType>
 constexpr VecKernels quantized_kernels() {
-  using Format = DotFormat<kType>;
-  constexpr int kManyRows = Format::kWide ? 2 : 4;  // as registers allow
-  VecKernels all{{quantized_kernel<kType, 2, 1>(), quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, 2, 4>(),
-                  quantized_kernel<kType, kManyRows, 8>()},
-                 {},
-                 Format::kAlignment};
-  if constexpr (Format::kHasShifted) {
-    all.shifted[0] = quantized_kernel<kType, 2, 1, true>();
-    all.shifted[1] = quantized_kernel<kType, 2, 4, true>();
-  }
-  return all;
+  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // as registers allow
+  return {quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, kManyRows, 8>()};
 }
 
 }  // namespace shoal::cuda
