@@ -1,5 +1,5 @@
-// Element-wise ops, data movement and row look-ups on CUDA kernels: the conformance cases, layouts that only these
-// kernels treat specially, and conversions bit for bit as on the host.
+// Element-wise ops, data movement and row look-ups on CUDA kernels: layouts that only these kernels treat specially,
+// and conversions bit for bit as on the host. PluginConformance has the other cases.
 #include <gmock/gmock.h>
 
 #include <bit>
@@ -13,18 +13,6 @@
 
 namespace shoal::test {
 namespace {
-
-class CudaOps : public ::testing::TestWithParam<Op> {};
-
-TEST_P(CudaOps, MatchTheReference) {
-  check_cases(GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, CudaOps,
-                         ::testing::Values(Op::kAdd, Op::kSub, Op::kMul, Op::kDiv, Op::kScale, Op::kUnary, Op::kClamp,
-                                           Op::kGlu, Op::kCast, Op::kContiguous, Op::kConcat, Op::kRepeat, Op::kFill,
-                                           Op::kGetRows, Op::kSetRows),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
@@ -69,20 +57,6 @@ TEST(CudaCopy, TransposedTensorsOfManyTiles) {
     });
     check(Op::kContiguous, std::string(name_of(dtype)) + " gaps everywhere", [=](Graph& g, TensorContext&) {
       return contiguous(g, permute(g, g.input("ids", dtype, {5, 6, 7, 8}), {3, 1, 0, 2}));
-    });
-  }
-}
-
-TEST(CudaCopy, BlocksWithAndWithoutGaps) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kQ6_K, DType::kMXFP4}) {
-    check(Op::kContiguous, "slice", [=](Graph& g, TensorContext& w) {
-      return contiguous(g, slice(g, w.add("x", dtype, {768, 5, 2, 1}), {0, 256, 256}));
-    });
-    check(Op::kConcat, "axis 0", [=](Graph& g, TensorContext& w) {
-      return concat(g, {w.add("x", dtype, {256, 5, 2, 1}), w.add("y", dtype, {512, 5, 2, 1})}, 0);
-    });
-    check(Op::kRepeat, "both", [=](Graph& g, TensorContext& w) {
-      return repeat(g, w.add("x", dtype, {256, 3, 1, 2}), {768, 6, 2, 2});
     });
   }
 }
@@ -177,15 +151,15 @@ void check_conversion(DType from, DType to, const Shape& shape, const std::vecto
   EXPECT_EQ(differing_block(to, got, expected), -1);
 }
 
-TEST(CudaCast, EveryDtypeToEveryOtherBitForBit) {
+TEST(CudaCast, EveryDtypeToEveryPlainOneBitForBit) {
   const std::vector<float> values = hard_values(256 * 12);
+  const DType plain[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64};
+  const auto is_integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
   for (int from = 0; from < kDTypeCount; ++from) {
-    for (int to = 0; to < kDTypeCount; ++to) {
-      const auto a = static_cast<DType>(from), b = static_cast<DType>(to);
-      const auto integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
-      // Coded types are for weights: nothing on a device becomes one.
-      if (from == to || (integer(a) && integer(b)) || traits(b).is_coded) continue;
-      check_conversion(a, b, {1024, 3, 1, 1}, values);
+    for (const DType to : plain) {
+      const auto a = static_cast<DType>(from);
+      if (a == to || (is_integer(a) && is_integer(to))) continue;
+      check_conversion(a, to, {1024, 3, 1, 1}, values);
     }
   }
 }
@@ -223,19 +197,6 @@ std::vector<float> blocks_with_odd_values() {
   }
   for (int i = 0; i < 64; ++i) values.push_back(i % 3 ? INFINITY : i % 2 ? NAN : -NAN);
   return values;
-}
-
-TEST(CudaCast, BlocksOfQ8_0KeepNaNAndInfinitiesBitForBit) {
-  const std::vector<float> values = blocks_with_odd_values();
-  const std::vector<std::byte> expected = converted(DType::kQ8_0, values);
-  const auto scale_of = [&](size_t block) {
-    uint16_t bits;
-    std::memcpy(&bits, expected.data() + 34 * block, sizeof bits);
-    return f16_to_f32(bits);
-  };
-  ASSERT_TRUE(std::isnan(scale_of(0)) && std::isfinite(scale_of(1)));
-  check_conversion(DType::kF32, DType::kQ8_0, {64, static_cast<int64_t>(values.size()) / 64, 1, 1}, values);
-  check_conversion(DType::kF32, DType::kQ8_0, {static_cast<int64_t>(values.size()), 1, 1, 1}, values);
 }
 
 // --- rows by ids ---
@@ -281,21 +242,29 @@ TEST(CudaRows, RowsOfOddLengthsAndStrides) {
   }
 }
 
-TEST(CudaRows, CachesOfQ8_0KeepNaNAndInfinitiesBitForBit) {
-  const std::vector<float> odd = blocks_with_odd_values();
-  const auto rows = static_cast<int64_t>(odd.size()) / 64;
+/// Rows of 64 values as a cache of this dtype has them.
+void check_cache(DType dtype, const std::vector<float>& values) {
+  SCOPED_TRACE(name_of(dtype));
+  const auto rows = static_cast<int64_t>(values.size()) / 64;
   Graph graph;
   TensorContext weights;
-  Tensor* cache = weights.add("cache", DType::kQ8_0, {64, rows, 1, 1}, Role::kCache);
+  Tensor* cache = weights.add("cache", dtype, {64, rows, 1, 1}, Role::kCache);
   Tensor* x = graph.input("x", DType::kF32, {64, rows, 1, 1});
   Tensor* ids = graph.input("ids", DType::kI32, {rows, 1, 1, 1});
   graph.output(set_rows(graph, cache, x, ids));
-  TensorValues leaves{{cache, Values(odd.size(), 1)}, {x, Values(odd.size(), 0)}, {ids, {}}};
+  TensorValues leaves{{cache, Values(values.size(), 1)}, {x, Values(values.size(), 0)}, {ids, {}}};
   for (int64_t i = 0; i < rows; ++i) leaves[ids].push_back(static_cast<double>(i));
   CudaRun run(graph, leaves);
-  check_cuda(cudaMemcpy(x->data, odd.data(), x->bytes(), cudaMemcpyHostToDevice));  // all bits of NaN
+  check_cuda(cudaMemcpy(x->data, values.data(), x->bytes(), cudaMemcpyHostToDevice));  // all bits of NaN
   run.run();
-  EXPECT_EQ(differing_block(DType::kQ8_0, run.bytes(*cache), converted(DType::kQ8_0, odd)), -1);
+  EXPECT_EQ(differing_block(dtype, run.bytes(*cache), converted(dtype, values)), -1);
+}
+
+TEST(CudaRows, CachesOfBlocksAreThoseOfTheHostBitForBit) {
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL}) {
+    check_cache(dtype, hard_values(256 * 12));
+  }
+  check_cache(DType::kQ8_0, blocks_with_odd_values());
 }
 
 TEST(CudaRows, OfEqualIdsTheLastWins) {

@@ -85,36 +85,19 @@ __device__ inline float activate(UnaryKind kind, float x) {
   return x;
 }
 
-/// act of glu.
-template <GluKind kKind>
-__device__ inline float activate_gate(float x) {
-  if constexpr (kKind == GluKind::kSwiglu) {
-    return silu(x);
-  } else if constexpr (kKind == GluKind::kGeglu) {
-    return gelu(x);
-  } else if constexpr (kKind == GluKind::kGegluErf) {
-    return gelu_erf(x);
-  } else if constexpr (kKind == GluKind::kGegluQuick) {
-    return gelu_quick(x);
-  } else {
-    static_assert(kKind == GluKind::kReglu);
-    return relu(x);
-  }
-}
-
-/// The same where the kind is the same for all threads.
+/// act of glu; the kind is the same for all threads.
 __device__ inline float activate_gate(GluKind kind, float x) {
   switch (kind) {
     case GluKind::kSwiglu:
-      return activate_gate<GluKind::kSwiglu>(x);
+      return silu(x);
     case GluKind::kGeglu:
-      return activate_gate<GluKind::kGeglu>(x);
+      return gelu(x);
     case GluKind::kGegluErf:
-      return activate_gate<GluKind::kGegluErf>(x);
+      return gelu_erf(x);
     case GluKind::kGegluQuick:
-      return activate_gate<GluKind::kGegluQuick>(x);
+      return gelu_quick(x);
     default:
-      return activate_gate<GluKind::kReglu>(x);
+      return relu(x);
   }
 }
 

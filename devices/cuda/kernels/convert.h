@@ -116,6 +116,21 @@ __device__ inline float float_at(DType dtype, const std::byte* address) {
       return to_float(element_at<int64_t>(address));
   }
 }
+/// Stores an element of such a dtype.
+__device__ inline void store_float(DType dtype, float x, std::byte* to) {
+  switch (dtype) {
+    case DType::kF32:
+      return store_as<float>(to, x);
+    case DType::kF16:
+      return store_as<__half>(to, from_float<__half>(x));
+    case DType::kBF16:
+      return store_as<__nv_bfloat16>(to, from_float<__nv_bfloat16>(x));
+    case DType::kI32:
+      return store_as<int32_t>(to, from_float<int32_t>(x));
+    default:
+      return store_as<int64_t>(to, from_float<int64_t>(x));
+  }
+}
 /// Element of an i32 or i64 tensor.
 __device__ inline int64_t integer_at(DType dtype, const std::byte* address) {
   return dtype == DType::kI64 ? element_at<int64_t>(address) : element_at<int32_t>(address);
@@ -161,44 +176,10 @@ __device__ inline void store_floats(const float (&from)[kCount], std::byte* to) 
   }
 }
 
-/// Calls f(std::integral_constant<DType, ...>) with the dtype as a type; false when it is not of the kind.
-template <DType... kTypes, class F>
-bool with_one_of(DType dtype, F&& f) {
-  return ((dtype == kTypes && (f(std::integral_constant<DType, kTypes>{}), true)) || ...);
-}
-template <class F>
-bool with_float(DType dtype, F&& f) {
-  return with_one_of<DType::kF32, DType::kF16, DType::kBF16>(dtype, f);
-}
-template <class F>
-bool with_plain(DType dtype, F&& f) {
-  return with_one_of<DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64>(dtype, f);
-}
-template <class F>
-bool with_quantized(DType dtype, F&& f) {
-  switch (dtype) {
-#define SHOAL_QUANTIZED(id, ...)                      \
-  case DType::k##id:                                  \
-    f(std::integral_constant<DType, DType::k##id>{}); \
-    return true;
-#include "graph/dtypes.def"
-    default:
-      return false;
-  }
-}
-/// The same for those that kernels convert to.
-template <class F>
-bool with_quantized_target(DType dtype, F&& f) {
-  switch (dtype) {
-#define SHOAL_QUANTIZED(id, ...)                      \
-  case DType::k##id:                                  \
-    f(std::integral_constant<DType, DType::k##id>{}); \
-    return true;
-#define SHOAL_QUANTIZED_CODED(...)
-#include "graph/dtypes.def"
-    default:
-      return false;
-  }
+/// Eight elements of f32, f16 or bf16.
+__device__ inline void store_eight(DType dtype, const float (&x)[8], std::byte* to) {
+  if (dtype == DType::kF32) return store_floats<float>(x, to);
+  dtype == DType::kF16 ? store_floats<__half>(x, to) : store_floats<__nv_bfloat16>(x, to);
 }
 
 }  // namespace shoal::cuda

@@ -281,22 +281,49 @@ __device__ inline float value_at(const typename Format::Block& block, int i) {
   return value_of<Format>(Format::scaling(block, i), code_at(Format::codes(block, i / 8 * 8), i % 8));
 }
 
-/// Element i of a row of blocks whose dtype only the launch knows, for paths that need not be fast.
+/// Element i of a row of blocks.
 template <DType kType>
 __device__ inline float quantized_at(const std::byte* row, int64_t i) {
   using Format = Quantized<kType>;
   const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
   return value_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements));
 }
-__device__ inline float quantized_at(DType dtype, const std::byte* row, int64_t i) {
+/// Elements i .. i + 7 of it, i a multiple of 8.
+template <DType kType>
+__device__ inline void load_eight(const std::byte* row, int64_t i, float (&to)[8]) {
+  using Format = Quantized<kType>;
+  const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
+  values_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements), to);
+}
+/// The same of a dtype that only the launch knows, a float one (of rows aligned to 16 bytes) or a quantised one.
+__device__ inline void load_eight(DType dtype, const std::byte* row, int64_t i, float (&to)[8]) {
   switch (dtype) {
+    case DType::kF32:
+      return load_floats<float>(row + i * 4, to);
+    case DType::kF16:
+      return load_floats<__half>(row + i * 2, to);
+    case DType::kBF16:
+      return load_floats<__nv_bfloat16>(row + i * 2, to);
 #define SHOAL_QUANTIZED(id, ...) \
   case DType::k##id:             \
-    return quantized_at<DType::k##id>(row, i);
+    return load_eight<DType::k##id>(row, i, to);
 #include "graph/dtypes.def"
     default:
-      return 0;
+      return;
   }
+}
+/// One of eight values in registers.
+__device__ inline float pick(const float (&values)[8], int64_t i) {
+  float found = values[0];
+#pragma unroll
+  for (int j = 1; j < 8; ++j) found = i == j ? values[j] : found;
+  return found;
+}
+
+/// Block types that caches of keys and values have.
+__host__ __device__ inline bool is_cache_block(DType dtype) {
+  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ5_0 ||
+         dtype == DType::kQ5_1 || dtype == DType::kIQ4_NL;
 }
 
 }  // namespace shoal::cuda

@@ -6,12 +6,6 @@
 
 namespace shoal::cuda {
 
-template <class Unit>
-struct CopyUnit {
-  Operand to, from;
-  __device__ void operator()(const Index& i) const { store_as<Unit>(to.at(i), load_as<Unit>(from.at(i))); }
-};
-
 /// Calls f(Unit{}) with an unsigned type of `bytes` bytes: 1, 2, 4, 8 or 16.
 template <class F>
 void with_unit(int64_t bytes, F&& f) {
@@ -47,22 +41,9 @@ inline int64_t widest_unit(const Shape& bytes, std::initializer_list<const Opera
 
 /// The elements of `from`, one after the other from `to` on, whose strides along axes 1 to 3 are those given (its rows
 /// have no gaps).
-inline void copy_to(const LaunchContext& context, const Tensor& tensor, std::byte* data, const Strides& strides) {
-  Operand to{data, {}}, from = operand_of(tensor);
-  for (int i = 1; i < kMaxDims; ++i) to.strides[i] = static_cast<int64_t>(strides[i]);
-  Shape shape = tensor.shape;
-  int64_t unit = static_cast<int64_t>(traits(tensor.dtype).block_bytes);
-  to.strides[0] = unit;
-  if (tensor.is_row_contiguous()) {
-    shape = shape_in_bytes(tensor, shape);
-    to.strides[0] = from.strides[0] = 1;
-    join_axes(shape, {&to, &from});
-    unit = widest_unit(shape, {&to, &from});
-    shape[0] /= unit;
-    to.strides[0] = from.strides[0] = unit;
-  }
-  join_axes(shape, {&to, &from});
-  with_unit(unit, [&](auto zero) { walk(context, shape, CopyUnit<decltype(zero)>{to, from}); });
-}
+void copy_to(const LaunchContext& context, const Tensor& tensor, std::byte* data, const Strides& strides);
+
+/// contiguous: node = its source.
+void run_contiguous(const LaunchContext& context, Tensor& node);
 
 }  // namespace shoal::cuda

@@ -23,51 +23,31 @@ struct RowsOf {
     return selection.local(integer_at(ids_dtype, ids.at(id)));
   }
   __device__ const std::byte* table_row(int64_t row, const Index& i) const { return table.at({0, row, i.i2, i.i3}); }
-  __device__ std::byte* result_row(const Index& i) const { return to.at({0, i.i1, i.i2, i.i3}); }
 };
 
-/// Elements 8 i0 .. 8 i0 + 7 of rows without gaps.
-template <DType kType>
-struct GetEight {
+struct GetRows {
   RowsOf rows;
+  bool quantized, copies;  ///< the table; it has the result's dtype
+  bool eight;              ///< elements at a time, of rows without gaps
+
   __device__ void operator()(const Index& i) const {
-    const int64_t row = rows.row(i);
+    const int64_t row = rows.row(i), first = eight ? i.i0 * kItem : i.i0;
     if (row < 0 && !rows.writes_zeros) return;
+    std::byte* const to = rows.to.at({first, i.i1, i.i2, i.i3});
     float values[kItem] = {};
-    if (row >= 0) load(rows.table_row(row, i), i.i0 * kItem, values);
-    store_floats<float>(values, rows.result_row(i) + i.i0 * kItem * sizeof(float));
-  }
-  static __device__ void load(const std::byte* row, int64_t element, float (&values)[kItem]) {
-    if constexpr (kType == DType::kF32 || kType == DType::kF16 || kType == DType::kBF16) {
-      using T = typename ElementOf<kType>::Type;
-      load_floats<T>(row + element * sizeof(T), values);
-    } else {
-      using Format = Quantized<kType>;
-      const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
-      values_at<Format>(blocks[element / Format::kElements], static_cast<int>(element % Format::kElements), values);
+    if (row >= 0) {
+      const std::byte* from = rows.table_row(row, i);
+      const std::byte* element = from + first * rows.table.strides[0];
+      if (eight || quantized) {
+        load_eight(rows.table_dtype, from, first / kItem * kItem, values);
+        if (!eight) values[0] = pick(values, first % kItem);
+      } else if (copies) {
+        return store_as<uint32_t>(to, element_at<uint32_t>(element));
+      } else {
+        values[0] = float_at(rows.table_dtype, element);
+      }
     }
-  }
-};
-
-/// One element of any layout.
-struct GetElement {
-  RowsOf rows;
-  bool quantized, copies;
-  __device__ void operator()(const Index& i) const {
-    const int64_t row = rows.row(i);
-    if (row < 0 && !rows.writes_zeros) return;
-    std::byte* to = rows.to.at(i);
-    if (row < 0) {
-      store_as<uint32_t>(to, 0);
-      return;
-    }
-    const std::byte* from = rows.table_row(row, i);
-    const std::byte* element = from + i.i0 * rows.table.strides[0];
-    if (copies) {
-      store_as<uint32_t>(to, element_at<uint32_t>(element));
-    } else {
-      store_as(to, quantized ? quantized_at(rows.table_dtype, from, i.i0) : float_at(rows.table_dtype, element));
-    }
+    eight ? store_floats<float>(values, to) : store_as<float>(to, values[0]);
   }
 };
 
@@ -83,13 +63,9 @@ bool takes_eight(const Tensor& node) {
 
 void run_selection(const LaunchContext& context, const Tensor& node, const RowsOf& rows) {
   Shape shape = node.shape;
-  if (!takes_eight(node)) {
-    const bool quantized = traits(rows.table_dtype).is_quantized;
-    return walk(context, shape, GetElement{rows, quantized, rows.table_dtype == node.dtype});
-  }
-  shape[0] /= kItem;
-  const auto launch_eight = [&](auto type) { walk(context, shape, GetEight<decltype(type)::value>{rows}); };
-  if (!with_float(rows.table_dtype, launch_eight)) with_quantized(rows.table_dtype, launch_eight);
+  const bool eight = takes_eight(node);
+  if (eight) shape[0] /= kItem;
+  walk(context, shape, GetRows{rows, traits(rows.table_dtype).is_quantized, rows.table_dtype == node.dtype, eight});
 }
 
 void run(const LaunchContext& context, Tensor& node) {

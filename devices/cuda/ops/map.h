@@ -1,5 +1,5 @@
 // Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F has `using Value = float` or uint32_t, in
-// which it computes, and operator() on the device. Operands of one dtype without gaps are taken 16 bytes at a time.
+// which it computes, and operator() on the device. Operands of f32 or i32 without gaps are taken 16 bytes at a time.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -16,20 +16,12 @@ __device__ inline Value value_at(DType dtype, const std::byte* address) {
     return element_at<Value>(address);
   }
 }
-template <class Value, class T>
-__device__ inline Value value_of(T element) {
+template <class Value>
+__device__ inline void store_value(DType dtype, Value value, std::byte* to) {
   if constexpr (std::is_same_v<Value, float>) {
-    return to_float(element);
+    store_float(dtype, value, to);
   } else {
-    return element;
-  }
-}
-template <class T, class Value>
-__device__ inline T element_of(Value value) {
-  if constexpr (std::is_same_v<Value, float>) {
-    return from_float<T>(value);
-  } else {
-    return value;
+    store_as<Value>(to, value);
   }
 }
 
@@ -42,48 +34,48 @@ __device__ inline Value apply(const F& f, const Value (&values)[kSources]) {
   }
 }
 
-/// One element; the sources' dtypes are looked up when it runs.
-template <class T, int kSources, class F>
+/// One element; dtypes are looked up when it runs.
+template <int kSources, class F>
 struct MapElement {
   using Value = typename F::Value;
   Operand to, from[kSources];
-  DType dtypes[kSources];
+  DType dtype, dtypes[kSources];
   F f;
 
   __device__ void operator()(const Index& i) const {
     Value values[kSources];
 #pragma unroll
     for (int s = 0; s < kSources; ++s) values[s] = value_at<Value>(dtypes[s], from[s].at(i));
-    store_as<T>(to.at(i), element_of<T>(apply<F, Value, kSources>(f, values)));
+    store_value(dtype, apply<F, Value, kSources>(f, values), to.at(i));
   }
 };
 
-/// 16 bytes of elements of one dtype. A source whose stride along axis 0 is 0 has one element for all of them.
-template <class T, int kSources, class F>
+/// 16 bytes of elements of F's Value. A source whose stride along axis 0 is 0 has one element for all of them.
+template <int kSources, class F>
 struct MapPack {
   using Value = typename F::Value;
   Operand to, from[kSources];
   F f;
 
   __device__ void operator()(const Index& i) const {
-    Pack<T> packs[kSources], result;
+    Pack<Value> packs[kSources], result;
 #pragma unroll
     for (int s = 0; s < kSources; ++s) {
       const std::byte* address = from[s].at(i);
       if (from[s].strides[0] != 0) {
-        packs[s] = load_pack<T>(address);
+        packs[s] = load_pack<Value>(address);
       } else {
-        const T one = element_at<T>(address);
+        const Value one = element_at<Value>(address);
 #pragma unroll
-        for (int j = 0; j < Pack<T>::kCount; ++j) packs[s].values[j] = one;
+        for (int j = 0; j < Pack<Value>::kCount; ++j) packs[s].values[j] = one;
       }
     }
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kCount; ++j) {
+    for (int j = 0; j < Pack<Value>::kCount; ++j) {
       Value values[kSources];
 #pragma unroll
-      for (int s = 0; s < kSources; ++s) values[s] = value_of<Value>(packs[s].values[j]);
-      result.values[j] = element_of<T>(apply<F, Value, kSources>(f, values));
+      for (int s = 0; s < kSources; ++s) values[s] = packs[s].values[j];
+      result.values[j] = apply<F, Value, kSources>(f, values);
     }
     store_pack(result, to.at(i));
   }
@@ -95,37 +87,28 @@ struct MapSource {
   DType dtype;
 };
 
-template <class T, int kSources, class F>
-void map_as(const LaunchContext& context, const Tensor& node, const MapSource (&sources)[kSources], const F& f) {
+/// node = f(sources): floats of any dtypes, or i32.
+template <int kSources, class F>
+void map(const LaunchContext& context, const Tensor& node, const MapSource (&sources)[kSources], const F& f) {
+  using Value = typename F::Value;
+  constexpr DType kDType = std::is_same_v<Value, float> ? DType::kF32 : DType::kI32;
+  constexpr int64_t kCount = Pack<Value>::kCount;
   Shape shape = node.shape;
-  MapElement<T, kSources, F> element{operand_of(node), {}, {}, f};
+  MapElement<kSources, F> element{operand_of(node), {}, node.dtype, {}, f};
   for (int s = 0; s < kSources; ++s) element.from[s] = sources[s].operand, element.dtypes[s] = sources[s].dtype;
-  if constexpr (kSources == 1) {
-    join_axes(shape, {&element.to, &element.from[0]});
-  } else {
-    join_axes(shape, {&element.to, &element.from[0], &element.from[1]});
-  }
-  constexpr int64_t kCount = Pack<T>::kCount;
-  bool packs = has_packs(element.to, shape, sizeof(T), kCount);
+  join_axes(shape, {&element.to, &element.from[0], &element.from[kSources - 1]});
+  bool packs = node.dtype == kDType && has_packs(element.to, shape, sizeof(Value), kCount);
   for (int s = 0; s < kSources; ++s) {
     const bool one_for_all = element.from[s].strides[0] == 0;
-    packs = packs && sources[s].dtype == node.dtype &&
-            (one_for_all || has_packs(element.from[s], shape, sizeof(T), kCount));
+    packs = packs && sources[s].dtype == kDType &&
+            (one_for_all || has_packs(element.from[s], shape, sizeof(Value), kCount));
   }
   if (!packs) return walk(context, shape, element);
-  MapPack<T, kSources, F> pack{element.to, {}, f};
+  MapPack<kSources, F> pack{element.to, {}, f};
   for (int s = 0; s < kSources; ++s) pack.from[s] = element.from[s], pack.from[s].strides[0] *= kCount;
   pack.to.strides[0] *= kCount;
   shape[0] /= kCount;
   walk(context, shape, pack);
-}
-
-/// A float result of float sources.
-template <int kSources, class F>
-void map_floats(const LaunchContext& context, const Tensor& node, const MapSource (&sources)[kSources], const F& f) {
-  with_float(node.dtype, [&](auto type) {
-    map_as<typename ElementOf<decltype(type)::value>::Type, kSources>(context, node, sources, f);
-  });
 }
 
 /// f32, f16 or bf16, with any strides.

@@ -13,7 +13,7 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 
 struct RowsToSet {
   Operand cache, rows, ids;
-  DType rows_dtype, ids_dtype;
+  DType cache_dtype, rows_dtype, ids_dtype;
   int64_t count;  ///< of ids
   int64_t items;  ///< of a row, whatever a thread (a warp for blocks) writes at once
   int64_t heads;  ///< length of axis 2
@@ -46,24 +46,20 @@ __device__ int64_t row_to_write(const RowsToSet& set, int64_t i) {
   return overwritten ? -1 : row;
 }
 
-template <class T>
 struct SetElement {
-  using Element = T;
   static constexpr int kCount = 1;
   static __device__ void write(const RowsToSet& set, const std::byte* from, std::byte* to, int64_t item) {
     const float value = float_at(set.rows_dtype, from + item * set.rows.strides[0]);
-    reinterpret_cast<T*>(to)[item] = from_float<T>(value);
+    store_float(set.cache_dtype, value, to + item * set.cache.strides[0]);
   }
 };
 /// Of f32 rows without gaps.
-template <class T>
 struct SetEight {
-  using Element = T;
   static constexpr int kCount = kItem;
-  static __device__ void write(const RowsToSet&, const std::byte* from, std::byte* to, int64_t item) {
+  static __device__ void write(const RowsToSet& set, const std::byte* from, std::byte* to, int64_t item) {
     float values[kItem];
     load_floats<float>(from + item * kItem * sizeof(float), values);
-    store_floats<T>(values, to + item * kItem * sizeof(T));
+    store_eight(set.cache_dtype, values, to + item * kItem * set.cache.strides[0]);
   }
 };
 
@@ -80,9 +76,7 @@ __global__ void set_rows_kernel(RowsToSet set) {
   }
 }
 
-template <DType kTo>
 __global__ void set_blocks_kernel(RowsToSet set) {
-  using Format = Quantized<kTo>;
   __shared__ QuantizeScratch scratch[kWarps];
   QuantizeScratch& s = scratch[threadIdx.y];
   let_next_start();
@@ -92,12 +86,10 @@ __global__ void set_blocks_kernel(RowsToSet set) {
   const int64_t count = set.items * set.planes, step = static_cast<int64_t>(gridDim.y) * kWarps;
   for (int64_t k = static_cast<int64_t>(blockIdx.y) * kWarps + threadIdx.y; k < count; k += step) {
     const int64_t plane = k / set.items, block = k - plane * set.items;
-    const std::byte* from = set.source(i, plane);
-    for (int j = static_cast<int>(threadIdx.x); j < Format::kElements; j += 32) {
-      s.x[j] = float_at(set.rows_dtype, from + (block * Format::kElements + j) * set.rows.strides[0]);
-    }
+    const int64_t element = block * quants::kBlock + threadIdx.x;
+    s.x[threadIdx.x] = float_at(set.rows_dtype, set.source(i, plane) + element * set.rows.strides[0]);
     __syncwarp();
-    quantize_block(s, reinterpret_cast<typename Format::Block*>(set.target(row, plane))[block]);
+    quantize_block(s, set.cache_dtype, set.target(row, plane) + block * set.cache.strides[0]);
     __syncwarp();
   }
 }
@@ -124,15 +116,12 @@ bool takes_eight(const Tensor& cache, const Tensor& rows) {
 }
 
 void run_selection(const LaunchContext& context, const Tensor& cache, const Tensor& rows, RowsToSet set) {
-  with_quantized_target(cache.dtype, [&](auto type) {
-    set.items /= traits(cache.dtype).block_elems;
-    const dim3 grid(static_cast<unsigned>(set.count), chunks_of(context, set, kWarps));
-    launch_early(context, set_blocks_kernel<decltype(type)::value>, grid, dim3(32, kWarps), 0, set);
-  });
-  with_plain(cache.dtype, [&](auto type) {
-    using T = typename ElementOf<decltype(type)::value>::Type;
-    takes_eight(cache, rows) ? launch_items<SetEight<T>>(context, set) : launch_items<SetElement<T>>(context, set);
-  });
+  if (!traits(cache.dtype).is_quantized) {
+    return takes_eight(cache, rows) ? launch_items<SetEight>(context, set) : launch_items<SetElement>(context, set);
+  }
+  set.items /= quants::kBlock;
+  const dim3 grid(static_cast<unsigned>(set.count), chunks_of(context, set, kWarps));
+  launch_early(context, set_blocks_kernel, grid, dim3(32, kWarps), 0, set);
 }
 
 void run(const LaunchContext& context, Tensor& node) {
@@ -141,6 +130,7 @@ void run(const LaunchContext& context, Tensor& node) {
   RowsToSet set{operand_of(cache),
                 operand_of(rows),
                 operand_of(ids),
+                cache.dtype,
                 rows.dtype,
                 ids.dtype,
                 rows.shape[1],
@@ -157,7 +147,7 @@ void run(const LaunchContext& context, Tensor& node) {
 bool supports(const Tensor& node) {
   const Tensor& cache = *node.src[0];
   const DType ids = node.src[2]->dtype;
-  return cache.is_row_contiguous() && !traits(cache.dtype).is_coded && is_float(node.src[1]) &&
+  return cache.is_row_contiguous() && (is_float(&cache) || is_cache_block(cache.dtype)) && is_float(node.src[1]) &&
          (ids == DType::kI32 || ids == DType::kI64) && can_select(std::get<SelectParams>(node.params));
 }
 

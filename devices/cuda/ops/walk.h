@@ -102,6 +102,7 @@ __global__ void walk_kernel(WalkShape shape, F f) {
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < shape.rows; row += row_step) {
     Index index = row_index(shape, row);
     index.i0 = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+#pragma unroll 1
     for (; index.i0 < shape.n0; index.i0 += step) f(index);
   }
 }
