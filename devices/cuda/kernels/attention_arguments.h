@@ -80,6 +80,7 @@ struct Sight {
 /// All lanes of a warp take part and get the same.
 __device__ inline Sight sight(const Arguments& a, int batch, int first_query, int last_query) {
   Sight sight{{a.s, 0}, {0, a.s}};
+#pragma unroll 2
   for (int query = first_query + static_cast<int>(threadIdx.x % 32); query <= last_query; query += 32) {
     const Range range = visible(a, query, batch);
     sight.all = {max(sight.all.begin, range.begin), min(sight.all.end, range.end)};

@@ -215,19 +215,14 @@ struct LatentBlock {
   }
 
   /// To the result where the block is alone, or to the split's partials.
-  __device__ void write(const Place& place, bool alone) const {
+  __device__ void write(const Place& place, bool alone) {
     const int first = warp * kColumns;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half, next_row(values)) {
       const int in_block = lane / 4 + 8 * half, row = place.first_row + in_block;
       if (in_block >= place.rows) continue;
-      const float row_top = rows(1)[in_block], row_sum = rows(2)[in_block];
-      const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
-      float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), row_top, row_sum) : 1;
-      if (alone) store_lse(a, place, row, row_top, row_sum);
-      if (first < a.e) store_row(to + first, lane, half, factor * kLower, a.e - first, values);
-      if (!alone && warp == 0 && lane % 4 == 0) partial.stats[0] = row_top, partial.stats[1] = row_sum;
+      const RowEnd end = end_of(a, place, alone, row, rows(1)[in_block], rows(2)[in_block], warp == 0 && lane % 4 == 0);
+      if (first < a.e) store_row(end.to + first, lane, end.factor * kLower, a.e - first, values);
     }
   }
 };
@@ -251,7 +246,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Argu
   auto* high = reinterpret_cast<uint16_t*>(shared + LatentLayout::kQueriesAt);
   auto* low = high + kLatentRows * kLatentPitch;
   auto* facts = reinterpret_cast<RowFacts*>(shared + LatentLayout::kFactsAt);
-  load_queries<kF16, kLatentWarps>(a, place, kLatentRows, kLatentPitch, a.scale, high, low, facts);
+  load_queries<kF16, kLatentWarps, kLatentMostKeys>(a, place, kLatentRows, kLatentPitch, a.scale, high, low, facts);
   if (threadIdx.x < kKeys) block.marks()[threadIdx.x] = -1;
   __syncthreads();
   block.take_queries(high, low);

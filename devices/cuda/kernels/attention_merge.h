@@ -17,6 +17,34 @@ __device__ inline void store_result(const Arguments& a, float* to, float value) 
   if (a.record.two || a.record.four) record_part(a.record, at, at + 1, {value});
 }
 
+/// Where a row's weighted values go, from a block that is `alone` with its rows (the result) or not (partials).
+struct RowEnd {
+  float* to;
+  float factor;
+  bool alone;
+
+  /// By all lanes of a warp, 32 neighbours.
+  __device__ void store(const Arguments& a, int column, float value) const {
+    if (alone) {
+      store_result(a, to + column, value * factor);
+    } else {
+      to[column] = value;
+    }
+  }
+};
+/// Stores the row's top and sum, or its lse; partials' `by_this_thread` alone.
+__device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alone, int row, float top, float sum,
+                                bool by_this_thread) {
+  if (alone) {
+    store_lse(a, place, row, top, sum);
+    return {result_of(a, place.batch, place.kv_head, row), final_factor(a, head_of(a, place.kv_head, row), top, sum),
+            true};
+  }
+  const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
+  if (by_this_thread) partial.stats[0] = top, partial.stats[1] = sum;
+  return {partial.values, 1, false};
+}
+
 /// All threads of a block that has written its partials call it. True in the last of `used` blocks, which sees what the
 /// others have written. The group's counter is 0 before and after.
 __device__ inline bool is_last_of(const Arguments& a, int used) {
@@ -75,9 +103,11 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
       if (first + 32 * i < end) sums[i] = fmaf(__ldcg(from + split * apart + 32 * i), keep[split], sums[i]);
     }
   }
+#pragma unroll 1
+  for (; first < end; first += 32, to += 32) {
+    store_result(a, to, sums[0] * factor);
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    if (first + 32 * i < end) store_result(a, to + 32 * i, sums[i] * factor);
+    for (int i = 0; i + 1 < kColumns; ++i) sums[i] = sums[i + 1];
   }
 }
 
@@ -88,12 +118,14 @@ __device__ inline void merge_splits(const Arguments& a, const Place& place, Rang
   if (used == 1 || !is_last_of(a, used)) return;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   keep += warp * kMaxSplits;
+#pragma unroll 1
   for (int row = place.first_row + warp; row < place.first_row + place.rows; row += kBlockWarps) {
     __syncwarp();  // the row before is done with
     const float factor = weigh_splits(a, place, row, used, keep);
     __syncwarp();
+#pragma unroll 1
     for (int first = columns.begin + lane; first < columns.end; first += 128) {
-      add_splits(a, place, row, used, keep, factor, first, columns.end);
+      add_splits(a, place, row, used, keep, factor, first, min(first + 128, columns.end));
     }
   }
 }

@@ -77,31 +77,67 @@ struct __align__(16) RowFacts {
   int query;
 };
 
-/// Queries of a block as two parts; and what else is to be known of each.
-template <bool kF16, int kBlockWarps>
+/// Queries of a block, with at most kColumns columns, as two parts each, and their facts.
+template <bool kF16, int kBlockWarps, int kColumns>
 __device__ inline void load_queries(const Arguments& a, const Place& place, int rows, int pitch, float scale,
                                     uint16_t* high, uint16_t* low, RowFacts* facts) {
+  constexpr int kPairs = (kColumns + 63) / 64;  // of a lane
   const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
+#pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x / 32); row < rows; row += kBlockWarps) {
     const bool exists = row < place.rows;
     const int at = place.first_row + (exists ? row : 0);
     const std::byte* query =
         a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
-    const auto element = [&](int i) { return exists && i < a.d ? load_as<float>(query + i * a.q.element) : 0.0f; };
-    float largest = 0;
-    for (int i = lane; i < a.d; i += 32) largest = fmaxf(largest, fabsf(element(i)));
+    query += 2 * lane * a.q.element;
+    float pairs[kPairs][2] = {}, largest = 0;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j, query += 64 * a.q.element) {
+      const int left = exists ? a.d - 2 * lane - 64 * j : 0;
+      if (left > 0) pairs[j][0] = load_as<float>(query);
+      if (left > 1) pairs[j][1] = load_as<float>(query + a.q.element);
+    }
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) largest = fmaxf(largest, fmaxf(fabsf(pairs[j][0]), fabsf(pairs[j][1])));
     for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
     const Power power = power_for(largest);
-    for (int i = 2 * lane; i < columns; i += 64) {
-      const Split parts = split<kF16>(element(i) * power.up, element(i + 1) * power.up);
-      store_as<uint32_t>(high + row * pitch + i, parts.high);
-      store_as<uint32_t>(low + row * pitch + i, parts.low);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if (2 * lane + 64 * j >= columns) break;
+      const Split parts = split<kF16>(pairs[j][0] * power.up, pairs[j][1] * power.up);
+      store_as<uint32_t>(high + row * pitch + 2 * lane + 64 * j, parts.high);
+      store_as<uint32_t>(low + row * pitch + 2 * lane + 64 * j, parts.low);
     }
     if (lane == 0) {
       const Range range = exists ? visible(a, query_of(a, at), place.batch) : Range{};
       facts[row] = {power.down * scale, range.begin, range.end, query_of(a, at)};
     }
   }
+}
+
+/// Calls f(n, values[n]) for all n by a loop that is not unrolled: the code exists once, for a move of each value.
+template <int kCount, int kEach, class F>
+__device__ inline void in_turns(float (&values)[kCount][kEach], const F& f) {
+#pragma unroll 1
+  for (int n = 0; n < kCount; ++n) {
+    f(n, values[0]);
+    float first[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      first[i] = values[0][i];
+#pragma unroll
+      for (int j = 0; j + 1 < kCount; ++j) values[j][i] = values[j + 1][i];
+      values[kCount - 1][i] = first[i];
+    }
+  }
+}
+
+template <int kTiles>
+__device__ inline void soft_cap(const Arguments& a, float (&scores)[kTiles][4]) {
+  if (a.softcap <= 0) return;
+  in_turns(scores, [&](int, float(&of_tile)[4]) {
+    for (float& score : of_tile) score = soft_cap(a, score);
+  });
 }
 
 /// Scores of the lane's keys, from first_key + first on, that a row does not see become -infinity; seen[key -
@@ -111,29 +147,34 @@ __device__ inline void hide(const Arguments& a, const RowFacts* facts, int first
                             float (&scores)[kTiles][4], int* seen) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const RowFacts rows[2] = {facts[0], facts[8]};
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
+  in_turns(scores, [&](int n, float(&of_tile)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = first + n * 8 + lane % 4 * 2 + i % 2, key = first_key + column;
       const RowFacts& row = rows[i / 2];
       const bool in_range = key >= row.begin && key < row.end;
-      if (!in_range) scores[n][i] = kMinusInfinity;
-      if (in_range && a.mask != nullptr) scores[n][i] = add_mask(a, row.query, key, scores[n][i]);
-      if (scores[n][i] != kMinusInfinity) seen[column] = mark;
+      if (!in_range) of_tile[i] = kMinusInfinity;
+      if (in_range && a.mask != nullptr) of_tile[i] = add_mask(a, row.query, key, of_tile[i]);
+      if (of_tile[i] != kMinusInfinity) seen[column] = mark;
     }
-  }
+  });
 }
 
-/// Stores a row's columns 8 n + 2 (lane % 4) + {0, 1}, which are values[n][0] and [1] of `half`.
+/// The values of a lane's second row take the place of the first row's.
 template <int kTiles>
-__device__ inline void store_row(float* to, int lane, int half, float factor, int columns,
-                                 const float (&values)[kTiles][4]) {
+__device__ inline void next_row(float (&values)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) values[n][0] = values[n][2], values[n][1] = values[n][3];
+}
+
+/// Stores columns 8 n + 2 (lane % 4) + {0, 1} of the lane's first row, which are values[n][0] and [1].
+template <int kTiles>
+__device__ inline void store_row(float* to, int lane, float factor, int columns, const float (&values)[kTiles][4]) {
   const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // not so where rows have an lse
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= columns) break;
-    const float2 pair{values[n][2 * half] * factor, values[n][2 * half + 1] * factor};
+    const float2 pair{values[n][0] * factor, values[n][1] * factor};
     float* at = to + n * 8 + lane % 4 * 2;
     if (is_aligned) {
       store_as<float2>(at, pair);

@@ -8,34 +8,15 @@
 
 namespace shoal::cuda::attention {
 
-/// Types of KV rows that this kernel alone reads.
-__host__ __device__ inline bool is_block_of_32(DType dtype) {
-  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ||
-         dtype == DType::kIQ4_NL;
-}
-
-/// Elements of a row of K or V as f32. kF32: rows of f32 without gaps.
-template <bool kF32>
+/// Elements of a row of K or V as f32.
 struct RowReader {
   const std::byte* row;
   DType dtype;
   int64_t stride;
 
   __device__ float operator[](int i) const {
-    if constexpr (kF32) {
-      return reinterpret_cast<const float*>(row)[i];
-    } else {
-      if (dtype == DType::kQ8_0) {
-        const std::byte* block = row + i / 32 * 34;
-        const auto* values = reinterpret_cast<const int8_t*>(block + 2);
-        return __half2float(load_as<__half>(block)) * static_cast<float>(values[i % 32]);
-      }
-      if (is_block_of_32(dtype)) return block_of_32_at(i);
-      const std::byte* at = row + i * stride;
-      if (dtype == DType::kF16) return __half2float(load_as<__half>(at));
-      if (dtype == DType::kBF16) return __bfloat162float(load_as<__nv_bfloat16>(at));
-      return load_as<float>(at);
-    }
+    if (is_cache_block(dtype)) return block_of_32_at(i);
+    return float_at(dtype, row + i * stride);
   }
 
  private:
@@ -49,14 +30,15 @@ struct RowReader {
         return quantized_at<DType::kQ5_0>(row, i);
       case DType::kQ5_1:
         return quantized_at<DType::kQ5_1>(row, i);
+      case DType::kQ8_0:
+        return quantized_at<DType::kQ8_0>(row, i);
       default:
         return quantized_at<DType::kIQ4_NL>(row, i);
     }
   }
 };
 
-template <bool kF32>
-__device__ inline RowReader<kF32> kv_row(const Source& source, const Place& place, int key) {
+__device__ inline RowReader kv_row(const Source& source, const Place& place, int key) {
   const std::byte* head = source.data + place.kv_head * source.head + place.batch * source.batch;
   return {head + key * source.row, source.dtype, source.element};
 }
@@ -78,6 +60,7 @@ struct RowsLayout {
 
 template <int kRows>
 __device__ inline void load_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared) {
+#pragma unroll 1
   for (int row = 0; row < kRows; ++row) {
     const int at = place.first_row + min(row, place.rows - 1);
     const std::byte* query =
@@ -91,14 +74,14 @@ __device__ inline void load_rows(const Arguments& a, const Place& place, const R
 }
 
 /// Products of all rows with the tile's keys, a warp for each key in turn; keys out of sight are not read.
-template <int kRows, bool kF32>
+template <int kRows>
 __device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                      Range some) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int column = static_cast<int>(threadIdx.x / 32); column < kKeys; column += kWarps) {
     const int key = tile * kKeys + column;
     if (key < some.begin || key >= some.end) continue;
-    const auto k = kv_row<kF32>(a.k, place, key);
+    const auto k = kv_row(a.k, place, key);
     float sums[kRows] = {};
     for (int i = lane; i < a.d; i += 32) {
       const float value = k[i];
@@ -148,7 +131,7 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
 }
 
 /// Adds the tile's values, a thread for each column in turn. What has weight 0 may be anything.
-template <int kRows, bool kF32>
+template <int kRows>
 __device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                   Range some) {
   const int first = max(some.begin - tile * kKeys, 0), last = min(some.end - tile * kKeys, kKeys);
@@ -158,7 +141,7 @@ __device__ inline void add_values(const Arguments& a, const Place& place, const 
       values[row] = row < place.rows ? shared.values[row * a.e + column] * shared.keep[row] : 0;
     }
     for (int i = first; i < last; ++i) {
-      const float value = kv_row<kF32>(a.v, place, tile * kKeys + i)[column];
+      const float value = kv_row(a.v, place, tile * kKeys + i)[column];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const float weight = row < place.rows ? shared.scores[row * kKeys + i] : 0;
@@ -171,26 +154,16 @@ __device__ inline void add_values(const Arguments& a, const Place& place, const 
 
 template <int kRows>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const RowsLayout<kRows>& shared) {
-  for (int in_block = static_cast<int>(threadIdx.x / 32); in_block < place.rows; in_block += kWarps) {
-    const int row = place.first_row + in_block;
-    const float top = shared.top[in_block], sum = shared.sum[in_block];
-    const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
-    float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
-    if (alone) store_lse(a, place, row, top, sum);
-    for (int i = static_cast<int>(threadIdx.x % 32); i < a.e; i += 32) {
-      const float value = shared.values[in_block * a.e + i];
-      if (alone) {
-        store_result(a, to + i, value * factor);
-      } else {
-        to[i] = value;
-      }
-    }
-    if (!alone && threadIdx.x % 32 == 0) partial.stats[0] = top, partial.stats[1] = sum;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
+    const RowEnd end = end_of(a, place, alone, place.first_row + row, shared.top[row], shared.sum[row], lane == 0);
+#pragma unroll 1
+    for (int i = lane; i < a.e; i += 32) end.store(a, i, shared.values[row * a.e + i]);
   }
 }
 
-template <int kRows, bool kF32>
+template <int kRows>
 __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a) {
   SHOAL_DYNAMIC_SHARED(float, floats);
   __shared__ float keep[kWarps * kMaxSplits];
@@ -205,11 +178,11 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   load_rows(a, place, shared);
   for (int tile = share.first; tile < share.last; ++tile) {
     __syncthreads();
-    multiply_rows<kRows, kF32>(a, place, shared, tile, some);
+    multiply_rows<kRows>(a, place, shared, tile, some);
     __syncthreads();
     weigh_rows(a, place, shared, tile);
     __syncthreads();
-    add_values<kRows, kF32>(a, place, shared, tile, some);
+    add_values<kRows>(a, place, shared, tile, some);
   }
   __syncthreads();
   write_rows(a, place, share.used == 1, shared);

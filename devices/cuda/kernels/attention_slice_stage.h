@@ -19,6 +19,7 @@ namespace shoal::cuda::attention {
 inline constexpr int kSliceWarps = 8;        ///< of a block
 inline constexpr int kSliceColumns = 64;     ///< of K
 inline constexpr int kSliceKeys = 16;        ///< of V
+inline constexpr int kSliceMostKeys = 576;   ///< columns of K and of V
 inline constexpr int kSliceMostWidth = 288;  ///< of V, that a block takes
 inline constexpr int kSlots = 3;             ///< in shared memory: one in use, two on their way
 

@@ -118,12 +118,7 @@ struct SliceWarp {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[n][i] *= a.scale;
     }
-    if (a.softcap <= 0) return;
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] = soft_cap(a, scores[n][i]);
-    }
+    soft_cap(a, scores);
   }
 
   /// Puts the rows' largest scores where the pair's other warp sees them: tops[half][row].
@@ -221,19 +216,16 @@ struct SliceWarp {
   }
 
   /// To the result where the block is alone, or to the split's partials; columns [columns.begin, columns.end).
-  __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) const {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int in_block = first_row + lane / 4 + 8 * row, index = place.first_row + in_block;
+  __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) {
+    const int first = columns.begin + half * share(width);
+    const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
+#pragma unroll 1
+    for (int row = 0; row < 2; ++row, next_row(values), top[0] = top[1], sum[0] = sum[1]) {
+      const int in_block = first_row + lane / 4 + 8 * row;
       if (in_block >= place.rows) continue;
-      const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, index);
-      float* to = alone ? result_of(a, place.batch, place.kv_head, index) : partial.values;
-      const float factor = alone ? final_factor(a, head_of(a, place.kv_head, index), top[row], sum[row]) : 1;
-      if (alone) store_lse(a, place, index, top[row], sum[row]);
-      const int first = columns.begin + half * share(width);
-      const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
-      store_row(to + first, lane, row, factor * kWeightLower, end - first, values);
-      if (!alone && half == 0 && lane % 4 == 0) partial.stats[0] = top[row], partial.stats[1] = sum[row];
+      const RowEnd of_row =
+          end_of(a, place, alone, place.first_row + in_block, top[0], sum[0], half == 0 && lane % 4 == 0);
+      store_row(of_row.to + first, lane, of_row.factor * kWeightLower, end - first, values);
     }
   }
 };
@@ -314,7 +306,7 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
                      .seen = in_sight.some,
                      .tile = share.first};
   for (int i = 0; i < kSlots - 1; ++i) stream.fetch();
-  load_queries<kF16Keys, kSliceWarps>(a, place, kSliceRows, layout.query_pitch, 1, high, low, facts);
+  load_queries<kF16Keys, kSliceWarps, kSliceMostKeys>(a, place, kSliceRows, layout.query_pitch, 1, high, low, facts);
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
 
   BlockWarp warp;

@@ -42,13 +42,19 @@ struct Stage {
     return reinterpret_cast<const uint16_t*>(shared + (index % 2) * kBufferBytes);
   }
   __device__ const float* scales() const { return nullptr; }
+  /// A thread copies one chunk of every kStep-th row.
   __device__ void fetch(int index, Range seen) const {
-    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks, key = index * kKeys + row;
-      if (chunk * 8 >= (rows.columns + 15) / 16 * 16) continue;
-      const bool valid = key >= seen.begin && key < seen.end && chunk * 8 < rows.columns;
-      std::byte* to = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2 + chunk * 16;
-      copy_async_16(to, valid ? rows.data + key * rows.stride + chunk * 16 : rows.data, valid);
+    constexpr int kStep = kThreads / kChunks;
+    const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+    if (chunk * 8 >= (rows.columns + 15) / 16 * 16) return;
+    if (chunk * 8 >= rows.columns) seen = {};
+    int key = index * kKeys + row;
+    const std::byte* from = rows.data + key * rows.stride + chunk * 16;
+    std::byte* const to = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2 + chunk * 16;
+#pragma unroll
+    for (int i = 0; i < kKeys; i += kStep, key += kStep, from += kStep * rows.stride) {
+      const bool valid = key >= seen.begin && key < seen.end;
+      copy_async_16(to + i * kPitch<kD> * 2, valid ? from : rows.data, valid);
     }
   }
   /// After the tile has come, before it is used, with __syncthreads() around.

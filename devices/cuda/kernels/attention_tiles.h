@@ -107,12 +107,7 @@ struct Warp {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[n][i] *= factors[i / 2];
     }
-    if (a.softcap <= 0) return;
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] = soft_cap(a, scores[n][i]);
-    }
+    soft_cap(a, scores);
   }
 
   /// Scores become weights, times exp(kLift). What earlier values count from now on is put in keep[row].
@@ -213,48 +208,39 @@ struct Warp {
       }
     }
   }
+  __device__ void take_second_row() {
+    next_row(values);
+    top[0] = top[1], sum[0] = sum[1];
+  }
 };
 
 /// Rows of one warp each, to the result where the block is alone, or to the split's partials.
 template <class Warp>
-__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const Warp& warp) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
+__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half, warp.take_second_row()) {
     const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
     if (in_block >= place.rows) continue;
-    if (alone) {
-      const float factor = final_factor(a, head_of(a, place.kv_head, row), warp.top[half], warp.sum[half]);
-      store_row(result_of(a, place.batch, place.kv_head, row), warp.lane, half, factor, a.e, warp.values);
-      continue;
-    }
-    const Partial to = partial_of(a, place.split, place.batch, place.kv_head, row);
-    store_row(to.values, warp.lane, half, 1, a.e, warp.values);
-    if (warp.lane % 4 == 0) to.stats[0] = warp.top[half], to.stats[1] = warp.sum[half];
-  }
-  if (!alone) return;
-    // Last, when no registers are needed for values.
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int in_block = warp.first_row + warp.lane / 4 + 8 * half;
-    if (in_block < place.rows) store_lse(a, place, place.first_row + in_block, warp.top[half], warp.sum[half]);
+    const RowEnd end = end_of(a, place, alone, row, warp.top[0], warp.sum[0], warp.lane % 4 == 0);
+    store_row(end.to, warp.lane, end.factor, a.e, warp.values);
   }
 }
 
 /// Rows that all warps have a part of: joined in the order of warps.
 template <int kD, class Warp>
-__device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, const Warp& warp,
-                                 std::byte* shared) {
+__device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, Warp& warp, std::byte* shared) {
   auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
   float* stats = parts + kWarps * 16 * kD;         // [warp][row] of top, sum
   const int index = static_cast<int>(threadIdx.x / 32);
   __syncthreads();  // tiles are no longer read
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half, warp.take_second_row()) {
     const int row = index * 16 + warp.lane / 4 + 8 * half;
-    store_row(parts + row * kD, warp.lane, half, 1, a.e, warp.values);
-    if (warp.lane % 4 == 0) stats[2 * row] = warp.top[half], stats[2 * row + 1] = warp.sum[half];
+    store_row(parts + row * kD, warp.lane, 1, a.e, warp.values);
+    if (warp.lane % 4 == 0) stats[2 * row] = warp.top[0], stats[2 * row + 1] = warp.sum[0];
   }
   __syncthreads();
+#pragma unroll 1
   for (int in_block = index; in_block < place.rows; in_block += kWarps) {
     float top = kMinusInfinity, sum = 0, keep[kWarps];
     for (int i = 0; i < kWarps; ++i) top = fmaxf(top, stats[2 * (i * 16 + in_block)]);
@@ -263,21 +249,13 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
       keep[i] = from[0] == kMinusInfinity ? 0 : expf(from[0] - top);
       sum += from[1] * keep[i];
     }
-    const int row = place.first_row + in_block;
-    const Partial partial = partial_of(a, place.split, place.batch, place.kv_head, row);
-    float* to = alone ? result_of(a, place.batch, place.kv_head, row) : partial.values;
-    const float factor = alone ? final_factor(a, head_of(a, place.kv_head, row), top, sum) : 1;
-    if (alone) store_lse(a, place, row, top, sum);
+    const RowEnd end = end_of(a, place, alone, place.first_row + in_block, top, sum, warp.lane == 0);
+#pragma unroll 1
     for (int column = warp.lane; column < a.e; column += 32) {
       float value = 0;
       for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
-      if (alone) {
-        store_result(a, to + column, value * factor);
-      } else {
-        to[column] = value;
-      }
+      end.store(a, column, value);
     }
-    if (!alone && warp.lane == 0) partial.stats[0] = top, partial.stats[1] = sum;
   }
 }
 
@@ -329,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
     values.fetch(share.first, in_sight.some);
   }
   copy_async_commit();
-  load_queries<BlockWarp::kF16Keys, kWarps>(a, place, Block::kRows, kPitch<kD>, a.scale, high, low, facts);
+  load_queries<BlockWarp::kF16Keys, kWarps, kD>(a, place, Block::kRows, kPitch<kD>, a.scale, high, low, facts);
   if (threadIdx.x < kKeys) seen[threadIdx.x] = 0;
   __syncthreads();
 

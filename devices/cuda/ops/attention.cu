@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "devices/cuda/kernels/attention_rows.h"
+#include "devices/cuda/kernels/attention_slice_stage.h"
 #include "devices/cuda/ops/attention_record.h"
 #include "devices/cuda/ops/ops.h"
 
@@ -15,7 +16,7 @@ namespace {
 using attention::Arguments;
 using attention::Kernel;
 
-constexpr int64_t kTileColumns = 256, kSliceColumns = 576;  // that the tensor-core kernels take
+constexpr int64_t kTileColumns = 256;  // that attention_tiles takes
 constexpr int64_t kLatentColumns = 576, kLatentValues = 512;
 constexpr int64_t kMostLatentRows = 48;    // beyond which slices read less
 constexpr int64_t kFewRows = 16;           // up to which a block of tiles takes 16 rows, not 64
@@ -77,19 +78,14 @@ Kernel tile_kernel(const Tensor& node) {
   if (k.dtype == DType::kF32 || v.dtype == DType::kF32) return {};
   if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kTileColumns)) return {};
   const int columns = static_cast<int>(std::max(k.shape[0], v.shape[0]));
-  const bool few = rows_per_kv_head(node) <= kFewRows;
-  if (k.dtype == DType::kF16) return attention::tiles_with_f16_keys(v.dtype, columns, few);
-  if (k.dtype == DType::kBF16) return attention::tiles_with_bf16_keys(v.dtype, columns, few);
-  return attention::tiles_with_q8_0_keys(v.dtype, columns, few);
+  return attention::tiles(k.dtype, v.dtype, columns, rows_per_kv_head(node) <= kFewRows);
 }
 
 Kernel slice_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
-  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kSliceColumns)) return {};
+  if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, attention::kSliceMostKeys)) return {};
   if (rows_per_kv_head(node) <= kFewSliceRows) return {};
-  const int d = static_cast<int>(k.shape[0]), e = static_cast<int>(v.shape[0]);
-  if (k.dtype == DType::kBF16) return attention::slices_with_bf16_keys(k.dtype, v.dtype, d, e);
-  return attention::slices_with_f16_keys(k.dtype, v.dtype, d, e);
+  return attention::slices(k.dtype, v.dtype, static_cast<int>(k.shape[0]), static_cast<int>(v.shape[0]));
 }
 
 /// Of values that are the first elements of the keys' rows, as far as shapes say so.
@@ -109,25 +105,13 @@ bool are_values_in_keys(const Tensor& node) {
 
 // --- plain arithmetic ---
 
-template <int kRows>
-Kernel rows_kernel(bool f32, int64_t d, int64_t e) {
-  const size_t bytes = attention::RowsLayout<kRows>::bytes(d, e);
-  if (f32) return {attention::attention_rows<kRows, true>, bytes, kRows, kPlainBlocks};
-  return {attention::attention_rows<kRows, false>, bytes, kRows, kPlainBlocks};
-}
-
-bool is_plain_f32(const Tensor& tensor) {
-  return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
-}
-
 Kernel rows_kernel(const Tensor& node) {
-  const Tensor &k = *node.src[kK], &v = *node.src[kV];
-  const bool f32 = is_plain_f32(k) && is_plain_f32(v);
-  const int64_t d = k.shape[0], e = v.shape[0], rows = rows_per_kv_head(node);
-  const auto fits = [&](int64_t tile_rows) { return tile_rows * (d + e + 128) * sizeof(float) <= kMostShared; };
-  if (rows > 4 && fits(8)) return rows_kernel<8>(f32, d, e);
-  if (rows > 1 && fits(4)) return rows_kernel<4>(f32, d, e);
-  return rows_kernel<1>(f32, d, e);
+  const int64_t d = node.src[kK]->shape[0], e = node.src[kV]->shape[0];
+  const size_t bytes = attention::RowsLayout<4>::bytes(d, e);
+  if (rows_per_kv_head(node) > 1 && bytes <= kMostShared) {
+    return {attention::attention_rows<4>, bytes, 4, kPlainBlocks};
+  }
+  return {attention::attention_rows<1>, attention::RowsLayout<1>::bytes(d, e), 1, kPlainBlocks};
 }
 
 // --- the op ---
@@ -206,7 +190,7 @@ bool supports(const Tensor& node) {
   const Tensor *positions = source(node, kPositions), *mask = source(node, kMask), *sinks = source(node, kSinks);
   const auto& params = std::get<AttentionParams>(node.params);
   const auto readable = [](const Tensor& kv) {
-    if (kv.dtype == DType::kQ8_0 || attention::is_block_of_32(kv.dtype)) return kv.is_row_contiguous();
+    if (is_cache_block(kv.dtype)) return kv.is_row_contiguous();
     return kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16;
   };
   if (node.dtype != DType::kF32 || !node.is_contiguous() || q->dtype != DType::kF32) return false;

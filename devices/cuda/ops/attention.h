@@ -1,5 +1,4 @@
-// The kernels of attention and the choice between them; those on tensor cores are compiled in parallel, in a file for
-// each dtype of keys.
+// The kernels of attention and the choice between them; those on tensor cores are compiled in files of their own.
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
@@ -17,15 +16,12 @@ struct Kernel {
   int parts = 1;  ///< of V's columns, each a set of blocks
 };
 
-/// attention_tiles for values of f16, bf16 or q8_0 and heads of at most `columns` <= 256 elements; few_rows: blocks of
-/// 16 rows, else of 64.
-Kernel tiles_with_f16_keys(DType values, int columns, bool few_rows);
-Kernel tiles_with_bf16_keys(DType values, int columns, bool few_rows);
-Kernel tiles_with_q8_0_keys(DType values, int columns, bool few_rows);
+/// attention_tiles for heads of at most `columns` <= 256 elements; few_rows: blocks of 16 rows, else of 64. Without a
+/// kernel if keys and values are neither of one dtype nor f16 and q8_0.
+Kernel tiles(DType keys, DType values, int columns, bool few_rows);
 
-/// attention_slices for d, e <= 576; keys of bf16, or of f16, f32 or q8_0.
-Kernel slices_with_bf16_keys(DType keys, DType values, int d, int e);
-Kernel slices_with_f16_keys(DType keys, DType values, int d, int e);
+/// attention_slices for d, e <= kSliceMostKeys; any dtypes of keys and values but blocks other than q8_0.
+Kernel slices(DType keys, DType values, int d, int e);
 
 /// attention_latent for keys of f16 or bf16, d <= 576, whose first e <= 512 elements are the values.
 Kernel latent(DType dtype);
