@@ -1,7 +1,7 @@
 // Runs a graph's nodes one after the other with the kernels of devices/cuda, without a device or plans around them: for
 // tests of single ops on whatever the CUDA runtime finds, a GPU or the emulator. Single-threaded.
 //
-//   check_cases(Op::kAdd);  // all conformance cases of an op, see tests/ops/op_cases.h
+//   check_case({Op::kScale, "name", build, tolerance}, seed);  // of one node, see tests/ops/op_cases.h
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -140,17 +140,6 @@ inline void check_case(const OpCase& one, uint64_t seed) {
     if (leaf->role != Role::kCache) continue;
     EXPECT_TRUE(close_to(cuda.values(*leaf), expected.at(leaf), one.tolerance));
   }
-}
-
-/// All conformance cases of an op.
-inline void check_cases(Op op) {
-  uint64_t count = 0;
-  for (const OpCase& one : op_cases()) {
-    if (one.op != op) continue;
-    ASSERT_NO_THROW(check_case(one, ++count)) << one.name;
-    if (::testing::Test::HasFatalFailure()) return;
-  }
-  EXPECT_GT(count, 0u) << "no case for " << name_of(op);
 }
 
 }  // namespace shoal::test

@@ -17,17 +17,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-class CudaRows : public ::testing::TestWithParam<Op> {};
-
-TEST_P(CudaRows, MatchTheReference) {
-  check_cases(GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, CudaRows,
-                         ::testing::Values(Op::kRmsNorm, Op::kLayerNorm, Op::kSoftMax, Op::kRope, Op::kSumRows,
-                                           Op::kArgmax, Op::kTopK, Op::kArgsort),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
-
 enum class Result { kApart, kInPlace };
 
 /// The node's values; in place: it lies where its source 0 does.

@@ -1,4 +1,4 @@
-// causal_conv and gated_delta: the conformance cases, and what may lie before a text.
+// causal_conv and gated_delta: what may lie before a text. PluginConformance has the other cases.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -8,15 +8,6 @@
 
 namespace shoal::test {
 namespace {
-
-class CudaStateOps : public ::testing::TestWithParam<Op> {};
-
-TEST_P(CudaStateOps, MatchTheReference) {
-  check_cases(GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, CudaStateOps, ::testing::Values(Op::kCausalConv, Op::kGatedDelta),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 /// A text of `tokens` behind a state and tokens that are NaN, with padding that is NaN at the end.
 void expect_finite(Graph& graph, Tensor* node, Tensor* positions, int64_t before, int64_t tokens) {
