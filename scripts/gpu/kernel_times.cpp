@@ -1,6 +1,6 @@
 // Records when kernels run, for the steps times-... of scripts/gpu_check, which compile it. The driver loads it into a
-// program that is started with CUDA_INJECTION64_PATH=FILE.so. It asks CUPTI (SHOAL_CUPTI_LIBRARY) for a record of each
-// kernel, also of those in graphs, and writes a line for each to the file SHOAL_KERNEL_TIMES: start and end in ns,
+// program that is started with CUDA_INJECTION64_PATH=FILE.so. It asks CUPTI (KERNEL_TIMES_CUPTI) for a record of each
+// kernel, also of those in graphs, and writes a line for each to the file KERNEL_TIMES_FILE: start and end in ns,
 // symbol.
 #include <dlfcn.h>
 
@@ -68,7 +68,7 @@ bool find(void* library, const char* name, Function& function) {
 
 /// Called by the driver when it is initialised. A failure leaves no file.
 extern "C" int InitializeInjection() {
-  void* library = dlopen(std::getenv("SHOAL_CUPTI_LIBRARY"), RTLD_NOW);
+  void* library = dlopen(std::getenv("KERNEL_TIMES_CUPTI"), RTLD_NOW);
   if (library == nullptr || !find(library, "cuptiActivityEnable", enable) ||
       !find(library, "cuptiActivityRegisterCallbacks", register_callbacks) ||
       !find(library, "cuptiActivityGetNextRecord", next_record) || !find(library, "cuptiActivityFlushAll", flush)) {
@@ -79,7 +79,7 @@ extern "C" int InitializeInjection() {
   if (status == 0) status = enable(kConcurrentKernel);
   if (status != 0) {
     std::fprintf(stderr, "kernel_times: CUPTI gives no records of kernels, error %d\n", status);
-  } else if ((file = std::fopen(std::getenv("SHOAL_KERNEL_TIMES"), "w")) != nullptr) {
+  } else if ((file = std::fopen(std::getenv("KERNEL_TIMES_FILE"), "w")) != nullptr) {
     std::atexit(finish);
   }
   return 1;

@@ -8,7 +8,7 @@ import time
 from gpu.context import FEATURES, LAZY, ONE
 from gpu.machine import cuda_tool
 from gpu.report import FAILED, Result
-from gpu.shell import CheckError, run
+from gpu.shell import CheckError, Skip, run
 from gpu.steps import NEEDS, Step, good
 
 MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
@@ -125,6 +125,8 @@ class Smoke:
 
 def same_tokens(context, limit: float, devices: str, step: str) -> Result:
     """The steps smoke and smoke-two."""
+    if devices != ONE and "smoke" in context.doubts:
+        raise Skip("the output of one device is wrong already")
     tests = Smoke(context, step, time.monotonic() + limit)
     context.doubts[step] = f"the output was not compared (step {step})"  # should CPU0 fail
     wrong: dict[Run, str] = {}

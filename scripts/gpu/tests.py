@@ -160,8 +160,10 @@ def first_step() -> Step:
 def later_steps() -> list[Step]:
     """As far as time goes; on the emulator CTest runs the whole suites."""
     two, five = {PER_GPU: "2"}, {PER_GPU: "5"}
-    cases, few = {**two, "SHOAL_PROPERTY_CASES": "100"}, {**two, "SHOAL_PROPERTY_CASES": "10"}
+    two_ranks = {**two, "SHOAL_PROPERTY_RANKS": "2"}
+    cases, few = {**two_ranks, "SHOAL_PROPERTY_CASES": "200"}, {**two_ranks, "SHOAL_PROPERTY_CASES": "40"}
     all_ops = "PluginConformance.*"
+    references = ":".join(f"*/Reference.*_{mesh}" for mesh in ("1_even", "2_even", "2_3_1", "2_1_9", "2_30_25"))
     return [
         suite_step("devices", 40, Suite("test_devices", "Plugin/*", LAZY), Suite("test_devices", "Plugin/*")),
         suite_step("ops", 80, Suite("test_ops", all_ops, LAZY), Suite("test_ops", of_ops("rms_norm soft_max rope"))),
@@ -169,8 +171,7 @@ def later_steps() -> list[Step]:
         suite_step("collectives", 50, Suite("test_collectives", "Plugin*/*", five),
                    Suite("test_collectives", "Plugin/*/2", two), "streams"),
         Step("nccl-one-rank", run_nccl_one_rank, 30, NEEDS, ("smoke",), emulated=False),
-        suite_step("reference", 60, Suite("test_models", "*Reference*", {**two, **LONG_RUN}),
-                   Suite("test_models", "*Reference*q8_0_2_even", two), "streams"),
+        suite_step("reference", 60, Suite("test_models", references, {**two, **LONG_RUN}), None, "streams"),
         suite_step("meta", 40, Suite("test_property", "*/MetaProperty.*", cases),
                    Suite("test_property", "*/MetaProperty.*", few), "streams"),
         suite_step("sched", 30, Suite("test_property", "*/SchedProperty.*", cases),

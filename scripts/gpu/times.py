@@ -39,8 +39,8 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
     model, file = models.find(context, "q4_k_m", limit), log.with_suffix(".times")
     command = context.shoal("bench", ONE, "-m", model, "-r", 1, *work, "--no-warmup")
     file.unlink(missing_ok=True)
-    more = {"CUDA_INJECTION64_PATH": str(injection(context, limit, log)), "SHOAL_CUPTI_LIBRARY": cupti,
-            "SHOAL_KERNEL_TIMES": str(file)}  # fmt: skip
+    more = {"CUDA_INJECTION64_PATH": str(injection(context, limit, log)), "KERNEL_TIMES_CUPTI": cupti,
+            "KERNEL_TIMES_FILE": str(file)}  # fmt: skip
     outcome = run(command, end - time.monotonic(), log, context.environment(off, **LONG_RUN, **more), append=True)
     require_success(outcome, "shoal bench")
     if not file.is_file():

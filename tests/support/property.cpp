@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <limits>
 
 #include "devices/cpu/cpu_device.h"
 #include "tests/support/plugin.h"
@@ -91,8 +92,10 @@ void check_property(const Property& property, int part, int parts) {
   }
   const auto asked = static_cast<double>(from_environment("SHOAL_PROPERTY_CASES", property.cases));
   const auto cases = static_cast<int64_t>(asked * property.share);
+  const int64_t most_ranks = from_environment("SHOAL_PROPERTY_RANKS", std::numeric_limits<int>::max());
   for (int64_t seed = part; seed < cases && !testing::Test::HasFailure(); seed += parts) {
-    check_seed(property, static_cast<uint64_t>(seed));
+    const auto number = static_cast<uint64_t>(seed);
+    if (property.draw(number).ranks <= most_ranks) check_seed(property, number);
   }
 }
 

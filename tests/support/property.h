@@ -1,6 +1,7 @@
 // The loop of the property tests: random cases by seed, and what a failure prints.
 //
 // SHOAL_PROPERTY_CASES=N   cases in all (default: what the test says)
+// SHOAL_PROPERTY_RANKS=N   only the cases on at most N ranks (default: all), for a plug-in with few devices
 // SHOAL_PROPERTY_SEED=S    just this case, as a failure prints it
 //
 // A case that fails is shrunk and printed as text with its seed. One that ends the program (a fault, an abort, or no
