@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "devices/cuda/architectures.h"
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/driver_environment.h"
@@ -19,6 +21,7 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kMaxPerGpu = 64;
+constexpr size_t kStaticShared = 1024;  // bytes that kernels with dynamic shared memory have besides, at most
 
 /// The features are asked for without a family at hand; there is one of it.
 const CudaFamily* g_family = nullptr;
@@ -34,7 +37,11 @@ std::vector<functions::Feature> features() {
   std::vector<functions::Feature> found{{"cuda_runtime", version(runtime)},
                                         {"cuda_driver", driver == 0 ? "none" : version(driver)}};
   if (g_family == nullptr) return found;
-  if (!g_family->reason().empty()) found.push_back({"no_devices", g_family->reason()});
+  if (!g_family->unusable().empty()) {
+    found.push_back({"unusable_gpus", g_family->unusable()});
+  } else if (!g_family->reason().empty()) {
+    found.push_back({"no_devices", g_family->reason()});
+  }
   if (const std::string problems = g_family->problems(); !problems.empty()) found.push_back({"problems", problems});
   found.push_back({"devices_per_gpu", fmt::format("{}", devices_per_gpu())});
   if (const std::string off = to_string(g_family->off()); !off.empty()) found.push_back({"off", off});
@@ -56,7 +63,8 @@ Gpu describe_gpu(int index) {
   cudaDeviceProp found{};
   const std::string owner = fmt::format("CUDA{}", index);
   check(cudaGetDeviceProperties(&found, index), owner, "read the GPU's properties");
-  gpu.traits = {index, found.major * 10 + found.minor, found.multiProcessorCount, found.sharedMemPerBlockOptin};
+  gpu.traits = {index, found.major * 10 + found.minor, found.multiProcessorCount,
+                found.sharedMemPerBlockOptin - kStaticShared};
   gpu.name = found.name;
   gpu.memory = found.totalGlobalMem;
   gpu.integrated = found.integrated != 0;
@@ -192,16 +200,29 @@ void CudaFamily::find_gpus() {
     reason_ = status == cudaSuccess ? "no GPU found" : cudaGetErrorString(status);
     return;
   }
+  std::map<std::string, std::string> unusable;  // names of GPUs by what they are and why they are left out
+  const auto leave_out = [&](const std::string& why, int index) {
+    std::string& names = unusable[why];
+    names += fmt::format("{}CUDA{}", names.empty() ? "" : ", ", index);
+  };
   for (int index = 0; index < count; ++index) {
     try {
-      gpus_.push_back(std::make_unique<Gpu>(describe_gpu(index)));
-      gpus_.back()->family = this;
-      gpus_.back()->traits.off = off_;
+      auto gpu = std::make_unique<Gpu>(describe_gpu(index));
+      const int capability = gpu->traits.compute_capability;
+      const std::string lack = lack_of_code(built_architectures(), capability);
+      if (!lack.empty()) {
+        leave_out(fmt::format(" ({}, sm_{}): {}", gpu->name, capability, lack), index);
+        continue;
+      }
+      gpu->family = this;
+      gpu->traits.off = off_;
+      gpus_.push_back(std::move(gpu));
     } catch (const DeviceError& error) {  // one GPU that is broken or taken: the others are still good
-      add_problem(error.what());
+      leave_out(fmt::format(": {}", error.what()), index);
     }
   }
-  if (gpus_.empty()) reason_ = problems_;
+  for (const auto& [why, names] : unusable) unusable_ += (unusable_.empty() ? "" : "; ") + names + why;
+  if (gpus_.empty()) reason_ = unusable_;
 }
 
 cudaStream_t Gpu::transfers() const {

@@ -84,7 +84,9 @@ class CudaFamily final : public BackendReg {
   const std::string& reason() const { return reason_; }
   /// By SHOAL_CUDA_OFF.
   const SwitchedOff& off() const { return off_; }
-  /// GPUs that cannot be used though they are there, pairs whose direct copies are wrong, and what has been noted.
+  /// GPUs that cannot be used though they are there, each with the reason: "CUDA0, CUDA1 (NVIDIA H200, sm_90): ...".
+  const std::string& unusable() const { return unusable_; }
+  /// Pairs of GPUs whose direct copies are wrong, and what has been noted.
   std::string problems() const;
   /// What works, but slower than it should. Kept once.
   void note_problem(const std::string& problem);
@@ -101,7 +103,7 @@ class CudaFamily final : public BackendReg {
 
   std::function<void*(std::string_view)> functions_;
   SwitchedOff off_;
-  std::string reason_;
+  std::string reason_, unusable_;
   mutable std::mutex mutex_;
   std::string problems_;
   std::vector<std::unique_ptr<Gpu>> gpus_;

@@ -425,7 +425,7 @@ TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
   ASSERT_EQ(mesh.size(), 2);
   EXPECT_EQ(mesh.devices()[0]->name(), "CUDA0");
   EXPECT_EQ(mesh.devices()[1]->name(), "CUDA2");
-  EXPECT_THAT(mesh.family().problems(), HasSubstr("uncorrectable ECC error"));
+  EXPECT_THAT(mesh.family().unusable(), AllOf(HasSubstr("CUDA1: "), HasSubstr("uncorrectable ECC error")));
   emulator::clear_faults();
 }
 

@@ -11,6 +11,7 @@
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
 #include "tests/support/dtypes.h"
+#include "tests/support/environment.h"
 
 namespace shoal::test {
 namespace {
@@ -46,6 +47,12 @@ TEST_P(MulMatVec, AnyLength) {
   for (const int64_t k : {1, 31, 32, 64, 70, 96, 776, 2048, 2056, 4128, 12400}) {
     for (const int64_t n : {1, 3}) check_product({whole(k), 5, 1, 1}, {whole(k), n, 1, 1});
   }
+}
+
+/// The column and the ring of some types do not fit together into 99 KiB.
+TEST_P(MulMatVec, LongRowsOnAGpuWithLittleSharedMemory) {
+  const Environment gpu("SHOAL_EMULATED_SM", "86");
+  check_product({whole(28672), 5, 1, 1}, {whole(28672), 1, 1, 1});
 }
 
 /// As many as make a warp take several, with some left over; and few, which warps share.

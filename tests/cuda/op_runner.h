@@ -47,9 +47,16 @@ class CudaRun {
   /// `leaves` has values for all leaves; those of quantised ones become what is stored.
   CudaRun(Graph& graph, TensorValues& leaves) : graph_(graph) {
     check_cuda(cudaStreamCreate(&context.stream));
-    check_cuda(cudaDeviceGetAttribute(&context.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
-    context.gpu.compute_capability = 90;
-    context.gpu.shared_bytes_per_block = 227 * 1024;
+    const auto ask = [](cudaDeviceAttr attribute) {
+      int value = 0;
+      check_cuda(cudaDeviceGetAttribute(&value, attribute, 0));
+      return value;
+    };
+    context.gpu.processors = ask(cudaDevAttrMultiProcessorCount);
+    context.gpu.compute_capability =
+        10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor);
+    context.gpu.shared_bytes_per_block =
+        static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)) - 1024;  // as CudaFamily does
     const size_t counters = static_cast<size_t>(context.gpu.processors) * sizeof(uint32_t);
     context.counters = reinterpret_cast<uint32_t*>(zeros(counters));
     for (Tensor* leaf : graph.leaves()) {

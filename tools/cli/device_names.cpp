@@ -49,11 +49,23 @@ void warn_of_broken(const PluginReport& plugins) {
                   broken->file, broken->reason));
 }
 
+void warn_of_unusable_gpus() {
+  static bool said = false;
+  for (const BackendReg* family : Registry::instance().families()) {
+    const std::string unusable = feature_of(*family, "unusable_gpus");
+    if (unusable.empty() || std::exchange(said, true)) continue;
+    warn(fmt::format("CPUs are used, because no GPU can be: {}", unusable));
+  }
+}
+
 /// "" where there is none.
 std::string find_gpus(const PluginReport& plugins) {
   const std::string gpus =
       names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu});
-  if (gpus.empty()) warn_of_broken(plugins);
+  if (gpus.empty()) {
+    warn_of_broken(plugins);
+    warn_of_unusable_gpus();
+  }
   return gpus;
 }
 
@@ -113,9 +125,9 @@ std::string why_no_plugin(const std::string& name) {
   }
   std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
   for (const BackendReg* family : Registry::instance().families()) {
-    if (!family->is_listed() || !family->devices().empty() || !upper(name).starts_with(family->name())) continue;
+    if (!family->is_listed() || !upper(name).starts_with(family->name())) continue;
     const std::string lack = lack_of_devices(*family);
-    if (!lack.empty()) remedy += fmt::format("; {} has none: {}", family->name(), lack);
+    if (!lack.empty()) remedy += fmt::format("; {} lacks devices: {}", family->name(), lack);
   }
   remedy += why_no_plugin(name);
   fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
@@ -178,6 +190,8 @@ std::string feature_of(const BackendReg& family, std::string_view name) {
 }
 
 std::string lack_of_devices(const BackendReg& family) {
+  const std::string unusable = feature_of(family, "unusable_gpus");
+  if (!unusable.empty()) return unusable;
   const std::string lack = feature_of(family, "no_devices");
   if (lack.empty() || feature_of(family, "cuda_driver") != "none") return lack;
   return "no NVIDIA driver is installed";

@@ -25,9 +25,9 @@ std::string cuda_text() {
   const BackendReg* family = registry.find_family("CUDA");
   if (family != nullptr) {
     const std::string lack = lack_of_devices(*family);
-    const std::string devices =
-        lack.empty() ? fmt::format("{} device(s)", family->devices().size()) : "no device: " + lack;
-    return fmt::format("yes, {} ({})", registry.file_of(*family).string(), devices);
+    const size_t count = family->devices().size();
+    const std::string devices = count == 0 ? "no device" : fmt::format("{} device(s)", count);
+    return fmt::format("yes, {} ({}{}{})", registry.file_of(*family).string(), devices, lack.empty() ? "" : ": ", lack);
   }
   for (const PluginReport::Skipped& plugin : report.skipped) {
     if (plugin.file.find("cuda") == std::string::npos) continue;

@@ -15,8 +15,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "devices/cuda/kernels/early_start.h"
-
 #ifdef SHOAL_CUDA_EMULATED
 #include <shoal_cuda_emulator.h>
 #else
@@ -171,11 +169,11 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
   launch_at(Start::kAfterPrevious, stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 /// The same for a kernel that calls wait_for_previous(), by a LaunchContext: where the GPU can, it starts while the one
-/// before it still runs.
+/// before it still runs. A GPU from 9.0 on runs code of its own generation (architectures.h), which waits.
 template <class Context, class... Parameters, class... Arguments>
 void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   Arguments&&... arguments) {
-  const bool early = !context.gpu.off.early && can_start_early({__CUDA_ARCH_LIST__}, context.gpu.compute_capability);
+  const bool early = !context.gpu.off.early && context.gpu.compute_capability >= 90;
   const Start start = early ? Start::kEarly : Start::kAfterPrevious;
   launch_at(start, context.stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }

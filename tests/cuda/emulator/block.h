@@ -93,6 +93,7 @@ class Runner {
 
   uint3 block_index() const { return block_index_; }
   const LaunchSize& size() const { return launch_->size(); }
+  int gpu() const { return launch_->kernel().gpu; }
   void* dynamic_shared() const { return shared_.get(); }
   StoreBuffer& stores() { return stores_; }
 

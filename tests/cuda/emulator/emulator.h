@@ -2,6 +2,8 @@
 // Thread-safe. GPUs are configured by environment variables, which are read when they are needed:
 //
 //   SHOAL_EMULATED_GPUS=2           how many (1); 0: cudaErrorNoDevice
+//   SHOAL_EMULATED_SM=90,86         compute capability of each (90); the last one of the list counts for the rest
+//   SHOAL_EMULATED_BUILT=80,90      those that kernels count as compiled for (80,86,89,90,120)
 //   SHOAL_EMULATED_MEMORY=1048576   bytes of each (1 GiB)
 //   SHOAL_EMULATED_PROCESSORS=132   multiprocessors of each (8)
 //   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)

@@ -14,14 +14,14 @@ namespace shoal::cuda::emulator {
 namespace {
 
 constexpr size_t kRegisters = 65536, kMostRegisters = 255;  // of a multiprocessor, of a thread
-constexpr size_t kSharedBytes = 228 * 1024, kReservedBytes = 1024;
-constexpr size_t kThreads = 2048;
-constexpr size_t kBlocks = 32;
+constexpr size_t kReservedBytes = 1024;                     // of shared memory, of each block
 
 /// What is free of a multiprocessor.
 struct Processor {
-  Room free{kThreads, kRegisters, kSharedBytes};
-  size_t blocks = kBlocks;
+  explicit Processor(const Generation& gpu) : free{gpu.threads, kRegisters, gpu.shared_bytes}, blocks(gpu.blocks) {}
+
+  Room free;
+  size_t blocks;
 
   bool fits(const Room& room) const {
     return free.threads >= room.threads && free.registers >= room.registers && free.shared_bytes >= room.shared_bytes &&
@@ -45,7 +45,7 @@ struct Occupancy {
   std::optional<size_t> take(int gpu, const Room& room) {
     std::vector<Processor>& processors = gpus[gpu];
     const size_t count = setting("SHOAL_EMULATED_PROCESSORS", 8);
-    processors.resize(std::max(processors.size(), count));
+    processors.resize(std::max(processors.size(), count), Processor(generation(gpu)));
     std::optional<size_t> best;
     for (size_t i = 0; i < count; ++i) {
       if (!processors[i].fits(room)) continue;

@@ -1,6 +1,7 @@
 // Which blocks are on the multiprocessors of a GPU: SHOAL_EMULATED_RESIDENCY=1. A block takes its place when it starts
 // and keeps it to its end, also while it waits for others: what has no room waits, as on a GPU. A multiprocessor has
-// 65,536 registers, 228 KiB of shared memory, and room for 2,048 threads and 32 blocks. Threads are taken to have as
+// the room of its generation (runtime.h): on sm_90 65,536 registers, 228 KiB of shared memory, 2,048 threads and 32
+// blocks. Threads are taken to have as
 // many registers as a block of their number may have (at most 255): no compiled kernel has more, so what finds room
 // here finds it on a GPU. Thread-safe.
 #pragma once

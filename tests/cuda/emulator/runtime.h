@@ -141,6 +141,16 @@ struct Runtime {
 Runtime& runtime();
 
 int gpu_count();
+/// NVIDIA's technical specifications of a compute capability. A block may ask for 1 KiB less than the multiprocessor's
+/// shared memory; all have 65,536 registers.
+struct Generation {
+  int compute_capability;
+  size_t shared_bytes, threads, blocks;  ///< of a multiprocessor
+
+  size_t shared_bytes_per_block() const { return shared_bytes - 1024; }
+};
+/// That of a GPU: SHOAL_EMULATED_SM.
+const Generation& generation(int gpu);
 /// The calling thread's.
 int& current_gpu();
 cudaError_t& last_error();

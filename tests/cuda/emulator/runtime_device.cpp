@@ -3,8 +3,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "devices/cuda/architectures.h"
 #include "tests/cuda/emulator/runtime.h"
 
 namespace shoal::cuda::emulator {
@@ -18,15 +22,44 @@ int gpu_count() {
   return static_cast<int>(setting("SHOAL_EMULATED_GPUS", 1));
 }
 
+namespace {
+
+/// The numbers of a list such as "90,86".
+std::vector<int> numbers(const char* name, const char* otherwise) {
+  const char* text = std::getenv(name);
+  std::istringstream list(text == nullptr ? otherwise : text);
+  std::vector<int> found;
+  for (std::string number; std::getline(list, number, ',');) found.push_back(std::atoi(number.c_str()));
+  return found;
+}
+
+}  // namespace
+
+const Generation& generation(int gpu) {
+  static constexpr Generation kAll[] = {
+      {75, 64 << 10, 1024, 16},  {80, 164 << 10, 2048, 32},  {86, 100 << 10, 1536, 16}, {89, 100 << 10, 1536, 24},
+      {90, 228 << 10, 2048, 32}, {100, 228 << 10, 2048, 32}, {120, 100 << 10, 1536, 24}};
+  const std::vector<int> capabilities = numbers("SHOAL_EMULATED_SM", "90");
+  const int wanted = capabilities[std::min(static_cast<size_t>(gpu), capabilities.size() - 1)];
+  const auto* const found = std::find_if(std::begin(kAll), std::end(kAll),
+                                         [&](const Generation& one) { return one.compute_capability == wanted; });
+  if (found != std::end(kAll)) return *found;
+  std::fprintf(stderr, "CUDA emulator: SHOAL_EMULATED_SM: sm_%d is not emulated\n", wanted);
+  std::abort();
+}
+
 }  // namespace shoal::cuda::emulator
+
+std::span<const int> shoal::cuda::built_architectures() {
+  static const std::vector<int> built = emulator::numbers("SHOAL_EMULATED_BUILT", "80,86,89,90,120");
+  return built;
+}
 
 using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's functions
 
 namespace {
 
 constexpr int kVersion = CUDART_VERSION;
-constexpr size_t kSharedBytes = 227 * 1024;  // that a block may ask for, as on sm_90
-constexpr int kThreads = 2048;               // of a multiprocessor
 
 int processors() {
   return static_cast<int>(setting("SHOAL_EMULATED_PROCESSORS", 8));
@@ -57,6 +90,7 @@ constexpr ErrorName kErrors[] = {
     SHOAL_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
     SHOAL_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     SHOAL_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    SHOAL_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
     SHOAL_ERROR(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
     SHOAL_ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices"),
     SHOAL_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
@@ -88,17 +122,18 @@ const ErrorName& describe(cudaError_t error) {
 
 void describe_gpu(cudaDeviceProp& gpu, int index) {
   gpu = {};
+  const Generation& kind = generation(index);
   std::snprintf(gpu.name, sizeof(gpu.name), "Emulated GPU");
-  gpu.major = 9;
+  gpu.major = kind.compute_capability / 10, gpu.minor = kind.compute_capability % 10;
   gpu.multiProcessorCount = processors();
   gpu.totalGlobalMem = setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
   gpu.warpSize = 32;
   gpu.maxThreadsPerBlock = 1024;
-  gpu.maxThreadsPerMultiProcessor = kThreads;
-  gpu.maxBlocksPerMultiProcessor = 32;
+  gpu.maxThreadsPerMultiProcessor = static_cast<int>(kind.threads);
+  gpu.maxBlocksPerMultiProcessor = static_cast<int>(kind.blocks);
   gpu.sharedMemPerBlock = 48 * 1024;
-  gpu.sharedMemPerBlockOptin = kSharedBytes;
-  gpu.sharedMemPerMultiprocessor = 228 * 1024;
+  gpu.sharedMemPerBlockOptin = kind.shared_bytes_per_block();
+  gpu.sharedMemPerMultiprocessor = kind.shared_bytes;
   gpu.reservedSharedMemPerBlock = 1024;
   gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
   gpu.l2CacheSize = 50 << 20;

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "devices/cuda/architectures.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/emulator/shoal_cuda_emulator.h"
@@ -8,8 +9,13 @@ namespace shoal::cuda::emulator {
 namespace {
 
 constexpr size_t kSharedBytes = 48 * 1024;
-constexpr size_t kMostSharedBytes = 227 * 1024;
 constexpr unsigned kMostBlocks = 65535;  // in y and z
+
+bool has_code_for(int gpu) {
+  const auto built = built_architectures();
+  const int capability = generation(gpu).compute_capability;
+  return std::any_of(built.begin(), built.end(), [&](int one) { return runs_on(one, capability); });
+}
 
 cudaError_t check_size(const LaunchSize& size, size_t allowed_shared) {
   const dim3 &grid = size.grid, &block = size.block;
@@ -36,12 +42,14 @@ void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* func
   api("cudaLaunchKernel", [&] {
     Stream* const stream = find_stream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    const cudaError_t status = check_size(size, allowed_shared_bytes(function));
+    if (!has_code_for(stream->gpu())) return cudaErrorNoKernelImageForDevice;
+    const size_t most_shared = generation(stream->gpu()).shared_bytes_per_block();
+    const cudaError_t status = check_size(size, std::min(allowed_shared_bytes(function), most_shared));
     if (status != cudaSuccess) return status;
     const Room room = room_of(size_t{size.block.x} * size.block.y * size.block.z, size.shared_bytes);
-    return submit(*stream, {OperationKind::kKernel,
-                            {},
-                            std::make_shared<const Kernel>(Kernel{size, std::move(kernel), room, stream->gpu()})});
+    Kernel launched{size, std::move(kernel), room, stream->gpu()};
+    launched.size.early = size.early && generation(stream->gpu()).compute_capability >= 90;  // as platform.h
+    return submit(*stream, {OperationKind::kKernel, {}, std::make_shared<const Kernel>(std::move(launched))});
   });
 }
 
@@ -53,7 +61,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   return api("cudaFuncSetAttribute", [&] {
     const bool is_carveout = attribute == cudaFuncAttributePreferredSharedMemoryCarveout;
     if (!is_carveout && attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    const int most = is_carveout ? 100 : static_cast<int>(kMostSharedBytes);
+    const int most = is_carveout ? 100 : static_cast<int>(generation(current_gpu()).shared_bytes_per_block());
     if (value < (is_carveout ? -1 : 0) || value > most) return cudaErrorInvalidValue;
     const std::lock_guard lock(runtime().mutex);
     (is_carveout ? runtime().carveouts : runtime().dynamic_shared)[function] = value;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <list>
 
+#include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/emulator/shoal_cuda_emulator.h"
 #include "tests/cuda/emulator/shoal_cuda_emulator_wgmma.h"
 #include "tests/cuda/emulator/tensor_sum.h"
@@ -148,6 +149,8 @@ void meet(void* argument, Meeting::Compute compute, const char* name, const std:
 
 void begin(const std::array<void*, 32>& lanes, uint32_t present) {
   WarpProducts& products = products_of_warp(present);
+  const int capability = generation(g_runner->gpu()).compute_capability;
+  if (capability != 90) die(fmt::format("multiplies by instructions of a warpgroup, which sm_{} lacks", capability));
   if (!products.fenced) die("begins a group of products without wgmma_fence()");
   const Begin& first = *static_cast<const Begin*>(lanes[0]);
   const int warp = static_cast<int>(g_thread->index.x / 32 % 4);
