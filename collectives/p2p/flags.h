@@ -31,6 +31,7 @@ struct Turn {
   uint32_t packets;
   uint32_t operations;  ///< of the rank; in block 0 only, 0 elsewhere
   uint32_t block;       ///< whose packets and counters these are
+  uint32_t thread;      ///< whose packets these are
 };
 
 __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
@@ -66,7 +67,7 @@ __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
     if (blockIdx.x == 0) post_operation(mesh, ++shared.operations);
   }
   __syncthreads();
-  turn = {shared.exchanges, shared.packets, shared.operations, blockIdx.x};
+  turn = {shared.exchanges, shared.packets, shared.operations, blockIdx.x, threadIdx.x};
   return shared.failed == 0;
 }
 

@@ -72,6 +72,10 @@ struct NormReduction {
 constexpr int64_t norm_capacity(Element element) {
   return one_shot_capacity(element, 1) < 8192 ? one_shot_capacity(element, 1) : 8192;
 }
+/// The parts of a row that blocks may finish apart (product_norm.h).
+constexpr int parts_of_row(int64_t row) {
+  return row <= 4 * kThreads ? 1 : row <= 8 * kThreads ? 2 : 4;
+}
 void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction);
 
 /// Loads the kernels on the current GPU. CUDA loads a kernel when it is first used, and may wait for all work of the

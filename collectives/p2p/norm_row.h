@@ -30,16 +30,10 @@ __device__ inline uint32_t packet_of_pair(uint32_t at) {
   return slot * kThreads + quad % kThreads;
 }
 
-/// The sum of all threads' values, in a fixed order, for all threads.
-__device__ inline float sum_of_block(float value) {
-  __shared__ float of_warp[kWarps];
+/// For all lanes, in a fixed order.
+__device__ inline float sum_of_warp(float value) {
   for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) sum += of_warp[warp];
-  return sum;
+  return value;
 }
 
 /// Rounded in the same places in every kernel.
@@ -51,9 +45,20 @@ __device__ inline float squares_of(const Quad& quad) {
 __device__ inline bool warp_has(bool received) {
   return __all_sync(0xffffffffu, received);
 }
-/// By what the row is multiplied, from the threads' squares.
+/// The factor of the row, from the sums of squares of all warps, in their order.
+__device__ inline float scale_of_row(const float (&of_warp)[kWarps], const NormReduction& work) {
+  float sum = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) sum += of_warp[warp];
+  return 1.0f / sqrtf(sum / static_cast<float>(work.row) + work.epsilon);
+}
+/// The same, from the threads' squares.
 __device__ inline float scale_of_row(float squares, const NormReduction& work) {
-  return 1.0f / sqrtf(sum_of_block(squares) / static_cast<float>(work.row) + work.epsilon);
+  __shared__ float of_warp[kWarps];
+  const float sum = sum_of_warp(squares);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  return scale_of_row(of_warp, work);
 }
 
 }  // namespace shoal::collectives::p2p

@@ -20,12 +20,12 @@ namespace shoal::collectives::p2p {
 inline constexpr int kMostSlots = kPackets / kThreads;
 static_assert(kPackets % kThreads == 0);
 
-/// This thread's packets of a step, from rank `from`, in the memory of rank `to`.
+/// The packets of the turn's thread in a step, from rank `from`, in the memory of rank `to`.
 struct Packets {
   uint8_t* first;
 
   __device__ Packets(const Mesh& mesh, const Turn& turn, int to, int from)
-      : first(mesh.memory[to] + mesh.layout.packets(turn.packets & 1, turn.block, from) + threadIdx.x * kPacketBytes) {}
+      : first(mesh.memory[to] + mesh.layout.packets(turn.packets & 1, turn.block, from) + turn.thread * kPacketBytes) {}
   __device__ uint8_t* operator[](int slot) const { return first + slot * (kThreads * kPacketBytes); }
 };
 

@@ -33,6 +33,14 @@ bool is_whole(const NormReduction& work) {
          std::all_of(addresses.begin(), addresses.end(), is_aligned);
 }
 
+/// Blocks that finish the row together: at most the blocks of the share, so that the rest of the kernel finds room
+/// while they wait. The exchange of squares takes about one trip to memory, so it has to save more than one.
+int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
+  const int parts = parts_of_row(work.row);
+  if (mesh.layout.ranks == 2 && parts == 2) return 1;
+  return std::min({parts, mesh.layout.blocks, static_cast<int>(blocks)});
+}
+
 }  // namespace
 
 uint64_t product_norm_dtypes() {
@@ -51,10 +59,13 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
   const cuda::StreamLaunch launch = cuda::stream_launch(context, joined, b);
   if (launch.shared_bytes + kStaticBytes > context.gpu.shared_bytes_per_block) return false;
   const dim3 blocks(launch.blocks), threads(cuda::kStreamThreads);
+  const int finishers = finishers_of(mesh, reduction, launch.blocks);
   if (launch.early) {
-    cuda::launch_early(context, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction);
+    cuda::launch_early(context, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction,
+                       finishers);
   } else {
-    cuda::launch(context.stream, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction);
+    cuda::launch(context.stream, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction,
+                 finishers);
   }
   return true;
 }

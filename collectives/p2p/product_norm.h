@@ -3,10 +3,12 @@
 //
 //   1. a rank's blocks stream rows of the weights (devices/cuda/ops/mul_mat_stream.h), and each sends its results in
 //      packets to all ranks, its own included, as soon as it has them
-//   2. the last block of the rank to come that far receives all packets of the row, and does the rest
+//   2. the last blocks of the rank to come that far, up to four, receive the packets of a part of the row each,
+//   exchange
+//      their sums of squares, and do the rest
 //
-// So only one block of a rank waits for other ranks, when its own have done all that they do. On the wire it is
-// all_reduce_norm(): ranks may use one or the other. The same bits, too.
+// So only these blocks of a rank wait for other ranks. On the wire it is all_reduce_norm(): ranks may use one or the
+// other. The same bits, too.
 #pragma once
 
 #include "collectives/p2p/kernels.h"
@@ -22,7 +24,7 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
                   const Tensor& product);
 cudaError_t load_product_norm();
 
-using ProductNormKernel = void (*)(cuda::Stream, Mesh, NormReduction);
+using ProductNormKernel = void (*)(cuda::Stream, Mesh, NormReduction, int finishers);
 /// By dtype of the weights; null where there is none. One for each file of kernels.
 ProductNormKernel product_norm_32(DType dtype);
 ProductNormKernel product_norm_k(DType dtype);

@@ -31,81 +31,146 @@ __device__ inline void tell_sanitizer() {
 #endif
 }
 
-/// All threads of a block that has sent its results call it; true in the last one. What it reads are packets, which say
-/// by themselves that they are there: the count orders nothing but what others have read before what this one writes.
-__device__ inline bool is_last_block(const Mesh& mesh) {
-  __shared__ bool is_last;
+/// All threads of a block that has sent its results call it: how many of the rank's blocks have still to do so. The
+/// blocks behind read packets, which say by themselves that they are there: the count orders nothing but reads of
+/// other blocks before writes of this one.
+__device__ inline int blocks_to_come(const Mesh& mesh) {
+  __shared__ int to_come;
   if (threadIdx.x == 0) {
     const uint32_t others = gridDim.x - 1;
     tell_sanitizer();
-    is_last = atomicInc(&state_of(mesh, mesh.rank).finished, others) == others;
+    to_come = static_cast<int>(others - atomicInc(&state_of(mesh, mesh.rank).finished, others));
     tell_sanitizer();
   }
   __syncthreads();
-  return is_last;
+  return to_come;
 }
 
 /// The kernel's turn: that of block 0, which the last block advances when all have read it. It stays in shared memory.
 __device__ inline Turn turn_of(const BlockState& shared) {
-  return {shared.exchanges, shared.packets, shared.operations + 1, 0};
+  return {shared.exchanges, shared.packets, shared.operations + 1, 0, threadIdx.x};
 }
 
-/// The row from the packets of all ranks: residual and norm, as in all_reduce_norm(). `shared` has room for two rows.
-/// A quad of each of two ranks at a time, so that registers are those of the product.
-__device__ inline void finish_row(const Mesh& mesh, const BlockState& state, const NormReduction& work, float* shared) {
-  constexpr int kRanks = 2, kSlots = kSlotsOfQuad<float>, kNone = -1;
-  const int row = static_cast<int>(work.row), quads = quads_of_thread(row);
-  float* const sums = shared;  // the residual first
-  float* const weights = shared + row;
-  for (int i = 0; i < quads; ++i) {
-    const int at = quad_place(i);
-    cuda::copy_async_16(sums + at, work.residual + at);
-    if (work.weight != nullptr) cuda::copy_async_16(weights + at, work.weight + at);
+/// A row in parts, which one or more blocks finish. A part has all quads of kThreads / parts successive threads of
+/// all_reduce_norm(), one for each thread here, so that the squares of a warp there are summed in one block here.
+struct RowParts {
+  int row, count;
+
+  __device__ explicit RowParts(int elements) : row(elements), count(parts_of_row(elements)) {}
+  /// Threads of all_reduce_norm() in a part.
+  __device__ int width() const { return kThreads >> (count / 2); }
+  /// Number of this thread's quad among those of the other one.
+  __device__ int quad() const { return static_cast<int>(threadIdx.x) * count / kThreads; }
+  __device__ int thread(int part) const { return part * width() + (static_cast<int>(threadIdx.x) & (width() - 1)); }
+  __device__ int place(int part) const { return kQuad * (quad() * kThreads + thread(part)); }
+};
+
+/// Sums a part's squares by warps of all_reduce_norm(), into of_warp and for the other blocks that finish.
+__device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowParts& parts, int part, float squares,
+                                   float* of_thread, float (&of_warp)[kWarps]) {
+  of_thread[threadIdx.x] = squares;
+  __syncthreads();
+  if (const int thread = static_cast<int>(threadIdx.x); thread < parts.width()) {  // whole warps
+    float sum = 0;
+    for (int i = thread; i < kThreads; i += parts.width()) sum += of_thread[i];
+    sum = sum_of_warp(sum);
+    const int warp = parts.thread(part) / 32;
+    if (thread % 32 == 0) {
+      of_warp[warp] = sum;
+      const uint64_t word = static_cast<uint64_t>(step + 1) << 32 | __float_as_uint(sum);
+      store_pair(state_of(mesh, mesh.rank).squares[warp], word, 0);
+    }
   }
+  __syncthreads();
+}
+
+/// Waits for a warp's sum of squares from another block of the rank. False: failed.
+__device__ inline bool receive_squares(const Mesh& mesh, const Turn& turn, int warp, float& sum) {
+  Patience patience;
+  while (true) {
+    uint64_t word, unused;
+    load_pair(state_of(mesh, mesh.rank).squares[warp], word, unused);
+    tell_sanitizer();
+    sum = __uint_as_float(static_cast<uint32_t>(word));
+    if (word >> 32 == turn.packets + 1) return true;
+    if (patience.is_over(mesh, turn, [] { return 0u; })) return false;
+  }
+}
+
+/// The parts own, own + finishers, ... of the row from the packets of all ranks: residual and norm, as in
+/// all_reduce_norm(). The rings have room for two rows. Two ranks at a time, so that registers are those of the
+/// product.
+__device__ inline void finish_row(const Mesh& mesh, const BlockState& state, const NormReduction& work, int own,
+                                  int finishers, const cuda::StreamMemory& memory) {
+  constexpr int kRanks = 2, kSlots = kSlotsOfQuad<float>, kNone = -1, kPart = kQuad * kThreads;
+  __shared__ float of_warp[kWarps];
+  const RowParts parts(static_cast<int>(work.row));
+  static_assert(kThreads <= cuda::kStreamResults);
+  float* const sums = reinterpret_cast<float*>(memory.rings) + kQuad * threadIdx.x;  // the residual first
+  float* const weights = sums + norm_capacity(Element::kF32);
+  const auto for_own_parts = [&](const auto& f) {
+#pragma unroll 1
+    for (int part = own, at = 0; part < parts.count; part += finishers, at += kPart) f(part, at, parts.place(part));
+  };
+  for_own_parts([&](int, int at, int place) {
+    if (place >= parts.row) return;
+    cuda::copy_async_16(sums + at, work.residual + place);
+    if (work.weight != nullptr) cuda::copy_async_16(weights + at, work.weight + place);
+  });
   cuda::copy_async_commit();
-  if (threadIdx.x == 0) post_operation(mesh, turn_of(state).operations);
-  refresh_packets(mesh, turn_of(state), quads * kSlots, quads * kSlots);
+  if (own == 0) {
+    if (threadIdx.x == 0) post_operation(mesh, turn_of(state).operations);
+    const int count = quads_of_thread(parts.row) * kSlots;
+    refresh_packets(mesh, turn_of(state), count, count);
+  }
 
   bool received = true;
-  float squares = 0;
   const auto no_own = [](int, int) { return 0u; };
-#pragma unroll 1
-  for (int i = 0; i < quads && received; ++i) {
-    Quad sum[1] = {};
-    received =
-        sum_arrivals<float, float, kQuad, kRanks>(mesh, turn_of(state), i * kSlots, quads * kSlots, kNone, sum, no_own);
-    cuda::copy_async_wait<0>();  // by this thread, of what it alone reads
-    const Array<float, true> place(sums + quad_place(i));
-    sum[0].add(place.load<kQuad>(0, kQuad));
-    squares += squares_of(sum[0]);
-    place.store(0, kQuad, sum[0]);
-  }
-  const float scale = scale_of_row(squares, work);
-  // All packets of all ranks have come: nothing waits any more for what has still to start.
+  for_own_parts([&](int part, int at, int place) {
+    float squares = 0;
+    if (received && place < parts.row) {
+      Turn turn = turn_of(state);
+      turn.thread = static_cast<uint32_t>(parts.thread(part));
+      const int slot = parts.quad() * kSlots;
+      Quad sum[1] = {};
+      received = sum_arrivals<float, float, kQuad, kRanks>(mesh, turn, slot, slot + kSlots, kNone, sum, no_own);
+      cuda::copy_async_wait<0>();  // by this thread, of what it alone reads
+      const Array<float, true> place_of_sum(sums + at);
+      sum[0].add(place_of_sum.load<kQuad>(0, kQuad));
+      squares = squares_of(sum[0]);
+      place_of_sum.store(0, kQuad, sum[0]);
+    }
+    sum_squares(mesh, state.packets, parts, part, squares, memory.results, of_warp);
+  });
+  // All packets of these parts have come: nothing waits any more for what has still to start.
   cuda::let_next_start();
+  if (const int warp = static_cast<int>(threadIdx.x); warp < kWarps && warp * parts.count / kWarps % finishers != own) {
+    received &= receive_squares(mesh, turn_of(state), warp, of_warp[warp]);
+  }
+  __syncthreads();
+  const float scale = scale_of_row(of_warp, work);
   if (!warp_has(received)) return;
   const bool recorded = work.record.two || work.record.four;
-  const int of_warp = quads_of_thread(row, threadIdx.x / 32 * 32);  // of its first thread, which has most
-#pragma unroll 1
-  for (int i = 0; i < of_warp; ++i) {
-    const int at = quad_place(i);
-    Quad sum = Array<float, true>(sums).load<kQuad>(at, row), weight;
-    if (work.sum != nullptr) Array<float, true>(work.sum).store(at, row, sum);
-    if (work.weight != nullptr) weight = Array<float, true>(weights).load<kQuad>(at, row);
+  for_own_parts([&](int, int at, int place) {
+    if (place - kQuad * static_cast<int>(threadIdx.x % 32) >= parts.row) return;  // none of the warp's
+    const int left = parts.row - place;
+    Quad sum = Array<float, true>(sums + at).load<kQuad>(0, left), weight;
+    if (work.sum != nullptr) Array<float, true>(work.sum).store(place, parts.row, sum);
+    if (work.weight != nullptr) weight = Array<float, true>(weights + at).load<kQuad>(0, left);
 #pragma unroll
     for (int k = 0; k < kQuad; ++k) {
       sum.x[k] *= scale;
       if (work.weight != nullptr) sum.x[k] *= weight.x[k];
     }
-    Array<float, true>(work.normed).store(at, row, sum);
-    if (recorded) cuda::record_part(work.record, at, row, sum.x);
-  }
-  finish_packets(mesh, turn_of(state));
+    Array<float, true>(work.normed).store(place, parts.row, sum);
+    if (recorded) cuda::record_part(work.record, place, parts.row, sum.x);
+  });
+  if (own == 0) finish_packets(mesh, turn_of(state));
 }
 
 template <class Weights>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
-    product_norm_kernel(cuda::Stream s, Mesh mesh, NormReduction work) {
+    product_norm_kernel(cuda::Stream s, Mesh mesh, NormReduction work, int finishers) {
   constexpr size_t kRingBytes = cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes;
   static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "rings have room for two rows");
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
@@ -118,8 +183,9 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     if (state.failed == 0) send_elements(mesh, turn_of(state), results, first, rows);
   };
   cuda::stream_part<Weights, false>(s, s.parts[0], memory, begin, send);
-  if (!is_last_block(mesh) || state.failed != 0) return;
-  finish_row(mesh, state, work, reinterpret_cast<float*>(memory.rings));
+  const int to_come = blocks_to_come(mesh);
+  if (to_come >= finishers || state.failed != 0) return;
+  finish_row(mesh, state, work, to_come, finishers, memory);
 }
 
 }  // namespace shoal::collectives::p2p

@@ -42,6 +42,8 @@ struct alignas(256) RankState {  // as cudaMalloc aligns
   /// they have waited for long, and a word that is not used.
   alignas(16) uint64_t post[2];
   uint32_t finished;  ///< blocks of a kernel that count themselves (product_norm.h); 0 between kernels
+  /// For the blocks that finish a row together: {sum of a warp's squares, number of the step + 1}, and an unused word.
+  alignas(16) uint64_t squares[kThreads / 32][2];
   BlockState blocks[kMaxBlocks];
   /// [parity][block][from]: signature and number of the step up to which `from` has sent.
   uint32_t flags[2][kMaxBlocks][kMaxRanks];
@@ -97,7 +99,7 @@ struct Mesh {
   uint64_t timeout_ns;
   Layout layout;
   int rank;
-  uint32_t name;  ///< of the tensor, for messages: a number
+  uint32_t name;        ///< of the tensor, for messages: a number
   uint32_t
       signature;  ///< the same on all ranks that queued the same collective: kind in the upper 8 bits, a hash below
 };

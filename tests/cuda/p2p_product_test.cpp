@@ -66,6 +66,20 @@ TEST(P2pProductOnce, ManyRanksAndTheLongestRow) {
   }
 }
 
+// Rows of two and four parts.
+TEST(P2pProductOnce, AnyNumberOfBlocksFinishesARow) {
+  for (const int blocks : {1, 2, 3, 4}) {
+    for (const int64_t row : {2052, 6148, 8192}) {
+      SCOPED_TRACE(testing::Message() << blocks << " " << row);
+      Rig rig(3, blocks == 4 ? 3 : 1, {.max_blocks = blocks});
+      auto products = products_of(rig, DType::kQ8_0, 64, row);
+      const auto apart = run(rig, products, 0);
+      EXPECT_EQ(run(rig, products, 7), apart);
+      EXPECT_THAT(apart, Each(apart[0]));
+    }
+  }
+}
+
 // Rows with quads that not all threads have, or not all of a warp; by one kernel and by two, also where rows are not
 // aligned, or travel as bf16.
 TEST(P2pProductOnce, TheNormIsLeftAsARecord) {

@@ -10,6 +10,13 @@ inline int __clz(uint32_t x) {
   return std::countl_zero(x);
 }
 
+inline uint32_t __float_as_uint(float x) {
+  return std::bit_cast<uint32_t>(x);
+}
+inline float __uint_as_float(uint32_t x) {
+  return std::bit_cast<float>(x);
+}
+
 /// The lower word of hi:lo shifted right.
 inline uint32_t __funnelshift_r(uint32_t lo, uint32_t hi, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{hi} << 32 | lo) >> (shift & 31));
