@@ -10,6 +10,7 @@
 #include "collectives/p2p/p2p_communicator.h"
 #include "collectives/thresholds.h"
 #include "devices/cuda/cuda_backend.h"
+#include "devices/cuda/cuda_family.h"
 #include "processes/remote_device.h"
 
 namespace shoal::collectives::cuda {
@@ -32,6 +33,7 @@ void refuse_others(const Options& options) {
 
 p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured, const Device& device) {
   p2p::P2pOptions p2p{.bf16_wire = options.wire == DType::kBF16,
+                      .whole_gpus = shoal::cuda::devices_per_gpu() == 1,
                       .off = dynamic_cast<const shoal::cuda::CudaDevice&>(device).gpu().traits.off};
   if (measured.one_shot_to_bytes) {
     const auto bytes = static_cast<int64_t>(std::min<size_t>(*measured.one_shot_to_bytes, INT64_MAX));

@@ -18,6 +18,7 @@ constexpr int kMostQuads = static_cast<int>(norm_capacity(Element::kF32)) / (kQu
 /// kQuads: of a thread. kWhole: rows are whole quads, aligned to 16.
 template <class W, int kQuads, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduction work) {
+  let_next_start(mesh);
   constexpr int kSlots = kQuads * kSlotsOfQuad<W>;
   const int row = static_cast<int>(work.row);
   const auto place = [](int i) { return quad_place(i); };

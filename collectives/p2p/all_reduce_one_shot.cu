@@ -22,6 +22,7 @@ constexpr int kMostPacks = kMostSlots / kSlotsOfPack<T, W>;
 template <class T, class W, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1)
     one_shot_kernel(Mesh mesh, const T* in, T* out, int64_t count, int per_block) {
+  let_next_start(mesh);
   constexpr int kCount = kPackOf<T>, kSlots = kPacks * kSlotsOfPack<T, W>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * per_block;
   const int64_t left = (count + kCount - 1) / kCount - first;

@@ -71,6 +71,7 @@ struct TwoShot {
 
 template <class T, class W>
 __global__ void __launch_bounds__(kThreads, 1) two_shot_kernel(Mesh mesh, const T* in, T* out, Chunks chunks) {
+  let_next_start(mesh);
   Turn turn;
   if (!begin(mesh, turn)) return;
   const TwoShot<T, W> two_shot{mesh, chunks, Array<const T>(in), Array<T>(out)};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "base/error.h"
 #include "devices/cuda/cuda_api.h"
@@ -15,10 +16,11 @@ namespace {
 /// Of each rank where several share a GPU.
 constexpr int kMostShared = 8;
 
-/// Blocks that communicators have, by GPU.
+/// What communicators have, by GPU.
 struct Taken {
   std::mutex mutex;
   std::map<int, int> blocks;
+  std::set<int> filled;  ///< by kernels behind those that wait
 };
 
 Taken& taken() {
@@ -58,11 +60,16 @@ int find_blocks(const std::map<int, int>& ranks_of, int most, Taken& all) {
 
 }  // namespace
 
-BlockShare::BlockShare(std::span<const int> gpus, int most) : ranks_(count_ranks(gpus)) {
+BlockShare::BlockShare(std::span<const int> gpus, int most, bool whole_gpus) : ranks_(count_ranks(gpus)) {
   Taken& all = taken();
   const std::lock_guard lock(all.mutex);
   blocks_ = find_blocks(ranks_, most, all);
   for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] += ranks * blocks_;
+  next_may_start_ = whole_gpus && std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& of) {
+                      return of.second == 1 && !all.filled.contains(of.first);
+                    });
+  if (!next_may_start_) return;
+  for (const auto& [gpu, ranks] : ranks_) all.filled.insert(gpu);
 }
 
 int BlockShare::available(std::span<const int> gpus, int most) {
@@ -74,7 +81,10 @@ int BlockShare::available(std::span<const int> gpus, int most) {
 BlockShare::~BlockShare() {
   Taken& all = taken();
   const std::lock_guard lock(all.mutex);
-  for (const auto& [gpu, ranks] : ranks_) all.blocks[gpu] -= ranks * blocks_;
+  for (const auto& [gpu, ranks] : ranks_) {
+    all.blocks[gpu] -= ranks * blocks_;
+    if (next_may_start_) all.filled.erase(gpu);
+  }
 }
 
 }  // namespace shoal::collectives::p2p

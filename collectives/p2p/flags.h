@@ -34,6 +34,11 @@ struct Turn {
   uint32_t thread;      ///< whose packets these are
 };
 
+/// At the top of a kernel.
+__device__ inline void let_next_start(const Mesh& mesh) {
+  if (mesh.next_may_start) cuda::let_next_start();
+}
+
 __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
   return *reinterpret_cast<RankState*>(mesh.memory[rank]);
 }

@@ -37,6 +37,7 @@ __device__ void copy(uint8_t* to, const uint8_t* from, int64_t bytes) {
 
 __global__ void __launch_bounds__(kThreads, 1)
     move_kernel(Mesh mesh, const uint8_t* in, uint8_t* out, Routes routes, int64_t chunk, int64_t chunks) {
+  let_next_start(mesh);
   Turn turn;
   if (!begin(mesh, turn)) return;
   const auto part = [&](const int64_t(&bytes)[kMaxRanks], int rank, int64_t first) {

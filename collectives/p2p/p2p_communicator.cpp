@@ -167,7 +167,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       contexts_(contexts_of(places, p2p.off)),
       options_(p2p),
       timeout_(options.timeout),
-      share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks)),
+      share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks), p2p.whole_gpus),
       layout_{size(), share_.blocks()},
       names_(places.size()) {
   require_peers(gpus_of(places));
@@ -316,6 +316,7 @@ Mesh P2pCommunicator::mesh(int rank, std::string_view what, uint32_t signature) 
   mesh.timeout_ns = static_cast<uint64_t>(timeout_.count());
   mesh.layout = layout_;
   mesh.rank = rank;
+  mesh.next_may_start = share_.next_may_start();
   mesh.name = name(rank, what);
   mesh.signature = signature;
   return mesh;

@@ -47,6 +47,7 @@ struct P2pOptions {
   bool bf16_wire = false;
   Thresholds thresholds = {};
   int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where ranks share a GPU (BlockShare)
+  bool whole_gpus = true;       ///< the process has no other devices on the ranks' GPUs
   cuda::SwitchedOff off = {};
 };
 

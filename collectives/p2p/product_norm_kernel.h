@@ -171,6 +171,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
 template <class Weights>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(cuda::Stream s, Mesh mesh, NormReduction work, int finishers) {
+  let_next_start(mesh);
   constexpr size_t kRingBytes = cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes;
   static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "rings have room for two rows");
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);

@@ -23,6 +23,7 @@ struct Scatter {
 template <class T, class W>
 __global__ void __launch_bounds__(kThreads, 1) reduce_scatter_kernel(Mesh mesh, const T* in, T* out, Scatter scatter) {
   constexpr int kCount = kElements<W, 16>;
+  let_next_start(mesh);
   Turn turn;
   if (!begin(mesh, turn)) return;
   const int64_t own = scatter.begin[mesh.rank];

@@ -99,6 +99,7 @@ struct Mesh {
   uint64_t timeout_ns;
   Layout layout;
   int rank;
+  bool next_may_start;  ///< at once: it keeps away no block that a kernel of the mesh waits for (BlockShare)
   uint32_t name;        ///< of the tensor, for messages: a number
   uint32_t
       signature;  ///< the same on all ranks that queued the same collective: kind in the upper 8 bits, a hash below

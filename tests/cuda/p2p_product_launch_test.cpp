@@ -1,14 +1,24 @@
-// Which products are launched together with the all_reduce and the norm behind them (p2p_product_test.cpp), by the
-// calls that the emulator has counted.
+// The kernels behind a product that waits for other ranks, and which products are launched together with the all_reduce
+// and the norm behind them (p2p_product_test.cpp), by the calls that the emulator has counted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
+#include <thread>
 
+#include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/p2p_product.h"
+#include "tests/cuda/pinned_word.h"
+#include "tests/support/environment.h"
 
 namespace shoal::collectives::p2p {
 namespace {
+
+using cuda::emulator::resident_blocks;
+using shoal::test::Environment;
+using shoal::test::PinnedWord;
+using shoal::test::wait_until;
 
 size_t launches(const std::function<void()>& work) {
   cuda::emulator::record_calls();
@@ -38,6 +48,72 @@ TEST(P2pProductOnce, OtherProductsAreDoneApart) {
   expect_apart(DType::kF16, 64, 66, 0);    // no whole quads
   expect_apart(DType::kF16, 64, 64, 1);    // not aligned
   expect_apart(DType::kF16, 64, 64, 0, {.bf16_wire = true});
+}
+
+__global__ void hold_back(const uint32_t* word) {
+  while (cuda::load_acquire(word) == 0) cuda::spin_pause();
+}
+__global__ void take_room() {
+  cuda::let_next_start();
+  cuda::wait_for_previous();
+}
+
+/// Products of rows of four parts, with a kernel behind that takes all the room that there is on a GPU of 16
+/// multiprocessors.
+class Filled {
+ public:
+  explicit Filled(int gpus) : rig_(2, gpus, {.max_blocks = 4}), products_(products_of(rig_, DType::kQ8_0, 64, 8192)) {}
+
+  void queue(int rank) {
+    PinnedWord& go = gos_.emplace_back();
+    const cuda::CurrentGpu current(rig_.gpu(rank));
+    cuda::launch(rig_.stream(rank), hold_back, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(go.get()));
+    products_[static_cast<size_t>(rank)]->launch_joined(rig_.communicator(), rank);
+    cuda::launch_early(rig_.stream(rank), take_room, dim3(64), dim3(512), 0);
+    go.set();
+  }
+  void finish() { rig_.synchronize_and_check(); }
+
+ private:
+  std::list<PinnedWord> gos_;
+  Rig rig_;
+  std::vector<std::unique_ptr<RankProduct>> products_;
+};
+
+struct FilledGpus : testing::Test {
+  const Environment modes_{
+      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
+};
+
+TEST_F(FilledGpus, TheNextKernelStartsBesideARankWithAGpuOfItsOwn) {
+  Filled mesh(2);
+  mesh.queue(0);
+  wait_until([] { return resident_blocks(0) == 16; });
+  mesh.queue(1);
+  mesh.finish();
+}
+
+TEST_F(FilledGpus, TheNextKernelWaitsForTheRowIfRanksShareAGpu) {
+  Filled mesh(1);
+  mesh.queue(0);
+  wait_until([] { return resident_blocks(0) == 2; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(resident_blocks(0), 2) << "each finishes two parts of the row";
+  mesh.queue(1);
+  mesh.finish();
+}
+
+// If both filled a GPU, the other rank of each would find no room.
+TEST_F(FilledGpus, OneOfTwoMeshesFillsThem) {
+  Filled first(2), second(2);
+  first.queue(0);
+  second.queue(1);
+  wait_until([] { return resident_blocks(0) == 16; });
+  wait_until([] { return resident_blocks(1) == 4; });
+  first.queue(1);
+  second.queue(0);
+  first.finish();
+  second.finish();
 }
 
 }  // namespace

@@ -126,13 +126,29 @@ TEST(BlockShare, LeavesRoomForOtherMeshes) {
   const auto blocks_of_meshes = [](const std::vector<int>& gpus, int meshes) {
     std::list<collectives::p2p::BlockShare> shares;
     std::vector<int> blocks;
-    for (int i = 0; i < meshes; ++i) blocks.push_back(shares.emplace_back(gpus, 16).blocks());
+    for (int i = 0; i < meshes; ++i) blocks.push_back(shares.emplace_back(gpus, 16, true).blocks());
     return blocks;
   };
   EXPECT_THAT(blocks_of_meshes({0, 1}, 3), testing::ElementsAre(16, 16, 16));
   EXPECT_THAT(blocks_of_meshes({0, 0}, 3), testing::ElementsAre(8, 8, 8));
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(8, 0), 5), testing::ElementsAre(4, 3, 2, 1, 1));
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
+}
+
+TEST(BlockShare, OneMeshOfWholeGpusLetsNextKernelsStart) {
+  const Environment gpus{{"SHOAL_EMULATED_GPUS", "4"}, {"SHOAL_EMULATED_PROCESSORS", "132"}};
+  const auto next_may_start = [](const std::vector<int>& gpus, bool whole_gpus = true) {
+    return collectives::p2p::BlockShare(gpus, 16, whole_gpus).next_may_start();
+  };
+  EXPECT_FALSE(next_may_start({0, 0}));
+  EXPECT_FALSE(next_may_start({0, 1}, false));
+  {
+    const collectives::p2p::BlockShare first(std::vector{0, 1}, 16, true);
+    EXPECT_TRUE(first.next_may_start());
+    EXPECT_FALSE(next_may_start({1, 2}));
+    EXPECT_TRUE(next_may_start({2, 3}));
+  }
+  EXPECT_TRUE(next_may_start({1, 2}));
 }
 
 TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
