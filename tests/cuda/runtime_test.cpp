@@ -107,6 +107,9 @@ TEST(CudaRuntime, TheDefaultStreamWaitsForBlockingOnes) {
 
 TEST(CudaRuntime, MemoryIsLimitedAndCounted) {
   const Environment memory("SHOAL_EMULATED_MEMORY", "1000000");
+  cudaMemPool_t pool = nullptr;  // may keep memory of earlier tests
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+  ASSERT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
   size_t free = 0, total = 0, before = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   EXPECT_EQ(total, 1'000'000u);
