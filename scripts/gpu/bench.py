@@ -1,5 +1,4 @@
 """The benchmarks of a synthetic 8B model, and their ratios to the most that the GPU can do."""
-import json
 import re
 import time
 
@@ -8,7 +7,7 @@ from gpu.context import ONE, TWO
 from gpu.machine import library_in_packages
 from gpu.models import LAYERS
 from gpu.report import MISSED, OK, Result
-from gpu.shell import CheckError, Outcome, require_success, run
+from gpu.shell import CheckError, parse_json, run
 from gpu.steps import NEEDS, Step, good, with_notes
 
 TYPES = ("q4_k_m", "q8_0", "f16")
@@ -31,18 +30,6 @@ TARGETS = {
     "all_reduce_us": (ALL_REDUCE, 5.0, True),
     "all_reduce_recorded_us": (f"{ALL_REDUCE}, in a recorded graph", 5.0, True),
 }
-
-
-def parse_json(outcome: Outcome, what: str):
-    """The JSON in a program's output, which messages may surround."""
-    require_success(outcome, what)
-    starts = [at for at in (outcome.output.find("[\n"), outcome.output.find("{")) if at >= 0]
-    if not starts:
-        raise CheckError(f"{what}: {outcome.last_line()}")
-    return json.JSONDecoder().raw_decode(outcome.output[min(starts):])[0]
-
-
-# What is measured
 
 
 def ceilings(context, limit: float) -> Result:

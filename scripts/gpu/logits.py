@@ -4,8 +4,7 @@ import time
 from gpu import models
 from gpu.context import TWO
 from gpu.report import FAILED, Result
-from gpu.shell import CheckError, run
-from gpu.smoke import answer
+from gpu.shell import parse_json, run
 from gpu.steps import NEEDS, Step, good
 
 PROMPTS = (40, 300)  # tokens
@@ -19,11 +18,8 @@ def top_logits(context, devices: str, count: int, limit: float, log: str) -> dic
     command = context.shoal("run", devices, "-m", models.path_of(context, "logits"), "--prompt-tokens", prompt, "-n", 1,
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
     env = context.environment(**context.for_devices(devices))
-    try:
-        found = answer(run(command, limit, context.log(f"{log}-output"), env, append=True))["top_logits"]
-    except CheckError as error:
-        raise CheckError(f"{count} tokens on {devices}: {error}") from error
-    return {token: float("nan") if logit is None else logit for token, logit in found}
+    found = parse_json(run(command, limit, context.log(f"{log}-output"), env, append=True), f"{count} tokens on {devices}")
+    return {token: float("nan") if logit is None else logit for token, logit in found["top_logits"]}
 
 
 def nmse(expected: dict[int, float], found: dict[int, float]) -> float:

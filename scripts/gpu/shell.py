@@ -1,6 +1,7 @@
 """Programs with a time limit, and their output."""
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -90,3 +91,12 @@ def require_success(outcome: Outcome, what: str) -> Outcome:
     if outcome.status == 0:
         return outcome
     raise CheckError(f"{what}: {outcome.ending()}; {outcome.last_line()}")
+
+
+def parse_json(outcome: Outcome, what: str):
+    """The JSON in a program's output, which messages may surround."""
+    require_success(outcome, what)
+    starts = [at for at in (outcome.output.find("[\n"), outcome.output.find("{")) if at >= 0]
+    if not starts:
+        raise CheckError(f"{what}: {outcome.last_line()}")
+    return json.JSONDecoder().raw_decode(outcome.output[min(starts):])[0]

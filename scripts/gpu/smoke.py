@@ -8,8 +8,8 @@ import time
 from gpu.context import FEATURES, LAZY, ONE
 from gpu.machine import cuda_tool
 from gpu.report import FAILED, Result
-from gpu.shell import CheckError, Skip, run
-from gpu.steps import NEEDS, Step, good
+from gpu.shell import CheckError, Skip, describe, parse_json, run
+from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
 CASES = "data/models/expected/tiny-kjv-5m-q8_0.json"
@@ -56,13 +56,6 @@ def command(context, devices: str, prompt: list[int], tokens: int, *more) -> lis
                          "--temp", 0, "--ignore-eos", "-n", tokens, "--output", "json", *more)  # fmt: skip
 
 
-def answer(outcome) -> dict:
-    """The JSON of `shoal run`, which messages may surround."""
-    if outcome.status != 0 or "{" not in outcome.output:
-        raise CheckError(f"{outcome.ending()}; {outcome.last_line()}")
-    return json.JSONDecoder().raw_decode(outcome.output[outcome.output.index("{") :])[0]
-
-
 class Smoke:
     """Runs of one step, which end at `end`."""
 
@@ -77,20 +70,17 @@ class Smoke:
     def left(self) -> float:
         return self.end - time.monotonic()
 
-    def shoal(self, devices: str, prompt: list[int], tokens: int, limit: float, *more, off=()) -> dict:
+    def shoal(self, what: str, devices: str, prompt: list[int], tokens: int, limit: float, *more, off=()) -> dict:
         env = self.context.environment(off, **self.context.for_devices(devices))
         if devices != ONE and not self.context.emulated:
             env["SHOAL_COMM_TIMEOUT"] = "5"
-        return answer(run(command(self.context, devices, prompt, tokens, *more), min(limit, self.left()), self.log, env,
-                          append=True))  # fmt: skip
+        words = command(self.context, devices, prompt, tokens, *more)
+        return parse_json(run(words, min(limit, self.left()), self.log, env, append=True), what)
 
     def expected(self, length: int) -> list[int]:
         key = ("expected", length)
         if key not in self.context.figures:
-            try:
-                found = self.shoal("CPU0", self.prompts[length], self.tokens, RUN_SECONDS)
-            except CheckError as error:
-                raise CheckError(f"{length} tokens on CPU0: {error}") from error
+            found = self.shoal(f"{length} tokens on CPU0", "CPU0", self.prompts[length], self.tokens, RUN_SECONDS)
             self.context.figures[key] = found["tokens"]
         return self.context.figures[key]
 
@@ -98,10 +88,10 @@ class Smoke:
         """Empty if the tokens are right, or differ from a tie on."""
         expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
         try:
-            found = self.shoal(one.devices, prompt, self.tokens, seconds * (20 if self.context.emulated else 1),
-                               off=(*one.off, *off))["tokens"]  # fmt: skip
-        except CheckError as error:
-            return f"{one}: {error}"
+            found = self.shoal(str(one), one.devices, prompt, self.tokens,
+                               seconds * (EMULATED_FACTOR if self.context.emulated else 1), off=(*one.off, *off))["tokens"]
+        except (CheckError, ValueError, KeyError) as error:  # failed, or printed no JSON with tokens
+            return str(error) if isinstance(error, CheckError) else f"{one}: {describe(error)}"
         if found == expected:
             return ""
         at = next((i for i, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), None)
@@ -117,7 +107,7 @@ class Smoke:
     def gap(self, prompt: list[int], expected: int, found: int) -> float | None:
         """The distance of the CPU's logits of two tokens; None if one is not a candidate, or the CPU fails."""
         try:
-            logits = dict(self.shoal("CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
+            logits = dict(self.shoal("logits", "CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
         except CheckError:
             return None
         return abs(logits[expected] - logits[found]) if expected in logits and found in logits else None

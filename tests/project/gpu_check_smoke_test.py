@@ -58,6 +58,8 @@ class Smoke(Folder):
         self.assertRegex(result.detail, "^6 of 6 runs are wrong: 6 tokens on CUDA0 without graphs: differs from token 1, 1.0")
         result = smoke.same_tokens(self.context(CPU + "echo CUDA error; kill -SEGV $$\n"), 60, ONE, "smoke")
         self.assertIn("ended by SIGSEGV; CUDA error", result.detail)
+        result = smoke.same_tokens(self.context(CPU + "echo '{cut off'\n"), 60, ONE, "smoke")
+        self.assertIn("6 of 6 runs are wrong: 6 tokens on CUDA0 without graphs: JSONDecodeError", result.detail)
         with self.assertRaisesRegex(shell.CheckError, "^6 tokens on CPU0: exit status 2; no such device$"):
             smoke.same_tokens(self.context("echo no such device; exit 2\n"), 60, ONE, "smoke")
 
