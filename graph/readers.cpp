@@ -8,7 +8,7 @@ Readers::Readers(const GraphRange& range, std::span<const Tensor* const> shown)
     const Tensor& node = behind_views(read);
     if (!node.is_leaf() && node.id >= range.begin) counts_[static_cast<size_t>(node.id - range.begin)] += times;
   };
-  constexpr int kKept = 2;  // it must be there
+  constexpr int kKept = 1 << 16;  // more than nodes read it: it must be there
   const auto nodes = range.graph->nodes();
   const std::shared_ptr<const LastUses> uses = range.graph->last_uses();
   for (int i = range.begin; i < range.end; ++i) {

@@ -14,7 +14,9 @@ class Readers {
   /// Reading a view is reading what lies behind it. `shown`: nodes of the range that others read besides.
   Readers(const GraphRange& range, std::span<const Tensor* const> shown);
   /// Exactly one node reads the value of a node of the range. This node lies in the range. The host does not read it.
-  bool is_read_once(const Tensor& node) const { return counts_[static_cast<size_t>(node.id - begin_)] == 1; }
+  bool is_read_once(const Tensor& node) const { return is_read(node, 1); }
+  /// The same for so many reads.
+  bool is_read(const Tensor& node, int times) const { return counts_[static_cast<size_t>(node.id - begin_)] == times; }
 
  private:
   int begin_;

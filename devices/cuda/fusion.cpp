@@ -9,6 +9,7 @@
 #include "devices/cuda/ops/fused_rope.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/overlap.h"
+#include "devices/cuda/ops/router.h"
 #include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
@@ -181,6 +182,7 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   if (const auto found = std::find_if(kPatterns.begin(), kPatterns.end(), fits); found != kPatterns.end()) {
     return {found->run, nodes.first(found->count)};
   }
+  if (const size_t count = count_router(nodes, readers); count > 0) return {router_run, nodes.first(count)};
   if (const size_t count = count_products(nodes, readers, gpu); count > 0) {
     return {mul_mat_many_run, nodes.first(count)};
   }

@@ -12,6 +12,7 @@
 
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
+#include "devices/cuda/ops/order.h"
 
 namespace shoal::cuda {
 namespace {
@@ -29,11 +30,7 @@ constexpr int kMergeThreads = 256;
 constexpr int64_t kSortBytes = int64_t{64} << 20;
 
 __device__ __forceinline__ Key key_of(float value, int64_t index, bool descending) {
-  if (value == 0.0f) value = 0.0f;  // one zero
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  uint32_t order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  if (value != value) order = 0;
+  const uint32_t order = order_of(value);
   return static_cast<Key>(descending ? ~order : order) << 32 | static_cast<uint32_t>(index);
 }
 __device__ __forceinline__ int32_t index_of(Key key) {

@@ -9,6 +9,9 @@
 inline int __clz(uint32_t x) {
   return std::countl_zero(x);
 }
+inline int __popc(uint32_t x) {
+  return std::popcount(x);
+}
 
 inline uint32_t __float_as_uint(float x) {
   return std::bit_cast<uint32_t>(x);

@@ -64,10 +64,25 @@ T shuffle(uint32_t mask, T value, int source, const char* name, const std::sourc
   return exchange.out;
 }
 
-inline void vote_all(const std::array<void*, 32>& arguments, uint32_t present) {
-  uint32_t all = 1;
-  for_lanes<uint32_t>(arguments, present, [&](unsigned, uint32_t& value) { all &= value != 0 ? 1u : 0u; });
-  for_lanes<uint32_t>(arguments, present, [&](unsigned, uint32_t& value) { value = all; });
+/// Leaves the combination of all lanes' values in each.
+template <uint32_t (*kCombine)(uint32_t, uint32_t)>
+uint32_t combine_lanes(uint32_t mask, uint32_t value, const char* name, const std::source_location& where) {
+  const auto compute = [](const std::array<void*, 32>& arguments, uint32_t present) {
+    uint32_t all = *static_cast<uint32_t*>(arguments[static_cast<unsigned>(std::countr_zero(present))]);
+    for_lanes<uint32_t>(arguments, present, [&](unsigned, uint32_t& one) { all = kCombine(all, one); });
+    for_lanes<uint32_t>(arguments, present, [&](unsigned, uint32_t& one) { one = all; });
+  };
+  g_runner->meet_lanes(mask, &value, compute, name, where);
+  return value;
+}
+inline uint32_t least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+inline uint32_t most(uint32_t a, uint32_t b) {
+  return a < b ? b : a;
+}
+inline uint32_t united(uint32_t a, uint32_t b) {
+  return a | b;
 }
 
 }  // namespace shoal::cuda::emulator
@@ -86,9 +101,20 @@ T __shfl_xor_sync(uint32_t mask, T value, int bits, int width = 32, SHOAL_HERE) 
                                         where);
 }
 
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t value, SHOAL_HERE) {
+  using namespace shoal::cuda::emulator;
+  return combine_lanes<least>(mask, value, "__reduce_min_sync", where);
+}
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value, SHOAL_HERE) {
+  using namespace shoal::cuda::emulator;
+  return combine_lanes<most>(mask, value, "__reduce_max_sync", where);
+}
+inline uint32_t __ballot_sync(uint32_t mask, int predicate, SHOAL_HERE) {
+  using namespace shoal::cuda::emulator;
+  return combine_lanes<united>(mask, predicate != 0 ? 1u << lane() : 0, "__ballot_sync", where);
+}
 inline int __all_sync(uint32_t mask, int predicate, SHOAL_HERE) {
-  uint32_t all = predicate != 0 ? 1 : 0;
-  shoal::cuda::emulator::g_runner->meet_lanes(mask, &all, &shoal::cuda::emulator::vote_all, "__all_sync", where);
-  return static_cast<int>(all);
+  using namespace shoal::cuda::emulator;
+  return static_cast<int>(combine_lanes<least>(mask, predicate != 0 ? 1 : 0, "__all_sync", where));
 }
 #undef SHOAL_HERE

@@ -1,0 +1,198 @@
+// The choice of experts as one kernel: launches, ids and weights against those of single nodes on the same device and
+// on the CPU.
+#include "devices/cuda/ops/router.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/cuda/cuda_mesh.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/meta/mesh.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// A chain of models/arch/experts.cpp.
+struct Route {
+  std::string name;
+  int experts = 8, used = 2, tokens = 1;
+  std::string gating, normalising;
+  bool biased = false, scaled = false;
+  int saved = 0;  ///< launches fewer than of single nodes
+  std::string more = "";
+  bool special = false;  ///< equal, infinite and NaN logits
+
+  std::string text() const {
+    const auto shape = [&](int a, int b) { return fmt::format(" {{shape=[{},{},{},1]}}\n", a, b, tokens); };
+    std::string text = fmt::format("input %x f32 [{}, {}]\n", experts, tokens), all = "x";
+    const auto add = [&](const std::string& line) { text += line + "\n"; };
+    if (biased) text += fmt::format("weight %bias f32 [{}]\n", experts);
+    if (gating == "soft_max") add("%p = soft_max(%x)"), all = "p";
+    if (gating == "sigmoid") add("%p = unary(%x) {kind=sigmoid}"), all = "p";
+    if (gating == "softplus") add("%q = unary(%x) {kind=softplus}\n%p = unary(%q) {kind=sqrt}"), all = "p";
+    std::string by = all;
+    if (biased) add(fmt::format("%preferred = add(%{}, %bias)", all)), by = "preferred";
+    add(fmt::format("%ids = top_k(%{}) {{k={}}}", by, used));
+    text += fmt::format("%rows = reshape(%{})", all) + shape(1, experts);
+    add("%best = get_rows(%rows, %ids)");
+    text += fmt::format("%columns = reshape(%best) {{shape=[{},{},1,1]}}\n", used, tokens);
+    std::string last = "columns";
+    if (normalising == "soft_max") add("%n = soft_max(%columns)"), last = "n";
+    if (normalising == "sum") add("%total = sum_rows(%columns)\n%n = div(%columns, %total)"), last = "n";
+    if (normalising == "clamped") {
+      add("%total = sum_rows(%columns)\n%least = clamp(%total) {min=0.3, max=1e30}\n%n = div(%columns, %least)");
+      last = "n";
+    }
+    if (scaled) add(fmt::format("%scaled = scale(%{}) {{scale=2.5}}", last)), last = "scaled";
+    text += fmt::format("%weights = reshape(%{})", last) + shape(1, used);
+    return text + more + "output %weights\noutput %ids\n";
+  }
+};
+std::ostream& operator<<(std::ostream& out, const Route& one) {
+  return out << one.name;
+}
+
+struct Found {
+  ptrdiff_t launches = 0;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+const Tensor& output(const Graph& graph, const std::string& name) {
+  const auto nodes = graph.nodes();
+  return **std::find_if(nodes.begin(), nodes.end(), [&](const Tensor* node) { return node->name == name; });
+}
+
+void fill(const test::Loaded& loaded, bool special) {
+  loaded.fill_inputs();
+  if (!special) return;
+  Tensor& x = *loaded.graph.inputs()[0];
+  std::vector<float> values = test::read_floats(x);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 3 == 0) values[i] = 0.75f;
+    if (i % 7 == 1) values[i] = i % 2 ? 0.0f : -0.0f;
+    if (i % 11 == 5) values[i] = std::nanf("");
+    if (i % 13 == 6) values[i] = -INFINITY;
+  }
+  tensor_set(x, values.data(), 0, x.bytes());
+}
+
+Found run(Device& device, Backend& backend, const Route& one, const PlanOptions& options = {}) {
+  test::Loaded loaded(one.text(), device);
+  const auto plan = backend.create_plan(loaded.graph, options);
+  fill(loaded, one.special);
+  emulator::record_calls();
+  backend.compute_async(*plan);
+  backend.synchronize();
+  const auto calls = emulator::take_calls();
+  const Tensor& ids = output(loaded.graph, "ids");
+  Found found{std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), std::vector<int32_t>(ids.elements()),
+              test::read_floats(output(loaded.graph, "weights"))};
+  tensor_get(ids, found.ids.data(), 0, ids.bytes());
+  return found;
+}
+
+/// Cut between all nodes.
+Found run_alone(Device& device, Backend& backend, const Route& one) {
+  TensorContext weights;
+  Graph graph("alone");
+  parse_graph(one.text(), graph, weights);
+  PlanOptions options;
+  options.cuts.resize(graph.nodes().size() - 1);
+  std::iota(options.cuts.begin(), options.cuts.end(), 1);
+  return run(device, backend, one, options);
+}
+
+void expect_same(const Found& found, const Found& expected, const char* of) {
+  EXPECT_EQ(found.ids, expected.ids) << of;
+  ASSERT_EQ(found.weights.size(), expected.weights.size());
+  for (size_t i = 0; i < found.weights.size(); ++i) {
+    const float a = found.weights[i], b = expected.weights[i];
+    EXPECT_TRUE(std::isnan(a) ? std::isnan(b) : std::abs(a - b) <= 1e-6f * std::max(1.0f, std::abs(b)))
+        << of << " " << i << ": " << a << ", expected " << b;
+  }
+}
+
+class CudaRouter : public testing::TestWithParam<Route> {};
+
+TEST_P(CudaRouter, ChoosesAndWeighsAsSingleNodes) {
+  const Route& one = GetParam();
+  test::CudaMesh mesh(1);
+  Device& device = *mesh.devices()[0];
+  const Found fused = run(device, mesh.backend(0), one), alone = run_alone(device, mesh.backend(0), one);
+  EXPECT_EQ(alone.launches - fused.launches, one.saved);
+  expect_same(fused, alone, "single nodes");
+  if (one.special) return;  // weights of infinite sums may be NaN on one device only
+  const test::CpuMesh cpus(1);
+  const auto backend = cpus.other().init("");
+  expect_same(fused, run(cpus.other(), *backend, one), "CPU");
+}
+
+std::vector<Route> routes() {
+  return {
+      // As of 30B-A3B, Qwen3.5, Mixtral, gpt-oss and DeepSeek V3.
+      {"soft_max_128", 128, 8, 1, "soft_max", "sum", false, false, 4},
+      {"soft_max_512", 512, 10, 1, "soft_max", "sum", false, false, 4},
+      {"soft_max_8", 8, 2, 1, "soft_max", "sum", false, false, 4},
+      {"soft_max_of_chosen_32", 32, 4, 1, "", "soft_max", false, false, 2},
+      {"sigmoid_256_biased", 256, 8, 1, "sigmoid", "clamped", true, true, 7},
+      {"softplus_biased", 96, 6, 1, "softplus", "clamped", true, true, 8},
+      {"soft_max_not_normalised", 60, 4, 1, "soft_max", "", false, false, 2},
+      {"soft_max_scaled", 64, 6, 1, "soft_max", "", false, true, 3},
+      {"logits_biased", 20, 3, 1, "", "soft_max", true, true, 4},
+      {"prompt", 128, 8, 9, "soft_max", "sum", false, false, 4},
+      {"prompt_sigmoid", 30, 5, 7, "sigmoid", "clamped", true, true, 7},
+      {"special", 50, 30, 5, "", "", false, false, 1, "", true},
+      {"special_soft_max", 130, 32, 3, "", "soft_max", false, false, 2, "", true},
+      {"special_sigmoid", 40, 12, 1, "sigmoid", "sum", false, false, 4, "", true},
+      // Others than the chain read what it does not write.
+      {"probabilities_read", 128, 8, 1, "soft_max", "sum", false, false, 3, "%e = unary(%p) {kind=silu}\noutput %e\n"},
+      {"probabilities_shown", 128, 8, 1, "soft_max", "sum", false, false, 3, "output %p\n"},
+      {"best_read", 128, 8, 1, "soft_max", "sum", false, false, 2, "%e = unary(%best) {kind=silu}\noutput %e\n"},
+      {"total_shown", 128, 8, 1, "sigmoid", "clamped", false, false, 2, "output %total\n"},
+      {"normalised_shown", 128, 8, 1, "soft_max", "sum", false, true, 4, "output %n\n"},
+      {"preferences_read", 64, 8, 1, "sigmoid", "", true, false, 1, "%e = unary(%preferred) {kind=abs}\noutput %e\n"},
+      {"too_many_experts", 513, 8, 1, "soft_max", "sum", false, false, 0},
+      {"too_many_used", 64, 33, 1, "soft_max", "sum", false, false, 0},
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
+                         [](const auto& info) { return info.param.name; });
+
+/// Only a warp that has read its token writes, so that one token may be written over.
+TEST(CudaRouterPlaces, ResultsOnOperands) {
+  const auto count = [](int tokens, const char* result, const char* operand) {
+    TensorContext weights;
+    Graph graph("placed");
+    const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
+    parse_graph(route.text(), graph, weights);
+    size_t next = 0x100000;
+    std::map<std::string, Tensor*> named;
+    std::vector<Tensor*> nodes;
+    const auto place = [&](Tensor* tensor) {
+      if (!tensor->is_view()) tensor->data = reinterpret_cast<std::byte*>(next += 0x100000);
+      named[tensor->name] = tensor;
+    };
+    for (Tensor* leaf : graph.leaves()) place(leaf);
+    for (Tensor* node : graph.nodes()) {
+      place(node);
+      if (!node->is_view()) nodes.push_back(node);
+    }
+    named[result]->data = named[operand]->data;
+    return count_router(nodes, Readers(whole(graph), {}));
+  };
+  EXPECT_EQ(count(1, "ids", "x"), 8u);
+  EXPECT_EQ(count(1, "scaled", "x"), 8u);
+  EXPECT_EQ(count(1, "scaled", "ids"), 0u);
+  EXPECT_EQ(count(2, "scaled", "p"), 8u) << "it is not written";
+  for (const char* result : {"ids", "scaled"}) {
+    EXPECT_EQ(count(2, result, "x"), 0u) << result;
+    EXPECT_EQ(count(2, result, "bias"), 0u) << result;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::cuda
