@@ -5,10 +5,10 @@
 //      packets to all ranks, its own included, as soon as it has them
 //   2. the last blocks of the rank to come that far, up to four, receive the packets of a part of the row each,
 //   exchange
-//      their sums of squares, and do the rest
+//      their sums of squares, and do the rest. Rows of the weights go one by one: k < 2048 leaves lanes idle
 //
 // So only these blocks of a rank wait for other ranks. On the wire it is all_reduce_norm(): ranks may use one or the
-// other. The same bits, too.
+// other. The same bits, too, if k is 2048 or more.
 #pragma once
 
 #include "collectives/p2p/kernels.h"

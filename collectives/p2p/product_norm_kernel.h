@@ -180,10 +180,10 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
   const auto begin = [&] {
     if (threadIdx.x == 0) state = load_state(mesh, 0);
   };
-  const auto send = [&](const float* results, unsigned first, int rows, bool) {
+  const auto send = [&](const float* results, unsigned first, int rows) {
     if (state.failed == 0) send_elements(mesh, turn_of(state), results, first, rows);
   };
-  cuda::stream_part<Weights, false>(s, s.parts[0], memory, begin, send);
+  cuda::stream_part<Weights>(s, s.parts[0], memory, begin, send);
   const int to_come = blocks_to_come(mesh);
   if (to_come >= finishers || state.failed != 0) return;
   finish_row(mesh, state, work, to_come, finishers, memory);

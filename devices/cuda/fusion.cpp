@@ -110,18 +110,40 @@ void run_gated_products(const LaunchContext& context, Nodes nodes) {
   run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
 }
 
-const Tensor& addend_of(const Tensor& sum, const Tensor& product) {
-  return sum.src[0] == &product ? *sum.src[1] : *sum.src[0];
+/// The operand that is not this one.
+const Tensor& other_of(const Tensor& node, const Tensor& operand) {
+  return node.src[0] == &operand ? *node.src[1] : *node.src[0];
 }
+/// The end of a token's experts (models/arch/experts.cpp): their products by their weights, summed by element.
+constexpr size_t kWeightedSum = 4;
+bool fits_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+  constexpr Op kOps[kWeightedSum] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
+  if (nodes.size() < kWeightedSum) return false;
+  for (size_t i = 0; i < kWeightedSum; ++i) {
+    if (nodes[i]->op != kOps[i] || (i + 1 < kWeightedSum && !readers.is_read_once(*nodes[i]))) return false;
+  }
+  const Tensor &each = *nodes[0], &weighted = *nodes[1], &out = *nodes[3], &by_element = *nodes[2]->src[0];
+  if ((weighted.src[0] == &each) == (weighted.src[1] == &each) || out.src[0] != nodes[2]) return false;
+  const bool turned = by_element.storage() == &weighted && by_element.view_offset == 0 &&
+                      by_element.shape[0] == each.shape[1] && by_element.shape[1] == each.shape[0] &&
+                      by_element.strides[0] == weighted.strides[1] && by_element.strides[1] == weighted.strides[0];
+  const Tensor& weights = other_of(weighted, each);
+  return turned && mul_mat_id_sum_supports(each, weights, out, gpu) && may_write(out, each) &&
+         !overlap(out, *each.src[2]) && !overlap(out, weights);
+}
+void run_weighted_sum(const LaunchContext& context, Nodes nodes) {
+  mul_mat_id_sum_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[3]);
+}
+
 bool fits_product_and_sum(Nodes nodes, const Readers& readers) {
   const Tensor &product = *nodes[0], &sum = *nodes[1];
   if (!is_product(product) || sum.op != Op::kAdd || !readers.is_read_once(product)) return false;
   if ((sum.src[0] == &product) == (sum.src[1] == &product)) return false;
-  const Tensor& addend = addend_of(sum, product);
+  const Tensor& addend = other_of(sum, product);
   return mul_mat_add_supports(product, addend, sum) && may_write(sum, product) && is_apart_or_in_place(sum, addend);
 }
 void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
-  mul_mat_add_run(context, *nodes[0], addend_of(*nodes[1], *nodes[0]), *nodes[1]);
+  mul_mat_add_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
 /// No result lies on what another of these products reads, nor on the workspace that holds the columns.
@@ -183,6 +205,7 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
     return {found->run, nodes.first(found->count)};
   }
   if (const size_t count = count_router(nodes, readers); count > 0) return {router_run, nodes.first(count)};
+  if (fits_weighted_sum(nodes, readers, gpu)) return {run_weighted_sum, nodes.first(kWeightedSum)};
   if (const size_t count = count_products(nodes, readers, gpu); count > 0) {
     return {mul_mat_many_run, nodes.first(count)};
   }

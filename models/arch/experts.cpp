@@ -160,8 +160,9 @@ Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
   for (slice_ = 0; slice_ < slices_; ++slice_) {
     Tensor* hidden = hidden_of_experts(input, ids, kind);
     Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
-    Tensor* each = mul_mat_id(g_, down, hidden, ids, of_slice(), name(name_of_slice("experts.each")));
     if (slice_ == 0) factors = times_factors("ffn_down_exps", weights, ids, kind.factors, "experts.weights");
+    // Directly before its weighted sum: devices may compute both at once.
+    Tensor* each = mul_mat_id(g_, down, hidden, ids, of_slice(), name(name_of_slice("experts.each")));
     Tensor* of_all = sum_of_experts(each, factors, name_of_slice("experts"), name_of_slice("ffn_out"));
     sum = slice_ == 0 ? of_all : add(sum, of_all, name_of_slice("ffn_out.slices"));
   }

@@ -11,6 +11,7 @@
 #include "models/session/session.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/models/synthetic_model.h"
 #include "tests/support/model_files.h"
 
 namespace shoal::cuda {
@@ -28,14 +29,14 @@ void* function(std::string_view name) {
   return find_in(table, name);
 }
 
-/// A model of the test files on `parts` devices of one emulated GPU.
+/// A model, by the path of its file, on `parts` devices of one emulated GPU.
 class LoadedModel {
  public:
-  LoadedModel(const std::string& file, int parts)
+  LoadedModel(const std::string& path, int parts)
       : environment_{{"SHOAL_EMULATED_GPUS", "1"},
                      {"SHOAL_EMULATED_PROCESSORS", "132"},
                      {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts)}},
-        model_(models::open_model(test::model_file(file))),
+        model_(models::open_model(path)),
         placement_(*model_, std::vector<Device*>(family_.devices().begin(), family_.devices().end())) {
     models::load_weights(*model_, placement_);
   }
@@ -59,7 +60,7 @@ class TokenCost : public testing::TestWithParam<int> {
   int ranks() const { return GetParam(); }
   /// Calls of one token, by name.
   std::map<std::string, int> cost(int64_t candidates) {
-    const LoadedModel model("tiny-kjv-5m-q8_0.gguf", ranks());
+    const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks());
     models::Session session = model.session(candidates);
     const auto take_token = [&](int32_t token) {
       session.evaluate(std::array{token});
@@ -106,7 +107,7 @@ int kernels_of_a_token(const LoadedModel& model) {
 /// residual. Besides the embedding, the rows of the last token, the last norm and the head.
 TEST(TokenKernels, EightOfALayer) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
-    const LoadedModel model(file, 1);
+    const LoadedModel model(test::model_file(file), 1);
     EXPECT_EQ(kernels_of_a_token(model), 8 * model.layers() + 4) << file;
   }
 }
@@ -116,14 +117,28 @@ TEST(TokenKernels, EightOfALayer) {
 /// rows of the last token of sum and residual, and the norm apart; and the head.
 TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
   for (const int ranks : {2, 3}) {
-    const LoadedModel model("tiny-kjv-5m-q8_0.gguf", ranks);
+    const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
+  }
+}
+
+/// The router's product; router; gate and up; down with the weighted sum, in place of two. The sum with the residual is
+/// that of the next norm.
+TEST(TokenKernels, TenOfALayerWithExperts) {
+  models::SyntheticModel synthetic;
+  synthetic.h.vocab = 600, synthetic.h.embd = synthetic.h.ff = 256, synthetic.h.experts = 8,
+  synthetic.h.experts_used = 2;
+  synthetic.dtype = DType::kQ8_0;
+  const std::string path = synthetic.write();
+  for (const int ranks : {1, 2}) {
+    const LoadedModel model(path, ranks);
+    EXPECT_EQ(kernels_of_a_token(model), ranks * (10 * model.layers() + 4)) << ranks;
   }
 }
 
 /// What a session fetches is the same in memory that is not pinned.
 TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
-  const LoadedModel model("tiny-kjv-5m-q8_0.gguf", 1);
+  const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), 1);
   const auto logits = [&](bool can_pin) {
     models::Session session = model.session();
     session.evaluate(std::array{1, 527, 261});

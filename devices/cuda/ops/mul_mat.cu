@@ -112,7 +112,7 @@ ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) 
   const bool gated = nodes.back()->op == Op::kGlu;
   const JoinedProduct one{.a = first.src[0], .up = gated ? nodes[1]->src[0] : nullptr, .out = nodes.back()};
   if (first.op == Op::kMulMatId) {
-    return stream_experts_supports(one, *first.src[1], gpu) ? stream_form(one.a->dtype) : ColumnForms{};
+    return stream_experts_supports(one, *first.src[1], first.shape[1], gpu) ? stream_form(one.a->dtype) : ColumnForms{};
   }
   const std::vector<JoinedProduct> products = gated ? std::vector{one} : joined_products(nodes);
   ColumnForms forms;

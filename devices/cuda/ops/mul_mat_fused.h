@@ -11,11 +11,12 @@
 
 namespace shoal::cuda {
 
-/// A product by some b: out = a b, act(a b) * (up b), or either plus the addend.
+/// A product by some b: out = a b, act(a b) * (up b), or either plus the addend; of experts also their weighted sum.
 struct JoinedProduct {
   const Tensor* a = nullptr;
   const Tensor* up = nullptr;  ///< laid out as a
   const Tensor* addend = nullptr;
+  const Tensor* weights = nullptr;  ///< [1, slots]
   const Tensor* out = nullptr;
   const Tensor* node = nullptr;  ///< the product itself; set by joined_products
 };
@@ -28,14 +29,19 @@ void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Ten
 bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
+/// out[m]: the sum of the slots of a mul_mat_id of one token, times `weights` [1, slots]. `out` lies apart.
+bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu);
+void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out);
+
 /// out = product + addend: a bias [m] or a residual of the product's shape (each axis but 0 may have length 1). `out`
 /// may be the addend itself.
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
 /// Products of one b, each followed by its sum with a bias or residual or not, in their order. b is prepared once,
-/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. Up to eight columns
-/// give the same bits as one by one, and one column takes one launch; tiles may divide k otherwise.
+/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. Up to eight
+/// columns give the same bits as one by one, unless rows are short; one column takes one launch; tiles may divide k
+/// otherwise.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
 /// The forms of b that the kernels of these nodes take as records, which are joined products of b or of experts.

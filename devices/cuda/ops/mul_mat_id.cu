@@ -168,16 +168,32 @@ void set_groups(const LaunchContext& context, const Tensor& node, const Memory& 
   product.jobs = static_cast<int>(std::min(pairs, pairs / columns + node.src[0]->shape[2] + 1));
 }
 
+bool streams(const Tensor& node, const JoinedProduct& joined, const GpuTraits& gpu) {
+  return node.shape[2] == 1 && stream_experts_supports(joined, *node.src[1], node.shape[1], gpu);
+}
+
+/// The kernel finds the experts of few ranges itself.
+void run_token(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
+               const Memory& memory) {
+  const Tensor& ids = *node.src[2];
+  const auto& ranges = std::get<SelectParams>(node.params).ranges;
+  ExpertIds found{reinterpret_cast<const int32_t*>(ids.data), static_cast<int64_t>(ids.strides[0] / sizeof(int32_t)),
+                  node.shape[1], ranges};
+  if (ranges.size() > ExpertStream::kMostRanges) {
+    select(context, node, memory);
+    found = {memory.experts, 1, node.shape[1], {}};
+  }
+  stream_experts_run(context, joined, *node.src[1], glu, found);
+}
+
 /// The node, or what it is joined to, in its workspace.
 void run_joined(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu = {}) {
   const Tensor& experts = *joined.a;
   const Tensor& x = *node.src[1];
   const Memory memory(node, context.gpu, node.workspace);
   const int64_t pairs = pairs_of(node);
+  if (streams(node, joined, context.gpu)) return run_token(context, node, joined, glu, memory);
   select(context, node, memory);
-  if (stream_experts_supports(joined, x, context.gpu)) {
-    return stream_experts_run(context, joined, x, glu, memory.experts);
-  }
   if (uses_tiles(node)) return run_tiles(context, node, joined, glu, memory);
   const PreparedColumns columns = prepare_columns(context, experts, x, memory.columns);
   const bool sorted = is_sorted(node);
@@ -224,6 +240,16 @@ bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor&
 
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out) {
   run_joined(context, gate, {.a = gate.src[0], .up = up.src[0], .out = &out}, kind);
+}
+
+bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu) {
+  const bool by_slot = weights.dtype == DType::kF32 && weights.shape[0] == 1 && weights.shape[1] == node.shape[1];
+  const bool is_row = out.dtype == DType::kF32 && out.is_contiguous() && out.elements() == node.shape[0];
+  return by_slot && is_row && supports(node) && streams(node, {.a = node.src[0], .out = &node}, gpu);
+}
+
+void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out) {
+  run_joined(context, node, {.a = node.src[0], .weights = &weights, .out = &out});
 }
 
 }  // namespace shoal::cuda

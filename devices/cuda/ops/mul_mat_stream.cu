@@ -12,8 +12,6 @@ namespace {
 /// Rows that a block takes at least, gated ones twice: each of its warps has one then. A matrix that leaves
 /// multiprocessors without rows is read in less time than a launch takes.
 constexpr int64_t kFewItems = kStreamWarps;
-/// A grid's blocks along y.
-constexpr int64_t kMostSlots = 65535;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -145,25 +143,72 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
-bool can_stream(Stream& s, size_t count, const StreamKernel& kernel, const GpuTraits& gpu) {
-  return !gpu.off.stream && shared_bytes(s, count, kernel) <= gpu.shared_bytes_per_block;
+/// Where the column's record is, for a part that takes it.
+void set_record(const LaunchContext& context, StreamPart& part, int k) {
+  const ColumnForms form = stream_form(part.dtype);
+  const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
+  part.record = form.four ? record.four : record.two;
+  part.record_bytes = static_cast<int>(column_bytes(k, form.four ? 4 : 2));
 }
-
-/// Where the column's record is, for those that take it.
 void set_records(const LaunchContext& context, Stream& s, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    StreamPart& part = s.parts[i];
-    const ColumnForms form = stream_form(part.dtype);
-    const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
-    part.record = form.four ? record.four : record.two;
-    part.record_bytes = static_cast<int>(column_bytes(s.k, form.four ? 4 : 2));
-  }
+  for (size_t i = 0; i < count; ++i) set_record(context, s.parts[i], s.k);
 }
 
 const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
   const DType first = products[0].a->dtype;
   const auto is_alike = [&](const JoinedProduct& product) { return product.a->dtype == first; };
   return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
+}
+
+struct ExpertLaunch {
+  ExpertStream stream;
+  unsigned blocks = 0;
+  size_t shared_bytes = 0;
+};
+
+/// Rows share steps.
+bool has_short_rows(const JoinedProduct& product) {
+  const Tensor& a = *product.a;
+  const bool is_dense = a.strides[1] == static_cast<size_t>(part_of(product).row_bytes);
+  return traits(a.dtype).is_quantized && a.shape[0] % 256 == 0 && 2 * a.shape[0] <= kernel_of(a.dtype).step_elements &&
+         is_dense;
+}
+
+/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number.
+ExpertLaunch expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu) {
+  const StreamKernel& kernel = kernel_of(product.a->dtype);
+  ExpertLaunch launch;
+  ExpertStream& s = launch.stream;
+  s.part = part_of(product);
+  s.x = reinterpret_cast<const float*>(x.data);
+  s.k = static_cast<int>(x.shape[0]);
+  s.gated = product.up != nullptr;
+  s.slots = static_cast<int>(slots);
+  s.x_stride = x.shape[1] == 1 ? 0 : static_cast<int64_t>(x.strides[1] / sizeof(float));
+  s.packed = has_short_rows(product);
+  s.quads = s.packed ? s.k / 256 : 1;
+
+  const int64_t rows = s.part.rows, of_row = slots << s.gated, processors = gpu.processors;
+  const int64_t most_rows = std::max<int64_t>(kStreamResults / (of_row * s.quads), 1);
+  const int64_t needed = ceil_div(rows, most_rows), wanted = std::min(ceil_div(rows * of_row, kFewItems), processors);
+  const int64_t blocks = needed > wanted ? ceil_div(needed, processors) * processors : wanted;
+  const int64_t each = ceil_div(rows, std::min(blocks, rows));
+  const int64_t groups = ceil_div(each, s.packed ? kernel.step_elements / s.k : 1);
+  s.group = static_cast<int>(ceil_div(each, groups));
+  if (s.group * groups > rows) s.group = 1;
+  s.part.block_rows = static_cast<int>(s.group == 1 ? each : s.group * groups);
+  s.part.row_bytes *= s.group;
+  launch.blocks = static_cast<unsigned>(ceil_div(rows, s.part.block_rows));
+
+  const int64_t columns = s.x_stride == 0 ? 1 : slots, results = of_row * s.part.block_rows;
+  const int64_t column_bytes = traits(s.part.dtype).is_quantized
+                                   ? cuda::column_bytes(columns * s.k, kernel.has_four_groups ? 4 : 2)
+                                   : columns * ceil_div(s.k, kernel.step_elements) * kernel.column_step_bytes;
+  s.items_at = static_cast<int>(ceil_div(results * s.quads, 4) * 16);
+  s.rings_at = s.items_at + static_cast<int>(results / s.group * sizeof(StreamItem));
+  s.columns_at = s.rings_at + static_cast<int>(kernel.ring_bytes);
+  launch.shared_bytes = static_cast<size_t>(s.columns_at) + static_cast<size_t>(column_bytes);
+  return launch;
 }
 
 /// They may be asked for before the kernel in front has ended.
@@ -186,10 +231,32 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
   const auto is_coded = [](const JoinedProduct& product) { return traits(product.a->dtype).is_coded; };
   if (&kernel == &kStreamMixed && std::any_of(products.begin(), products.end(), is_coded)) return false;
   Stream s = stream_of(products, b);
-  return can_stream(s, products.size(), kernel, gpu);
+  return !gpu.off.stream && shared_bytes(s, products.size(), kernel) <= gpu.shared_bytes_per_block;
 }
 
+namespace {
+
+/// A product with short rows; false: not taken.
+bool run_short(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
+  if (products.size() > 1 || !has_short_rows(products[0])) return false;
+  ExpertLaunch wanted = expert_launch(products[0], b, 1, context.gpu);
+  if (wanted.shared_bytes > context.gpu.shared_bytes_per_block) return false;
+  wanted.stream.glu = glu;
+  set_record(context, wanted.stream.part, wanted.stream.k);
+  const auto kernel = kernel_of(products[0].a->dtype).of_experts;
+  const dim3 blocks(wanted.blocks), threads(kStreamThreads);
+  if (has_constant_weights(products[0])) {
+    launch_early(context, kernel, blocks, threads, wanted.shared_bytes, wanted.stream);
+  } else {
+    launch(context.stream, kernel, blocks, threads, wanted.shared_bytes, wanted.stream);
+  }
+  return true;
+}
+
+}  // namespace
+
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
+  if (run_short(context, products, b, glu)) return;
   const StreamKernel& kernel = kernel_of(products);
   Stream s = stream_of(products, b);
   s.glu = glu;
@@ -216,31 +283,34 @@ StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& pr
   return launch;
 }
 
-bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, const GpuTraits& gpu) {
-  const Tensor &a = *product.a, &out = *product.out;
-  const bool is_token = out.shape[2] * out.shape[3] == 1 && out.shape[1] <= kMostSlots;
-  if (!is_token || !has_streaming_rows(a) || a.shape[3] != 1 || !has_rows_of_f32(x)) return false;
+bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu) {
+  const Tensor& a = *product.a;
+  if (gpu.off.stream || slots > ExpertStream::kMostSlots || a.shape[3] != 1) return false;
+  if (!has_streaming_rows(a) || !has_rows_of_f32(x)) return false;
   if (product.up && !has_streaming_rows(*product.up)) return false;
-  Stream s = stream_of({&product, 1}, x);
-  return can_stream(s, 1, kernel_of(a.dtype), gpu);
+  return expert_launch(product, x, slots, gpu).shared_bytes <= gpu.shared_bytes_per_block;
 }
 
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
-                        const int32_t* experts) {
+                        const ExpertIds& ids) {
   const Tensor &a = *product.a, &out = *product.out;
-  const int64_t slots = out.shape[1];
-  const StreamKernel& kernel = kernel_of(a.dtype);
-  Stream s = stream_of({&product, 1}, x);
+  ExpertLaunch launch = expert_launch(product, x, ids.slots, context.gpu);
+  ExpertStream& s = launch.stream;
   s.glu = glu;
-  set_records(context, s, 1);
-  s.experts = experts;
+  s.ids = ids.ids, s.waits = true;
+  s.ids_stride = static_cast<int>(ids.stride);
+  s.experts = static_cast<int>(a.shape[2]);
+  s.range_count = static_cast<int>(ids.ranges.size());
+  std::copy(ids.ranges.begin(), ids.ranges.end(), s.ranges);
   s.expert_stride = static_cast<int64_t>(a.strides[2]);
-  s.x_stride = x.shape[1] == 1 ? 0 : static_cast<int64_t>(x.strides[1] / sizeof(float));
   s.c_stride = static_cast<int64_t>(out.strides[1] / sizeof(float));
-  const size_t bytes = shared_bytes(s, 1, kernel);
-  const int64_t processors = std::max<int64_t>(context.gpu.processors / slots, 1);
-  const dim3 blocks(deal_out(s, 1, wanted_blocks(s, processors)), static_cast<unsigned>(slots));
-  launch_early(context, kernel.of_experts, blocks, dim3(kStreamThreads), bytes, s);
+  if (product.weights) {
+    s.weights = reinterpret_cast<const float*>(product.weights->data);
+    s.weights_stride = static_cast<int>(product.weights->strides[1] / sizeof(float));
+  }
+  set_record(context, s.part, s.k);
+  launch_early(context, kernel_of(a.dtype).of_experts, dim3(launch.blocks), dim3(kStreamThreads), launch.shared_bytes,
+               s);
 }
 
 ColumnForms stream_form(DType dtype) {

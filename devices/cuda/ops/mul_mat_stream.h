@@ -9,8 +9,8 @@
 //   4. warps go through their rows; the ring goes on over the end of a row, sums wait in shared memory
 //   5. results are stored, with what is joined to them
 //
-// One launch takes up to three matrices of any types with one column (q, k and v), or those of a token's
-// experts. docs/cuda_kernels.md has the figures.
+// One launch takes up to three matrices of any types with one column (q, k and v), or those of a token's experts
+// (ExpertStream). docs/cuda_kernels.md has the figures.
 #pragma once
 
 #include <climits>
@@ -50,16 +50,42 @@ struct Stream {
   int k = 0;
   int gated = 0;  ///< 1: act(a[0] x) * (a[1] x)
   GluKind glu = GluKind::kSwiglu;
-  // of_experts: slot blockIdx.y, at a matrix of its own.
-  const int32_t* experts = nullptr;    ///< by slot; -1: not here, the results are zeros
-  int64_t expert_stride = 0;           ///< bytes
-  int64_t x_stride = 0, c_stride = 0;  ///< elements, from slot to slot
+};
+
+/// A group of rows that follow each other, of one expert.
+struct StreamItem {
+  const std::byte* row;
+  int column;  ///< place of the slot's column in shared memory
+  int result;  ///< of the first row, in shared memory
+};
+
+/// Products of one token with its experts' matrices, or with one matrix whose rows are short. Rows of up to half a step
+/// share it: lanes have units of 64 elements of several rows, whose sums by four wait for the end.
+struct ExpertStream {
+  static constexpr int kMostSlots = 32, kMostRanges = 4;
+  StreamPart part;  ///< row_bytes: of a group of rows
+  const float* x = nullptr;
+  int k = 0;
+  int gated = 0;
+  GluKind glu = GluKind::kSwiglu;
+  const int32_t* ids = nullptr;  ///< by slot; nullptr: one slot, the first matrix
+  int ids_stride = 0, slots = 1, experts = 1, range_count = 0;
+  IndexRange ranges[kMostRanges] = {};  ///< of ids whose experts are here (SelectParams); others' results are zeros
+  int64_t expert_stride = 0;            ///< bytes
+  int64_t x_stride = 0, c_stride = 0;   ///< elements, from slot to slot
+  const float* weights = nullptr;       ///< by slot: the result is the slots' sum by these
+  int weights_stride = 0;
+  bool waits = false;                              ///< for the ids
+  bool packed = false;                             ///< rows share steps
+  int group = 1;                                   ///< rows of an item
+  int quads = 1;                                   ///< sums of a row
+  int items_at = 0, rings_at = 0, columns_at = 0;  ///< in shared memory, behind the results
 };
 
 /// The kernels of a dtype of weights.
 struct StreamKernel {
   void (*kernel)(Stream) = nullptr;
-  void (*of_experts)(Stream) = nullptr;
+  void (*of_experts)(ExpertStream) = nullptr;
   size_t ring_bytes = 0;  ///< of a block
   int step_elements = 0;
   size_t column_step_bytes = 0;  ///< in shared memory, of a step
@@ -85,11 +111,16 @@ struct StreamLaunch {
 };
 StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
 
-/// mul_mat_id of one token, by the matrices of all experts, whose `experts` by slot are read on the device (-1: not
-/// here). False: not taken.
-bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, const GpuTraits& gpu);
+/// The ids of one token, by slot.
+struct ExpertIds {
+  const int32_t* ids = nullptr;
+  int64_t stride = 0, slots = 0;            ///< elements
+  std::span<const IndexRange> ranges = {};  ///< at most ExpertStream::kMostRanges
+};
+/// mul_mat_id of one token; with product.weights the weighted sum of its slots.
+bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu);
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
-                        const int32_t* experts);
+                        const ExpertIds& ids);
 
 /// The form of a column that weights of this type take.
 ColumnForms stream_form(DType dtype);

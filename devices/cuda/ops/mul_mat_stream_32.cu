@@ -1,5 +1,5 @@
 // Products with one column, of formats of 32 elements.
-#include "devices/cuda/ops/mul_mat_stream_kernel.h"
+#include "devices/cuda/ops/mul_mat_stream_experts.h"
 
 namespace shoal::cuda {
 

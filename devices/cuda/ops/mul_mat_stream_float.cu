@@ -1,5 +1,5 @@
 // Products with one column, of f32, f16 and bf16.
-#include "devices/cuda/ops/mul_mat_stream_kernel.h"
+#include "devices/cuda/ops/mul_mat_stream_experts.h"
 
 namespace shoal::cuda {
 

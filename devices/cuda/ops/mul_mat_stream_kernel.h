@@ -1,4 +1,5 @@
-// The kernel of mul_mat_stream.h. Files that include this compile it for some of the types each.
+// The kernel of mul_mat_stream.h. Files that include this compile it for some
+// of the types each.
 #pragma once
 
 #include "devices/cuda/granule.h"
@@ -10,10 +11,12 @@
 
 namespace shoal::cuda {
 
-/// Bytes that a block wants on their way at least, about what arrives in the time of a load, and at most.
+/// Bytes that a block wants on their way at least, about what arrives in the
+/// time of a load, and at most.
 inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 
-// Weights that stream: what a step is, the form of the column, and their products. `left`: elements from the step on.
+// Weights that stream: what a step is, the form of the column, and their
+// products. `left`: elements from the step on.
 
 /// A column of k elements as 8-bit integers, by all threads of a block.
 template <int kGroups>
@@ -34,7 +37,8 @@ __device__ __forceinline__ void quantize_column(const float* x, unsigned k, std:
   }
 }
 
-/// Quantised weights, by a column of 8-bit integers: one or two units of 64 elements for each lane.
+/// Quantised weights, by a column of 8-bit integers: one or two units of 64
+/// elements for each lane.
 template <DType kType, int kMostUnits = 2>
 struct StreamedBlocks {
   using Format = DotFormat<kType>;
@@ -46,6 +50,7 @@ struct StreamedBlocks {
   static constexpr int kAlignment = Format::kAlignment;
   static constexpr int kGroups = Format::kGroups;
   static constexpr bool kFourGroups = kGroups == 4;
+  static constexpr bool kPacks = true;  ///< short rows share a step
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
   static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart& part, std::byte* to) {
@@ -53,6 +58,43 @@ struct StreamedBlocks {
 #pragma unroll 1
     for (int at = 16 * static_cast<int>(threadIdx.x); at < part.record_bytes; at += 16 * kStreamThreads) {
       store_as<uint4>(to + at, load_as<uint4>(part.record + at));
+    }
+  }
+
+  /// Columns of k elements side by side, of these slots where each has its own.
+  static __device__ __forceinline__ void put_columns(const ExpertStream& s, const int* slots, int count,
+                                                     std::byte* to) {
+    if (s.part.record) return put_column(s.x, s.k, s.part, to);
+    const int chunks = s.k / 8, all = s.x_stride == 0 ? chunks : count * chunks;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;
+         first += kStreamThreads) {
+      float values[8] = {};
+      if (first < all) {
+        const int column = first / chunks;
+        const float* const x = s.x + (s.x_stride == 0 ? 0 : slots[column] * s.x_stride) + 8 * (first - column * chunks);
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+          const float4 quad = load_as<float4>(x + i);
+          values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
+        }
+      }
+      const QuantizedPart<8> part = quantize_part(values);
+      const unsigned at = 8 * first;
+      std::byte* const step = to + at / cuda::kStepElements * column_step_bytes(kGroups);
+      if (first < all) store_part<kGroups>(step, at % cuda::kStepElements, part);
+    }
+  }
+  static __device__ int column_of(int place, int k) {
+    return place * (k / kUnitElements);
+  }
+  /// Bytes to the column's units of a lane, the n-th of which is `within[n]` of
+  /// the column.
+  static __device__ __forceinline__ void set_offsets(int column, const int (&within)[kUnits], int (&offsets)[kUnits]) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int unit = column + within[i];
+      offsets[i] = unit / kWarp * column_step_bytes(kGroups) + unit % kWarp * 16;
     }
   }
 
@@ -66,18 +108,37 @@ struct StreamedBlocks {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (first + i * cuda::kStepElements >= left) break;
-      Unit<kGroups> weights = {};
-      const auto* const words = reinterpret_cast<const uint32_t*>(slot + i * Format::kStepBytes);
-      Format::template decode<false>({words, before}, at, 2, weights);
-      ColumnUnit<kGroups> x;
-      load_column(reinterpret_cast<const uint4*>(column + i * column_step_bytes(kGroups)), lane, x);
-      sum += dot_unit<Format>(weights, x);
+      sum += unit_product(slot, before, column + i * column_step_bytes(kGroups), lane, at, i);
     }
+  }
+  /// The same with a sum for each unit, of which the column's are at these
+  /// offsets.
+  static __device__ __forceinline__ void add_units(const std::byte* slot, unsigned before, const std::byte* column,
+                                                   const int (&offsets)[kUnits], unsigned lane, Place at, int left,
+                                                   float (&sums)[kUnits]) {
+    const int first = static_cast<int>(lane) * kUnitElements;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (first + i * cuda::kStepElements >= left) break;
+      sums[i] += unit_product(slot, before, column + offsets[i], 0, at, i);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ float unit_product(const std::byte* slot, unsigned before, const std::byte* column,
+                                                       unsigned lane, Place at, int unit) {
+    Unit<kGroups> weights = {};
+    const auto* const words = reinterpret_cast<const uint32_t*>(slot + unit * Format::kStepBytes);
+    Format::template decode<false>({words, before}, at, 2, weights);
+    ColumnUnit<kGroups> x;
+    load_column(reinterpret_cast<const uint4*>(column), lane, x);
+    return dot_unit<Format>(weights, x);
   }
 };
 
-/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16 bytes. The column's floats lie by their
-/// place in a vector of weights, four and four, so that lanes read them side by side.
+/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16
+/// bytes. The column's floats lie by their place in a vector of weights, four
+/// and four, so that lanes read them side by side.
 template <class T>
 struct StreamedFloats {
   struct Place {};
@@ -87,6 +148,8 @@ struct StreamedFloats {
   static constexpr int kStepElements = kVectors * kElements;
   static constexpr int kAlignment = 16;
   static constexpr bool kFourGroups = false;
+  static constexpr bool kPacks = false;
+  static constexpr int kUnits = 1;
   static constexpr int kColumnBytes = kStepElements * static_cast<int>(sizeof(float));
 
   static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart&, std::byte* to) {
@@ -98,7 +161,23 @@ struct StreamedFloats {
     }
   }
 
+  static __device__ __forceinline__ void put_columns(const ExpertStream& s, const int* slots, int count,
+                                                     std::byte* to) {
+    if (s.x_stride == 0) return put_column(s.x, s.k, s.part, to);
+    for (int i = 0; i < count; ++i) put_column(s.x + slots[i] * s.x_stride, s.k, s.part, to + column_of(i, s.k));
+  }
+  static __device__ int column_of(int place, int k) {
+    return place * ((k + kStepElements - 1) / kStepElements) * kColumnBytes;
+  }
+  static __device__ void set_offsets(int, const int (&)[1], int (&)[1]) {}
+
   static __device__ __forceinline__ Place place_of(unsigned) { return {}; }
+
+  static __device__ __forceinline__ void add_units(const std::byte* slot, unsigned before, const std::byte* column,
+                                                   const int (&)[1], unsigned lane, Place at, int left,
+                                                   float (&sums)[1]) {
+    add_products(slot, before, column, lane, at, left, sums[0]);
+  }
 
   static __device__ __forceinline__ void add_products(const std::byte* slot, unsigned, const std::byte* column,
                                                       unsigned lane, Place, int left, float& sum) {
@@ -133,20 +212,23 @@ struct StreamRing {
   static constexpr int kBytes = kStages * kSlotBytes;
 };
 
-/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
-/// may belong to anything, or lie outside of the buffer (devices/cuda/granule.h).
+/// Bytes of the first vector that come before a row. They, and those of the
+/// last one behind it, are read as well: they may belong to anything, or lie
+/// outside of the buffer (devices/cuda/granule.h).
 template <class Weights>
 __device__ __forceinline__ unsigned before_row(uint32_t address) {
   return StreamRing<Weights>::kAligned ? 0 : address % kGranule;
 }
 
-/// Copies the steps of a warp's rows to its ring, in their order. A lane copies every 32nd vector.
-template <class Weights>
+/// Copies the steps of a warp's rows to its ring, in their order. A lane copies
+/// every 32nd vector. kItems: rows are items of a table.
+template <class Weights, bool kItems = false>
 class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the lane's place in the first.
+  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the
+  /// lane's place in the first.
   __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
@@ -157,8 +239,20 @@ class StreamCopies {
         from_(row + kBias),
         item_(first),
         left_(first < end ? row_left_ : kNone) {}
+  __device__ __forceinline__ StreamCopies(const StreamItem* items, int row_bytes, int first, int end, std::byte* ring,
+                                          unsigned lane)
+      : lane_bytes_(16 * lane),
+        to_(ring + lane_bytes_),
+        end_(end),
+        row_left_(row_bytes - static_cast<int>(lane_bytes_)),
+        row_jump_(0),
+        items_(items),
+        from_(first < end ? items[first].row + lane_bytes_ + kBias : nullptr),
+        item_(first),
+        left_(first < end ? row_left_ : kNone) {}
 
-  /// Starts the copy of the next step, if there is one, `slot` bytes into the ring. All lanes.
+  /// Starts the copy of the next step, if there is one, `slot` bytes into the
+  /// ring. All lanes.
   __device__ __forceinline__ void next(int slot) {
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
     const std::byte* const from = from_ - before;
@@ -175,6 +269,7 @@ class StreamCopies {
     if (ends) {
       item_ += kStreamWarps;
       left_ = item_ < end_ ? row_left_ : kNone;
+      if (kItems && item_ < end_) from_ = items_[item_].row + lane_bytes_ + kBias;
     }
   }
 
@@ -186,7 +281,9 @@ class StreamCopies {
   const unsigned lane_bytes_;
   const SharedPlace to_;
   const int end_, row_left_, row_jump_;
-  const std::byte* from_;  ///< the lane's place in the next step, as far from a boundary as the row
+  const StreamItem* const items_ = nullptr;
+  const std::byte* from_;  ///< the lane's place in the next step, as far from a
+                           ///< boundary as the row
   int item_;
   int left_;  ///< bytes of the row from there on
 };
@@ -202,42 +299,34 @@ struct StreamMemory {
         columns(rings + ring_bytes) {}
 };
 
-/// Writes the results of a block's rows, from row `first` of the part on; zeros where an expert is not `here`.
-template <bool kExperts>
+/// Writes the results of a block's rows, from row `first` of the part on.
 __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& part, const float* results,
-                                           unsigned first, int rows, bool here) {
+                                           unsigned first, int rows) {
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
-    float sum = 0;
-    if (here) sum = s.gated ? activate_gate(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
+    float sum = s.gated ? activate_gate(s.glu, results[2 * i]) * results[2 * i + 1] : results[i];
     if (part.addend) sum += part.addend[first + i];
-    float* const c = part.c + first + i;
-    c[kExperts ? blockIdx.y * s.c_stride : 0] = sum;
+    part.c[first + i] = sum;
   }
 }
 
-/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is called when the kernel in front has
-/// ended, and `finish` gets the results (store_rows()).
-template <class Weights, bool kExperts, class Begin, class Finish>
+/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is
+/// called when the kernel in front has ended, and `finish` gets the results
+/// (store_rows()).
+template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
                                             const Begin& begin, const Finish& finish) {
   using Ring = StreamRing<Weights>;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   const int block = static_cast<int>(blockIdx.x);
   const unsigned first = (block - part.first_block) * part.block_rows;
-  int64_t matrix = 0;
-  bool here = true;
-  if constexpr (kExperts) {
-    wait_for_previous();
-    const int expert = s.experts[blockIdx.y];
-    here = expert >= 0;
-    matrix = expert * s.expert_stride;
-  }
 
-  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
+  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of
+  // the gate and one of up in turns.
   const unsigned gated = s.gated;
-  const int last = kept(part.last_items), usual = kept(part.block_items);  // both loads before it is known which
-  const int items = block == part.last_block ? last : usual, end = here ? items : 0;
-  const std::byte* const block_row = kept(part.a[warp % 2] + matrix + static_cast<uint64_t>(first) * part.row_stride);
+  const int last = kept(part.last_items),
+            usual = kept(part.block_items);  // both loads before it is known which
+  const int end = block == part.last_block ? last : usual;
+  const std::byte* const block_row = kept(part.a[warp % 2] + static_cast<uint64_t>(first) * part.row_stride);
   const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // the lane's place
   std::byte* const ring = memory.rings + warp * Ring::kBytes;
   float* const results = memory.results;
@@ -247,7 +336,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
 
   wait_for_previous();
   begin();
-  Weights::put_column(kExperts ? s.x + blockIdx.y * s.x_stride : s.x, s.k, part, memory.columns);
+  Weights::put_column(s.x, s.k, part, memory.columns);
   __syncthreads();
   const typename Weights::Place at = Weights::place_of(lane);
   auto row_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row));
@@ -274,17 +363,15 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
     row_address += static_cast<uint32_t>(part.row_step);
   }
   __syncthreads();
-  finish(results, first, items >> gated, here);
+  finish(results, first, end >> gated);
 }
 
 /// The same, with the results in memory.
-template <class Weights, bool kExperts>
+template <class Weights>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory) {
-  stream_part<Weights, kExperts>(
+  stream_part<Weights>(
       s, part, memory, [] {},
-      [&](const float* results, unsigned first, int rows, bool here) {
-        store_rows<kExperts>(s, part, results, first, rows, here);
-      });
+      [&](const float* results, unsigned first, int rows) { store_rows(s, part, results, first, rows); });
 }
 
 __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
@@ -292,42 +379,12 @@ __device__ __forceinline__ const StreamPart& part_of_block(const Stream& s) {
   return s.parts[block >= s.parts[2].first_block ? 2 : block >= s.parts[1].first_block ? 1 : 0];
 }
 
-template <class Weights, bool kExperts>
+template <class Weights>
 __device__ __forceinline__ void stream(const Stream& s) {
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   let_next_start();
   const StreamMemory memory(bytes, kStreamWarps * StreamRing<Weights>::kBytes);
-  stream_part<Weights, kExperts>(s, part_of_block(s), memory);
-}
-
-template <DType kType, bool kExperts>
-__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(Stream s) {
-  stream<StreamedBlocks<kType>, kExperts>(s);
-}
-template <class T, bool kExperts>
-__global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(Stream s) {
-  stream<StreamedFloats<T>, kExperts>(s);
-}
-
-template <class Weights>
-constexpr StreamKernel stream_kernel(void (*kernel)(Stream), void (*of_experts)(Stream)) {
-  StreamKernel made;
-  made.kernel = kernel;
-  made.of_experts = of_experts;
-  made.ring_bytes = kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes);
-  made.step_elements = Weights::kStepElements;
-  made.column_step_bytes = Weights::kColumnBytes;
-  made.has_four_groups = Weights::kFourGroups;
-  made.alignment = Weights::kAlignment;
-  return made;
-}
-template <DType kType>
-constexpr StreamKernel stream_blocks_kernel() {
-  return stream_kernel<StreamedBlocks<kType>>(stream_blocks<kType, false>, stream_blocks<kType, true>);
-}
-template <class T>
-constexpr StreamKernel stream_floats_kernel() {
-  return stream_kernel<StreamedFloats<T>>(stream_floats<T, false>, stream_floats<T, true>);
+  stream_part<Weights>(s, part_of_block(s), memory);
 }
 
 }  // namespace shoal::cuda

@@ -25,20 +25,20 @@ __global__ void __launch_bounds__(kStreamThreads, 2) stream_mixed(Stream s) {
   const StreamMemory memory(bytes, widest_ring());
   const StreamPart& part = part_of_block(s);
   switch (part.dtype) {
-#define SHOAL_QUANTIZED(id, ...)                                \
-  case DType::k##id:                                            \
-    stream_part<OneUnit<DType::k##id>, false>(s, part, memory); \
+#define SHOAL_QUANTIZED(id, ...)                         \
+  case DType::k##id:                                     \
+    stream_part<OneUnit<DType::k##id>>(s, part, memory); \
     break;
 #define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
     case DType::kF16:
-      stream_part<StreamedFloats<__half>, false>(s, part, memory);
+      stream_part<StreamedFloats<__half>>(s, part, memory);
       break;
     case DType::kBF16:
-      stream_part<StreamedFloats<__nv_bfloat16>, false>(s, part, memory);
+      stream_part<StreamedFloats<__nv_bfloat16>>(s, part, memory);
       break;
     default:
-      stream_part<StreamedFloats<float>, false>(s, part, memory);
+      stream_part<StreamedFloats<float>>(s, part, memory);
       break;
   }
 }

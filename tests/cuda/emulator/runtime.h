@@ -131,8 +131,8 @@ struct Runtime {
   std::map<uintptr_t, Allocation> memory;  ///< by address
   std::atomic<uint64_t> freed{0};          ///< allocations that are gone
   std::map<int, Gpu> gpus;
-  std::map<const void*, int> dynamic_shared;     ///< what kernels were allowed, by cudaFuncSetAttribute
-  std::map<const void*, int> carveouts;          ///< percent of a multiprocessor's memory, by the same
+  std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
+  std::map<const void*, int> carveouts;       ///< percent of a multiprocessor's memory, by the same
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::set<GraphExec*> execs;

@@ -1,0 +1,208 @@
+// The kernel of ExpertStream (mul_mat_stream.h): a block has the same rows of
+// all slots' matrices. A table in shared memory lists its items, groups of rows
+// that follow each other; warps take them in turns. Files that include this
+// compile it for some of the types each.
+#pragma once
+
+#include "devices/cuda/ops/mul_mat_stream_kernel.h"
+
+namespace shoal::cuda {
+
+/// The slots whose experts are here, in their order.
+struct StreamSlots {
+  int count;
+  int slot[kWarp], expert[kWarp];
+  float weight[kWarp];
+  int place[kWarp];  ///< of each slot among them, or -1
+};
+
+/// Row of an expert among those here, or -1.
+__device__ inline int local_expert(const ExpertStream& s, int64_t id) {
+  if (s.range_count == 0) return id >= 0 && id < s.experts ? static_cast<int>(id) : -1;
+  int64_t before = 0;
+#pragma unroll 1
+  for (int i = 0; i < s.range_count; ++i) {
+    const int64_t at = id - s.ranges[i].begin;
+    if (at >= 0 && at < s.ranges[i].length) return before + at < s.experts ? static_cast<int>(before + at) : -1;
+    before += s.ranges[i].length;
+  }
+  return -1;
+}
+
+/// By one warp.
+__device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int expert = -1;
+  if (lane < s.slots) expert = s.ids ? local_expert(s, s.ids[lane * s.ids_stride]) : 0;
+  const uint32_t here = __ballot_sync(kAllLanes, expert >= 0);
+  const int place = __popc(here & ((1u << lane) - 1));
+  if (expert >= 0) {
+    slots.slot[place] = lane, slots.expert[place] = expert;
+    if (s.weights) slots.weight[place] = s.weights[lane * s.weights_stride];
+  }
+  slots.place[lane] = expert >= 0 ? place : -1;
+  if (lane == 0) slots.count = __popc(here);
+}
+
+/// The items of a block from row `first` on; returns how many there are.
+template <class Weights>
+__device__ __forceinline__ int list_items(const ExpertStream& s, const StreamSlots& slots, int64_t first,
+                                          StreamItem* items) {
+  const int gated = s.gated, per_slot = s.part.block_rows / s.group << gated, count = slots.count * per_slot;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kStreamThreads) {
+    const int place = i / per_slot, rest = i - place * per_slot, matrix = rest & gated, row = (rest >> gated) * s.group;
+    items[i] = {s.part.a[matrix] + slots.expert[place] * s.expert_stride + (first + row) * s.part.row_stride,
+                s.x_stride == 0 ? 0 : Weights::column_of(place, s.k),
+                ((place << gated | matrix) * s.part.block_rows + row) * s.quads};
+  }
+  return count;
+}
+
+/// Leaves the sum of an item, or sums of every four units where rows share it.
+template <class Weights>
+__device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&sums)[Weights::kUnits], unsigned lane,
+                                         float* to) {
+  float sum = sums[0];
+  if (!s.packed) {
+    if constexpr (Weights::kUnits == 2) sum += sums[1];
+    sum = warp_sum(sum);
+    if (lane == 0) *to = sum;
+    return;
+  }
+  unsigned quad = lane / 4;
+  const bool odd = lane % 2 == 1;
+  float other = sum;
+  if constexpr (Weights::kUnits == 2) {  // an odd lane goes on with the second units
+    if (odd) sum = sums[1], quad += kWarp / 4;
+    other = odd ? sums[0] : sums[1];
+  }
+  sum += __shfl_xor_sync(kAllLanes, other, 1);
+  sum += __shfl_xor_sync(kAllLanes, sum, 2);
+  const bool stores = Weights::kUnits == 2 ? lane % 4 < 2 : lane % 4 == 0;
+  if (stores && static_cast<int>(quad) < s.group * s.quads) to[quad] = sum;
+}
+
+/// Writes a block's rows from `row` on of all slots, or their sums by the
+/// slots' weights.
+__device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamSlots& slots, const float* results,
+                                            int first, int rows, int64_t row) {
+  const auto sum_of = [&](int place, int i) {
+    const float* const quads = results + (place * s.part.block_rows + first + i) * s.quads;
+    float sum = quads[0];
+#pragma unroll 1
+    for (int q = 1; q < s.quads; ++q) sum += quads[q];
+    return sum;
+  };
+  const int outputs = s.weights ? 1 : s.slots;
+#pragma unroll 1
+  for (int at = static_cast<int>(threadIdx.x); at < rows * outputs; at += kStreamThreads) {
+    const int slot = at / rows, i = at - slot * rows;
+    const int begin = s.weights ? 0 : slots.place[slot], end = s.weights ? slots.count : begin + 1;
+    float total = 0;
+#pragma unroll 1
+    for (int place = begin; place >= 0 && place < end; ++place) {
+      float sum = sum_of(place << s.gated, i);
+      if (s.gated) sum = activate_gate(s.glu, sum) * sum_of(2 * place + 1, i);
+      total = s.weights ? fmaf(slots.weight[place], sum, total) : sum;
+    }
+    if (s.part.addend) total += s.part.addend[row + i];
+    s.part.c[slot * s.c_stride + row + i] = total;
+  }
+}
+
+template <class Weights>
+__device__ __forceinline__ void stream(const ExpertStream& s) {
+  using Ring = StreamRing<Weights>;
+  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
+  __shared__ StreamSlots slots;
+  auto* const results = reinterpret_cast<float*>(bytes);
+  auto* const items = reinterpret_cast<StreamItem*>(bytes + s.items_at);
+  std::byte* const columns = bytes + s.columns_at;
+  const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
+  std::byte* const ring = bytes + s.rings_at + warp * Ring::kBytes;
+  // The last block's rows are as many as others', so that their groups are
+  // whole: some are those of the one before.
+  const int own = static_cast<int>(blockIdx.x) * s.part.block_rows;
+  const int first = min(own, s.part.rows - s.part.block_rows);
+
+  let_next_start();
+  if (s.waits) wait_for_previous();
+  if (warp == 0) find_slots(s, slots);
+  __syncthreads();
+  const int end = list_items<Weights>(s, slots, first, items);
+  __syncthreads();
+  StreamCopies<Weights, true> copies(items, s.part.row_bytes, static_cast<int>(warp), end, ring, lane);
+#pragma unroll 1
+  for (int at = 0; at < Ring::kBytes; at += Ring::kSlotBytes) copies.next(at);
+  wait_for_previous();
+  Weights::put_columns(s, slots.slot, slots.count, columns);
+  __syncthreads();
+
+  const typename Weights::Place at = Weights::place_of(lane);
+  int within[Weights::kUnits];
+#pragma unroll
+  for (int i = 0; i < Weights::kUnits; ++i) {
+    const int unit = static_cast<int>(lane) + i * kWarp;
+    within[i] = s.packed ? unit % (s.k / kUnitElements) : unit;
+  }
+  int slot = 0;
+#pragma unroll 1
+  for (int number = static_cast<int>(warp); number < end; number += kStreamWarps) {
+    const StreamItem item = items[number];
+    const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(item.row)));
+    int offsets[Weights::kUnits];
+    Weights::set_offsets(item.column, within, offsets);
+    const std::byte* column = columns + (Weights::kPacks ? 0 : item.column);  // else in the offsets
+    int left = s.group * s.k;
+    float sums[Weights::kUnits] = {};
+#pragma unroll 1
+    do {
+      copy_async_wait<Ring::kStages - 1>();
+      __syncwarp();
+      Weights::add_units(ring + slot, before, column, offsets, lane, at, left, sums);
+      __syncwarp();
+      copies.next(slot);
+      slot = slot + Ring::kSlotBytes == Ring::kBytes ? 0 : slot + Ring::kSlotBytes;
+      column += Weights::kColumnBytes;
+      left -= Weights::kStepElements;
+    } while (left > 0);
+    put_sums<Weights>(s, sums, lane, results + item.result);
+  }
+  __syncthreads();
+  store_slots(s, slots, results, own - first, min(s.part.block_rows, s.part.rows - own), own);
+}
+
+template <bool kExperts>
+using StreamOf = std::conditional_t<kExperts, ExpertStream, Stream>;
+template <DType kType, bool kExperts>
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(StreamOf<kExperts> s) {
+  stream<StreamedBlocks<kType>>(s);
+}
+template <class T, bool kExperts>
+__global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(StreamOf<kExperts> s) {
+  stream<StreamedFloats<T>>(s);
+}
+
+template <class Weights>
+constexpr StreamKernel stream_kernel(void (*kernel)(Stream), void (*of_experts)(ExpertStream)) {
+  StreamKernel made;
+  made.kernel = kernel;
+  made.of_experts = of_experts;
+  made.ring_bytes = kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes);
+  made.step_elements = Weights::kStepElements;
+  made.column_step_bytes = Weights::kColumnBytes;
+  made.has_four_groups = Weights::kFourGroups;
+  made.alignment = Weights::kAlignment;
+  return made;
+}
+template <DType kType>
+constexpr StreamKernel stream_blocks_kernel() {
+  return stream_kernel<StreamedBlocks<kType>>(stream_blocks<kType, false>, stream_blocks<kType, true>);
+}
+template <class T>
+constexpr StreamKernel stream_floats_kernel() {
+  return stream_kernel<StreamedFloats<T>>(stream_floats<T, false>, stream_floats<T, true>);
+}
+
+}  // namespace shoal::cuda
