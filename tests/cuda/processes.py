@@ -75,6 +75,11 @@ class Tokens(unittest.TestCase):
         self.same(2, "0:CPU0;1:CUDA0+CUDA1", "-sm", "layer", wrapper=few)
         self.same(2, "1:CUDA0,CUDA1,CUDA2", wrapper=few)
 
+    def test_features_that_one_process_has_switched_off(self):
+        """Every process plans for what the process of a mesh fuses."""
+        for process in range(2):
+            self.same(2, "0:CUDA0;1:CUDA0+CUDA1", "-sm", "layer", wrapper=only_in(process, "SHOAL_CUDA_OFF", "fuse"))
+
     def test_beside_a_cpu(self):
         self.same(2, "0:CPU0;1:CUDA0")
 

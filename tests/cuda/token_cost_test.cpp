@@ -6,11 +6,8 @@
 #include <array>
 #include <map>
 
-#include "collectives/factory.h"
-#include "models/session/loader.h"
-#include "models/session/session.h"
-#include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/loaded_model.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/support/model_files.h"
 
@@ -20,47 +17,12 @@ namespace {
 using testing::ElementsAre;
 using testing::Pair;
 
-/// As of the plug-in.
-void* function(std::string_view name) {
-  static collectives::FamilyFactory own{
-      collectives::class_sizes(),
-      {collectives::cuda::make_cuda_communicator, collectives::cuda::describe_cuda_communicator}};
-  static const FunctionEntry table[] = {{collectives::kCommunicatorFactory, &own}};
-  return find_in(table, name);
-}
-
-/// A model, by the path of its file, on `parts` devices of one emulated GPU.
-class LoadedModel {
- public:
-  LoadedModel(const std::string& path, int parts)
-      : environment_{{"SHOAL_EMULATED_GPUS", "1"},
-                     {"SHOAL_EMULATED_PROCESSORS", "132"},
-                     {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(parts)}},
-        model_(models::open_model(path)),
-        placement_(*model_, std::vector<Device*>(family_.devices().begin(), family_.devices().end())) {
-    models::load_weights(*model_, placement_);
-  }
-  int layers() const { return static_cast<int>(model_->hparams.layers); }
-  models::Session session(int64_t candidates = 0) const {
-    models::SessionOptions options;
-    options.context = 64;
-    options.candidates = candidates;
-    return models::Session(*model_, placement_, placement_.init(), options);
-  }
-
- private:
-  test::Environment environment_;
-  CudaFamily family_{function};
-  std::unique_ptr<models::Model> model_;
-  models::Placement placement_;
-};
-
 class TokenCost : public testing::TestWithParam<int> {
  protected:
   int ranks() const { return GetParam(); }
   /// Calls of one token, by name.
   std::map<std::string, int> cost(int64_t candidates) {
-    const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks());
+    const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks());
     models::Session session = model.session(candidates);
     const auto take_token = [&](int32_t token) {
       session.evaluate(std::array{token});
@@ -92,7 +54,7 @@ TEST_P(TokenCost, WithCandidates) {
 }
 
 /// Kernels of a token, which the first run of a plan launches one by one, of all devices together.
-int kernels_of_a_token(const LoadedModel& model) {
+int kernels_of_a_token(const test::LoadedModel& model) {
   models::Session session = model.session();
   session.evaluate(std::array{1});
   session.logits();
@@ -107,7 +69,7 @@ int kernels_of_a_token(const LoadedModel& model) {
 /// residual. Besides the embedding, the rows of the last token, the last norm and the head.
 TEST(TokenKernels, EightOfALayer) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
-    const LoadedModel model(test::model_file(file), 1);
+    const test::LoadedModel model(test::model_file(file), 1);
     EXPECT_EQ(kernels_of_a_token(model), 8 * model.layers() + 4) << file;
   }
 }
@@ -117,7 +79,7 @@ TEST(TokenKernels, EightOfALayer) {
 /// rows of the last token of sum and residual, and the norm apart; and the head.
 TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
   for (const int ranks : {2, 3}) {
-    const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks);
+    const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
   }
 }
@@ -131,14 +93,14 @@ TEST(TokenKernels, TenOfALayerWithExperts) {
   synthetic.dtype = DType::kQ8_0;
   const std::string path = synthetic.write();
   for (const int ranks : {1, 2}) {
-    const LoadedModel model(path, ranks);
+    const test::LoadedModel model(path, ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (10 * model.layers() + 4)) << ranks;
   }
 }
 
 /// What a session fetches is the same in memory that is not pinned.
 TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
-  const LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), 1);
+  const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), 1);
   const auto logits = [&](bool can_pin) {
     models::Session session = model.session();
     session.evaluate(std::array{1, 527, 261});

@@ -35,6 +35,16 @@ void record_calls();
 /// the like) are left out.
 std::vector<std::string> take_calls();
 
+/// A kernel that was launched or captured.
+struct LaunchRecord {
+  std::string file;  ///< of the line that launches it: "norm.cu"
+  unsigned threads;  ///< of a block
+  size_t shared_bytes;
+  bool early;  ///< by launch_early()
+};
+/// The launches since record_calls(), which ends.
+std::vector<LaunchRecord> take_launches();
+
 /// How many asynchronous copies of kernels since the last call read a vector that lies partly behind its allocation.
 uint64_t take_copies_over_edges();
 /// How many threads are inside of a call now.

@@ -158,6 +158,7 @@ cudaError_t& last_error();
 /// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
 cudaError_t begin_call(const char* name);
 cudaError_t end_call(const char* name, cudaError_t status);
+void note_launch(const LaunchSize& size);
 
 template <class Function>
 cudaError_t api(const char* name, Function&& function) {

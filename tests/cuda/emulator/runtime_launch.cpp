@@ -49,6 +49,7 @@ void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* func
     const Room room = room_of(size_t{size.block.x} * size.block.y * size.block.z, size.shared_bytes);
     Kernel launched{size, std::move(kernel), room, stream->gpu()};
     launched.size.early = size.early && generation(stream->gpu()).compute_capability >= 90;  // as platform.h
+    note_launch(launched.size);
     return submit(*stream, {OperationKind::kKernel, {}, std::make_shared<const Kernel>(std::move(launched))});
   });
 }

@@ -24,6 +24,7 @@ struct Calls {
   std::vector<Fault> faults;
   bool recording = false;
   std::vector<std::string> names;
+  std::vector<LaunchRecord> launches;
   std::map<std::string_view, int> in_progress;
 };
 
@@ -115,6 +116,7 @@ void record_calls() {
   const std::lock_guard lock(all.mutex);
   all.recording = true;
   all.names.clear();
+  all.launches.clear();
 }
 
 std::vector<std::string> take_calls() {
@@ -122,6 +124,21 @@ std::vector<std::string> take_calls() {
   const std::lock_guard lock(all.mutex);
   all.recording = false;
   return std::move(all.names);
+}
+
+void note_launch(const LaunchSize& size) {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  if (!all.recording) return;
+  const std::string_view path = size.where.file_name();
+  all.launches.push_back({std::string(path.substr(path.rfind('/') + 1)), size.block.x, size.shared_bytes, size.early});
+}
+
+std::vector<LaunchRecord> take_launches() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.recording = false;
+  return std::move(all.launches);
 }
 
 int calls_in_progress(const std::string& name) {
