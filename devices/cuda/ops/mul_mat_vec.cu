@@ -130,7 +130,7 @@ bool has_even_rows(const Tensor& b) {
   return follows(2, b.shape[1]) && follows(3, b.shape[1] * b.shape[2]);
 }
 
-/// Plain floats that are read by vectors. Blocks need not be asked: buffers and strides align those of 256 elements,
+/// Plain floats that are read by vectors. Blocks need no check: buffers and strides align those of 256 elements,
 /// and those of 32 may lie anywhere.
 bool has_vectors(const Tensor& a) {
   const int64_t elements = 16 / static_cast<int64_t>(traits(a.dtype).block_bytes);
