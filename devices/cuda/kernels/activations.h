@@ -13,9 +13,9 @@ __device__ inline float silu(float x) {
   return x / (1.0f + expf(-x));
 }
 /// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+inline constexpr float kGeluTwice = 1.5957691216057308f;
 __device__ inline float gelu(float x) {
-  constexpr float kTwice = 1.5957691216057308f;
-  return x / (1.0f + expf(-kTwice * (x + 0.044715f * x * x * x)));
+  return x / (1.0f + expf(-kGeluTwice * (x + 0.044715f * x * x * x)));
 }
 /// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for
 /// negative x.
@@ -85,20 +85,14 @@ __device__ inline float activate(UnaryKind kind, float x) {
   return x;
 }
 
-/// act of glu; the kind is the same for all threads.
+/// act of glu; the kind is the same for all threads. One exponential serves three kinds.
 __device__ inline float activate_gate(GluKind kind, float x) {
-  switch (kind) {
-    case GluKind::kSwiglu:
-      return silu(x);
-    case GluKind::kGeglu:
-      return gelu(x);
-    case GluKind::kGegluErf:
-      return gelu_erf(x);
-    case GluKind::kGegluQuick:
-      return gelu_quick(x);
-    default:
-      return relu(x);
-  }
+  if (kind == GluKind::kReglu) return relu(x);
+  if (kind == GluKind::kGegluErf) return gelu_erf(x);
+  const float inner = kind == GluKind::kGeglu        ? kGeluTwice * (x + 0.044715f * x * x * x)
+                      : kind == GluKind::kGegluQuick ? 1.702f * x
+                                                     : x;
+  return x / (1.0f + expf(-inner));
 }
 
 }  // namespace shoal::cuda

@@ -57,7 +57,7 @@ struct StagedRow {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) to[i] = __byte_perm(w[i], w[i + 1], selector);
   }
-  /// The same where `offset + byte` is a multiple of 16.
+  /// The same of chunks that begin at `byte`.
   template <int kWords>
   __device__ void aligned_words(int byte, uint32_t (&to)[kWords]) const {
     static_assert(kWords % 4 == 0);
@@ -104,6 +104,7 @@ __device__ inline uint32_t fifth_bits(uint32_t bits) {
 template <class B>
 struct Of32 {
   using Block = B;
+  static constexpr bool kAligned = false;
   static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
   static constexpr int kUnitsPerBlock = 1;
   static constexpr int kScaleBytes = sizeof(B::scale);
@@ -158,6 +159,7 @@ struct Of32 {
 template <class B>
 struct Of256 {
   using Block = B;
+  static constexpr bool kAligned = sizeof(B) % kChunkBytes == 0;  ///< blocks begin with a chunk
   static constexpr bool kBrain = false;
   static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
@@ -170,8 +172,7 @@ struct Of256 {
     for (uint32_t& code : codes) code = code >> shift & mask;
   }
   static __device__ void load(const StagedRow& row, int byte, uint32_t (&to)[8]) {
-    // Blocks of whole chunks lie in whole chunks when rows do; the same for all threads then.
-    if (sizeof(Block) % kChunkBytes == 0 && row.offset == 0) {
+    if constexpr (kAligned) {
       row.aligned_words(byte, to);
     } else {
       row.words(byte, to);
@@ -217,11 +218,7 @@ template <class B>
 struct Of256With6Bits : Of256<B> {
   static __device__ void scaling(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
     uint32_t head[4];  // two factors, twelve bytes
-    if (row.offset == 0) {
-      row.aligned_words(begin, head);
-    } else {
-      row.words(begin, head);
-    }
+    row.aligned_words(begin, head);
     const uint32_t at = j % 4 * 8;
     uint32_t scale = head[1] >> at & 63, min = head[2] >> at & 63;
     if (j >= 4) {
@@ -291,7 +288,7 @@ struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
 template <class B>
 struct Coded {
   using Block = B;
-  static constexpr bool kBrain = false, kAdds = false;
+  static constexpr bool kBrain = false, kAdds = false, kAligned = false;
   static constexpr int kOffset = 128;
   static constexpr int kBlocksPerGroup = B::kElements < 128 ? 128 / B::kElements : 1;
   static constexpr int kUnitsPerBlock = B::kElements / 32;

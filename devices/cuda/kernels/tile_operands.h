@@ -96,8 +96,9 @@ template <class F>
 struct Dequantized : F {
   static constexpr bool kPlain = false;
   static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
-  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;                       ///< of a group
-  static constexpr int kBefore = kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< at most, in a chunk
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< of a group
+  static constexpr int kBefore =
+      F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< at most, in a chunk
   static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
   static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< of a group of all rows
 };
@@ -182,20 +183,16 @@ struct TilePart {
     is_zero = group.matrix < 0;
     a += (is_zero ? 0 : group.matrix) * matrix.a_strides[1];
   }
-  /// Where column n of the tile goes, its first row; without parts of k.
-  __device__ float* result(int n) const {
-    if (p.groups != nullptr) {
-      const int pair = p.order[column + n];
-      return matrix.c + pair % p.slots * matrix.c_strides[0] + pair / p.slots * matrix.c_strides[1];
-    }
-    float* c = matrix.c + (column + n) * matrix.c_strides[0];
+  /// Where the results of column `column` go, without parts of k.
+  __device__ float* results() const {
+    float* c = matrix.c;
     if (batch > 0) c += batch % p.batches2 * matrix.c_strides[1] + batch / p.batches2 * matrix.c_strides[2];
-    return c;
+    return c + column * matrix.c_strides[0];
   }
-  /// Where its sums go: first those of a, then those of `up`.
-  __device__ float* part_of_sums(int n) const {
-    const int64_t index = static_cast<int64_t>(batch) * p.n + column + n;
-    return p.sums + split * p.split_stride + matrix.sums_at + index * matrix.m * (p.up == nullptr ? 1 : 2);
+  /// The same of column n of a group.
+  __device__ float* result_of_pair(int n) const {
+    const unsigned pair = p.order[column + n], slots = p.slots;
+    return matrix.c + pair % slots * matrix.c_strides[0] + pair / slots * matrix.c_strides[1];
   }
 
   /// The first row of `up` in the tile, if row r is one of them, else 0.
@@ -265,32 +262,40 @@ constexpr int sums_bytes(int columns) {
 template <int kThreads, int kColumns>
 __device__ void store_tile(const TilePart& part, const float* sums) {
   const TileProduct& p = part.p;
-  const bool whole = p.splits == 1;
-  const int rows = whole && p.up != nullptr ? kTileRows / 2 : kTileRows;
-  const int r = static_cast<int>(threadIdx.x) % rows;
+  const TileMatrix& matrix = part.matrix;
+  const bool whole = p.splits == 1, joins = whole && (p.up != nullptr || matrix.addend != nullptr);
+  const int rows = whole && p.up != nullptr ? kTileRows / 2 : kTileRows, step = kThreads / rows;
+  const int r = static_cast<int>(threadIdx.x) % rows, first = static_cast<int>(threadIdx.x) / rows;
   if (!part.has_row(r)) return;
-  const int row = part.index_of_row(r), to_row = row + (part.up_row(r) > 0 ? part.matrix.m : 0);
-  const int columns = part.columns_left < kColumns ? part.columns_left : kColumns;
-#pragma unroll 2
-  for (int n = static_cast<int>(threadIdx.x) / rows; n < columns; n += kThreads / rows) {
-    const int column = part.column + n;
-    const float* from = sums + n * kSumsPitch + r;
-    const float scale = p.b_scales == nullptr ? 1 : p.b_scales[static_cast<int>(part.batch) * p.n + column];
-    const float sum = *from * scale;
-    if (whole) {
-      const float up = p.up == nullptr ? 0 : from[kTileRows / 2] * scale;
-      part.result(n)[row] = joined(p, part.matrix, sum, up, row, column, part.batch);
-    } else {
-      part.part_of_sums(n)[to_row] = sum;
+  const int columns = part.columns_left < kColumns ? part.columns_left : kColumns, row = part.index_of_row(r);
+  const int64_t index = static_cast<int64_t>(part.batch) * p.n + part.column;
+  const auto scale_of = [&](int n) { return p.b_scales == nullptr ? 1 : p.b_scales[index + n]; };
+  sums += r;
+  if (joins || p.groups != nullptr) {
+#pragma unroll 1
+    for (int n = first; n < columns; n += step) {
+      const float* from = sums + n * kSumsPitch;
+      const float scale = scale_of(n), up = p.up == nullptr ? 0 : from[kTileRows / 2] * scale;
+      float* to = p.groups == nullptr ? part.results() + n * matrix.c_strides[0] : part.result_of_pair(n);
+      to[row] = joined(p, matrix, *from * scale, up, row, part.column + n, part.batch);
     }
+    return;
   }
+  const int sums_rows = matrix.m * (p.up == nullptr ? 1 : 2);
+  const int64_t stride = whole ? matrix.c_strides[0] : sums_rows;
+  float* to = whole ? part.results() : p.sums + part.split * p.split_stride + matrix.sums_at + index * sums_rows;
+  to += row + (part.up_row(r) > 0 ? matrix.m : 0) + first * stride;
+#pragma unroll 4
+  for (int n = first; n < columns; n += step, to += step * stride) *to = sums[n * kSumsPitch] * scale_of(n);
 }
 
 /// For a part that `is_zero`.
-template <int kThreads, int kColumns>
+template <int kThreads>
 __device__ void store_zeros(const TilePart& part) {
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * part.columns_left; i += kThreads) {
-    if (part.has_row(i % kTileRows)) part.result(i / kTileRows)[part.index_of_row(i % kTileRows)] = 0;
+    const int r = i % kTileRows;
+    if (part.has_row(r)) part.result_of_pair(i / kTileRows)[part.index_of_row(r)] = 0;
   }
 }
 

@@ -138,12 +138,12 @@ struct TileBlock {
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < block.part.steps) block.copy_plain_a(i, i);
   }
   wait_for_previous();
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < block.part.steps) block.copy_b(i, i);
     copy_async_commit();
@@ -172,10 +172,8 @@ template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;
   Converter rows(block.part, block.shared);
-  rows.copy_group(0);
-  copy_async_commit();
-  rows.copy_group(1);
-  copy_async_commit();
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) rows.copy_group(i);
   wait_for_previous();
   block.copy_b(0, 0);
   copy_async_commit();
@@ -217,7 +215,7 @@ __global__ void __launch_bounds__(kTileThreads, (TileShape<Rows, kColumns, kTerm
   if (!product.is_constant) wait_for_previous();
   TileBlock<Rows, kColumns, kTerms> block(product, shared, blockIdx.x);
   if (!block.part.exists) return;
-  if (block.part.is_zero) return store_zeros<kTileThreads, kColumns>(block.part);
+  if (block.part.is_zero) return store_zeros<kTileThreads>(block.part);
   if constexpr (Rows::kPlain) {
     multiply_plain(block);
   } else {

@@ -135,13 +135,13 @@ requires(Rows::kPlain) struct WgmmaRows<Rows> {
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms>& block) {
   WgmmaRows<Rows> rows(block.part, block.shared + WgmmaShape<Rows, kColumns, kTerms>::kStagingOffset);
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < 2; ++i) {
     rows.copy_group(i);
     block.copy_plain_a(i);
   }
   wait_for_previous();
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < 2; ++i) {
     block.copy_b(i);
     copy_async_commit();
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_product(const TileProd
   if (!product.is_constant) wait_for_previous();
   WgmmaBlock<Rows, kColumns, kTerms> block(product, shared, blockIdx.x);
   if (!block.part.exists) return;
-  if (block.part.is_zero) return store_zeros<kWgmmaThreads, kColumns>(block.part);
+  if (block.part.is_zero) return store_zeros<kWgmmaThreads>(block.part);
   multiply_steps(block);
   __syncthreads();
   block.store();

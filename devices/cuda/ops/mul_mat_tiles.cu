@@ -390,7 +390,8 @@ void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const Join
     const auto others = std::stable_partition(
         left.begin(), left.end(),
         [kernels = kernels_for(*left[0].node)](const JoinedProduct& one) { return kernels_for(*one.node) == kernels; });
-    std::span<const JoinedProduct> alike(left.begin(), std::min(others, left.begin() + kTileMatrices));
+    const auto count = std::min<std::ptrdiff_t>(others - left.begin(), kTileMatrices);
+    std::span<const JoinedProduct> alike(left.begin(), left.begin() + count);
     TilePlan plan = plan_for(wanted_of(alike));
     double apart = 0;
     for (const JoinedProduct& one : alike) apart += plan_for(wanted_of({&one, 1})).cost;

@@ -36,9 +36,12 @@ constexpr TileKernel wgmma_kernel() {
           WgmmaShape<Rows, kColumns, kTerms>::kSharedBytes, 7 * kColumns * kTerms / 2 + 350};
 }
 
+/// Fits into the 99 KB of compute capabilities 8.6, 8.9 and 12.0.
 template <class Rows, int kTerms>
-inline constexpr TileKernel kWarpTiles[] = {tile_kernel<Rows, kTerms, 128>(), tile_kernel<Rows, kTerms, 64>(),
-                                            tile_kernel<Rows, kTerms, 32>()};
+inline constexpr int kNarrowColumns = TileShape<Rows, 64, kTerms>::kSharedBytes <= 99 * 1024 ? 64 : 32;
+template <class Rows, int kTerms>
+inline constexpr TileKernel kWarpTiles[] = {tile_kernel<Rows, kTerms, 128>(),
+                                            tile_kernel<Rows, kTerms, kNarrowColumns<Rows, kTerms>>()};
 template <class Rows, int kTerms>
 inline constexpr TileKernel kWgmmaTiles[] = {wgmma_kernel<Rows, 1, 256>(), wgmma_kernel<Rows, 1, 128>()};
 /// Two terms of 256 columns have no room.
