@@ -6,6 +6,7 @@
 #include "graph/memory_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 
@@ -171,6 +172,28 @@ class Arena {
   std::vector<Stretch> rivals_;  ///< of the slot at hand
 };
 
+/// The sums of one token's experts by weights, which a device may compute as one with the products: product, factor,
+/// transposition, sum.
+std::vector<NodeRange> weighted_sums(const GraphRange& range) {
+  constexpr std::array kBehind = {Op::kMul, Op::kContiguous, Op::kSumRows};
+  std::vector<NodeRange> found;
+  const auto nodes = range.graph->nodes();
+  for (int begin = range.begin; begin < range.end; ++begin) {
+    if (nodes[begin]->op != Op::kMulMatId || nodes[begin]->shape[2] != 1) continue;
+    size_t known = 0;
+    int end = begin + 1;
+    for (; end < range.end && known < kBehind.size(); ++end) {
+      if (nodes[end]->op == kBehind[known]) {
+        ++known;
+      } else if (!is_view(nodes[end]->op)) {
+        break;
+      }
+    }
+    if (known == kBehind.size()) found.push_back({begin, end});
+  }
+  return found;
+}
+
 class Planner {
  public:
   Planner(const GraphRange& range, const MemoryPlanOptions& options)
@@ -178,7 +201,10 @@ class Planner {
         options_(options),
         nodes_(range.graph->nodes()),
         uses_(range.graph->last_uses()),
-        of_nodes_(static_cast<size_t>(range.end - range.begin)) {
+        of_nodes_(static_cast<size_t>(range.end - range.begin)),
+        joined_(weighted_sums(range)) {
+    joined_.insert(joined_.end(), options.fused.begin(), options.fused.end());
+    std::sort(joined_.begin(), joined_.end(), [](NodeRange a, NodeRange b) { return a.begin < b.begin; });
     slots_.reserve(2 * static_cast<size_t>(range.end - range.begin));
     members_.reserve(2 * static_cast<size_t>(range.end - range.begin));
   }
@@ -310,15 +336,15 @@ class Planner {
     if (!options_.workspace_size || is_view(node.op)) return;
     const size_t size = options_.workspace_size(node);
     if (size == 0) return;
-    slots_.push_back({step, step, round_up(size), size});
+    slots_.push_back({step, end_of_use(step), round_up(size), size});
     members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
   }
 
   /// The step up to which memory must stay that is used last in `step`.
   int end_of_use(int step) const {
-    const auto after = std::upper_bound(options_.fused.begin(), options_.fused.end(), step,
+    const auto after = std::upper_bound(joined_.begin(), joined_.end(), step,
                                         [](int value, const NodeRange& range) { return value < range.begin; });
-    return after == options_.fused.begin() ? step : std::max(step, (after - 1)->end - 1);
+    return after == joined_.begin() ? step : std::max(step, (after - 1)->end - 1);
   }
 
   void assign_new(const Tensor& tensor, int first, int last) {
@@ -406,6 +432,7 @@ class Planner {
   std::span<Tensor* const> nodes_;
   std::shared_ptr<const LastUses> uses_;
   std::vector<Life> of_nodes_;               ///< of the range
+  std::vector<NodeRange> joined_;            ///< nodes that may run as one, ascending
   std::unordered_map<int, Life> of_inputs_;  ///< by number, of those that count here
   std::vector<Slot> slots_;
   std::vector<Member> members_;
