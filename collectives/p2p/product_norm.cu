@@ -21,9 +21,6 @@ void for_each_dtype(const Function& function) {
   }
 }
 
-/// Shared memory of the kernels besides what they are launched with, at most (checked by scripts/gpu/sass.py).
-constexpr size_t kStaticBytes = 256;
-
 /// Rows are whole quads, aligned to 16, and one row is all.
 bool is_whole(const NormReduction& work) {
   const auto addresses = {work.residual, work.weight, static_cast<const float*>(work.sum),
@@ -57,7 +54,7 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
   if (kernel == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
   if (!cuda::stream_supports({&joined, 1}, b, context.gpu)) return false;
   const cuda::StreamLaunch launch = cuda::stream_launch(context, joined, b);
-  if (launch.shared_bytes + kStaticBytes > context.gpu.shared_bytes_per_block) return false;
+  if (launch.shared_bytes > context.gpu.shared_bytes_per_block) return false;
   const dim3 blocks(launch.blocks), threads(cuda::kStreamThreads);
   const int finishers = finishers_of(mesh, reduction, launch.blocks);
   if (launch.early) {
