@@ -207,9 +207,49 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockIQ4_NL& block) 
   write_nibbles(s, block);
 }
 
+struct NearestMxfp4 {
+  int code;
+  float error;
+
+  __device__ NearestMxfp4(float x, int scale) {
+    using Block = quants::BlockMXFP4;
+    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // of the inverse, which may
+    const Rounded scaled = Rounded(x) * Rounded(half) * Rounded(2);                     // be above the largest float
+    code = levels_below<Block>(fabsf(scaled.value), std::make_integer_sequence<int, 7>{});
+    if (code > 0 && scaled.value < 0) code += 8;
+    const Rounded level = static_cast<float>(static_cast<int8_t>(levels_of<Block>(static_cast<uint32_t>(code))));
+    error = (scaled - level) * (scaled - level);
+  }
+};
+__device__ inline void quantize(QuantizeScratch& s, quants::BlockMXFP4& block) {
+  const int lane = lane_of_warp();
+  const float x = s.x[lane];
+  const uint32_t largest = largest_magnitude(x);
+  const int whole = static_cast<int>(largest >> 23) - 2 + ((largest & 0x7fffffu) > 0x400000u ? 1 : 0);
+  int scale = whole <= 0 ? 0 : whole < 253 ? whole : 253;
+  if (whole > 0) {
+    s.trials[0][lane] = NearestMxfp4(x, scale - 1).error;
+    s.trials[1][lane] = NearestMxfp4(x, scale).error;
+    __syncwarp();
+    Rounded errors[2] = {0, 0};
+    for (int i = 0; i < 32; ++i) {
+      for (int trial = 0; trial < 2; ++trial) errors[trial] = errors[trial] + Rounded(s.trials[trial][i]);
+    }
+    if (errors[0].value < (Rounded(4) * errors[1]).value) --scale;
+  }
+  block.scale = static_cast<uint8_t>(scale);
+  s.codes[lane] = static_cast<uint8_t>(NearestMxfp4(x, scale).code);
+  __syncwarp();
+  write_nibbles(s, block);
+}
+
 }  // namespace quantizing
 
-/// s.x as a block of this dtype (is_cache_block()). All lanes of a warp call it.
+/// Block types that kernels write.
+__host__ __device__ inline bool is_written_block(DType dtype) {
+  return is_cache_block(dtype) || dtype == DType::kMXFP4;
+}
+/// s.x as a block of this dtype (is_written_block()). All lanes of a warp call it.
 __device__ inline void quantize_block(QuantizeScratch& s, DType dtype, std::byte* block) {
   using quantizing::quantize;
   switch (dtype) {
@@ -223,6 +263,8 @@ __device__ inline void quantize_block(QuantizeScratch& s, DType dtype, std::byte
       return quantize(s, *reinterpret_cast<quants::BlockQ5_1*>(block));
     case DType::kQ8_0:
       return quantize(s, *reinterpret_cast<quants::BlockQ8_0*>(block));
+    case DType::kMXFP4:
+      return quantize(s, *reinterpret_cast<quants::BlockMXFP4*>(block));
     default:
       return quantize(s, *reinterpret_cast<quants::BlockIQ4_NL*>(block));
   }

@@ -1,5 +1,6 @@
-// cast: any dtype to a plain one by way of f32; integers among themselves exactly, equal dtypes as they are.
-#include "devices/cuda/kernels/dequantize.h"
+// cast: any dtype to a plain one or to blocks of 32 by way of f32; integers among themselves exactly, equal dtypes as
+// they are.
+#include "devices/cuda/kernels/quantize.h"
 #include "devices/cuda/ops/copy.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -34,9 +35,47 @@ struct Cast {
   }
 };
 
+constexpr int kWarps = 4;
+
+/// Axis 0 of the shape counts blocks of the result; a warp makes one.
+__global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, DType to_dtype, DType from_dtype,
+                               bool quantized) {
+  __shared__ QuantizeScratch scratch[kWarps];
+  QuantizeScratch& s = scratch[threadIdx.y];
+  let_next_start();
+  wait_for_previous();
+  const int64_t count = shape.n0 * shape.rows, step = static_cast<int64_t>(gridDim.x) * kWarps;
+  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < count; item += step) {
+    const int64_t row = item / shape.n0, block = item - row * shape.n0;
+    const Index index = row_index(shape, row);
+    const int64_t element = block * quants::kBlock + threadIdx.x;
+    if (quantized) {
+      float values[kItem];
+      load_eight(from_dtype, from.at(index), element / kItem * kItem, values);
+      s.x[threadIdx.x] = pick(values, element % kItem);
+    } else {
+      s.x[threadIdx.x] = float_at(from_dtype, from.at(index) + element * from.strides[0]);
+    }
+    __syncwarp();
+    quantize_block(s, to_dtype, to.at(index) + block * to.strides[0]);
+    __syncwarp();
+  }
+}
+
+void run_to_blocks(const LaunchContext& context, const Tensor& x, const Tensor& node) {
+  Shape shape = node.shape;
+  shape[0] /= quants::kBlock;
+  const WalkShape blocks = walk_shape(shape);
+  const int64_t needed = (blocks.n0 * blocks.rows + kWarps - 1) / kWarps;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(needed, std::max(context.gpu.processors, 1) * 64));
+  launch_early(context, cast_to_blocks, dim3(grid), dim3(32, kWarps), 0, blocks, operand_of(node), operand_of(x),
+               node.dtype, x.dtype, traits(x.dtype).is_quantized);
+}
+
 void run_cast(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   if (x.dtype == node.dtype) return run_contiguous(context, node);
+  if (traits(node.dtype).is_quantized) return run_to_blocks(context, x, node);
   Shape shape = node.shape;
   const bool quantized = traits(x.dtype).is_quantized;
   Cast cast{operand_of(node), operand_of(x), node.dtype, x.dtype, is_integer(x.dtype) && is_integer(node.dtype),
@@ -51,10 +90,9 @@ void run_cast(const LaunchContext& context, Tensor& node) {
   walk(context, shape, cast);
 }
 
-/// Only set_rows writes blocks.
 bool supports_cast(const Tensor& node) {
-  const bool to_plain = !traits(node.dtype).is_quantized || node.src[0]->dtype == node.dtype;
-  return is_readable(node.src[0]) && node.is_contiguous() && to_plain;
+  const bool can_write = !traits(node.dtype).is_quantized || is_written_block(node.dtype);
+  return is_readable(node.src[0]) && node.is_contiguous() && (can_write || node.src[0]->dtype == node.dtype);
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ void run(const LaunchContext& context, Tensor& node) {
 bool supports(const Tensor& node) {
   const Tensor& cache = *node.src[0];
   const DType ids = node.src[2]->dtype;
-  return cache.is_row_contiguous() && (is_float(&cache) || is_cache_block(cache.dtype)) && is_float(node.src[1]) &&
+  return cache.is_row_contiguous() && (is_float(&cache) || is_written_block(cache.dtype)) && is_float(node.src[1]) &&
          (ids == DType::kI32 || ids == DType::kI64) && can_select(std::get<SelectParams>(node.params));
 }
 
