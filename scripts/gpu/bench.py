@@ -2,7 +2,7 @@
 import re
 import time
 
-from gpu import models
+from gpu import logits, models
 from gpu.context import ONE, TWO
 from gpu.machine import library_in_packages
 from gpu.models import LAYERS
@@ -126,13 +126,17 @@ def judge(name: str, value: float) -> Result:
 def add_ratios(context, report) -> None:
     report.ratios = compute_ratios(context.figures)
     for name, value in report.ratios.items():
-        report.add(with_notes(judge(name, value), DOUBTS_OF_TWO if "meta" in name or "_us" in name else DOUBTS, context))
+        report.add(with_notes(judge(name, value), doubts(name.split()[-1], "meta" in name or "_us" in name), context))
+
+
+def doubts(kind: str, of_two: bool) -> tuple[str, ...]:
+    return (*(DOUBTS_OF_TWO if of_two else DOUBTS), f"logits-{kind}")
 
 
 def bench_step(kind: str, limit: float, devices: str = ONE) -> Step:
     name = f"bench-{kind}{'-meta' if devices == TWO else ''}"
-    return Step(name, lambda context, left: bench_model(context, left, kind, devices, name), limit, NEEDS,
-                DOUBTS_OF_TWO if devices == TWO else DOUBTS, emulated=False)  # fmt: skip
+    return Step(name, lambda context, left: bench_model(context, left, kind, devices, name), limit,
+                (*NEEDS, "models" if kind in models.FIRST else "models-rest"), doubts(kind, devices == TWO), emulated=False)
 
 
 def comm_step(name: str, *more: str) -> Step:
@@ -146,5 +150,6 @@ def first_steps() -> list[Step]:
 
 
 def later_steps() -> list[Step]:
-    """Both wait for their models."""
-    return [bench_step("q8_0", 45), bench_step("f16", 50)]
+    """All wait for their models."""
+    return [step for kind, limit in (("q8_0", 45), ("f16", 50))
+            for step in (logits.step(f"logits-{kind}", ONE, 20, f"logits-{kind}"), bench_step(kind, limit))]  # fmt: skip

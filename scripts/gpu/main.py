@@ -29,6 +29,7 @@ def all_steps(emulated: bool) -> list[Step]:
         *smoke.steps("smoke-two", "fault-two", TWO, (60, 60)),
         tests.first_step(),
         logits.step("logits", ONE, 60),
+        logits.fault_step("logits-fault", "logits", 40),
         logits.step("logits-two", TWO, 30),
         Step("models-rest", lambda context, left: models.start(context, left, models.REST), 5, NEEDS, emulated=False),
         *bench.first_steps(),

@@ -9,8 +9,9 @@ from gpu.shell import CheckError, Outcome, Skip, end_group
 from gpu.steps import good
 
 # With all 32 layers the CPU's rounding of columns alone adds up to more than the limit of the step logits.
-LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16}  # f16: 9.1 GB instead of 16
-FIRST, REST = ("logits", "q4_k_m"), ("q8_0", "f16")
+LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}  # f16: 9.1 GB instead of 16
+FIRST, REST = ("logits", "q4_k_m"), ("logits-q8_0", "logits-f16", "q8_0", "f16")
+FEW_TOKENS = {1: ("--vocab", "8192")}  # models with one layer then have less than 600 MB
 EMULATED = ("--layers", "1", "--embd", "512", "--ff", "1024", "--heads", "4", "--kv-heads", "2", "--vocab", "512")
 ALL_BYTES = 25_000_000_000
 
@@ -30,9 +31,10 @@ def start(context, limit: float, kinds=FIRST) -> Result:
         if path.is_file():
             continue
         log.parent.mkdir(parents=True, exist_ok=True)
-        shape = EMULATED if context.emulated else ("--layers", str(LAYERS[kind]))
+        shape = EMULATED if context.emulated else ("--layers", str(LAYERS[kind]), *FEW_TOKENS.get(LAYERS[kind], ()))
         command = [sys.executable, context.root / "scripts/make_model.py", "--preset", "8b",
-                   "--type", "q4_k_m" if kind == "logits" else kind, *shape, path.with_suffix(".part")]  # fmt: skip
+                   "--type", "q4_k_m" if kind == "logits" else kind.removeprefix("logits-"), *shape,
+                   path.with_suffix(".part")]  # fmt: skip
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env,
                                        start_new_session=True)  # fmt: skip

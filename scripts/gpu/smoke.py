@@ -1,11 +1,13 @@
 """The first output: the small model's tokens on the GPU are those of CPU0. If not: which feature is faulty."""
 import dataclasses
+import functools
 import json
 import pathlib
 import re
 import time
 
-from gpu.context import FEATURES, LAZY, ONE
+from gpu import fault
+from gpu.context import LAZY, ONE
 from gpu.machine import cuda_tool
 from gpu.report import FAILED, Result
 from gpu.shell import CheckError, Skip, describe, parse_json, run
@@ -19,7 +21,6 @@ TOKENS, EMULATED_TOKENS = 24, 3
 TIE = 0.01
 CANDIDATES = 8
 RUN_SECONDS, SEARCH_SECONDS = 15.0, 8.0  # of one program
-SEARCH_SHARE = 0.6  # of the limit of the step fault; the rest is for the diagnosis
 SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race))(\S.*)$",
                              re.MULTILINE)  # fmt: skip
 
@@ -71,11 +72,13 @@ class Smoke:
         return self.end - time.monotonic()
 
     def shoal(self, what: str, devices: str, prompt: list[int], tokens: int, limit: float, *more, off=()) -> dict:
+        if self.left() < limit:
+            raise fault.NoTime
         env = self.context.environment(off, **self.context.for_devices(devices))
         if devices != ONE and not self.context.emulated:
             env["SHOAL_COMM_TIMEOUT"] = "5"
         words = command(self.context, devices, prompt, tokens, *more)
-        return parse_json(run(words, min(limit, self.left()), self.log, env, append=True), what)
+        return parse_json(run(words, limit, self.log, env, append=True), what)
 
     def expected(self, length: int) -> list[int]:
         key = ("expected", length)
@@ -115,23 +118,25 @@ class Smoke:
 
 def same_tokens(context, limit: float, devices: str, step: str) -> Result:
     """The steps smoke and smoke-two."""
+    context.doubts[step] = f"the output was not compared (step {step})"  # if CPU0 fails
     if devices != ONE and "smoke" in context.doubts:
-        raise Skip("the output of one device is wrong already")
+        raise Skip(context.doubts["smoke"])
     tests = Smoke(context, step, time.monotonic() + limit)
-    context.doubts[step] = f"the output was not compared (step {step})"  # should CPU0 fail
     wrong: dict[Run, str] = {}
     every, tried = runs(context, devices), 0
     for one in every:
-        if tests.left() < 1:
+        try:
+            if reason := tests.why_wrong(one, RUN_SECONDS):
+                wrong[one] = reason
+        except fault.NoTime:
             break
         tried += 1
-        if reason := tests.why_wrong(one, RUN_SECONDS):
-            wrong[one] = reason
     context.wrong[devices] = list(wrong)
     data = {"wrong": list(wrong.values()), "ties": tests.ties}
     late = f"; no time for {len(every) - tried} of {len(every)} runs" if tried < len(every) else ""
     if wrong or late:
-        context.doubts[step] = f"the output was wrong (step {step})"
+        if wrong:
+            context.doubts[step] = f"the output was wrong (step {step})"
         first = f": {next(iter(wrong.values()))}" if wrong else ""
         return Result("", FAILED, detail=f"{len(wrong)} of {tried} runs are wrong{first}{late}", data=data)
     del context.doubts[step]
@@ -143,39 +148,10 @@ def same_tokens(context, limit: float, devices: str, step: str) -> Result:
 
 
 def find_fault(context, limit: float, devices: str, step: str, of: str) -> Result:
-    """The steps fault and fault-two. Later steps run with the faulty features switched off. `of`: the step that failed."""
-    wrong = context.wrong.get(devices, [])
-    if not wrong:
-        return good("not needed")
-    begin = time.monotonic()
-    tests = Smoke(context, step, begin + limit * SEARCH_SHARE)
-    before, unsolved = context.off, None
-    for one in wrong:
-        features = right_without(tests, one, context)
-        if features is None:
-            unsolved = one
-            break
-        context.off = tuple(name for name in FEATURES if name in (*context.off, *features))
-    found = tuple(name for name in context.off if name not in before)
-    if unsolved is None:
-        context.doubts.pop(of, None)
-        return good(f"wrong with all features; right with SHOAL_CUDA_OFF={','.join(found)}, which later steps run with",
-                    off=found)  # fmt: skip
-    tests.end = begin + limit
-    detail = f"{unsolved} is wrong whatever is switched off"
-    return Result("", FAILED, detail="; ".join([detail, *diagnose(context, tests, unsolved)]), data={"off": found})
-
-
-def right_without(tests: Smoke, one: Run, context) -> tuple[str, ...] | None:
-    """The features to switch off for this run: none, the first one that helps, or all. Right means right twice."""
-    known = {*context.off, *one.off}
-    single = [(name,) for name in FEATURES if name not in known]
-    for features in [*([()] if context.off else []), *single, FEATURES]:
-        if tests.left() < 1:
-            return None
-        if not any(tests.why_wrong(one, SEARCH_SECONDS, features) for _ in range(2)):
-            return features
-    return None
+    """The steps fault and fault-two. `of`: the step that failed."""
+    tests, wrong = Smoke(context, step, time.monotonic() + limit), context.wrong.get(devices, [])
+    cases = [fault.Case(str(one), functools.partial(tests.why_wrong, one, SEARCH_SECONDS), one.off) for one in wrong]
+    return fault.find(context, of, devices, cases, lambda i: diagnose(context, tests, wrong[i]))
 
 
 def diagnose(context, tests: Smoke, one: Run) -> list[str]:
@@ -184,7 +160,9 @@ def diagnose(context, tests: Smoke, one: Run) -> list[str]:
         return []
     env = context.environment(("graphs",), **LAZY, CUDA_LAUNCH_BLOCKING="1")
     words = command(context, one.devices, tests.prompts[one.prompt], 1)
-    blocking = run(words, min(RUN_SECONDS, tests.left()), tests.log, env, append=True)
+    if tests.left() < RUN_SECONDS:
+        return ["no time left for CUDA_LAUNCH_BLOCKING=1 and memcheck"]
+    blocking = run(words, RUN_SECONDS, tests.log, env, append=True)
     lines = [f"with CUDA_LAUNCH_BLOCKING=1: {blocking.ending()}"
              + (f"; {blocking.last_line()}" if blocking.status != 0 else "")]  # fmt: skip
     if tool := cuda_tool("compute-sanitizer"):
@@ -195,6 +173,7 @@ def diagnose(context, tests: Smoke, one: Run) -> list[str]:
     return lines
 
 
-def steps(name: str, fault: str, devices: str, limits: tuple[float, float]) -> list[Step]:
+def steps(name: str, search: str, devices: str, limits: tuple[float, float]) -> list[Step]:
     return [Step(name, lambda context, left: same_tokens(context, left, devices, name), limits[0], NEEDS),
-            Step(fault, lambda context, left: find_fault(context, left, devices, fault, name), limits[1], NEEDS)]  # fmt: skip
+            Step(search, lambda context, left: find_fault(context, left, devices, search, name), limits[1], NEEDS,
+                 follows=name)]  # fmt: skip

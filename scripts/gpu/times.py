@@ -77,8 +77,8 @@ def summed(found: dict[str, tuple[int, int]], units: int, types: list[str], log:
 
 
 def times_step(name: str, work: list, units: int, off=()) -> Step:
-    return Step(name, lambda context, left: kernel_times(context, left, name, work, units, off), 30, NEEDS, DOUBTS,
-                emulated=False)  # fmt: skip
+    return Step(name, lambda context, left: kernel_times(context, left, name, work, units, off), 30,
+                (*NEEDS, "models"), DOUBTS, emulated=False)  # fmt: skip
 
 
 def steps() -> list[Step]:

@@ -81,6 +81,7 @@ class Ratios(Folder):
         (self.folder / "scripts/go").touch()
         self.assertEqual(step.work(one, 30).detail, "prompt 20000 tokens/s, generation 300.0 tokens/s")
         self.assertEqual(models.find(one, "logits", 30).read_text(), "--preset 8b --type q4_k_m --layers 4")
+        self.assertEqual(models.find(one, "logits-f16", 30).read_text(), "--preset 8b --type f16 --layers 1 --vocab 8192")
         models.path_of(one, "logits").unlink()
         script.write_text("import sys; sys.exit('make_model.py: No module named numpy')")
         models.start(one, 10)

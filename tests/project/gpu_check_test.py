@@ -103,6 +103,13 @@ class Steps(Folder):
         with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
             steps.choose(made, "test")
 
+    def test_chosen_with_the_steps_that_they_need_and_those_that_follow(self):
+        chosen = [one.name for one in steps.choose(main.all_steps(False), "smoke,bench")]
+        self.assertEqual(chosen[:6], ["environment", "models", "smoke", "fault", "smoke-two", "fault-two"])
+        self.assertEqual((chosen[6], chosen[-1]), ("models-rest", "bench-f16"))
+        self.assertEqual([one.name for one in steps.choose(main.all_steps(False), "logits-two")],
+                         ["environment", "models", "logits-two"])  # fmt: skip
+
     def test_failures_that_matter_most_come_first(self):
         names = [one.name for one in main.all_steps(False)]
         order = ["environment", "programs", "streams", "smoke", "fault", "smoke-two", "fault-two", "kernels-first", "logits",
