@@ -10,7 +10,8 @@ FEATURES = ("early", "wgmma", "stream", "fuse", "p2p_product", "graphs")  # of S
 # (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, whose ranks start at different times
-# For programs with one device: the 50 MB of kernels are not loaded at the start. Kernels that wait for each other need EAGER.
+# For programs with one device: the kernels (6 MB, 30 MB uncompressed) are not loaded at the start. Kernels that wait for
+# each other need EAGER.
 LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
 PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
 ONE, TWO = "CUDA0", "CUDA0.0,CUDA0.1"

@@ -127,8 +127,8 @@ def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
 
 
 def sanitizer_step(name: str, tool: str, limit: float, tests: str) -> Step:
-    """Loads lazily: the tool patches every kernel that is loaded. Never with collectives: racecheck makes blocks that
-    wait for each other wait for ever, and memcheck makes them too late."""
+    """Loads lazily: the tool patches every kernel that is loaded. Never with collectives: racecheck makes collectives hang;
+    memcheck makes them time out."""
     def work(context, left: float) -> Result:
         program = cuda_tool("compute-sanitizer")
         if not program:

@@ -1,9 +1,11 @@
 """scripts/gpu_check: output, time limits, missing tools, carried programs. Needs no GPU and no build."""
 import contextlib
+import fnmatch
 import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -216,6 +218,49 @@ exit 1
             tests.run_suite(one, tests.Suite("test_ops", "*"), "ops", 5)
         with self.assertRaisesRegex(shell.CheckError, "run the step build first"):
             tests.run_suite(one, tests.Suite("test_devices", "*"), "devices", 5)
+
+
+class Filters(Folder):
+    SOURCES = {"test_cuda": "cuda", "test_cuda_gpu": "cuda", "test_cuda_streams": "cuda", "test_ops": "ops",
+               "test_devices": "devices", "test_collectives": "collectives", "test_models": "models",
+               "test_property": "property"}  # fmt: skip
+
+    def names(self, program):
+        """Of all tests, with a prefix and a slash where they have parameters."""
+        files = [file.read_text() for file in sorted((ROOT / "tests" / self.SOURCES[program]).rglob("*.[ch]*"))]
+        if program == "test_cuda_gpu":
+            files = [text for text in files if '#include "tests/cuda/emulator/' not in text]
+        text = "".join(files)
+        prefixes = re.findall(r"\bINSTANTIATE_TEST_SUITE_P\((\w*), (\w+),", text)
+        by_macro = re.findall(r"^SHOAL_INSTANTIATE_\w+\((\w+),", text, re.MULTILINE)
+        prefixes += [(prefix, suite) for name, suite in prefixes if name == "prefix" for prefix in by_macro]
+        for kind, suite, name in re.findall(r"^(TEST|TEST_F|TEST_P)\((\w+), (\w+)\)", text, re.MULTILINE):
+            if kind != "TEST_P":
+                yield f"{suite}.{name}"
+            for prefix in [prefix for prefix, of in prefixes if kind == "TEST_P" and of == suite]:
+                yield f"{prefix}/{suite}.{name}/".removeprefix("/")
+
+    def test_every_filter_names_tests_that_exist(self):
+        used = []
+
+        def run_gtest(context, suite, *_, **__):
+            used.append((suite.program, suite.tests))
+            raise shell.Skip
+
+        one, emulated = context(self.folder), context(self.folder, True)
+        one.machine["nccl"] = "x"
+        with mock.patch.multiple(tests, run_gtest=run_gtest, cuda_tool=lambda _: "x"):
+            for step in [tests.streams_step(), tests.first_step(), *tests.later_steps()]:
+                for chosen in [one, *([emulated] if step.emulated else [])]:
+                    with self.assertRaises(shell.Skip):
+                        step.work(chosen, 5)
+        self.assertGreater(len(used), 15)
+        for program, filters in used:
+            names = list(self.names(program))
+            for pattern in filters.replace("-", ":").split(":"):
+                suite = re.sub(r"\..*$", ".*", pattern) if "." in pattern else re.sub(r"/[^/]*$", "/*", pattern)
+                self.assertTrue(any(fnmatch.fnmatchcase(name, suite) for name in names), f"{program}: {pattern}")
+
 
 class Sanitizer(unittest.TestCase):
     CLEAN = PASSING + "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
