@@ -1,5 +1,4 @@
 """The search for the feature of SHOAL_CUDA_OFF that makes an output wrong."""
-import dataclasses
 from collections.abc import Callable
 
 from gpu.context import FEATURES, ONE
@@ -15,15 +14,6 @@ HOPELESS = "wrong whatever is switched off"
 
 class NoTime(Exception):
     """Less than the limit of a run is left: it is not started, because its output would say nothing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A wrong run. `why_wrong` repeats it with more features off: empty if it is right. It may raise NoTime."""
-
-    name: str
-    why_wrong: Callable[[tuple[str, ...]], str]
-    off: tuple[str, ...] = ()
 
 
 def search(why_wrong: Callable, features: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
@@ -46,21 +36,22 @@ def search(why_wrong: Callable, features: tuple[str, ...]) -> tuple[tuple[str, .
         return features if all_right else (), f"wrong; no time left to try {', '.join(untried) or 'all of them again'}"
 
 
-def find(context, of: str, devices: str, cases: list[Case], diagnose: Callable | None = None) -> Result:
-    """For the step `of`, which failed. Later steps run with the faulty features switched off."""
+def find(context, of: str, devices: str, cases: list[tuple], diagnose: Callable | None = None) -> Result:
+    """For the step `of`, which failed. Later steps run with the faulty features switched off. `cases`: a wrong run's name, a
+    function that repeats it with more features off (empty if it is right; it may raise NoTime), and its features off."""
     if not cases:
         if of in context.doubts:
             raise Skip(context.doubts[of])
         return good("not needed")
     before, problems = context.off, []
-    for i, case in enumerate(cases):
-        known = {*context.off, *case.off, *([OF_SEVERAL] if devices == ONE else [])}
-        off, problem = search(case.why_wrong, tuple(name for name in FEATURES if name not in known))
+    for i, (name, why_wrong, off) in enumerate(cases):
+        known = {*context.off, *off, *([OF_SEVERAL] if devices == ONE else [])}
+        off, problem = search(why_wrong, tuple(one for one in FEATURES if one not in known))
         if problem == NOT_REPRODUCED and context.off != before:
             continue  # the features found before were its fault, too
-        context.off = tuple(name for name in FEATURES if name in (*context.off, *off))
+        context.off = tuple(one for one in FEATURES if one in (*context.off, *off))
         if problem:
-            problems.append(f"{case.name}: {problem}")
+            problems.append(f"{name}: {problem}")
         if problem == HOPELESS and diagnose:
             problems += diagnose(i)
         if problem not in ("", NOT_REPRODUCED):

@@ -74,8 +74,7 @@ def find_fault(context, limit: float, step: str, of: str) -> Result:
         error = nmse(context.figures["logits", count], found)
         return f"NMSE {error:.1e}" if error > MOST_NMSE else ""
 
-    cases = [fault.Case(f"{count} tokens on {ONE}", why_wrong)] if count else []
-    return fault.find(context, of, ONE, cases)
+    return fault.find(context, of, ONE, [(f"{count} tokens on {ONE}", why_wrong, ())] if count else [])
 
 
 def step(name: str, devices: str, limit: float, kind="logits") -> Step:

@@ -150,7 +150,7 @@ def same_tokens(context, limit: float, devices: str, step: str) -> Result:
 def find_fault(context, limit: float, devices: str, step: str, of: str) -> Result:
     """The steps fault and fault-two. `of`: the step that failed."""
     tests, wrong = Smoke(context, step, time.monotonic() + limit), context.wrong.get(devices, [])
-    cases = [fault.Case(str(one), functools.partial(tests.why_wrong, one, SEARCH_SECONDS), one.off) for one in wrong]
+    cases = [(str(one), functools.partial(tests.why_wrong, one, SEARCH_SECONDS), one.off) for one in wrong]
     return fault.find(context, of, devices, cases, lambda i: diagnose(context, tests, wrong[i]))
 
 
