@@ -10,8 +10,14 @@ namespace shoal::cuda {
 /// The compute capabilities that kernels were compiled for: 80, 90.
 std::span<const int> built_architectures();
 
+/// Embedded GPUs (Jetson, DRIVE, Thor), whose code no other GPU runs, and which run no other code.
+constexpr bool is_embedded(int compute_capability) {
+  return compute_capability == 87 || compute_capability == 88 || compute_capability == 101 || compute_capability == 110;
+}
+
 /// Machine code runs on GPUs of its own generation, from its own revision on: that for 8.0 also on 8.6 and 8.9.
 constexpr bool runs_on(int architecture, int compute_capability) {
+  if (is_embedded(architecture) || is_embedded(compute_capability)) return architecture == compute_capability;
   return architecture / 10 == compute_capability / 10 && architecture <= compute_capability;
 }
 

@@ -15,12 +15,21 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Architectures, CodeRunsOnItsGenerationFromItsRevisionOn) {
-  for (const int gpu : {80, 86, 87, 89}) EXPECT_TRUE(runs_on(80, gpu)) << gpu;
+  for (const int gpu : {80, 86, 89}) EXPECT_TRUE(runs_on(80, gpu)) << gpu;
   EXPECT_TRUE(runs_on(120, 121));
   EXPECT_FALSE(runs_on(89, 86));
   EXPECT_FALSE(runs_on(80, 90));
   EXPECT_FALSE(runs_on(90, 100));
   EXPECT_FALSE(runs_on(100, 120));
+}
+
+TEST(Architectures, EmbeddedGpusAndTheirCodeBelongTogether) {
+  for (const int gpu : {87, 88, 101, 110}) EXPECT_TRUE(runs_on(gpu, gpu)) << gpu;
+  for (const int gpu : {87, 88}) EXPECT_FALSE(runs_on(80, gpu)) << gpu;
+  EXPECT_FALSE(runs_on(100, 101));
+  EXPECT_FALSE(runs_on(87, 89));
+  EXPECT_FALSE(runs_on(101, 103));
+  EXPECT_FALSE(runs_on(110, 111));
 }
 
 TEST(Architectures, AGpuWithoutCodeHasAReasonAndARemedy) {
