@@ -5,43 +5,83 @@ set(SHOAL_CUDA_ARCHITECTURES "" CACHE STRING
 set(SHOAL_CUDA_WITHOUT_GPU "80;86;89;90;120" CACHE STRING
     "Compute capabilities if SHOAL_CUDA_ARCHITECTURES is empty and this machine has no GPU")
 
-# Sets `result` to those that `nvcc` can compile for.
-function(shoal_known_to_nvcc result nvcc)
+# Sets `result` to the compute capabilities in an option, each once.
+function(shoal_capabilities_of result option)
+  set(given "${${option}}")
+  list(TRANSFORM given REPLACE "-real$" "")
+  list(REMOVE_DUPLICATES given)
+  foreach(architecture ${given})
+    if(NOT architecture MATCHES "^[0-9]+$" OR architecture LESS 80)
+      message(FATAL_ERROR "${option}=${${option}}: '${architecture}' is not a compute capability from 80 on; give a list "
+                          "such as 86 or 80;90")
+    endif()
+  endforeach()
+  set(${result} "${given}" PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to those that `nvcc` can compile for. `severity`: of the message about others.
+function(shoal_known_to_nvcc result nvcc severity)
   execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(kept "")
   foreach(architecture ${ARGN})
     if("${known}" MATCHES "compute_${architecture}(\n|$)")
       list(APPEND kept ${architecture})
     else()
-      message(WARNING "${nvcc} cannot compile for compute capability ${architecture}, so the CUDA plug-in will not use "
-                      "such GPUs; a newer CUDA Toolkit can")
+      message(${severity} "${nvcc} cannot compile for compute capability ${architecture}, so the CUDA plug-in will not "
+                          "use such GPUs; a newer CUDA Toolkit can")
     endif()
   endforeach()
   set(${result} "${kept}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to a list such as "86-real;90-real".
-function(shoal_choose_cuda_architectures result nvcc)
-  set(chosen ${SHOAL_CUDA_ARCHITECTURES})
-  list(TRANSFORM chosen REPLACE "-real$" "")
-  foreach(architecture ${chosen})
-    if(NOT architecture MATCHES "^[0-9]+$" OR architecture LESS 80)
-      message(FATAL_ERROR "SHOAL_CUDA_ARCHITECTURES=${SHOAL_CUDA_ARCHITECTURES}: '${architecture}' is not a compute "
-                          "capability from 80 on; give a list such as 86 or 80;90")
+# Sets `result` to the compute capabilities from 8.0 on of this machine's GPUs, each once.
+function(shoal_capabilities_of_gpus result)
+  set(gpus "")
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE found RESULT_VARIABLE status ERROR_QUIET)
+  if(status EQUAL 0)
+    string(REGEX MATCHALL "([89]|[1-9][0-9])[.][0-9]" gpus "${found}")
+    list(REMOVE_DUPLICATES gpus)
+    list(TRANSFORM gpus REPLACE "[.]" "")
+  endif()
+  set(${result} "${gpus}" PARENT_SCOPE)
+endfunction()
+
+# Warns of each of `gpus` that runs no code for ${ARGN}, by the rule of devices/cuda/architectures.h.
+function(shoal_warn_of_gpus_without_code gpus)
+  foreach(gpu ${gpus})
+    set(has_code FALSE)
+    foreach(architecture ${ARGN})
+      string(REGEX REPLACE ".$" "" generation ${architecture})
+      if(gpu EQUAL architecture OR (gpu MATCHES "^${generation}.$" AND gpu GREATER architecture AND
+                                    NOT "${gpu};${architecture}" MATCHES "87|88|101|110"))
+        set(has_code TRUE)
+      endif()
+    endforeach()
+    if(NOT has_code)
+      message(WARNING "SHOAL_CUDA_ARCHITECTURES=${SHOAL_CUDA_ARCHITECTURES} leaves out this machine's GPU of compute "
+                      "capability ${gpu}; -DSHOAL_CUDA_ARCHITECTURES= compiles for the GPUs that are there")
     endif()
   endforeach()
-  if(NOT chosen)
-    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
-                    OUTPUT_VARIABLE found RESULT_VARIABLE status ERROR_QUIET)
-    if(status EQUAL 0)
-      string(REGEX MATCHALL "([89]|[1-9][0-9])[.][0-9]" chosen "${found}")
-      list(REMOVE_DUPLICATES chosen)
-      list(TRANSFORM chosen REPLACE "[.]" "")
-      shoal_known_to_nvcc(chosen ${nvcc} ${chosen})
-    endif()
+endfunction()
+
+# Sets `result` to a list such as "86-real;90-real".
+function(shoal_choose_cuda_architectures result nvcc)
+  shoal_capabilities_of(chosen SHOAL_CUDA_ARCHITECTURES)
+  shoal_capabilities_of_gpus(gpus)
+  if(chosen)
+    shoal_known_to_nvcc(chosen ${nvcc} FATAL_ERROR ${chosen})
+    shoal_warn_of_gpus_without_code("${gpus}" ${chosen})
+  else()
+    shoal_known_to_nvcc(chosen ${nvcc} WARNING ${gpus})
   endif()
   if(NOT chosen)
-    shoal_known_to_nvcc(chosen ${nvcc} ${SHOAL_CUDA_WITHOUT_GPU})
+    shoal_capabilities_of(chosen SHOAL_CUDA_WITHOUT_GPU)
+    shoal_known_to_nvcc(chosen ${nvcc} WARNING ${chosen})
+  endif()
+  if(NOT chosen)
+    message(FATAL_ERROR "${nvcc} can compile for none of SHOAL_CUDA_WITHOUT_GPU=${SHOAL_CUDA_WITHOUT_GPU}; name others in "
+                        "SHOAL_CUDA_ARCHITECTURES, install a newer CUDA Toolkit, or build with -DSHOAL_CUDA=OFF")
   endif()
   message(STATUS "The CUDA plug-in is compiled for compute capability ${chosen}")
   list(TRANSFORM chosen APPEND "-real")

@@ -143,6 +143,24 @@ class CudaArchitecturesTest(unittest.TestCase):
         for wrong in ("75", "90a", "native"):
             self.assertIn(f"'{wrong}' is not a compute capability from 80 on",
                           self.chosen("", f"-DSHOAL_CUDA_ARCHITECTURES={wrong}")[1])
+            self.assertIn(f"SHOAL_CUDA_WITHOUT_GPU={wrong}: '{wrong}' is not",
+                          self.chosen("", f"-DSHOAL_CUDA_WITHOUT_GPU={wrong}")[1])
+        self.assertEqual(self.chosen("", "-DSHOAL_CUDA_ARCHITECTURES=86;86-real"), ("86-real", ""))
+        self.assertEqual(self.chosen("", "-DSHOAL_CUDA_WITHOUT_GPU=80-real"), ("80-real", ""))
+
+    def test_an_architecture_that_nvcc_does_not_know_is_an_error(self):
+        for option in ("ARCHITECTURES=80;120", "WITHOUT_GPU=120"):
+            chosen, errors = self.chosen("", f"-DSHOAL_CUDA_{option}")
+            self.assertEqual(chosen, "")
+            self.assertRegex(errors, "CMake Error.*compute capability 120|can compile for none of.*=120; name others")
+
+    def test_gpus_without_code_are_warned_of(self):
+        for gpus, without_code in (("8.6\n9.0\n", "90"), ("8.7\n", "87"), ("8.0\n8.9\n", "80"), ("8.9\n", None)):
+            chosen, warnings = self.chosen(gpus, "-DSHOAL_CUDA_ARCHITECTURES=86")
+            self.assertEqual(chosen, "86-real")
+            expected = f"GPU of compute capability {without_code}; -DSHOAL_CUDA_ARCHITECTURES= compiles"
+            self.assertEqual(warnings.count("leaves out"), without_code is not None, warnings)
+            self.assertEqual(expected in warnings, without_code is not None, warnings)
 
 
 if __name__ == "__main__":
