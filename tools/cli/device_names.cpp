@@ -37,36 +37,8 @@ std::string names_of_first(std::span<Device* const> listed, std::initializer_lis
   return {};
 }
 
-void warn_of_broken(const PluginReport& plugins) {
-  static bool said = false;
-  const auto& skipped = plugins.skipped;
-  const auto broken =
-      std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
-  if (broken == skipped.end() || std::exchange(said, true)) return;
-  warn(
-      fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
-                  "--devices, or see `shoal devices`",
-                  broken->file, broken->reason));
-}
-
-void warn_of_unusable_gpus() {
-  static bool said = false;
-  for (const BackendReg* family : Registry::instance().families()) {
-    const std::string unusable = feature_of(*family, "unusable_gpus");
-    if (unusable.empty() || std::exchange(said, true)) continue;
-    warn(fmt::format("CPUs are used, because no GPU can be: {}", unusable));
-  }
-}
-
-/// "" where there is none.
-std::string find_gpus(const PluginReport& plugins) {
-  const std::string gpus =
-      names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu});
-  if (gpus.empty()) {
-    warn_of_broken(plugins);
-    warn_of_unusable_gpus();
-  }
-  return gpus;
+bool has_gpus() {
+  return !names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu}).empty();
 }
 
 /// 3 for "CPU3" in any case; nullopt for what no CPU device can be called, such as "CPU03" or "CPU-1".
@@ -127,7 +99,10 @@ std::string why_no_plugin(const std::string& name) {
   for (const BackendReg* family : Registry::instance().families()) {
     if (!family->is_listed() || !upper(name).starts_with(family->name())) continue;
     const std::string lack = lack_of_devices(*family);
-    if (!lack.empty()) remedy += fmt::format("; {} lacks devices: {}", family->name(), lack);
+    const bool has_unusable = !feature_of(*family, "unusable_gpus").empty();
+    if (!lack.empty())
+      remedy +=
+          fmt::format("; {} {}: {}", family->name(), has_unusable ? "cannot use these GPUs" : "has no devices", lack);
   }
   remedy += why_no_plugin(name);
   fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, known, remedy);
@@ -170,14 +145,42 @@ std::string all_of(std::span<Device* const> listed) {
   return names_of_first(listed, {DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kCpu});
 }
 
+std::string default_of(std::span<Device* const> listed) {
+  const std::string gpus = names_of_first(listed, {DeviceType::kGpu, DeviceType::kIntegratedGpu});
+  return gpus.empty() ? "CPU0" : gpus;
+}
+
 std::string all_devices(const PluginReport& plugins) {
-  const std::string gpus = find_gpus(plugins);
-  return gpus.empty() ? all_of(Registry::instance().devices()) : gpus;
+  warn_of_broken(plugins);
+  warn_of_unusable_gpus();
+  return all_of(Registry::instance().devices());
 }
 
 std::string default_devices(const PluginReport& plugins) {
-  const std::string gpus = find_gpus(plugins);
-  return gpus.empty() ? "CPU0" : gpus;
+  warn_of_broken(plugins);
+  warn_of_unusable_gpus();
+  return default_of(Registry::instance().devices());
+}
+
+void warn_of_broken(const PluginReport& plugins) {
+  static bool said = false;
+  const auto& skipped = plugins.skipped;
+  const auto broken =
+      std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
+  if (broken == skipped.end() || has_gpus() || std::exchange(said, true)) return;
+  warn(
+      fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
+                  "--devices, or see `shoal devices`",
+                  broken->file, broken->reason));
+}
+
+void warn_of_unusable_gpus() {
+  static bool said = false;
+  for (const BackendReg* family : Registry::instance().families()) {
+    const std::string unusable = feature_of(*family, "unusable_gpus");
+    if (unusable.empty() || std::exchange(said, true)) continue;
+    warn(fmt::format("{}: {}", has_gpus() ? "some GPUs are not used" : "no GPU is usable, so CPUs are used", unusable));
+  }
 }
 
 std::string feature_of(const BackendReg& family, std::string_view name) {

@@ -23,15 +23,19 @@ bool names_all(std::string_view text);
 /// All GPUs of those listed; where there is none, all GPUs inside of CPUs, or all CPU devices: a GPU that waits for a
 /// CPU is no faster for it. "CUDA0,CUDA1".
 std::string all_of(std::span<Device* const> listed);
-/// Of those that there are, after plug-ins were loaded. If there is no GPU, a line on stderr names a plug-in that is
-/// broken, and another one the GPUs that cannot be used.
+/// All GPUs of those listed, or CPU0: the devices of a command that names none.
+std::string default_of(std::span<Device* const> listed);
+/// Both of the devices that there are, after plug-ins were loaded, with the two warnings below.
 std::string all_devices(const PluginReport& plugins);
-/// What is used where no devices are named: all GPUs, or CPU0. The same lines.
 std::string default_devices(const PluginReport& plugins);
+/// One line on stderr names a plug-in that is broken, if there is no GPU.
+void warn_of_broken(const PluginReport& plugins);
+/// One line on stderr names the GPUs that cannot be used, once.
+void warn_of_unusable_gpus();
 
 /// What a family says of itself by this name (functions::Feature); "" where it does not.
 std::string feature_of(const BackendReg& family, std::string_view name);
-/// Why a family has no devices, or not all, as far as it says so.
+/// Why a family has no devices or left some out; "" if unknown.
 std::string lack_of_devices(const BackendReg& family);
 
 /// Is it a list of ranks as they are shown, "CPU0,CPU1,1:CPU0", instead of one for each process?

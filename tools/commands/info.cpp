@@ -71,10 +71,12 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
 /// Those named, or what may be of interest: those that `run` takes by itself, all, and the first CPU.
 std::vector<std::string> device_sets(const InfoFlags& flags) {
   const PluginReport plugins = flags.devices.plugins.load();
-  if (names_all(flags.devices.list)) return {all_devices(plugins)};
-  if (!flags.devices.list.empty()) return {flags.devices.list};
+  if (!flags.devices.list.empty() && !names_all(flags.devices.list)) return {flags.devices.list};
+  warn_of_broken(plugins);
+  const std::vector<Device*> listed = Registry::instance().devices();
+  if (!flags.devices.list.empty()) return {all_of(listed)};
   std::vector<std::string> sets;
-  for (const std::string& set : {default_devices(plugins), all_devices(plugins), std::string("CPU0")}) {
+  for (const std::string& set : {default_of(listed), all_of(listed), std::string("CPU0")}) {
     if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
   }
   return sets;
