@@ -44,8 +44,8 @@ struct MemoryPlanOptions {
   std::vector<int> cuts;
   std::vector<const Tensor*> shown;
   std::vector<LateInput> late;
-  /// Nodes that run as one, ascending: what one of them reads or makes stays until the last is done, but for what is
-  /// taken over in place.
+  /// Nodes that run as one, ascending: sources, results and workspaces stay until the last is done, but for what is
+  /// taken over in place. The weighted sum of one token's experts and its product always count as such nodes.
   std::vector<NodeRange> fused;
   /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
   size_t max_chunk = std::numeric_limits<size_t>::max();
