@@ -27,8 +27,7 @@ class Context:
     models: pathlib.Path
     commit: str = "unknown"
     machine: dict = dataclasses.field(default_factory=dict)  # filled by the step environment
-    carried: bool = False  # the programs came with `deps`, and nothing is built
-    broken: set[str] = dataclasses.field(default_factory=set)  # targets that the step build could not make
+    broken: set[str] = dataclasses.field(default_factory=set)  # targets that the steps build and programs did not bring
     background: list = dataclasses.field(default_factory=list)  # models being written
     off: tuple[str, ...] = ()  # features that are switched off in all programs
     figures: dict = dataclasses.field(default_factory=dict)  # of the benchmarks, for the ratios
@@ -52,11 +51,11 @@ class Context:
         return self.build / "gpu_check" / f"{step}.log"
 
     def program(self, name: str, with_plugin=True) -> pathlib.Path:
-        """The built program of this target. Raises Skip if the step build has already reported it as missing."""
+        """The program of this target. Raises Skip if the step build or programs has already reported it as missing."""
         path = self.build / "bin" / name
         for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
-                raise Skip(f"{target} was not built")
+                raise Skip(f"there is no {target}")
             if not file.exists():
                 raise CheckError(f"no {file}: run the step build first")
         return path
@@ -69,9 +68,9 @@ class Context:
         features = [name for name in FEATURES if name in (*self.off, *off)]
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
                **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip
-        libraries = sorted({str(file.parent) for file in (self.deps / "usr").glob("**/lib*.so.*")}) if self.deps else []
-        if libraries:
-            env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+        if self.deps:
+            folders = [str(self.build / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            env["LD_LIBRARY_PATH"] = os.pathsep.join(folders)
         return env
 
     def for_devices(self, devices: str) -> dict:

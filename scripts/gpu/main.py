@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 
-from gpu import bench, build, logits, machine, models, pack, programs, smoke, tests, times
+from gpu import bench, build, logits, machine, models, programs, smoke, tests, times
 from gpu.context import ONE, TWO, Context
 from gpu.report import Report
 from gpu.shell import CheckError
@@ -17,12 +17,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEMORY = pathlib.Path("/dev/shm")
 
 
-def all_steps(emulated: bool) -> list[Step]:
+def all_steps(emulated: bool, carried=True) -> list[Step]:
     """The most important failures first; docs/gpu-status.md has the budget."""
     every = [
         Step("environment", machine.examine, 20),
-        Step("programs", programs.unpack, 40, NEEDS, emulated=False),
-        Step("build", build.build, 330, NEEDS),
+        Step("programs", programs.unpack, 40, NEEDS) if carried else Step("build", build.build, 330, NEEDS),
         Step("models", models.start, 5, NEEDS),
         tests.streams_step(),
         *smoke.steps("smoke", "fault", ONE, (60, 90)),
@@ -58,9 +57,9 @@ def temporary_models() -> pathlib.Path:
 def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_check", description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="collect what a bare machine lacks, and end")
-    parser.add_argument("--programs", metavar="ARCH", help="with --pack: build everything for this architecture "
-                        "(90) and pack that, too")  # fmt: skip
+    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build everything, pack it with its libraries, "
+                        "and end")  # fmt: skip
+    parser.add_argument("--arch", default="90", help="with --pack: the architecture of the GPU (default: 90)")
     parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack collected")
     parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in; no "
                         "benchmarks")  # fmt: skip
@@ -87,16 +86,19 @@ def make_context(args: argparse.Namespace, models_folder: pathlib.Path) -> Conte
                    off=off)  # fmt: skip
 
 
-def pack_all(args: argparse.Namespace) -> int:
-    pack.pack(args.pack)
-    if args.programs:
-        context = make_context(argparse.Namespace(**{**vars(args), "deps": None}), pathlib.Path("/nonexistent"))
-        programs.pack(context, args.programs, args.pack.resolve())
-    return pack.report_size(args.pack.resolve())
+def pack(args: argparse.Namespace) -> int:
+    folder = args.pack.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise CheckError(f"--pack: {folder} is not empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    context = make_context(args, pathlib.Path("/nonexistent"))
+    programs.pack(context, args.arch, folder)
+    programs.pack_wheels(context, folder)
+    return programs.report_size(folder)
 
 
 def check(args: argparse.Namespace) -> int:
-    chosen = choose(all_steps(args.emulated), args.only)
+    chosen = choose(all_steps(args.emulated, bool(args.deps)), args.only)
     context = make_context(args, pathlib.Path("/nonexistent"))
     report = Report(args.out or context.build / "gpu_check", {"commit": context.commit, "emulated": args.emulated,
                                                                "machine": context.machine})  # fmt: skip
@@ -122,13 +124,9 @@ def main(arguments: list[str], text: str) -> int:
     args = parse_arguments(arguments, text)
     try:
         if args.list:
-            print("\n".join(f"{step.name:<24}{step.limit:6.0f} s" for step in all_steps(args.emulated)))
+            print("\n".join(f"{step.name:<24}{step.limit:6.0f} s" for step in all_steps(args.emulated, bool(args.deps))))
             return 0
-        if args.programs is not None and not args.pack:
-            raise CheckError("--programs goes with --pack DIR, which it adds to; a run finds them in the DIR of --deps")
-        if args.pack:
-            return pack_all(args)
-        return check(args)
+        return pack(args) if args.pack else check(args)
     except CheckError as error:
         print(f"gpu_check: {error}")
         return 2

@@ -1,4 +1,4 @@
-"""Programs that are built on another machine and carried to the one with the GPU, which saves minutes there."""
+"""Programs that are built on another machine and carried to the one with the GPU, with the libraries that it lacks."""
 import io
 import json
 import lzma
@@ -6,12 +6,13 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import tarfile
 import tempfile
 import time
 
 from gpu.build import build_command, configure_command, targets
-from gpu.machine import nvcc_version
+from gpu.machine import architecture, nvcc_version
 from gpu.report import Result
 from gpu.shell import CheckError, Outcome, describe, find_tool, require_success, run
 from gpu.steps import good
@@ -22,18 +23,22 @@ HOUR = 3600.0
 # Far enough back for the kernels (6 MB compressed, 30 MB uncompressed), which the plug-in and test_cuda_gpu both contain.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
 MODELS = "tests/models"  # made while test_models is built
+LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line of ldd
+# Every machine has these. Libraries of the GPU's own machine, such as NCCL, may need a newer one than this machine's.
+EVERYWHERE = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp)\.so)")
+# Of make_model.py. NumPy is compiled for one version of Python and therefore not among them.
+WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
+MOST_BYTES = 40_000_000  # with 26 MB of the tree itself, what is carried stays below 64 MiB
 
 
 def pack(context, arch: str, folder: pathlib.Path) -> None:
-    """Builds all targets, in context.build, and writes them stripped into the archive."""
+    """Builds all targets, in context.build, and writes them stripped into the archive, with their libraries."""
     log = context.log("programs")
-    require_success(run(configure_command(context, arch, strict=True), HOUR, log), "configure")
-    outcome = run(build_command(context, targets(context)), HOUR, log, append=True)
-    if outcome.status != 0:
-        raise CheckError(f"--programs: not everything could be built, see {log}; {outcome.last_line()}")
+    require_success(run(configure_command(context, arch), HOUR, log), "configure")
+    require_success(run(build_command(context, targets(context)), HOUR, log, append=True), f"build, see {log}")
     strip = find_tool("strip")
     if not strip:
-        raise CheckError("--programs needs strip (binutils)")
+        raise CheckError("--pack needs strip (binutils)")
     names = [name for name in targets(context) if name != context.plugin_target]
     files = [*(context.build / "bin" / name for name in names), context.plugin]
     facts = {"commit": context.commit, "architecture": arch, "nvcc": nvcc_version(HOUR, log), "root": str(context.root),
@@ -48,65 +53,68 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
             stripped = pathlib.Path(work) / program.name
             require_success(run([strip, "-o", stripped, program], HOUR, log, append=True), f"strip {program.name}")
             archive.add(stripped, f"bin/{program.name}")
+        found = require_success(run(["ldd", *files], HOUR, log, append=True), "ldd")
+        for name, library in sorted(set(LIBRARY.findall(found.output))):
+            if not EVERYWHERE.match(name):
+                archive.add(pathlib.Path(library).resolve(), f"lib/{name}")
         for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # others are in the tree
             archive.add(model, f"{MODELS}/{model.name}")
 
 
+def pack_wheels(context, folder: pathlib.Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder / "python"]
+    require_success(run([*pip, *WHEELS], HOUR, context.log("programs"), append=True), "pip")
+    for compiled in (folder / "python").rglob("*.so"):  # of this Python only; PyYAML does without
+        compiled.unlink()
+
+
+def report_size(folder: pathlib.Path) -> int:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    print(f"{folder}: {size / 1e6:.1f} MB in {len(files)} files")
+    if size > MOST_BYTES:
+        raise CheckError(f"--pack: more than {MOST_BYTES / 1e6:.0f} MB: look at what is so large")
+    return 0
+
+
 def unpack(context, limit: float) -> Result:
-    """The step programs. Programs that cannot be used are built here."""
-    archive = context.deps / ARCHIVE if context.deps else None
-    if archive is None or not archive.is_file():
-        return good("none carried, they are built here")
+    """The step programs."""
+    context.broken = set(targets(context))  # should it fail
     end = time.monotonic() + limit
     try:
-        with tarfile.open(archive, "r:xz") as packed:
+        with tarfile.open(context.deps / ARCHIVE, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
-            if why := why_not(context, facts):
-                return good(f"{why}: they are built here", **facts)
-            extract(context, packed)
-    except Exception as error:  # of tarfile, lzma, json and the disk
-        return good(f"those carried cannot be read ({describe(error)}): they are built here")
+            require_fit(context, facts)
+            shutil.rmtree(context.build / "bin", ignore_errors=True)  # not into files that may be running
+            packed.extractall(context.build, filter="data")
+    except (AttributeError, KeyError, ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        raise CheckError(f"{context.deps / ARCHIVE} cannot be read ({describe(error)}): pack again") from error
     stand_in = stand_in_for(facts["root"], context.root)
     extract_models(context)
-    tried = run([context.program("shoal"), "devices", "--plugin", context.plugin], end - time.monotonic(),
-                context.log("programs"), context.environment())  # fmt: skip
-    if why := why_not_working(tried):
-        shutil.rmtree(context.build / "bin")
-        return good(f"those carried {why}: they are built here")
-    context.carried = True
+    require_working(run([context.build / "bin/shoal", "devices", "--plugin", context.plugin], end - time.monotonic(),
+                        context.log("programs"), context.environment()))  # fmt: skip
+    context.broken = set()
     here = context.machine.get("nvcc")
     compiler = f", nvcc {facts['nvcc']}{f', not {here} as is here' if here not in (None, facts['nvcc']) else ''}"
     return good(f"of commit {facts['commit']}{compiler}{stand_in}", **facts)
 
 
-def why_not_working(tried: Outcome) -> str:
-    """From `shoal devices`, which is content with a plug-in that the machine's driver is too old for."""
-    if tried.status != 0:
-        return f"do not run ({tried.ending()}; {tried.last_line()})"
-    return "" if re.search(r"^CUDA0 ", tried.output, re.MULTILINE) else f"do not find the GPU ({tried.last_line()})"
+def require_working(tried: Outcome) -> None:
+    """By `shoal devices`, which is content with a plug-in that the machine's driver is too old for."""
+    require_success(tried, "shoal devices")
+    if not re.search(r"^CUDA0 ", tried.output, re.MULTILINE):
+        raise CheckError(f"shoal devices finds no GPU ({tried.last_line()})")
 
 
-def extract(context, packed: tarfile.TarFile) -> None:
-    """All or none of the programs; not into files that may be running."""
-    shutil.rmtree(context.build / "bin", ignore_errors=True)
-    try:
-        packed.extractall(context.build, filter="data")
-    except Exception:
-        shutil.rmtree(context.build / "bin", ignore_errors=True)
-        raise
-
-
-def why_not(context, facts: dict) -> str:
-    gpus = context.machine.get("gpus") or [{"compute_cap": ""}]
-    arch = gpus[0]["compute_cap"].replace(".", "")
+def require_fit(context, facts: dict) -> None:
+    arch = architecture(context.machine["gpus"])
     a, b = facts["commit"], context.commit
     if not (a.startswith(b) or b.startswith(a)):
-        return f"those carried are of commit {a}, not {b}"
+        raise CheckError(f"the programs are of commit {a}, not {b}: pack again")
     if facts["architecture"] != arch:
-        return f"those carried are for sm_{facts['architecture']}, not sm_{arch}"
+        raise CheckError(f"the programs are for sm_{facts['architecture']}, not sm_{arch}: pack with --arch {arch}")
     if context.build != context.root / facts["build"]:
-        return f"those carried belong into {facts['build']}"
-    return ""
+        raise CheckError(f"the programs belong into {facts['build']}: name it with --build")
 
 
 def extract_models(context) -> None:

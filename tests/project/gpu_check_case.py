@@ -91,6 +91,8 @@ class Carried(Folder):
         tools = self.folder / "tools"
         fake_program(tools / "cmake", "exit 0\n")
         fake_program(tools / "strip", 'cp "$3" "$2"\n')
+        library = fake_program(self.folder / "libfmt.so.9.1", "")
+        fake_program(tools / "ldd", f'printf "\\tlibc.so.6 => /lib/libc.so.6 (0x7f)\\n\\tlibfmt.so.9 => {library} (0x7f)\\n"\n')
         fake_program(tools / "nvcc", 'echo "Cuda compilation tools, release 13.0, V13.0.88"\n')
         deps = self.folder / "deps"
         deps.mkdir()
