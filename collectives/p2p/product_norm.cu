@@ -7,17 +7,18 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-ProductNormKernel kernel_of(DType dtype) {
+ProductNormKernels kernels_of(DType dtype) {
   for (const auto find : {product_norm_32, product_norm_k, product_norm_float}) {
-    if (const ProductNormKernel kernel = find(dtype)) return kernel;
+    if (const ProductNormKernels kernels = find(dtype); kernels.one_by_one != nullptr) return kernels;
   }
-  return nullptr;
+  return {};
 }
 
 template <class Function>
 void for_each_dtype(const Function& function) {
   for (size_t i = 0; i < kDTypeCount; ++i) {
-    if (const ProductNormKernel kernel = kernel_of(static_cast<DType>(i))) function(i, kernel);
+    const ProductNormKernels kernels = kernels_of(static_cast<DType>(i));
+    if (kernels.one_by_one != nullptr) function(i, kernels);
   }
 }
 
@@ -40,9 +41,26 @@ int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
 
 }  // namespace
 
+namespace {
+
+template <class Work>
+bool queue(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
+           ProductNormKernel<Work> kernel, const cuda::StreamLaunch<Work>& work) {
+  const dim3 blocks(work.blocks), threads(cuda::kStreamThreads);
+  const int finishers = finishers_of(mesh, reduction, work.blocks);
+  if (work.early) {
+    cuda::launch_early(context, kernel, blocks, threads, work.shared_bytes, work.stream, mesh, reduction, finishers);
+  } else {
+    cuda::launch(context.stream, kernel, blocks, threads, work.shared_bytes, work.stream, mesh, reduction, finishers);
+  }
+  return true;
+}
+
+}  // namespace
+
 uint64_t product_norm_dtypes() {
   uint64_t dtypes = 0;
-  for_each_dtype([&](size_t dtype, ProductNormKernel) { dtypes |= uint64_t{1} << dtype; });
+  for_each_dtype([&](size_t dtype, const ProductNormKernels&) { dtypes |= uint64_t{1} << dtype; });
   return dtypes;
 }
 
@@ -50,26 +68,24 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
                   const Tensor& product) {
   const Tensor& b = *product.src[1];
   const cuda::JoinedProduct joined{.a = product.src[0], .out = &product};
-  const ProductNormKernel kernel = kernel_of(joined.a->dtype);
-  if (kernel == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
+  const ProductNormKernels kernels = kernels_of(joined.a->dtype);
+  if (kernels.one_by_one == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
   if (!cuda::stream_supports({&joined, 1}, b, context.gpu)) return false;
-  const cuda::StreamLaunch launch = cuda::stream_launch(context, joined, b);
-  if (launch.shared_bytes > context.gpu.shared_bytes_per_block) return false;
-  const dim3 blocks(launch.blocks), threads(cuda::kStreamThreads);
-  const int finishers = finishers_of(mesh, reduction, launch.blocks);
-  if (launch.early) {
-    cuda::launch_early(context, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction,
-                       finishers);
-  } else {
-    cuda::launch(context.stream, kernel, blocks, threads, launch.shared_bytes, launch.stream, mesh, reduction,
-                 finishers);
+  const size_t most = context.gpu.shared_bytes_per_block;
+  if (auto work = cuda::short_rows_launch(context, joined, b)) {
+    work->shared_bytes = std::max(work->shared_bytes, kernels.finish_bytes);
+    return work->shared_bytes <= most && queue(context, mesh, reduction, kernels.short_rows, *work);
   }
-  return true;
+  const cuda::StreamLaunch<cuda::Stream> work = cuda::stream_launch(context, joined, b);
+  return work.shared_bytes <= most && queue(context, mesh, reduction, kernels.one_by_one, work);
 }
 
 cudaError_t load_product_norm() {
   cudaError_t status = cudaSuccess;
-  for_each_dtype([&](size_t, ProductNormKernel kernel) { load_kernel(kernel, status); });
+  for_each_dtype([&](size_t, const ProductNormKernels& kernels) {
+    load_kernel(kernels.one_by_one, status);
+    if (kernels.short_rows != nullptr) load_kernel(kernels.short_rows, status);
+  });
   return status;
 }
 

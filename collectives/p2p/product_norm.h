@@ -4,11 +4,10 @@
 //   1. a rank's blocks stream rows of the weights (devices/cuda/ops/mul_mat_stream.h), and each sends its results in
 //      packets to all ranks, its own included, as soon as it has them
 //   2. the last blocks of the rank to come that far, up to four, receive the packets of a part of the row each,
-//   exchange
-//      their sums of squares, and do the rest. Rows of the weights go one by one: k < 2048 leaves lanes idle
+//      exchange their sums of squares, and do the rest
 //
-// So only these blocks of a rank wait for other ranks. On the wire it is all_reduce_norm(): ranks may use one or the
-// other. The same bits, too, if k is 2048 or more.
+// So only these blocks of a rank wait for other ranks. On the wire it is all_reduce_norm(), with the same bits: ranks
+// may use one or the other.
 #pragma once
 
 #include "collectives/p2p/kernels.h"
@@ -24,10 +23,16 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
                   const Tensor& product);
 cudaError_t load_product_norm();
 
-using ProductNormKernel = void (*)(cuda::Stream, Mesh, NormReduction, int finishers);
-/// By dtype of the weights; null where there is none. One for each file of kernels.
-ProductNormKernel product_norm_32(DType dtype);
-ProductNormKernel product_norm_k(DType dtype);
-ProductNormKernel product_norm_float(DType dtype);
+template <class Work>
+using ProductNormKernel = void (*)(Work, Mesh, NormReduction, int finishers);
+struct ProductNormKernels {
+  ProductNormKernel<cuda::Stream> one_by_one = nullptr;
+  ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< several rows in a step
+  size_t finish_bytes = 0;                                     ///< of shared memory, for the end of short_rows
+};
+/// By dtype of the weights; null if there is none. One for each file of kernels.
+ProductNormKernels product_norm_32(DType dtype);
+ProductNormKernels product_norm_k(DType dtype);
+ProductNormKernels product_norm_float(DType dtype);
 
 }  // namespace shoal::collectives::p2p

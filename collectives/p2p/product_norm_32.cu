@@ -3,14 +3,14 @@
 
 namespace shoal::collectives::p2p {
 
-ProductNormKernel product_norm_32(DType dtype) {
+ProductNormKernels product_norm_32(DType dtype) {
   switch (dtype) {
     case DType::kQ4_0:
-      return product_norm_kernel<cuda::StreamedBlocks<DType::kQ4_0>>;
+      return product_norm_kernels<DType::kQ4_0>();
     case DType::kQ8_0:
-      return product_norm_kernel<cuda::StreamedBlocks<DType::kQ8_0>>;
+      return product_norm_kernels<DType::kQ8_0>();
     default:
-      return nullptr;
+      return {};
   }
 }
 

@@ -3,16 +3,16 @@
 
 namespace shoal::collectives::p2p {
 
-ProductNormKernel product_norm_float(DType dtype) {
+ProductNormKernels product_norm_float(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-      return product_norm_kernel<cuda::StreamedFloats<float>>;
+      return {product_norm_kernel<cuda::StreamedFloats<float>, cuda::Stream>};
     case DType::kF16:
-      return product_norm_kernel<cuda::StreamedFloats<__half>>;
+      return {product_norm_kernel<cuda::StreamedFloats<__half>, cuda::Stream>};
     case DType::kBF16:
-      return product_norm_kernel<cuda::StreamedFloats<__nv_bfloat16>>;
+      return {product_norm_kernel<cuda::StreamedFloats<__nv_bfloat16>, cuda::Stream>};
     default:
-      return nullptr;
+      return {};
   }
 }
 

@@ -3,16 +3,16 @@
 
 namespace shoal::collectives::p2p {
 
-ProductNormKernel product_norm_k(DType dtype) {
+ProductNormKernels product_norm_k(DType dtype) {
   switch (dtype) {
     case DType::kQ4_K:
-      return product_norm_kernel<cuda::StreamedBlocks<DType::kQ4_K>>;
+      return product_norm_kernels<DType::kQ4_K>();
     case DType::kQ5_K:
-      return product_norm_kernel<cuda::StreamedBlocks<DType::kQ5_K>>;
+      return product_norm_kernels<DType::kQ5_K>();
     case DType::kQ6_K:
-      return product_norm_kernel<cuda::StreamedBlocks<DType::kQ6_K>>;
+      return product_norm_kernels<DType::kQ6_K>();
     default:
-      return nullptr;
+      return {};
   }
 }
 

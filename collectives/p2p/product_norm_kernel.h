@@ -3,24 +3,26 @@
 
 #include "collectives/p2p/norm_row.h"
 #include "collectives/p2p/product_norm.h"
-#include "devices/cuda/ops/mul_mat_stream_kernel.h"
+#include "devices/cuda/ops/mul_mat_stream_experts.h"
 
 namespace shoal::collectives::p2p {
 
 static_assert(cuda::kStreamThreads == kThreads && kMaxRanks <= kWarps);
 
-/// A block's results, elements [first, first + count) of the row, to all ranks; first and count are whole quads. A warp
-/// for each rank, the right neighbour's first.
-__device__ inline void send_elements(const Mesh& mesh, const Turn& turn, const float* results, unsigned first,
-                                     int count) {
+/// A block's results, elements [first, first + count) of the row, to all ranks; first and count are whole quads, and
+/// pair_at(i) are the elements first + i and first + i + 1. A warp for each rank, the right neighbour's first.
+template <class PairAt>
+__device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn, const PairAt& pair_at, unsigned first,
+                                              int count) {
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp >= mesh.layout.ranks) return;
   const int next = mesh.rank + 1 + warp, to = next < mesh.layout.ranks ? next : next - mesh.layout.ranks;
   uint8_t* const packets = mesh.memory[to] + mesh.layout.packets(turn.packets & 1, turn.block, mesh.rank);
   const uint32_t flag = flag_of(mesh, turn.packets);
   for (int at = 2 * static_cast<int>(threadIdx.x % 32); at < count; at += 64) {
-    const auto pair = cuda::load_as<uint2>(results + at);
-    send_packet(packets + packet_of_pair(first + static_cast<unsigned>(at)) * kPacketBytes, flag, {pair.x, pair.y});
+    const float2 pair = pair_at(at);
+    send_packet(packets + packet_of_pair(first + static_cast<unsigned>(at)) * kPacketBytes, flag,
+                {__float_as_uint(pair.x), __float_as_uint(pair.y)});
   }
 }
 
@@ -168,9 +170,33 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
   if (own == 0) finish_packets(mesh, turn_of(state));
 }
 
+/// A block's rows: send(pair_at, first, count) gets the results.
+template <class Weights, class Begin, class Send>
+__device__ __forceinline__ void stream_rows(const cuda::Stream& s, std::byte*, const cuda::StreamMemory& memory,
+                                            const Begin& begin, const Send& send) {
+  cuda::stream_part<Weights>(s, s.parts[0], memory, begin, [&](const float* results, unsigned first, int rows) {
+    send([results](int at) { return cuda::load_as<float2>(results + at); }, first, rows);
+  });
+}
+template <class Weights, class Begin, class Send>
+__device__ __forceinline__ void stream_rows(const cuda::ExpertStream& s, std::byte* bytes, const cuda::StreamMemory&,
+                                            const Begin& begin, const Send& send) {
+  const auto finish = [&](const cuda::StreamSlots&, const float* results, int place, int rows, int64_t row) {
+    const auto result = [&, place](int at) { return cuda::row_result(s, results, place + at); };
+    send([&](int at) { return float2{result(at), result(at + 1)}; }, static_cast<unsigned>(row), rows);
+  };
+  cuda::stream_slots<Weights>(s, bytes, begin, finish);
+}
+
+/// Shared memory that finish_row() needs.
 template <class Weights>
+constexpr size_t kFinishBytes =
+    cuda::kStreamResults * sizeof(float) + cuda::kStreamWarps* cuda::StreamRing<Weights>::kBytes;
+
+/// Work: cuda::Stream, or of short rows cuda::ExpertStream.
+template <class Weights, class Work>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
-    product_norm_kernel(cuda::Stream s, Mesh mesh, NormReduction work, int finishers) {
+    product_norm_kernel(Work s, Mesh mesh, NormReduction work, int finishers) {
   let_next_start(mesh);
   constexpr size_t kRingBytes = cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes;
   static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "rings have room for two rows");
@@ -180,13 +206,20 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
   const auto begin = [&] {
     if (threadIdx.x == 0) state = load_state(mesh, 0);
   };
-  const auto send = [&](const float* results, unsigned first, int rows) {
-    if (state.failed == 0) send_elements(mesh, turn_of(state), results, first, rows);
+  const auto send = [&](const auto& pair_at, unsigned first, int rows) {
+    if (state.failed == 0) send_elements(mesh, turn_of(state), pair_at, first, rows);
   };
-  cuda::stream_part<Weights>(s, s.parts[0], memory, begin, send);
+  stream_rows<Weights>(s, bytes, memory, begin, send);
   const int to_come = blocks_to_come(mesh);
   if (to_come >= finishers || state.failed != 0) return;
   finish_row(mesh, state, work, to_come, finishers, memory);
+}
+
+template <DType kType>
+constexpr ProductNormKernels product_norm_kernels() {
+  using Weights = cuda::StreamedBlocks<kType>;
+  return {product_norm_kernel<Weights, cuda::Stream>, product_norm_kernel<Weights, cuda::ExpertStream>,
+          kFinishBytes<Weights>};
 }
 
 }  // namespace shoal::collectives::p2p

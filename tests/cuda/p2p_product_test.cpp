@@ -28,10 +28,11 @@ class P2pProduct : public testing::TestWithParam<std::tuple<DType, int>> {
   uint32_t all() const { return (1u << ranks()) - 1; }
 };
 
-// Rows of one block and of several, with quads that not all threads have. Shorter k have other bits, because the
-// separate kernel takes several rows in a step.
+// Rows of one block and of several, with quads that not all threads have. Several rows of k = 256, 512 and 768 share a
+// step.
 TEST_P(P2pProduct, HasTheBitsOfSeparateKernels) {
-  for (const auto& [k, row] : {std::pair<int64_t, int64_t>{2304, 64}, {4608, 132}, {2304, 4100}}) {
+  for (const auto& [k, row] :
+       {std::pair<int64_t, int64_t>{2304, 64}, {4608, 132}, {256, 4100}, {512, 132}, {768, 260}}) {
     SCOPED_TRACE(row);
     Rig rig(ranks());
     auto products = products_of(rig, dtype(), k, row);
@@ -42,17 +43,19 @@ TEST_P(P2pProduct, HasTheBitsOfSeparateKernels) {
 }
 TEST_P(P2pProduct, RanksMayUseDifferentKernels) {
   Rig rig(ranks());
-  auto products = products_of(rig, dtype(), 2304, 1028);
+  auto products = products_of(rig, dtype(), 512, 1028);
   const auto apart = run(rig, products, 0);
   for (const uint32_t joined : {1u, all() - 1, 2u}) EXPECT_EQ(run(rig, products, joined), apart) << joined;
 }
 TEST_P(P2pProduct, TakesARecordOfItsColumn) {
   Rig rig(ranks());
-  auto products = products_of(rig, dtype(), 2304, 260);
-  const auto expected = run(rig, products, all());
-  for (const auto& product : products) EXPECT_EQ(product->take_record(), traits(dtype()).is_quantized);
-  EXPECT_EQ(run(rig, products, all()), expected);
-  EXPECT_EQ(run(rig, products, 0), expected);
+  for (const int64_t k : {512, 2304}) {
+    auto products = products_of(rig, dtype(), k, 260);
+    const auto expected = run(rig, products, all());
+    for (const auto& product : products) EXPECT_EQ(product->take_record(), traits(dtype()).is_quantized);
+    EXPECT_EQ(run(rig, products, all()), expected);
+    EXPECT_EQ(run(rig, products, 0), expected);
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Types, P2pProduct, testing::Combine(testing::ValuesIn(kKnown), testing::Values(2, 3)),
                          [](const auto& info) {

@@ -160,12 +160,6 @@ const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
   return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
 }
 
-struct ExpertLaunch {
-  ExpertStream stream;
-  unsigned blocks = 0;
-  size_t shared_bytes = 0;
-};
-
 /// Rows share steps.
 bool has_short_rows(const JoinedProduct& product) {
   const Tensor& a = *product.a;
@@ -174,10 +168,12 @@ bool has_short_rows(const JoinedProduct& product) {
          is_dense;
 }
 
-/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number.
-ExpertLaunch expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu) {
+/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number; of short
+/// rows multiples of four, if there are as many.
+StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots,
+                                         const GpuTraits& gpu) {
   const StreamKernel& kernel = kernel_of(product.a->dtype);
-  ExpertLaunch launch;
+  StreamLaunch<ExpertStream> launch;
   ExpertStream& s = launch.stream;
   s.part = part_of(product);
   s.x = reinterpret_cast<const float*>(x.data);
@@ -192,9 +188,11 @@ ExpertLaunch expert_launch(const JoinedProduct& product, const Tensor& x, int64_
   const int64_t most_rows = std::max<int64_t>(kStreamResults / (of_row * s.quads), 1);
   const int64_t needed = ceil_div(rows, most_rows), wanted = std::min(ceil_div(rows * of_row, kFewItems), processors);
   const int64_t blocks = needed > wanted ? ceil_div(needed, processors) * processors : wanted;
-  const int64_t each = ceil_div(rows, std::min(blocks, rows));
-  const int64_t groups = ceil_div(each, s.packed ? kernel.step_elements / s.k : 1);
+  int64_t each = ceil_div(rows, std::min(blocks, rows));
+  if (s.packed) each = std::min(ceil_div(each, 4) * 4, rows);
+  int64_t groups = ceil_div(each, s.packed ? kernel.step_elements / s.k : 1);
   s.group = static_cast<int>(ceil_div(each, groups));
+  while (s.packed && s.group * groups % 4 != 0) ++groups;
   if (s.group * groups > rows) s.group = 1;
   s.part.block_rows = static_cast<int>(s.group == 1 ? each : s.group * groups);
   s.part.row_bytes *= s.group;
@@ -236,44 +234,48 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
 
 namespace {
 
-/// A product with short rows; false: not taken.
-bool run_short(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
-  if (products.size() > 1 || !has_short_rows(products[0])) return false;
-  ExpertLaunch wanted = expert_launch(products[0], b, 1, context.gpu);
-  if (wanted.shared_bytes > context.gpu.shared_bytes_per_block) return false;
-  wanted.stream.glu = glu;
-  set_record(context, wanted.stream.part, wanted.stream.k);
-  const auto kernel = kernel_of(products[0].a->dtype).of_experts;
-  const dim3 blocks(wanted.blocks), threads(kStreamThreads);
-  if (has_constant_weights(products[0])) {
-    launch_early(context, kernel, blocks, threads, wanted.shared_bytes, wanted.stream);
+template <class Work>
+void queue(const LaunchContext& context, void (*kernel)(Work), const StreamLaunch<Work>& work) {
+  const dim3 blocks(work.blocks), threads(kStreamThreads);
+  if (work.early) {
+    launch_early(context, kernel, blocks, threads, work.shared_bytes, work.stream);
   } else {
-    launch(context.stream, kernel, blocks, threads, wanted.shared_bytes, wanted.stream);
+    launch(context.stream, kernel, blocks, threads, work.shared_bytes, work.stream);
   }
-  return true;
 }
 
 }  // namespace
 
-void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
-  if (run_short(context, products, b, glu)) return;
-  const StreamKernel& kernel = kernel_of(products);
-  Stream s = stream_of(products, b);
-  s.glu = glu;
-  set_records(context, s, products.size());
-  const size_t bytes = shared_bytes(s, products.size(), kernel);
-  const unsigned blocks = deal_out(s, products.size(), wanted_blocks(s, context.gpu.processors));
-  const dim3 grid(blocks), threads(kStreamThreads);
-  if (std::all_of(products.begin(), products.end(), has_constant_weights)) {
-    launch_early(context, kernel.kernel, grid, threads, bytes, s);
-  } else {
-    launch(context.stream, kernel.kernel, grid, threads, bytes, s);
-  }
+std::optional<StreamLaunch<ExpertStream>> short_rows_launch(const LaunchContext& context, const JoinedProduct& product,
+                                                            const Tensor& b) {
+  if (!has_short_rows(product)) return std::nullopt;
+  StreamLaunch<ExpertStream> launch = expert_launch(product, b, 1, context.gpu);
+  if (launch.shared_bytes > context.gpu.shared_bytes_per_block) return std::nullopt;
+  set_record(context, launch.stream.part, launch.stream.k);
+  launch.early = has_constant_weights(product);
+  return launch;
 }
 
-StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b) {
+void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu) {
+  if (products.size() == 1) {
+    if (auto work = short_rows_launch(context, products[0], b)) {
+      work->stream.glu = glu;
+      return queue(context, kernel_of(products[0].a->dtype).of_experts, *work);
+    }
+  }
+  const StreamKernel& kernel = kernel_of(products);
+  StreamLaunch<Stream> work{stream_of(products, b)};
+  work.stream.glu = glu;
+  set_records(context, work.stream, products.size());
+  work.shared_bytes = shared_bytes(work.stream, products.size(), kernel);
+  work.blocks = deal_out(work.stream, products.size(), wanted_blocks(work.stream, context.gpu.processors));
+  work.early = std::all_of(products.begin(), products.end(), has_constant_weights);
+  queue(context, kernel.kernel, work);
+}
+
+StreamLaunch<Stream> stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b) {
   const std::span<const JoinedProduct> products(&product, 1);
-  StreamLaunch launch{stream_of(products, b)};
+  StreamLaunch<Stream> launch{stream_of(products, b)};
   set_records(context, launch.stream, 1);
   launch.shared_bytes = shared_bytes(launch.stream, 1, kernel_of(products));
   deal_out(launch.stream, 1, wanted_blocks(launch.stream, context.gpu.processors));
@@ -294,7 +296,7 @@ bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int6
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
                         const ExpertIds& ids) {
   const Tensor &a = *product.a, &out = *product.out;
-  ExpertLaunch launch = expert_launch(product, x, ids.slots, context.gpu);
+  StreamLaunch<ExpertStream> launch = expert_launch(product, x, ids.slots, context.gpu);
   ExpertStream& s = launch.stream;
   s.glu = glu;
   s.ids = ids.ids, s.waits = true;
@@ -309,8 +311,8 @@ void stream_experts_run(const LaunchContext& context, const JoinedProduct& produ
     s.weights_stride = static_cast<int>(product.weights->strides[1] / sizeof(float));
   }
   set_record(context, s.part, s.k);
-  launch_early(context, kernel_of(a.dtype).of_experts, dim3(launch.blocks), dim3(kStreamThreads), launch.shared_bytes,
-               s);
+  launch.early = true;
+  queue(context, kernel_of(a.dtype).of_experts, launch);
 }
 
 ColumnForms stream_form(DType dtype) {

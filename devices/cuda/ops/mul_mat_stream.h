@@ -14,6 +14,7 @@
 #pragma once
 
 #include <climits>
+#include <optional>
 #include <span>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -101,15 +102,21 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
 /// The activation is that of the product with `up`, which is the only one then.
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);
 
-/// What another kernel that is made of stream_part() is launched with, for a product without gate or addend that
-/// stream_supports() takes. All blocks but the last have multiples of four rows.
+/// What a kernel is launched with that is made of stream_part(), or of stream_slots().
+template <class Work>
 struct StreamLaunch {
-  Stream stream;
+  Work stream;
   unsigned blocks = 0;
   size_t shared_bytes = 0;
   bool early = false;  ///< launch_early() may be used
 };
-StreamLaunch stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
+/// For a product without gate or addend that stream_supports() takes. All blocks but the last have multiples of four
+/// rows.
+StreamLaunch<Stream> stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
+/// For a product that stream_supports() takes, if its rows are short and a block has the shared memory. All blocks but
+/// the last have multiples of four rows, if there are four.
+std::optional<StreamLaunch<ExpertStream>> short_rows_launch(const LaunchContext& context, const JoinedProduct& product,
+                                                            const Tensor& b);
 
 /// The ids of one token, by slot.
 struct ExpertIds {

@@ -83,17 +83,20 @@ __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&su
   if (stores && static_cast<int>(quad) < s.group * s.quads) to[quad] = sum;
 }
 
+/// A row's result, of its sums.
+__device__ __forceinline__ float row_result(const ExpertStream& s, const float* results, int row) {
+  const float* const quads = results + row * s.quads;
+  float sum = quads[0];
+#pragma unroll 1
+  for (int q = 1; q < s.quads; ++q) sum += quads[q];
+  return sum;
+}
+
 /// Writes a block's rows from `row` on of all slots, or their sums by the
 /// slots' weights.
 __device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamSlots& slots, const float* results,
                                             int first, int rows, int64_t row) {
-  const auto sum_of = [&](int place, int i) {
-    const float* const quads = results + (place * s.part.block_rows + first + i) * s.quads;
-    float sum = quads[0];
-#pragma unroll 1
-    for (int q = 1; q < s.quads; ++q) sum += quads[q];
-    return sum;
-  };
+  const auto sum_of = [&](int place, int i) { return row_result(s, results, place * s.part.block_rows + first + i); };
   const int outputs = s.weights ? 1 : s.slots;
 #pragma unroll 1
   for (int at = static_cast<int>(threadIdx.x); at < rows * outputs; at += kStreamThreads) {
@@ -111,10 +114,13 @@ __device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamS
   }
 }
 
-template <class Weights>
-__device__ __forceinline__ void stream(const ExpertStream& s) {
+/// All that a block does. `begin` is called when the kernel in front has
+/// ended, and `finish` gets the results: rows [row, row + count) of each slot
+/// lie from place `first` on.
+template <class Weights, class Begin, class Finish>
+__device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* bytes, const Begin& begin,
+                                             const Finish& finish) {
   using Ring = StreamRing<Weights>;
-  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   __shared__ StreamSlots slots;
   auto* const results = reinterpret_cast<float*>(bytes);
   auto* const items = reinterpret_cast<StreamItem*>(bytes + s.items_at);
@@ -126,7 +132,6 @@ __device__ __forceinline__ void stream(const ExpertStream& s) {
   const int own = static_cast<int>(blockIdx.x) * s.part.block_rows;
   const int first = min(own, s.part.rows - s.part.block_rows);
 
-  let_next_start();
   if (s.waits) wait_for_previous();
   if (warp == 0) find_slots(s, slots);
   __syncthreads();
@@ -136,6 +141,7 @@ __device__ __forceinline__ void stream(const ExpertStream& s) {
 #pragma unroll 1
   for (int at = 0; at < Ring::kBytes; at += Ring::kSlotBytes) copies.next(at);
   wait_for_previous();
+  begin();
   Weights::put_columns(s, slots.slot, slots.count, columns);
   __syncthreads();
 
@@ -170,7 +176,18 @@ __device__ __forceinline__ void stream(const ExpertStream& s) {
     put_sums<Weights>(s, sums, lane, results + item.result);
   }
   __syncthreads();
-  store_slots(s, slots, results, own - first, min(s.part.block_rows, s.part.rows - own), own);
+  finish(slots, results, own - first, min(s.part.block_rows, s.part.rows - own), own);
+}
+
+template <class Weights>
+__device__ __forceinline__ void stream(const ExpertStream& s) {
+  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
+  let_next_start();
+  stream_slots<Weights>(
+      s, bytes, [] {},
+      [&](const StreamSlots& slots, const float* results, int first, int count, int64_t row) {
+        store_slots(s, slots, results, first, count, row);
+      });
 }
 
 template <bool kExperts>
