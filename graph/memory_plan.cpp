@@ -227,7 +227,6 @@ class Planner {
     int slot;
     size_t size;
     bool is_workspace;
-    size_t offset = 0;  ///< in the slot
   };
   /// Of the bytes that a node or an input owns.
   struct Life {
@@ -276,7 +275,6 @@ class Planner {
   // A range that is part of a graph places the inputs that its nodes use.
   void assign_inputs() {
     for (const LateInput& late : options_.late) assign_late(late);
-    slot_of_small_.clear();
     if (range_.begin == 0 && range_.end == static_cast<int>(nodes_.size())) {
       for (Tensor* input : range_.graph->inputs()) {
         if (awaits_slot(*input)) assign_new(*input, range_.begin, range_.end);
@@ -300,22 +298,7 @@ class Planner {
     if (!awaits_slot(*late.input)) return;
     const int first = begin_of(late.segment);
     const int last = std::max(first, last_use(*late.input));
-    // The small ones side by side, so that they can be written in one piece.
-    const bool is_small = round_up(size_of(*late.input)) == options_.alignment;
-    const auto known = is_small ? slot_of_small_.find(late.segment) : slot_of_small_.end();
-    if (known != slot_of_small_.end()) return append(*late.input, known->second, last);
     assign_new(*late.input, first, last);
-    if (is_small) slot_of_small_[late.segment] = life(*late.input).slot;
-  }
-
-  void append(const Tensor& small, int slot, int last) {
-    Slot& shared = slots_[slot];
-    const size_t offset = shared.size;
-    shared.size += options_.alignment;
-    shared.bytes = offset + size_of(small);
-    shared.last = std::max(shared.last, end_of_use(last));
-    life(small).slot = slot;
-    members_.push_back({&small, slot, size_of(small), false, offset});
   }
 
   void check_written(int step, const Tensor& input) const {
@@ -417,8 +400,8 @@ class Planner {
     plan.tensors.reserve(members_.size());
     for (const Member& member : members_) {
       const Slot& slot = slots_[member.slot];
-      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset + member.offset,
-                                                                               member.size, slot.first};
+      (member.is_workspace ? plan.workspaces : plan.tensors)[member.tensor] = {slot.chunk, slot.offset, member.size,
+                                                                               slot.first};
     }
     return plan;
   }
@@ -436,7 +419,6 @@ class Planner {
   std::unordered_map<int, Life> of_inputs_;  ///< by number, of those that count here
   std::vector<Slot> slots_;
   std::vector<Member> members_;
-  std::unordered_map<int, int> slot_of_small_;  ///< late inputs, by segment
 };
 
 }  // namespace

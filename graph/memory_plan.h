@@ -4,9 +4,9 @@
 // Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
 // results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
 // node to its last user (views of it included), a shown one at least past the next cut; a late input from the
-// segment before which it is written to its last user. Late inputs of a segment that are no larger than the
-// alignment lie side by side, until the last user of any of them. A node may take over the memory of a source
-// that dies there (OpInfo::in_place_sources). A node's workspace lives only while the node runs.
+// segment before which it is written to its last user. A node may take over the memory of a source that dies
+// there (OpInfo::in_place_sources). A node's workspace lives only while the node runs, and that of nodes which
+// never run at the same time is shared.
 //
 // Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output.
 // f, g, h cannot run in place: a at 100, b at 140, c at 100 again (a is dead): total 180, not 220.

@@ -198,7 +198,6 @@ void Launcher::run_traced(const Work& work) {
 }
 
 bool Launcher::run_item(const Work& work) {
-  if (!std::holds_alternative<SetWork>(work)) copy_joined();
   if (std::holds_alternative<StopWork>(work)) return false;
   is_idle_ = std::holds_alternative<FinishWork>(work);
   if (const auto* record = std::get_if<RecordWork>(&work)) {
@@ -294,25 +293,9 @@ void Launcher::start(const SetWork& work) {
   if (!may_wait()) return;
   const HeldBuffer held(work.memory);
   check_held(held, "set");
-  if (joined_ && joined_->add(work)) return;
-  copy_joined();
-  if (trace_ == nullptr && JoinedSets::can_begin_with(work)) return void(joined_.emplace(work));
   wait_before_writing(work.data, work.rows.rows * work.rows.row_bytes);
   const cudaError_t status = copy_rows_to_gpu(*work.tensor, work.data, work.host_stride, work.rows, context_.stream);
   if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
-}
-
-void Launcher::copy_joined() {
-  if (!joined_) return;
-  const JoinedSets sets = *std::exchange(joined_, std::nullopt);
-  try {
-    const HeldBuffer held(sets.memory());
-    check_held(held, "set");
-    const cudaError_t status = sets.copy(context_.stream);
-    if (status != cudaSuccess) check(status, name_, "write " + sets.name());
-  } catch (...) {
-    if (failure_ == nullptr) failure_ = std::current_exception();
-  }
 }
 
 // When host memory is not pinned, the driver waits for the stream inside of the copy. It looks at nothing then, and may

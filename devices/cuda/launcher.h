@@ -16,7 +16,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,7 +26,6 @@
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 #include "devices/cuda/gpu_trace.h"
-#include "devices/cuda/joined_sets.h"
 #include "devices/cuda/mark.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/functions.h"
@@ -49,6 +47,13 @@ struct StopWork {};
 struct ComputeWork {
   CudaPlan* plan;
   int first, last;  ///< segments
+};
+struct SetWork {
+  Tensor* tensor;
+  BufferRef memory;  ///< the tensor may go with it
+  const void* data;
+  size_t host_stride;
+  Rows rows;
 };
 struct GetWork {
   const Tensor* tensor;
@@ -167,8 +172,6 @@ class Launcher {
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);
   void start(const SetWork& work);
-  /// Hands over what is joined.
-  void copy_joined();
   void start(const GetWork& work);
   void start(const CopyWork& work);
   void start(const BytesWork& work);
@@ -190,7 +193,6 @@ class Launcher {
   std::function<void(cudaError_t)> no_graph_;
   LaunchContext context_;
   AbortCallback abort_;
-  std::optional<JoinedSets> joined_;
   bool recording_ = false;         ///< what is queued must not run
   bool capturing_ = false;         ///< and is written down
   bool recording_spoilt_ = false;  ///< something in it could not be

@@ -220,28 +220,6 @@ TEST_F(Line, ALateInputThatIsNotUsedCanBeWritten) {
   Play(graph, options).run();
 }
 
-TEST(MemorySegments, SmallLateInputsLieSideBySide) {
-  Graph graph;
-  std::vector<Tensor*> small;
-  MemoryPlanOptions options;
-  const auto add_input = [&](const std::string& name, int64_t length) {
-    Tensor* input = graph.input(name, DType::kF32, {length, 1, 1, 1});
-    graph.output(scale(graph, input, {.scale = 2.0f}));
-    options.late.push_back({input, 0});
-    return input;
-  };
-  for (const int64_t length : {1, 1000, 16, 17, 3}) {
-    Tensor* input = add_input("x" + std::to_string(length), length);
-    if (length <= 16) small.push_back(input);
-  }
-  const MemoryPlan plan = plan_memory(whole(graph), options);
-  for (size_t i = 1; i < small.size(); ++i) {
-    const MemoryPlace &before = plan.tensors.at(small[i - 1]), &place = plan.tensors.at(small[i]);
-    EXPECT_EQ(place.chunk, before.chunk);
-    EXPECT_EQ(place.offset, before.offset + options.alignment);
-  }
-}
-
 TEST_F(Line, AnInputOfALaterRangeIsPlacedThere) {
   const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
   EXPECT_FALSE(first.tensors.contains(late)) << "the range that uses it places it";
