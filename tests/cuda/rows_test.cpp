@@ -71,20 +71,9 @@ struct Pattern {
 };
 
 double wild_value(std::mt19937& random) {
-  switch (random() % 8) {
-    case 0:
-      return kNan;
-    case 1:
-      return -0.0;
-    case 2:
-      return 0.0;
-    case 3:
-      return random() % 50 == 0 ? kInfinity : 1.0;
-    case 4:
-      return random() % 2 == 0 ? -kInfinity : 1e-40;
-    default:
-      return static_cast<double>(static_cast<int>(random() % 7)) - 3;
-  }
+  const double odd[] = {kNan, -0.0, 0.0, random() % 50 == 0 ? kInfinity : 1.0, random() % 2 == 0 ? -kInfinity : 1e-40};
+  const size_t i = random() % 8;
+  return i < std::size(odd) ? odd[i] : static_cast<double>(random() % 7) - 3;
 }
 
 const Pattern kPatterns[] = {
@@ -114,7 +103,15 @@ Tensor* transposed(Graph& g, Tensor* whole) {
   return transpose(g, slice(g, whole, {0, 1, whole->shape[0] - 1}));
 }
 
-class LongRows : public ::testing::TestWithParam<Pattern> {};
+class LongRows : public ::testing::TestWithParam<Pattern> {
+ protected:
+  static void check(const Shape& shape, const Build& build, DType dtype = DType::kF32) {
+    SCOPED_TRACE(to_string(shape));
+    Case one(dtype, shape, pattern_values(GetParam(), shape), build);
+    SCOPED_TRACE(to_string(one.graph));
+    expect_same_as_cpu(one);
+  }
+};
 INSTANTIATE_TEST_SUITE_P(All, LongRows, ::testing::ValuesIn(kPatterns), [](const auto& info) {
   std::string name = info.param.name;
   std::erase(name, ' ');
@@ -122,23 +119,15 @@ INSTANTIATE_TEST_SUITE_P(All, LongRows, ::testing::ValuesIn(kPatterns), [](const
 });
 
 TEST_P(LongRows, TopK) {
-  constexpr Shape kShape{40000, 2, 1, 1};
   for (const int64_t k : {1, 2, 40, 255, 256, 257, 3000}) {
-    SCOPED_TRACE(k);
-    Case one(DType::kF32, kShape, pattern_values(GetParam(), kShape),
-             [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
-    expect_same_as_cpu(one);
+    check({40000, 2, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
   }
 }
 
 TEST_P(LongRows, TopKNearTheSizesOfBlocks) {
   for (const int64_t length : {31, 33, 256, 257, 300, 4095, 4096, 4097, 4099, 4360, 8192}) {
     for (const int64_t k : {int64_t{1}, int64_t{20}, std::min<int64_t>(length, 256), length}) {
-      SCOPED_TRACE(::testing::Message() << length << " " << k);
-      const Shape shape{length, 1, 1, 1};
-      Case one(DType::kF32, shape, pattern_values(GetParam(), shape),
-               [k](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); });
-      expect_same_as_cpu(one);
+      check({length, 1, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); });
     }
   }
 }
@@ -146,11 +135,7 @@ TEST_P(LongRows, TopKNearTheSizesOfBlocks) {
 TEST_P(LongRows, Argsort) {
   for (const int64_t length : {2047, 2048, 2049, 4096, 9000, 40000}) {
     for (const bool descending : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << length << " " << descending);
-      const Shape shape{length, 1, 2, 1};
-      Case one(DType::kF32, shape, pattern_values(GetParam(), shape),
-               [=](Graph& g, Tensor* x) { return argsort(g, x, descending); });
-      expect_same_as_cpu(one);
+      check({length, 1, 2, 1}, [=](Graph& g, Tensor* x) { return argsort(g, x, descending); });
     }
   }
 }
@@ -158,26 +143,19 @@ TEST_P(LongRows, Argsort) {
 TEST_P(LongRows, Argmax) {
   for (const Shape& shape : {Shape{40000, 1, 2, 1}, Shape{16384, 1, 1, 1}, Shape{16383, 1, 1, 1},
                              Shape{20001, 17, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
-    SCOPED_TRACE(to_string(shape));
-    Case one(DType::kF32, shape, pattern_values(GetParam(), shape), [](Graph& g, Tensor* x) { return argmax(g, x); });
-    expect_same_as_cpu(one);
+    check(shape, [](Graph& g, Tensor* x) { return argmax(g, x); });
   }
 }
 
 TEST_P(LongRows, HalvesAndElementsThatLieApart) {
-  constexpr Shape kShape{4, 9001, 1, 1};
+  const Build builds[] = {
+      [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 40); },
+      [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 500); },
+      [](Graph& g, Tensor* x) { return argsort(g, transposed(g, x), true); },
+      [](Graph& g, Tensor* x) { return argmax(g, transposed(g, x)); },
+  };
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    SCOPED_TRACE(name_of(dtype));
-    const Build builds[] = {
-        [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 40); },
-        [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 500); },
-        [](Graph& g, Tensor* x) { return argsort(g, transposed(g, x), true); },
-        [](Graph& g, Tensor* x) { return argmax(g, transposed(g, x)); },
-    };
-    for (const Build& build : builds) {
-      Case one(dtype, kShape, pattern_values(GetParam(), kShape), build);
-      expect_same_as_cpu(one);
-    }
+    for (const Build& build : builds) check({4, 9001, 1, 1}, build, dtype);
   }
 }
 
@@ -195,24 +173,18 @@ TEST(LongRowsOnce, TopKOfAVocabularyInThreeCuts) {
 constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
                                 {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
-TEST(NormsOfRows, RmsNorm) {
-  for (const Shape& shape : kSumShapes) {
-    for (const Result where : {Result::kApart, Result::kInPlace}) {
-      SCOPED_TRACE(to_string(shape));
-      Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2]),
-               [](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); });
-      expect_close(one, where);
-    }
-  }
-}
-
-TEST(NormsOfRows, LayerNormAlsoAroundALargeMean) {
-  for (const double mean : {0.0, 1e4}) {
+TEST(NormsOfRows, ApartAndInPlace) {
+  const std::pair<Build, double> all[] = {
+      // with the mean of the values
+      {[](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); }, 0},
+      {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 0},
+      {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 1e4},
+      {[](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {5.0f}); }, 0}};
+  for (const auto& [build, mean] : all) {
     for (const Shape& shape : kSumShapes) {
       for (const Result where : {Result::kApart, Result::kInPlace}) {
-        SCOPED_TRACE(to_string(shape));
-        Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2], mean),
-                 [](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); });
+        Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2], mean), build);
+        SCOPED_TRACE(to_string(one.graph));
         expect_close(one, where);
       }
     }
@@ -311,17 +283,6 @@ TEST(SoftMaxOfRows, SinksOfNaNSpoilTheirRows) {
   }
 }
 
-TEST(SoftMaxOfRows, WithoutAMaskAndLong) {
-  for (const Shape& shape : kSumShapes) {
-    for (const Result where : {Result::kApart, Result::kInPlace}) {
-      SCOPED_TRACE(to_string(shape));
-      Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2]),
-               [](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {5.0f}); });
-      expect_close(one, where);
-    }
-  }
-}
-
 // --- rope ---
 
 TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
@@ -351,101 +312,51 @@ TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
 
 // --- rms_norm with its neighbours ---
 
-/// Where y and z lie: beside the operands, or on them.
-enum class Overlap { kNone, kYOnA, kYOnB, kYOnAZOnB, kYOnBZOnA };
-
-struct Fused {
-  Shape shape;
-  Values a, b, weight;
-  explicit Fused(const Shape& of)
-      : shape(of),
-        a(normal_values(of[0] * of[1], 0, 1)),
-        b(normal_values(of[0] * of[1], 0.5, 2)),
-        weight(normal_values(of[0], 1, 3)) {}
-
-  /// rms_norm(a or a + b) * weight, y = a + b.
-  std::pair<Values, Values> expected(bool sum) const {
-    Graph graph;
-    Tensor* ta = graph.input("a", DType::kF32, shape);
-    Tensor* tb = graph.input("b", DType::kF32, shape);
-    Tensor* tw = graph.input("w", DType::kF32, {shape[0], 1, 1, 1});
-    Tensor* y = graph.output(add(graph, ta, tb));
-    Tensor* z = graph.output(mul(graph, rms_norm(graph, sum ? y : ta, {1e-5f}), tw));
-    const TensorValues all = reference_eval(graph, {{ta, a}, {tb, b}, {tw, weight}});
-    return {all.at(y), all.at(z)};
+/// z = rms_norm(a or y) * w with y = a + b, in one launch. y and z are where these tensors are, or apart.
+void check_fused_norm(const Shape& shape, bool sum, const char* y_on, const char* z_on) {
+  Graph graph;
+  Tensor* a = graph.input("a", DType::kF32, shape);
+  Tensor* b = graph.input("b", DType::kF32, shape);
+  Tensor* w = graph.input("w", DType::kF32, {shape[0], 1, 1, 1});
+  Tensor* y = graph.output(add(graph, a, b));
+  Tensor* z = graph.output(mul(graph, rms_norm(graph, sum ? y : a, {1e-5f}), w));
+  TensorValues leaves{
+      {a, normal_values(a->elements())}, {b, normal_values(b->elements(), 0.5, 2)}, {w, normal_values(shape[0], 1, 3)}};
+  const TensorValues expected = reference_eval(graph, leaves);
+  CudaRun cuda(graph, leaves);
+  if (y_on != nullptr) y->data = graph.find(y_on)->data;
+  if (z_on != nullptr) z->data = graph.find(z_on)->data;
+  const cuda::NormWeight weight(*w);
+  if (sum) {
+    cuda::launch_add_rms_norm(cuda.context, cuda::view_of(*a), cuda::view_of(*b), cuda::view_of(*y), weight,
+                              cuda::view_of(*z), 1e-5f);
+  } else {
+    cuda::launch_rms_norm_mul(cuda.context, cuda::view_of(*a), weight, cuda::view_of(*z), 1e-5f);
   }
-};
-
-/// Rows of f32 in memory of the GPU.
-struct Rows {
-  Tensor tensor;
-  CudaMemory memory;
-  Rows(const Values& values, const Shape& shape) : memory(values.size() * sizeof(float)) {
-    tensor.shape = shape;
-    tensor.strides = contiguous_strides(DType::kF32, shape);
-    tensor.data = memory.get();
-    check_cuda(cudaMemcpy(tensor.data, encode(DType::kF32, values).data(), tensor.bytes(), cudaMemcpyHostToDevice));
-  }
-  cuda::View view() const { return cuda::view_of(tensor); }
-  Values read() const {
-    std::vector<std::byte> bytes(tensor.bytes());
-    check_cuda(cudaMemcpy(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDeviceToHost));
-    return decode(DType::kF32, bytes, tensor.elements());
-  }
-};
-
-/// Calls f(context) and waits for what it has queued.
-template <class F>
-void queue_and_wait(F&& f) {
-  cuda::LaunchContext context;
-  check_cuda(cudaStreamCreate(&context.stream));
-  check_cuda(cudaDeviceGetAttribute(&context.gpu.processors, cudaDevAttrMultiProcessorCount, 0));
-  f(context);
   check_cuda(cudaGetLastError());
-  check_cuda(cudaStreamSynchronize(context.stream));
-  check_cuda(cudaStreamDestroy(context.stream));
-}
-
-void check_add_rms_norm(const Shape& shape, Overlap overlap) {
-  const Fused fused(shape);
-  const Rows a(fused.a, shape), b(fused.b, shape), weight(fused.weight, {shape[0], 1, 1, 1});
-  const Rows spare_y(fused.a, shape), spare_z(fused.b, shape);
-  const bool y_on_a = overlap == Overlap::kYOnA || overlap == Overlap::kYOnAZOnB;
-  const bool y_on_b = overlap == Overlap::kYOnB || overlap == Overlap::kYOnBZOnA;
-  const Rows& y = y_on_a ? a : y_on_b ? b : spare_y;
-  const Rows& z = overlap == Overlap::kYOnAZOnB ? b : overlap == Overlap::kYOnBZOnA ? a : spare_z;
-  queue_and_wait([&](const cuda::LaunchContext& context) {
-    cuda::launch_add_rms_norm(context, a.view(), b.view(), y.view(), cuda::NormWeight(weight.tensor), z.view(), 1e-5f);
-  });
-  const auto [expected_y, expected_z] = fused.expected(true);
-  EXPECT_TRUE(close_to(y.read(), expected_y, {1e-11}));
-  EXPECT_TRUE(close_to(z.read(), expected_z, {1e-11}));
+  check_cuda(cudaStreamSynchronize(cuda.context.stream));
+  if (sum) {
+    EXPECT_TRUE(close_to(cuda.values(*y), expected.at(y), {1e-11}));
+  }
+  EXPECT_TRUE(close_to(cuda.values(*z), expected.at(z), {1e-11}));
 }
 
 TEST(FusedNorm, SumNormProduct) {
+  const std::pair<const char*, const char*> places[] = {
+      {nullptr, nullptr}, {"a", nullptr}, {"b", nullptr}, {"a", "b"}, {"b", "a"}};
   for (const Shape& shape : {Shape{7, 5, 1, 1}, Shape{512, 6, 1, 1}, Shape{513, 3, 1, 1}, Shape{4096, 1, 1, 1},
                              Shape{4096, 20, 1, 1}, Shape{8192, 2, 1, 1}, Shape{20003, 2, 1, 1}}) {
-    for (const Overlap overlap :
-         {Overlap::kNone, Overlap::kYOnA, Overlap::kYOnB, Overlap::kYOnAZOnB, Overlap::kYOnBZOnA}) {
-      SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << static_cast<int>(overlap));
-      check_add_rms_norm(shape, overlap);
+    for (const auto& [y_on, z_on] : places) {
+      SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << (y_on ? y_on : "") << (z_on ? z_on : ""));
+      check_fused_norm(shape, true, y_on, z_on);
     }
   }
 }
 
 TEST(FusedNorm, NormProduct) {
   for (const Shape& shape : kSumShapes) {
-    for (const bool in_place : {false, true}) {
-      SCOPED_TRACE(to_string(shape));
-      const Shape rows{shape[0], shape[1] * shape[2], 1, 1};
-      const Fused fused(rows);
-      const Rows x(fused.a, rows), weight(fused.weight, {rows[0], 1, 1, 1}), spare(fused.b, rows);
-      const Rows& z = in_place ? x : spare;
-      queue_and_wait([&](const cuda::LaunchContext& context) {
-        cuda::launch_rms_norm_mul(context, x.view(), cuda::NormWeight(weight.tensor), z.view(), 1e-5f);
-      });
-      EXPECT_TRUE(close_to(z.read(), fused.expected(false).second, {1e-11}));
-    }
+    SCOPED_TRACE(to_string(shape));
+    for (const char* z_on : {static_cast<const char*>(nullptr), "a"}) check_fused_norm(shape, false, nullptr, z_on);
   }
 }
 
