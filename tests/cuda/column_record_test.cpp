@@ -13,6 +13,7 @@
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/cuda/placed_graph.h"
 #include "tests/support/dtypes.h"
 #include "tests/support/environment.h"
 
@@ -207,135 +208,98 @@ TEST(ColumnRecord, ExpertsTakeIt) {
                    [&](const LaunchContext& context) { kernel_for(Op::kMulMatId).run(context, product); });
 }
 
-/// Steps of a graph as a plan makes them, each as "w" with the forms that it leaves and "r" with those that it takes.
-/// Nodes %before and %behind are of other launches; what is passed between them and the steps comes last.
-std::vector<std::string> steps_of(const std::string& nodes) {
+/// Steps of a graph as a plan makes them: last nodes, "w" with the forms that a step leaves, "r" with those it takes.
+/// Nodes %before and %behind are of other launches; what is passed between them and the steps comes last. Nodes that no
+/// other node reads are outputs.
+std::string steps_of(const std::string& nodes) {
   static const char* const kLeaves =
-      "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\nweight %s f32 [256]\n"
+      "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\ninput %l f32 [33280]\ninput %ids i32 [2]\n"
+      "input %q f32 [64, 1, 4]\ncache %kc f16 [64, 40, 2]\ncache %vc f16 [64, 40, 2]\n"
+      "input %many f32 [64, 1, 520]\ncache %m130 f16 [64, 40, 130]\nweight %s f32 [256]\n"
       "weight %k4 q4_k [256, 64]\nweight %k6 q6_k [256, 64]\nweight %f f16 [256, 64]\nweight %g q4_k [256, 64]\n"
-      "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %experts q6_k [256, 32, 4]\nweight %halves "
-      "q8_0 [128, 32, 4]\ninput %ids i32 "
-      "[2]\n"
-      "weight %both q8_0 [512, 64]\ninput %l f32 [33280]\nweight %long q8_0 [33280, 16]\n"
-      "input %many f32 [64, 1, 520]\ncache %m130 f16 [64, 40, 130]\n"
-      "input %q f32 [64, 1, 4]\ncache %kc f16 [64, 40, 2]\ncache %vc f16 [64, 40, 2]\n";
-  TensorContext weights;
-  Graph graph("steps");
-  parse_graph(kLeaves + nodes, graph, weights);
-  constexpr size_t kRoom = 0x100000;
-  size_t next = kRoom;
-  const auto give = [&] { return reinterpret_cast<std::byte*>(next += kRoom); };
-  std::vector<Tensor*> running;
-  Neighbours neighbours;
-  for (Tensor* leaf : graph.leaves()) leaf->data = give();
-  for (Tensor* node : graph.nodes()) {
-    if (node->is_view()) {
-      node->data = node->view_base->data + node->view_offset;
-    } else {
-      node->data = give(), node->workspace = give();
-      if (node->name == "before") {
-        neighbours.before = node;
-      } else if (node->name == "behind") {
-        neighbours.behind = node;
-      } else {
-        running.push_back(node);
-      }
-    }
+      "weight %square q8_0 [256, 256]\nweight %small q8_0 [128, 64]\nweight %both q8_0 [512, 64]\n"
+      "weight %long q8_0 [33280, 16]\nweight %experts q6_k [256, 32, 4]\nweight %halves q8_0 [128, 32, 4]\n";
+  test::Placed placed(kLeaves + nodes);
+  for (Tensor* node : placed.graph.nodes()) {
+    const auto reads = [&](const Tensor* other) { return std::ranges::count(other->src, node) > 0; };
+    if (std::ranges::none_of(placed.graph.nodes(), reads)) placed.graph.output(node);
   }
+  const Neighbours neighbours{placed.graph.find("before"), placed.graph.find("behind")};
+  std::erase(placed.running, neighbours.before);
+  std::erase(placed.running, neighbours.behind);
   std::vector<Step> steps;
-  const Readers readers(whole(graph), {});
-  for (std::span<Tensor* const> rest = running; !rest.empty(); rest = rest.subspan(steps.back().nodes.size())) {
+  const Readers readers(whole(placed.graph), {});
+  for (std::span<Tensor* const> rest = placed.running; !rest.empty(); rest = rest.subspan(steps.back().nodes.size())) {
     steps.push_back(fuse(rest, readers, kGpu));
   }
   const PassedForms passed = share_records(steps, kGpu, neighbours);
-  std::vector<std::string> told;
-  const auto tell = [&](const char* what, const ColumnForms& forms) {
-    if (forms.any()) told.back() = told.back() + " " + what + (forms.two ? "2" : "") + (forms.four ? "4" : "");
+  const auto told = [](const char* what, const ColumnForms& forms) {
+    return forms.any() ? fmt::format(" {}{}{}", what, forms.two ? "2" : "", forms.four ? "4" : "") : std::string();
   };
+  std::string text;
   for (const Step& step : steps) {
-    told.push_back(step.nodes.back()->name);
-    tell("w", step.writes), tell("r", step.reads);
+    if (!text.empty()) text += ", ";
+    text += step.nodes.back()->name + told("w", step.writes) + told("r", step.reads);
   }
-  if (neighbours.before != nullptr || neighbours.behind != nullptr) {
-    told.emplace_back("passed");
-    tell("before", ColumnForms::of(passed.before)), tell("behind", ColumnForms::of(passed.behind));
-  }
-  for (Tensor* node : graph.nodes()) node->data = node->workspace = nullptr;
-  for (Tensor* leaf : graph.leaves()) leaf->data = nullptr;
-  return told;
+  if (neighbours.before == nullptr && neighbours.behind == nullptr) return text;
+  return text + ", passed" + told("before", ColumnForms::of(passed.before)) +
+         told("behind", ColumnForms::of(passed.behind));
 }
 
-using testing::ElementsAre;
 const std::string kNorm = "%n = rms_norm(%a)\n%m = mul(%n, %s)\n";
 
 TEST(ColumnRecordSteps, ANormAndItsProducts) {
-  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\noutput %x\noutput %y\n"),
-              ElementsAre("m w24", "y r24"));
-  EXPECT_THAT(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\noutput %x\n"),
-              ElementsAre("m w4", "x r4"));
-  EXPECT_THAT(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\noutput %o\n"),
-              ElementsAre("m w2", "o r2"));
-  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%square, %m)\n%o = add(%x, %a)\noutput %o\n"),
-              ElementsAre("m w2", "o r2"));
+  EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\n"), "m w24, y r24");
+  EXPECT_EQ(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\n"), "m w4, x r4");
+  EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\n"), "m w2, o r2");
+  EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%square, %m)\n%o = add(%x, %a)\n"), "m w2, o r2");
 }
 TEST(ColumnRecordSteps, OthersInBetweenDoNotMatter) {
-  EXPECT_THAT(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"
-                               "output %r\noutput %e\noutput %x\n"),
-              ElementsAre("m w24", "r", "e r4", "x r2"));
-  EXPECT_THAT(steps_of(kNorm + "%g0 = mul_mat_id(%experts, %m, %ids)\n%u = mul_mat_id(%experts, %m, %ids)\n"
-                               "%o = glu(%g0, %u)\noutput %o\n"),
-              ElementsAre("m w4", "o r4"));
+  EXPECT_EQ(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"),
+            "m w24, r, e r4, x r2");
+  EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat_id(%experts, %m, %ids)\n%u = mul_mat_id(%experts, %m, %ids)\n"
+                             "%o = glu(%g0, %u)\n"),
+            "m w4, o r4");
 }
 TEST(ColumnRecordSteps, AttentionAndItsProjection) {
-  EXPECT_THAT(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
-                       "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\noutput %o\n"),
-              ElementsAre("t w2", "o r2"));
-  EXPECT_THAT(
+  EXPECT_EQ(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
+                     "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\n"),
+            "t w2, o r2");
+  EXPECT_EQ(
       steps_of("%t = attention(%many, %m130, %m130, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[33280,1,1,1]}\n"
-               "%x = mul_mat(%long, %c)\noutput %x\n"),
-      ElementsAre("t", "x"))
+               "%x = mul_mat(%long, %c)\n"),
+      "t, x")
       << "longer than a record";
 }
 TEST(ColumnRecordSteps, TheLatestRecordIsThere) {
-  EXPECT_THAT(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"
-                               "output %x\noutput %y\n"),
-              ElementsAre("m", "i w2", "x", "y r2"));
+  EXPECT_EQ(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"),
+            "m, i w2, x, y r2");
 }
 TEST(ColumnRecordSteps, NeighboursPassThem) {
-  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"
-                       "output %x\noutput %y\n"),
-              ElementsAre("y r24", "passed before24"));
-  EXPECT_THAT(steps_of(kNorm + "%behind = mul_mat(%square, %m)\noutput %behind\n"),
-              ElementsAre("m w2", "passed behind2"));
-  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k6, %before)\n%behind = mul_mat(%square, %before)\n"
-                       "output %x\noutput %behind\n"),
-              ElementsAre("x r4", "passed before24 behind2"));
-  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n" + kNorm +
-                       "%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %m)\n"
-                       "%behind = mul_mat(%square, %before)\noutput %x\noutput %y\noutput %behind\n"),
-              ElementsAre("m w4", "x", "y r4", "passed"))
+  EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"),
+            "y r24, passed before24");
+  EXPECT_EQ(steps_of(kNorm + "%behind = mul_mat(%square, %m)\n"), "m w2, passed behind2");
+  EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k6, %before)\n%behind = mul_mat(%square, %before)\n"),
+            "x r4, passed before24 behind2");
+  EXPECT_EQ(steps_of("%before = mul(%a, %s)\n" + kNorm +
+                     "%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %m)\n"
+                     "%behind = mul_mat(%square, %before)\n"),
+            "m w4, x, y r4, passed")
       << "the record of %m is there";
-  EXPECT_THAT(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\noutput %x\n"), ElementsAre("x", "passed"));
-  EXPECT_THAT(steps_of("%before = mul(%two, %s)\n%h = reshape(%before) {shape=[512,1,1,1]}\n%x = mul_mat(%both, %h)\n"
-                       "output %x\n"),
-              ElementsAre("x", "passed"))
+  EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\n"), "x, passed");
+  EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%h = reshape(%before) {shape=[512,1,1,1]}\n%x = mul_mat(%both, %h)\n"),
+            "x, passed")
       << "two rows, though one column";
-  EXPECT_THAT(steps_of("%before = mul(%l, %l)\n%x = mul_mat(%long, %before)\noutput %x\n"), ElementsAre("x", "passed"))
-      << "longer than a record";
-  EXPECT_THAT(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"
-                       "output %behind\n"),
-              ElementsAre("u", "passed"));
+  EXPECT_EQ(steps_of("%before = mul(%l, %l)\n%x = mul_mat(%long, %before)\n"), "x, passed") << "longer than a record";
+  EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"),
+            "u, passed");
 }
 TEST(ColumnRecordSteps, OnlyWholeResultsOfOneRow) {
-  EXPECT_THAT(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\noutput %x\n"),
-              ElementsAre("m", "x"));
-  EXPECT_THAT(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\noutput %x\n"),
-              ElementsAre("m", "x"));
-  EXPECT_THAT(steps_of(kNorm + "%h = reshape(%m) {shape=[128,2,1,1]}\n%x = mul_mat_id(%halves, %h, %ids)\noutput %x\n"),
-              ElementsAre("m", "x"));
-  EXPECT_THAT(steps_of(kNorm + "%u = unary(%m) {kind=silu}\n%x = mul_mat(%k4, %u)\noutput %x\n"),
-              ElementsAre("m", "u", "x"));
-  EXPECT_THAT(steps_of(kNorm + "%x = mul_mat(%f, %m)\noutput %x\n"), ElementsAre("m", "x"));
+  EXPECT_EQ(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\n"), "m, x");
+  EXPECT_EQ(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\n"), "m, x");
+  EXPECT_EQ(steps_of(kNorm + "%h = reshape(%m) {shape=[128,2,1,1]}\n%x = mul_mat_id(%halves, %h, %ids)\n"), "m, x");
+  EXPECT_EQ(steps_of(kNorm + "%u = unary(%m) {kind=silu}\n%x = mul_mat(%k4, %u)\n"), "m, u, x");
+  EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%f, %m)\n"), "m, x");
 }
 
 }  // namespace

@@ -4,14 +4,12 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/meta/mesh.h"
+#include "tests/cuda/placed_graph.h"
+#include "tests/cuda/text_run.h"
 
 namespace shoal::cuda {
 namespace {
@@ -84,42 +82,10 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
 
-struct Outcome {
-  ptrdiff_t launches;
-  std::vector<std::vector<float>> values;  ///< of outputs and shown nodes
-};
-
-Outcome run(const Case& one, std::vector<int> cuts) {
-  test::CudaMesh mesh(1);
-  test::Loaded loaded(with_leaves(one.nodes), *mesh.devices()[0]);
-  PlanOptions options;
-  options.cuts = std::move(cuts);
-  std::vector<const Tensor*> seen;
-  for (const Tensor* node : loaded.graph.nodes()) {
-    const bool shown = std::find(one.shown.begin(), one.shown.end(), node->name) != one.shown.end();
-    if (shown) options.shown.push_back(node);
-    if (shown || node->is_output) seen.push_back(node);
-  }
-  const auto plan = mesh.backend(0).create_plan(loaded.graph, options);
-  loaded.fill_inputs();
-  emulator::record_calls();
-  mesh.backend(0).compute_async(*plan);
-  mesh.backend(0).synchronize();
-  const auto calls = emulator::take_calls();
-  Outcome outcome{std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), {}};
-  for (const Tensor* node : seen) outcome.values.push_back(test::read_floats(*node));
-  return outcome;
-}
-
 /// Shown nodes need not stay behind a second cut; here they are outputs.
-Outcome run_alone(Case one) {
-  for (const std::string& name : std::exchange(one.shown, {})) one.nodes += "output %" + name + "\n";
-  TensorContext weights;
-  Graph graph("alone");
-  parse_graph(with_leaves(one.nodes), graph, weights);
-  std::vector<int> cuts(graph.nodes().size() - 1);
-  std::iota(cuts.begin(), cuts.end(), 1);
-  return run(one, cuts);
+test::Outcome run_alone(Backend& backend, std::string text, const Names& shown) {
+  for (const std::string& name : shown) text += "output %" + name + "\n";
+  return test::run_text(backend, text, {.cuts = test::all_cuts(text)});
 }
 
 /// What passes between a plan of nodes [1, 6) with these cuts and its neighbours: forms of columns, by their bits.
@@ -173,29 +139,24 @@ class CudaFusion : public testing::TestWithParam<Case> {};
 
 TEST_P(CudaFusion, SavesLaunchesAndNoValues) {
   const Case& one = GetParam();
-  const Outcome fused = run(one, one.cuts), alone = run_alone(one);
+  const std::string text = with_leaves(one.nodes);
+  test::CudaMesh mesh(1);
+  const test::Outcome fused = test::run_text(mesh.backend(0), text, {.cuts = one.cuts, .shown = one.shown});
+  const test::Outcome alone = run_alone(mesh.backend(0), text, one.shown);
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
-  ASSERT_EQ(fused.values.size(), alone.values.size());
-  ASSERT_FALSE(fused.values.empty());
-  for (size_t n = 0; n < fused.values.size(); ++n) {
-    float largest = 0, worst = 0;
-    for (size_t i = 0; i < fused.values[n].size(); ++i) {
-      ASSERT_TRUE(std::isfinite(fused.values[n][i])) << n << " " << i;
-      largest = std::max(largest, std::abs(alone.values[n][i]));
-      worst = std::max(worst, std::abs(fused.values[n][i] - alone.values[n][i]));
-    }
-    EXPECT_GT(largest, 0) << n;
-    EXPECT_LE(worst, one.exact ? 0 : 1e-6F * largest) << n;
+  ASSERT_EQ(fused.bytes.size(), alone.bytes.size());
+  ASSERT_FALSE(fused.bytes.empty());
+  for (const auto& [name, bytes] : fused.bytes) {
+    test::expect_close(fused.get<float>(name), alone.get<float>(name), one.exact ? 0 : 1e-6F, name);
   }
 }
 
-const std::string kSumAndNorm = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\noutput %s\n";
+const std::string kSumForTheNorm = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\n";
+const std::string kSumAndNorm = kSumForTheNorm + "output %s\n";
 const std::string kNorm = "%n = rms_norm(%a)\n%out = mul(%n, %scale)\noutput %out\n";
-const std::string kGated = "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %a)\n%out = glu(%g, %u)\noutput %out\n";
-const std::string kProjections =
-    "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%wv, %a)\noutput %q\noutput %k\noutput %v\n";
-const std::string kGatedExperts =
-    "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %ids3)\n%out = glu(%g, %u)\noutput %out\n";
+const std::string kGlu = "%out = glu(%g, %u)\noutput %out\n";
+const std::string kGated = "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %a)\n" + kGlu;
+const std::string kGatedExperts = "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %ids3)\n" + kGlu;
 const std::string kWeightedExperts =
     "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%t = permute(%w) {axes=[1,0,2,3]}\n"
     "%c = contiguous(%t)\n%out = sum_rows(%c)\noutput %out\n";
@@ -204,19 +165,42 @@ const std::string kBiasedProjections =
     "%p = mul_mat(%wv, %prompt)\n%q = add(%p, %bias)\n%r = mul_mat(%wf, %prompt)\n%s = add(%bk, %r)\n"
     "%t = mul_mat(%wk, %prompt)\n%u = add(%t, %bk)\noutput %q\noutput %s\noutput %u\n";
 const std::string kBiased = "%p = mul_mat(%wv, %a)\n%out = add(%p, %bias)\noutput %out\n";
+const std::string kResidual = "%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n";
+/// Of one column.
+const std::string kProductsWithSums =
+    "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
+    "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n";
+
+/// The products of these weights with one column, %WEIGHT_x.
+std::string products(const Names& weights, const std::string& column, bool outputs = true) {
+  std::string nodes, ends;
+  for (const std::string& weight : weights) {
+    nodes += "%" + weight + "_x = mul_mat(%" + weight + ", %" + column + ")\n";
+    if (outputs) ends += "output %" + weight + "_x\n";
+  }
+  return nodes + ends;
+}
+const std::string kProjections = products({"wq", "wk", "wv"}, "a");
+
+std::string read(const std::string& name) {
+  return "%" + name + "_read = unary(%" + name + ") {kind=silu}\noutput %" + name + "_read\n";
+}
+/// The column or the columns %a become others.
+std::string of(const std::string& column, const std::string& nodes) {
+  return test::replaced(nodes, "%a)", "%" + column + ")");
+}
 
 std::vector<Case> cases() {
+  using test::replaced;
   return {
       {"norm", kNorm, 1},
       {"norm_is_output", kNorm + "output %n\n", 0},
       {"norm_is_shown", kNorm, 0, {}, {"n"}},
-      {"norm_is_read_twice", kNorm + "%e = unary(%n) {kind=silu}\noutput %e\n", 0},
-      {"norm_is_read_through_a_view",
-       kNorm + "%w = reshape(%n) {shape=[512,1,1,1]}\n%e = unary(%w) {kind=silu}\noutput %e\n", 0},
+      {"norm_is_read_twice", kNorm + read("n"), 0},
+      {"norm_is_read_through_a_view", kNorm + "%w = reshape(%n) {shape=[512,1,1,1]}\n" + read("w"), 0},
       {"norm_is_cut", kNorm, 0, {1}},
       {"sum_and_norm", kSumAndNorm, 2},
-      {"sum_for_the_norm_alone",
-       "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\n%e = unary(%out) {kind=silu}\noutput %e\n", 2},
+      {"sum_for_the_norm_alone", kSumForTheNorm + read("out"), 2},
       {"sum_and_norm_shown", kSumAndNorm, 2, {}, {"s", "out"}},
       {"sum_and_shown_norm", kSumAndNorm, 0, {}, {"n"}},
       {"sum_cut_from_norm", kSumAndNorm, 1, {1}},
@@ -229,246 +213,122 @@ std::vector<Case> cases() {
       {"gate_is_output", kGated + "output %g\n", 1},  // b is prepared once all the same
       {"up_is_shown", kGated, 1, {}, {"u"}},
       {"gated_cut_from_its_products", kGated, 1, {2}},
-      {"gated_of_others", "%g = mul_mat(%gate, %a)\n%u = mul_mat(%up, %b)\n%out = glu(%g, %u)\noutput %out\n", 0},
-      {"gated_the_other_way", "%u = mul_mat(%up, %a)\n%g = mul_mat(%gate, %a)\n%out = glu(%g, %u)\noutput %out\n", 1},
+      {"gated_of_others", replaced(kGated, "%up, %a", "%up, %b"), 0},
+      {"gated_the_other_way", "%u = mul_mat(%up, %a)\n%g = mul_mat(%gate, %a)\n" + kGlu, 1},
       {"bias", kBiased, 1},
-      {"residual", "%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n", 1},
-      {"residual_is_the_column", "%p = mul_mat(%square, %a)\n%out = add(%a, %p)\noutput %out\n", 1},
+      {"residual", kResidual, 1},
+      {"residual_is_the_column", replaced(kResidual, "%b", "%a"), 1},
       {"product_is_output", kBiased + "output %p\n", 0},
       {"product_is_shown", kBiased, 0, {}, {"p"}},
-      {"product_twice", "%p = mul_mat(%square, %a)\n%out = add(%p, %p)\noutput %out\n", 0},
+      {"product_twice", replaced(kResidual, "%b", "%p"), 0},
       {"product_is_cut", kBiased, 0, {1}},
       exact("three_products", kProjections, 2),
-      exact("three_products_shown", kProjections, 2, {}, {"q", "k"}),
-      exact(
-          "three_products_read_later",
-          "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n%v = mul_mat(%w6, %a)\n%w = mul_mat(%v6, %a)\n%e = unary(%q) "
-          "{kind=silu}\n"
-          "%f = unary(%k) {kind=silu}\n%h = unary(%v) {kind=silu}\n%i = unary(%w) {kind=silu}\noutput %e\noutput "
-          "%f\noutput %h\noutput %i\n",
-          2),
-      exact("products_cut", kProjections, 1, {1}, {}),
-      exact("products_all_cut", kProjections, 0, {1, 2}, {}),
-      exact("products_of_two_forms", "%q = mul_mat(%wq, %a)\n%k = mul_mat(%w6, %a)\noutput %q\noutput %k\n", 0),
-      exact("products_of_two_columns", "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %b)\noutput %q\noutput %k\n", 0),
-      exact("products_of_a_prompt", "%q = mul_mat(%wq, %prompt)\n%k = mul_mat(%wf, %prompt)\noutput %q\noutput %k\n",
-            1),
+      exact("three_products_shown", kProjections, 2, {}, {"wq_x", "wk_x"}),
+      exact("three_products_read_later",
+            products({"wq", "wk", "w6", "v6"}, "a", false) + read("wq_x") + read("wk_x") + read("w6_x") + read("v6_x"),
+            2),
+      exact("products_cut", kProjections, 1, {1}),
+      exact("products_all_cut", kProjections, 0, {1, 2}),
+      exact("products_of_two_forms", products({"wq", "w6"}, "a"), 0),
+      exact("products_of_two_columns", products({"wq"}, "a") + products({"wk"}, "b"), 0),
+      exact("products_of_a_prompt", products({"wq", "wf"}, "prompt"), 1),
       exact("biased_products_of_a_prompt", kBiasedProjections, 5),
-      {"gated_of_a_prompt",
-       "%g = mul_mat(%gate, %prompt)\n%u = mul_mat(%up, %prompt)\n%out = glu(%g, %u)\noutput %out\n", 3},
-      {"bias_of_a_prompt", "%p = mul_mat(%wv, %prompt)\n%out = add(%p, %bias)\noutput %out\n", 1},
-      {"residual_of_a_prompt", "%p = mul_mat(%square, %prompt)\n%out = add(%prompt, %p)\noutput %out\n", 1},
-      {"a_product_before_gated", "%q = mul_mat(%wq, %a)\n" + kGated + "output %q\n", 3},
-      {"products_before_a_biased_one",
-       "%q = mul_mat(%wq, %a)\n%k = mul_mat(%wk, %a)\n" + kBiased + "output %q\noutput %k\n", 3},
-      {"biased_products",
-       "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
-       "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
-       4},
+      {"gated_of_a_prompt", of("prompt", kGated), 3},
+      {"bias_of_a_prompt", of("prompt", kBiased), 1},
+      {"residual_of_a_prompt", replaced(of("prompt", kResidual), "%b", "%prompt"), 1},
+      {"a_product_before_gated", products({"wq"}, "a") + kGated, 3},
+      {"products_before_a_biased_one", products({"wq", "wk"}, "a") + kBiased, 3},
+      {"biased_products", kProductsWithSums, 4},
       // Of one column, which no launch prepares.
-      {"token_gated", "%g = mul_mat(%gate, %token)\n%u = mul_mat(%up, %token)\n%out = glu(%g, %u)\noutput %out\n", 2},
+      {"token_gated", of("token", kGated), 2},
       {"token_gated_experts", kGatedExperts, 2},
-      {"token_gated_experts_some_elsewhere",
-       "%g = mul_mat_id(%gates, %each, %ids3) {ranges=[0:1,5:2]}\n"
-       "%u = mul_mat_id(%ups, %each, %ids3) {ranges=[0:1,5:2]}\n%out = glu(%g, %u)\noutput %out\n",
-       2},
+      {"token_gated_experts_some_elsewhere", replaced(kGatedExperts, "ids3)", "ids3) {ranges=[0:1,5:2]}"), 2},
       {"token_gate_of_experts_is_output", kGatedExperts + "output %g\n", 0},
-      {"token_gated_experts_by_other_ids",
-       "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %more3)\n%out = glu(%g, %u)\n"
-       "output %out\n",
-       0},
+      {"token_gated_experts_by_other_ids", replaced(kGatedExperts, "%ups, %each, %ids3", "%ups, %each, %more3"), 0},
       {"token_gated_experts_of_other_ranges",
-       "%g = mul_mat_id(%gates, %each, %ids3)\n%u = mul_mat_id(%ups, %each, %ids3) {ranges=[0:1,2:2]}\n"
-       "%out = glu(%g, %u)\noutput %out\n",
-       0},
+       replaced(kGatedExperts, "%ups, %each, %ids3)", "%ups, %each, %ids3) {ranges=[0:1,2:2]}"), 0},
       {"token_gated_experts_the_other_way",
-       "%u = mul_mat_id(%ups, %each, %ids3)\n%g = mul_mat_id(%gates, %each, %ids3)\n%out = glu(%g, %u)\noutput %out\n",
-       0},
+       "%u = mul_mat_id(%ups, %each, %ids3)\n%g = mul_mat_id(%gates, %each, %ids3)\n" + kGlu, 0},
       {"token_weighted_experts", kWeightedExperts, 3},
       {"token_weighted_experts_shown", kWeightedExperts, 0, {}, {"w"}},
-      {"token_weighted_experts_read", kWeightedExperts + "%e = unary(%p) {kind=silu}\noutput %e\n", 0},
+      {"token_weighted_experts_read", kWeightedExperts + read("p"), 0},
       {"token_weighted_experts_cut", kWeightedExperts, 0, {2}},
       {"token_weighted_experts_by_slot",
        "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%c = contiguous(%w)\n%out = sum_rows(%c)\n"
        "output %out\n",
        0},
       // Pairs are sorted; of two experts they go by tiles.
-      {"gated_experts_of_a_prompt",
-       "%g = mul_mat_id(%gates, %all, %ids4)\n%u = mul_mat_id(%ups, %all, %ids4)\n%out = glu(%g, %u)\noutput %out\n",
-       5},
+      {"gated_experts_of_a_prompt", replaced(kGatedExperts, "%each, %ids3", "%all, %ids4"), 5},
       {"gated_experts_of_a_prompt_by_tiles",
        "%g = mul_mat_id(%two_gates, %all, %ids4) {ranges=[0:1,2:1]}\n"
-       "%u = mul_mat_id(%two_ups, %all, %ids4) {ranges=[0:1,2:1]}\n%out = glu(%g, %u)\noutput %out\n",
+       "%u = mul_mat_id(%two_ups, %all, %ids4) {ranges=[0:1,2:1]}\n" +
+           kGlu,
        5},
-      {"token_residual", "%p = mul_mat(%square, %token)\n%out = add(%token, %p)\noutput %out\n", 1},
-      {"token_products_of_all_forms",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%w6, %token)\n%v = mul_mat(%gate, %token)\n"
-       "%w = mul_mat(%wv, %token)\noutput %q\noutput %k\noutput %v\noutput %w\n",
-       2},
+      {"token_residual", replaced(of("token", kResidual), "%b", "%token"), 1},
+      {"token_products_of_all_forms", products({"wq", "w6", "gate", "wv"}, "token"), 2},
       {"token_norm_and_products",
-       "%n = rms_norm(%token)\n%m = mul(%n, %scale)\n%q = mul_mat(%gate, %m)\n%k = mul_mat(%w6, %m)\noutput "
-       "%q\noutput "
-       "%k\n",
-       2},
-      {"token_products_with_sums",
-       "%p = mul_mat(%wv, %token)\n%q = add(%p, %bias)\n%r = mul_mat(%v6, %token)\n%s = mul_mat(%wv, %token)\n"
-       "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n",
-       4},
-      exact("token_products_of_floats", "%q = mul_mat(%wf, %token)\n%k = mul_mat(%wg, %token)\noutput %q\noutput %k\n",
-            1),
+       of("token", "%n = rms_norm(%a)\n%m = mul(%n, %scale)\n") + products({"gate", "w6"}, "m"), 2},
+      {"token_products_with_sums", of("token", replaced(kProductsWithSums, "%wk", "%v6")), 4},
+      exact("token_products_of_floats", products({"wf", "wg"}, "token"), 1),
       exact("token_and_a_computed_matrix", "%m = add(%rows, %rows)\n%out = mul_mat(%m, %token)\noutput %out\n", 0),
       {"token_products_of_floats_and_integers",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wf, %token)\n%v = mul_mat(%w32, %token)\n%o = add(%v, %bias)\n"
-       "output %q\noutput %k\noutput %o\n",
-       3},
-      exact("token_products_of_other_floats",
-            "%k = mul_mat(%wf, %token)\n%v = mul_mat(%wb, %token)\noutput %k\noutput %v\n", 1),
-      {"token_five_products",
-       "%q = mul_mat(%wq, %token)\n%k = mul_mat(%wk, %token)\n%v = mul_mat(%wv, %token)\n"
-       "%w = mul_mat(%w6, %token)\n%x = mul_mat(%v6, %token)\noutput %q\noutput %k\noutput %v\noutput %w\noutput "
-       "%x\n",
-       3},
+       products({"wq", "wf"}, "token") + "%v = mul_mat(%w32, %token)\n%o = add(%v, %bias)\noutput %o\n", 3},
+      exact("token_products_of_other_floats", products({"wf", "wb"}, "token"), 1),
+      {"token_five_products", products({"wq", "wk", "wv", "w6", "v6"}, "token"), 3},
   };
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, CudaFusion, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-constexpr size_t kRoom = 0x100000;
-
-/// A graph whose tensors and workspaces have addresses of their own, where there is no memory.
-struct Placed {
-  explicit Placed(const std::string& nodes) {
-    parse_graph(with_leaves(nodes), graph, weights);
-    size_t next = kRoom;
-    const auto give = [&] { return reinterpret_cast<std::byte*>(next += kRoom); };
-    for (Tensor* leaf : graph.leaves()) leaf->data = give();
-    for (Tensor* node : graph.nodes()) node->data = give(), node->workspace = give();
-  }
-  Tensor& operator[](const std::string& name) {
-    for (Tensor* node : graph.nodes()) {
-      if (node->name == name) return *node;
-    }
-    for (Tensor* leaf : graph.leaves()) {
-      if (leaf->name == name) return *leaf;
-    }
-    throw std::runtime_error("no " + name);
-  }
-  size_t count(const GpuTraits& gpu) {
-    std::vector<Tensor*> nodes;
-    for (Tensor* node : graph.nodes()) {
-      if (!is_view(node->op)) nodes.push_back(node);
-    }
-    return fuse(nodes, Readers(whole(graph), {}), gpu).nodes.size();
-  }
-
-  TensorContext weights;
-  Graph graph{"placed"};
-};
-
-/// What a graph's first nodes make together, with one thing changed.
-template <class Change>
-size_t count_with(const std::string& nodes, Change change, const GpuTraits& gpu = {}) {
-  Placed placed(nodes);
-  change(placed);
-  return placed.count(gpu);
+/// Nodes that run together if something lies elsewhere; "out=out" changes nothing.
+void expect_places(const std::string& nodes, const std::vector<test::Places>& table, const GpuTraits& gpu = {}) {
+  test::expect_fused(with_leaves(nodes), table, gpu);
 }
 
 TEST(CudaFusionPlaces, ResultsOfSumAndNorm) {
-  const auto put = [](const char* result, const char* source, size_t offset) {
-    return count_with(kSumAndNorm, [&](Placed& p) { p[result].data = p[source].data + offset; });
-  };
-  for (const char* result : {"s", "out"}) {
-    for (const char* source : {"a", "b"}) {
-      EXPECT_EQ(put(result, source, 0), 3u) << result << source;
-      EXPECT_EQ(put(result, source, 2048), 3u);
-      EXPECT_EQ(put(result, source, 16), 1u);
-      EXPECT_EQ(put(result, source, 2047), 1u);
-    }
-    EXPECT_EQ(put(result, "scale", 0), 1u);
+  for (const std::string put : {"s=a", "s=b", "out=a", "out=b"}) {
+    expect_places(kSumAndNorm, {{3, put + " " + put + "+2048"}, {1, put + "+16 " + put + "+2047"}});
   }
-  EXPECT_EQ(put("out", "s", 0), 1u);
-  const std::string unread = "%s = add(%a, %b)\n%n = rms_norm(%s)\n%out = mul(%scale, %n)\noutput %out\n";
-  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data; }), 3u) << "no other reads s";
-  EXPECT_EQ(count_with(unread, [](Placed& p) { p["out"].data = p["s"].data + 4; }), 1u);
-  EXPECT_EQ(put("n", "scale", 0), 3u) << "it is not written";
+  expect_places(kSumAndNorm, {{1, "s=scale out=scale out=s"}, {3, "n=scale"}});  // %n is not written
+  expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // nothing else reads %s
 }
 
 TEST(CudaFusionPlaces, ResultsOfGatedProducts) {
-  const auto count = [](auto change) { return count_with(kGated, change); };
-  EXPECT_EQ(count([](Placed&) {}), 3u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "g is not written";
-  // What stays are two products of one b.
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["up"].data + 8; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "it is not used";
+  // %g is not written, and the workspace of %u is not used. Two products of one b remain.
+  expect_places(kGated, {{3, "out=out out=g out=u.work"}, {2, "out=a out=up+8 out=g.work"}});
 }
 
 TEST(CudaFusionPlaces, ResultsOfGatedExperts) {
-  const auto count = [](auto change) { return count_with(kGatedExperts, change); };
-  EXPECT_EQ(count([](Placed&) {}), 3u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].data; }), 3u) << "g is not written";
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["ids3"].data; }), 3u) << "they are read before";
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["each"].data; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["ups"].data + 8; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["g"].workspace; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["u"].workspace; }), 3u) << "it is not used";
+  // As above, and the ids are read before.
+  expect_places(kGatedExperts, {{3, "out=out out=g out=ids3 out=u.work"}, {1, "out=each out=ups+8 out=g.work"}});
 }
 
 TEST(CudaFusionPlaces, ResultsOfWeightedExperts) {
-  const auto count = [](auto change) {
-    return count_with(kWeightedExperts, change, {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
-  };
-  EXPECT_EQ(count([](Placed&) {}), 4u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["p"].data; }), 4u) << "p is not written";
-  for (const char* read : {"each", "ids3", "by", "gates"}) {
-    EXPECT_EQ(count([&](Placed& p) { p["out"].data = p[read].data; }), 1u) << read;
-  }
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["p"].workspace; }), 1u);
+  expect_places(kWeightedExperts, {{4, "out=out out=p"}, {1, "out=each out=ids3 out=by out=gates out=p.work"}},
+                {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
 }
 
 TEST(CudaFusionPlaces, ResultsOfProductAndSum) {
-  const auto count = [](auto change) {
-    return count_with("%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n", change);
-  };
-  EXPECT_EQ(count([](Placed&) {}), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["b"].data; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["b"].data + 4; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["a"].data; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["out"].data = p["p"].workspace; }), 1u);
+  expect_places(kResidual, {{2, "out=out out=b"}, {1, "out=b+4 out=a out=p.work"}});
 }
 
 TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
-  const auto count = [](auto change) { return count_with(kProjections, change); };
-  EXPECT_EQ(count([](Placed&) {}), 3u);
-  // Results and matrices on the workspace of the last one: it is left out. On others': they are not used.
-  for (const char* one : {"q", "k", "v", "wq", "wk"}) {
-    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["v"].workspace; }), 2u) << one;
-    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["q"].workspace; }), 3u) << one;
+  // Results and matrices on the workspace of the last product, which is left out then; other workspaces are not used.
+  for (const std::string one : {"wq_x", "wk_x", "wv_x", "wq", "wk"}) {
+    expect_places(kProjections, {{2, one + "=wv_x.work"}, {3, one + "=wq_x.work"}});
   }
-  for (const char* one : {"q", "wk"}) {
-    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["v"].workspace, p["k"].workspace = p["v"].workspace; }), 1u);
-  }
-  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["a"].data; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["a"].data + 100; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["wk"].data; }), 1u);
-  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["wq"].data; }), 2u);
-  EXPECT_EQ(count([](Placed& p) { p["v"].data = p["q"].data + 4; }), 2u);
+  expect_places(kProjections,
+                {{3, "wq=wq"},
+                 {2, "wv_x=a+100 wv_x=wq wv_x=wq_x+4"},
+                 {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
 TEST(CudaFusionPlaces, ResultsOfBiasedProductsOfAPrompt) {
-  const auto count = [](auto change) { return count_with(kBiasedProjections, change); };
-  EXPECT_EQ(count([](Placed&) {}), 6u);
-  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["p"].data, p["u"].data = p["t"].data; }), 6u) << "in place";
-  // On the workspace of the last one: it is left out. On others': they are not used.
-  for (const char* one : {"s", "bias", "wf"}) {
-    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["t"].workspace; }), 4u) << one;
-    EXPECT_EQ(count([&](Placed& p) { p[one].data = p["p"].workspace; }), 6u) << one;
-  }
-  EXPECT_EQ(count([](Placed& p) { p["u"].data = p["t"].workspace; }), 5u) << "its sum alone is left out";
-  EXPECT_EQ(count([](Placed& p) { p["u"].data = p["bias"].data; }), 4u);
-  EXPECT_EQ(count([](Placed& p) { p["q"].data = p["bk"].data; }), 2u);
+  expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
+                                     {5, "u=t.work"},  // its sum alone is left out
+                                     {4, "s=t.work bias=t.work wf=t.work u=bias"},
+                                     {2, "q=bk"}});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "collectives/cuda/cuda_communicator.h"
@@ -12,7 +13,7 @@
 #include "meta/plan/joined_norm.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/meta/llama_graph.h"
+#include "tests/cuda/text_run.h"
 #include "tests/meta/norm_graph.h"
 
 namespace shoal::cuda {
@@ -64,74 +65,61 @@ class Counted final : public Communicator {
   const Fuse fuse_;
 };
 
-/// Devices as one: virtual ones of one GPU, with NCCL GPUs.
-class MetaMesh {
+const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
+
+/// A graph's plan on devices as one: virtual ones of one GPU, with NCCL GPUs.
+class Planned {
  public:
-  explicit MetaMesh(int ranks, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
-      : MetaMesh(ranks, test::norm_layouts(ranks), fuse, comm) {}
-  MetaMesh(int ranks, test::Layouts layouts, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
-      : processors_("SHOAL_EMULATED_PROCESSORS", "132"),
-        gpus_("SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)),
-        parts_("SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)),
-        nccl_("SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so") {
+  Planned(int ranks, const std::string& text, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
+      : Planned(ranks, test::norm_layouts(ranks), text, fuse, comm) {}
+  Planned(int ranks, const test::Layouts& layouts, const std::string& text, Fuse fuse = Fuse::kAll,
+          const std::string& comm = "auto")
+      : environment_{{"SHOAL_EMULATED_PROCESSORS", "132"},
+                     {"SHOAL_EMULATED_GPUS", std::to_string(comm == "nccl" ? ranks : 1)},
+                     {"SHOAL_CUDA_DEVICES_PER_GPU", std::to_string(comm == "nccl" ? 1 : ranks)},
+                     {"SHOAL_NCCL_LIBRARY", std::string(SHOAL_NCCL_STANDINS) + "libnccl-standin.so"}} {
     meta::MetaOptions options;
     options.comm = comm;
     options.communicator = [this, fuse](std::span<Backend* const> backends, const collectives::Options& wanted) {
       return std::make_unique<Counted>(collectives::cuda::make_cuda_communicator(backends, wanted), queued, fuse);
     };
     const auto all = family_.devices();
-    device =
-        meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(std::move(layouts)), std::move(options));
-    backend = device->init();
+    device_ = meta::MetaDevice::create({all.begin(), all.end()}, test::callback_for(layouts), std::move(options));
+    backend = device_->init();
+    loaded.emplace(text, *device_);
+    plan = backend->create_plan(loaded->graph);
   }
-
-  Queued queued;
-
- private:
-  test::Environment processors_, gpus_, parts_, nccl_;
-  CudaFamily family_;
-
- public:
-  std::unique_ptr<meta::MetaDevice> device;
-  std::unique_ptr<Backend> backend;
-};
-
-void run(Backend& backend, GraphPlan& plan) {
-  backend.compute_async(plan);
-  backend.synchronize();
-}
-
-int joined(const GraphPlan& plan) {
-  const auto& steps = meta::plan_of(plan).steps;
-  return static_cast<int>(std::count_if(steps.begin(), steps.end(), meta::is_joined));
-}
-
-const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
-
-/// A graph's plan on devices as one.
-struct Planned {
-  Planned(int ranks, const std::string& text, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
-      : Planned(ranks, test::norm_layouts(ranks), text, fuse, comm) {}
-  Planned(int ranks, const test::Layouts& layouts, const std::string& text, Fuse fuse = Fuse::kAll,
-          const std::string& comm = "auto")
-      : mesh(ranks, layouts, fuse, comm), loaded(text, *mesh.device), plan(mesh.backend->create_plan(loaded.graph)) {}
-  int joined() const { return shoal::cuda::joined(*plan); }
+  int joined() const {
+    const auto& steps = meta::plan_of(*plan).steps;
+    return static_cast<int>(std::count_if(steps.begin(), steps.end(), meta::is_joined));
+  }
   std::string text() const { return meta::steps_text(meta::plan_of(*plan)); }
-  void run() { shoal::cuda::run(*mesh.backend, *plan); }
+  void run() {
+    backend->compute_async(*plan);
+    backend->synchronize();
+  }
   /// All outputs of the graph, after a run of inputs by `seed`.
   std::vector<std::vector<float>> outputs(uint64_t seed = 1) {
-    loaded.seed = seed;
-    loaded.fill_inputs();
+    loaded->seed = seed;
+    loaded->fill_inputs();
     run();
     std::vector<std::vector<float>> values;
-    for (const Tensor* node : loaded.graph.nodes()) {
+    for (const Tensor* node : loaded->graph.nodes()) {
       if (node->is_output) values.push_back(test::read_floats(*node));
     }
     return values;
   }
 
-  MetaMesh mesh;
-  test::Loaded loaded;
+  Queued queued;
+
+ private:
+  test::Environment environment_;
+  CudaFamily family_;
+  std::unique_ptr<meta::MetaDevice> device_;
+
+ public:
+  std::unique_ptr<Backend> backend;
+  std::optional<test::Loaded> loaded;
   std::unique_ptr<GraphPlan> plan;
 };
 
@@ -143,21 +131,10 @@ ptrdiff_t calls_of_run(Planned& planned, const char* name) {
   return std::count(calls.begin(), calls.end(), name);
 }
 
-void expect_close(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
-  ASSERT_EQ(found.size(), expected.size());
-  float largest = 0, worst = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(found[i])) << what << " " << i;
-    largest = std::max(largest, std::abs(expected[i]));
-    worst = std::max(worst, std::abs(found[i] - expected[i]));
-  }
-  EXPECT_GT(largest, 0) << what;
-  EXPECT_LE(worst, 2e-6F * largest) << what;
-}
-
 void expect_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& expected) {
   ASSERT_EQ(found.size(), expected.size());
-  for (size_t n = 0; n < found.size(); ++n) expect_close(found[n], expected[n], fmt::format("output {}", n));
+  for (size_t n = 0; n < found.size(); ++n)
+    test::expect_close(found[n], expected[n], 2e-6F, fmt::format("output {}", n));
 }
 
 class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {};
@@ -172,10 +149,10 @@ TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
     const auto found = fusing.outputs(static_cast<uint64_t>(i));
     ASSERT_EQ(found.size(), 5u);
     expect_close(found, plain.outputs(static_cast<uint64_t>(i)));
-    EXPECT_EQ(fusing.mesh.queued.fused, std::min(i, 2) * 2 * ranks);
-    EXPECT_EQ(fusing.mesh.queued.calls, 0);
-    EXPECT_EQ(plain.mesh.queued.calls, std::min(i, 2) * 2 * ranks);
-    for (const Tensor* node : fusing.loaded.graph.nodes()) {
+    EXPECT_EQ(fusing.queued.fused, std::min(i, 2) * 2 * ranks);
+    EXPECT_EQ(fusing.queued.calls, 0);
+    EXPECT_EQ(plain.queued.calls, std::min(i, 2) * 2 * ranks);
+    for (const Tensor* node : fusing.loaded->graph.nodes()) {
       if (!node->is_output) continue;
       ASSERT_TRUE(meta::layout_of(*node).is_mirrored());
       const auto first = test::read_floats(meta::shard(*node, 0));
@@ -193,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
 
 ptrdiff_t launches_of(Fuse fuse, int64_t tokens) {
   Planned planned(2, test::norm_graph(tokens), fuse);
-  planned.loaded.fill_inputs();
+  planned.loaded->fill_inputs();
   return calls_of_run(planned, "cudaLaunchKernel");
 }
 
@@ -258,8 +235,8 @@ output %out
   }
   using testing::Pair;
   const auto both_ranks = [](const auto& calls) { return std::vector(calls.forms.begin(), calls.forms.begin() + 4); };
-  EXPECT_THAT(both_ranks(all.mesh.queued), testing::ElementsAre(Pair(1, 1), Pair(1, 1), Pair(0, 1), Pair(0, 1)));
-  EXPECT_THAT(both_ranks(norms.mesh.queued), testing::Each(Pair(0, 1)));
+  EXPECT_THAT(both_ranks(all.queued), testing::ElementsAre(Pair(1, 1), Pair(1, 1), Pair(0, 1), Pair(0, 1)));
+  EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
 // A call that is not joined leaves no record for the product behind it, which would find that of another column.
@@ -278,17 +255,9 @@ output %out
   Planned two(2, layouts, text), one(1, test::Layouts{}, text);
   EXPECT_EQ(two.joined(), 0);
   const auto found = two.outputs()[0], expected = one.outputs()[0];
-  EXPECT_EQ(two.mesh.queued.calls, 2);
+  EXPECT_EQ(two.queued.calls, 2);
   const float largest = *std::max_element(expected.begin(), expected.end());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // of 8 bits
-}
-
-TEST(CudaMetaFusionOnce, ADecoderHasIt) {
-  const test::Layouts layouts = test::llama_layouts({3, 1});
-  Planned fusing(2, layouts, test::llama_graph(1)), plain(2, layouts, test::llama_graph(1), Fuse::kNothing);
-  EXPECT_THAT(fusing.text(), testing::HasSubstr("attn_out  f32 x 32  128 bytes  with mul_mat, add, rms_norm, mul"));
-  EXPECT_EQ(fusing.joined(), 1) << "behind the feed-forward rows are chosen first";
-  expect_close(fusing.outputs(), plain.outputs());
 }
 
 TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
@@ -296,39 +265,6 @@ TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
   for (int i = 0; i < 2; ++i) planned.outputs();
   EXPECT_EQ(calls_of_run(planned, "cudaGraphLaunch"), 2);
   EXPECT_EQ(calls_of_run(planned, "cudaLaunchKernel"), 0);
-}
-
-TEST(CudaMetaFusionOnce, IsNotUsedIfAValueInBetweenIsRead) {
-  for (const char* more : {"output %n\n", "output %n2\n"}) {
-    const std::string text = test::norm_graph(2, more + kAll);
-    Planned fusing(2, text), plain(2, text, Fuse::kNothing);
-    EXPECT_EQ(fusing.joined(), 1) << more;
-    expect_close(fusing.outputs(), plain.outputs());
-  }
-}
-
-TEST(CudaMetaFusionOnce, ShownValuesAreThere) {
-  const std::string text = test::norm_graph(2, kAll);
-  Planned fusing(2, text), plain(2, text, Fuse::kNothing);
-  const auto find = [](const Graph& graph) -> const Tensor* {
-    const auto nodes = graph.nodes();
-    return *std::find_if(nodes.begin(), nodes.end(), [](const Tensor* node) { return node->name == "n"; });
-  };
-  const Tensor *n = find(fusing.loaded.graph), *expected = find(plain.loaded.graph);
-  fusing.plan.reset(), plain.plan.reset();
-  fusing.plan = fusing.mesh.backend->create_plan(fusing.loaded.graph, {.shown = {n}});
-  plain.plan = plain.mesh.backend->create_plan(plain.loaded.graph, {.shown = {expected}});
-  EXPECT_EQ(fusing.joined(), 1);
-  fusing.outputs();
-  plain.outputs();
-  expect_close(test::read_floats(*n), test::read_floats(*expected), "shown");
-  // Its value, by the sum that it is the norm of.
-  const Tensor& sum = *n->src[0];
-  const auto row = test::read_floats(sum);
-  double squares = 0;
-  for (int i = 0; i < 64; ++i) squares += static_cast<double>(row[i]) * row[i];
-  const double by = 1 / std::sqrt(squares / 64 + std::get<NormParams>(n->params).eps);
-  for (int i = 0; i < 64; ++i) EXPECT_NEAR(test::read_floats(*n)[i], row[i] * by, 1e-5);
 }
 
 TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
@@ -341,20 +277,18 @@ TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
     Planned other(2, text, Fuse::kAll, comm);
     EXPECT_EQ(other.joined(), 0);
     expect_close(other.outputs(), expected);
-    EXPECT_EQ(other.mesh.queued.fused, 0);
-    EXPECT_EQ(other.mesh.queued.calls, 4);
+    EXPECT_EQ(other.queued.fused, 0);
+    EXPECT_EQ(other.queued.calls, 4);
   }
 }
 
 TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
   for (int64_t tokens : {8, 9}) {  // as many rows as a kernel has blocks where ranks share a GPU
-    MetaMesh mesh(2);
-    test::Loaded loaded(test::norm_graph(tokens), *mesh.device);
-    EXPECT_EQ(joined(*mesh.backend->create_plan(loaded.graph)), tokens == 8 ? 2 : 0) << tokens;
+    EXPECT_EQ(Planned(2, test::norm_graph(tokens)).joined(), tokens == 8 ? 2 : 0) << tokens;
   }
   for (int ranks : {1, 2, 3}) {
-    const MetaMesh mesh(ranks);
-    const auto communicator = collectives::cuda::make_cuda_communicator(mesh.backend->members());
+    const Planned planned(ranks, test::norm_graph(1));
+    const auto communicator = collectives::cuda::make_cuda_communicator(planned.backend->members());
     const auto can = [&](int64_t row, int64_t rows) { return communicator->fused_limits().allow(row, rows); };
     EXPECT_EQ(can(4096, 1), ranks > 1);
     EXPECT_EQ(can(4096, 8), ranks > 1);
@@ -369,12 +303,12 @@ TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
 
 TEST(CudaMetaFusionOnce, ARankThatFailsEndsTheRun) {
   Planned planned(2, test::norm_graph(1));
-  planned.loaded.fill_inputs();
+  planned.loaded->fill_inputs();
   const auto fail_now = [](void*, const void*, bool) { throw DeviceError("broken"); };
-  ASSERT_TRUE(planned.mesh.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
+  ASSERT_TRUE(planned.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
   EXPECT_THROW(planned.run(), Error);
   planned.run();  // and the next run is right again
-  for (float value : test::read_floats(*planned.loaded.graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
+  for (float value : test::read_floats(*planned.loaded->graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
 }
 
 }  // namespace

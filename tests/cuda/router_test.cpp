@@ -2,15 +2,12 @@
 // on the CPU.
 #include "devices/cuda/ops/router.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/meta/mesh.h"
+#include "tests/cuda/placed_graph.h"
+#include "tests/cuda/text_run.h"
 
 namespace shoal::cuda {
 namespace {
@@ -55,20 +52,7 @@ std::ostream& operator<<(std::ostream& out, const Route& one) {
   return out << one.name;
 }
 
-struct Found {
-  ptrdiff_t launches = 0;
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
-const Tensor& output(const Graph& graph, const std::string& name) {
-  const auto nodes = graph.nodes();
-  return **std::find_if(nodes.begin(), nodes.end(), [&](const Tensor* node) { return node->name == name; });
-}
-
-void fill(const test::Loaded& loaded, bool special) {
-  loaded.fill_inputs();
-  if (!special) return;
+void make_special(const test::Loaded& loaded) {
   Tensor& x = *loaded.graph.inputs()[0];
   std::vector<float> values = test::read_floats(x);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -80,37 +64,12 @@ void fill(const test::Loaded& loaded, bool special) {
   tensor_set(x, values.data(), 0, x.bytes());
 }
 
-Found run(Device& device, Backend& backend, const Route& one, const PlanOptions& options = {}) {
-  test::Loaded loaded(one.text(), device);
-  const auto plan = backend.create_plan(loaded.graph, options);
-  fill(loaded, one.special);
-  emulator::record_calls();
-  backend.compute_async(*plan);
-  backend.synchronize();
-  const auto calls = emulator::take_calls();
-  const Tensor& ids = output(loaded.graph, "ids");
-  Found found{std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), std::vector<int32_t>(ids.elements()),
-              test::read_floats(output(loaded.graph, "weights"))};
-  tensor_get(ids, found.ids.data(), 0, ids.bytes());
-  return found;
-}
-
-/// Cut between all nodes.
-Found run_alone(Device& device, Backend& backend, const Route& one) {
-  TensorContext weights;
-  Graph graph("alone");
-  parse_graph(one.text(), graph, weights);
-  PlanOptions options;
-  options.cuts.resize(graph.nodes().size() - 1);
-  std::iota(options.cuts.begin(), options.cuts.end(), 1);
-  return run(device, backend, one, options);
-}
-
-void expect_same(const Found& found, const Found& expected, const char* of) {
-  EXPECT_EQ(found.ids, expected.ids) << of;
-  ASSERT_EQ(found.weights.size(), expected.weights.size());
-  for (size_t i = 0; i < found.weights.size(); ++i) {
-    const float a = found.weights[i], b = expected.weights[i];
+void expect_same(const test::Outcome& found, const test::Outcome& expected, const char* of) {
+  EXPECT_EQ(found.get<int32_t>("ids"), expected.get<int32_t>("ids")) << of;
+  const auto weights = found.get<float>("weights"), right = expected.get<float>("weights");
+  ASSERT_EQ(weights.size(), right.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float a = weights[i], b = right[i];
     EXPECT_TRUE(std::isnan(a) ? std::isnan(b) : std::abs(a - b) <= 1e-6f * std::max(1.0f, std::abs(b)))
         << of << " " << i << ": " << a << ", expected " << b;
   }
@@ -120,15 +79,18 @@ class CudaRouter : public testing::TestWithParam<Route> {};
 
 TEST_P(CudaRouter, ChoosesAndWeighsAsSingleNodes) {
   const Route& one = GetParam();
+  const std::string text = one.text();
+  test::TextOptions options;
+  if (one.special) options.more_inputs = make_special;
   test::CudaMesh mesh(1);
-  Device& device = *mesh.devices()[0];
-  const Found fused = run(device, mesh.backend(0), one), alone = run_alone(device, mesh.backend(0), one);
+  const test::Outcome fused = test::run_text(mesh.backend(0), text, options);
+  options.cuts = test::all_cuts(text);
+  const test::Outcome alone = test::run_text(mesh.backend(0), text, options);
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
   expect_same(fused, alone, "single nodes");
   if (one.special) return;  // weights of infinite sums may be NaN on one device only
   const test::CpuMesh cpus(1);
-  const auto backend = cpus.other().init("");
-  expect_same(fused, run(cpus.other(), *backend, one), "CPU");
+  expect_same(fused, test::run_text(*cpus.other().init(""), text), "CPU");
 }
 
 std::vector<Route> routes() {
@@ -162,36 +124,16 @@ std::vector<Route> routes() {
 INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
                          [](const auto& info) { return info.param.name; });
 
-/// Only a warp that has read its token writes, so that one token may be written over.
+/// Only a warp that has read its token writes, so that one token may be written over. %p is not written.
 TEST(CudaRouterPlaces, ResultsOnOperands) {
-  const auto count = [](int tokens, const char* result, const char* operand) {
-    TensorContext weights;
-    Graph graph("placed");
+  const auto expect = [](int tokens, const std::vector<test::Places>& table) {
     const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
-    parse_graph(route.text(), graph, weights);
-    size_t next = 0x100000;
-    std::map<std::string, Tensor*> named;
-    std::vector<Tensor*> nodes;
-    const auto place = [&](Tensor* tensor) {
-      if (!tensor->is_view()) tensor->data = reinterpret_cast<std::byte*>(next += 0x100000);
-      named[tensor->name] = tensor;
-    };
-    for (Tensor* leaf : graph.leaves()) place(leaf);
-    for (Tensor* node : graph.nodes()) {
-      place(node);
-      if (!node->is_view()) nodes.push_back(node);
-    }
-    named[result]->data = named[operand]->data;
-    return count_router(nodes, Readers(whole(graph), {}));
+    test::expect_counts(route.text(), table, [](test::Placed& placed) {
+      return count_router(placed.running, Readers(whole(placed.graph), {}));
+    });
   };
-  EXPECT_EQ(count(1, "ids", "x"), 8u);
-  EXPECT_EQ(count(1, "scaled", "x"), 8u);
-  EXPECT_EQ(count(1, "scaled", "ids"), 0u);
-  EXPECT_EQ(count(2, "scaled", "p"), 8u) << "it is not written";
-  for (const char* result : {"ids", "scaled"}) {
-    EXPECT_EQ(count(2, result, "x"), 0u) << result;
-    EXPECT_EQ(count(2, result, "bias"), 0u) << result;
-  }
+  expect(1, {{8, "ids=x scaled=x"}, {0, "scaled=ids"}});
+  expect(2, {{8, "scaled=p"}, {0, "ids=x scaled=x ids=bias scaled=bias"}});
 }
 
 }  // namespace
