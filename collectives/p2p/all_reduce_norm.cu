@@ -90,24 +90,10 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
   finish_packets(mesh, turn);
 }
 
-bool is_whole(const NormReduction& work) {
-  const auto addresses = {work.in, work.residual, work.weight, static_cast<const float*>(work.sum),
-                          static_cast<const float*>(work.normed)};
-  return work.row % kQuad == 0 && std::all_of(addresses.begin(), addresses.end(), [](const float* address) {
-           return reinterpret_cast<uintptr_t>(address) % 16 == 0;
-         });
-}
-
-template <class W>
-void load_kernels(cudaError_t& status) {
-  load_kernel(norm_kernel<W, kMostQuads, false>, status);
-  load_kernel(norm_kernel<W, kMostQuads / 2, true>, status);
-  load_kernel(norm_kernel<W, kMostQuads, true>, status);
-}
-
 template <class W>
 void launch_norm(const cuda::LaunchContext& context, const Mesh& mesh, NormReduction work) {
-  const auto kernel = !is_whole(work)                                 ? norm_kernel<W, kMostQuads, false>
+  const bool whole = work.has_whole_quads() && reinterpret_cast<uintptr_t>(work.in) % 16 == 0;
+  const auto kernel = !whole                                          ? norm_kernel<W, kMostQuads, false>
                       : work.row <= kMostQuads / 2 * kQuad * kThreads ? norm_kernel<W, kMostQuads / 2, true>
                                                                       : norm_kernel<W, kMostQuads, true>;
   const size_t shared = work.weight == nullptr ? 0 : work.row * sizeof(float);
@@ -132,10 +118,12 @@ void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const
 }
 
 cudaError_t load_all_reduce_norm() {
-  cudaError_t status = cudaSuccess;
-  load_kernels<float>(status);
-  load_kernels<__nv_bfloat16>(status);
-  return status;
+  const auto load = []<class W>(W) {
+    return load_kernels(norm_kernel<W, kMostQuads, false>, norm_kernel<W, kMostQuads / 2, true>,
+                        norm_kernel<W, kMostQuads, true>);
+  };
+  const cudaError_t status = load(float{});
+  return status == cudaSuccess ? load(__nv_bfloat16{}) : status;
 }
 
 }  // namespace shoal::collectives::p2p

@@ -70,14 +70,9 @@ void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
 }
 
 cudaError_t load_all_reduce_one_shot() {
-  cudaError_t status = cudaSuccess;
-  for (Element element : kElementTypes) {
-    with_types(element, [&]<class T, class W>(Types<T, W>) {
-      load_kernel(one_shot_kernel<T, W, 1>, status);
-      load_kernel(one_shot_kernel<T, W, kMostPacks<T, W>>, status);
-    });
-  }
-  return status;
+  return load_for_elements([]<class T, class W>(Types<T, W>) {
+    return load_kernels(one_shot_kernel<T, W, 1>, one_shot_kernel<T, W, kMostPacks<T, W>>);
+  });
 }
 
 }  // namespace shoal::collectives::p2p

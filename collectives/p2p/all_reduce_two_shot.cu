@@ -103,11 +103,7 @@ void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
 }
 
 cudaError_t load_all_reduce_two_shot() {
-  cudaError_t status = cudaSuccess;
-  for (Element element : kElementTypes) {
-    with_types(element, [&]<class T, class W>(Types<T, W>) { load_kernel(two_shot_kernel<T, W>, status); });
-  }
-  return status;
+  return load_for_elements([]<class T, class W>(Types<T, W>) { return load_kernels(two_shot_kernel<T, W>); });
 }
 
 }  // namespace shoal::collectives::p2p

@@ -67,6 +67,13 @@ struct NormReduction {
   int64_t rows = 0;  ///< > 0
   float epsilon = 0;
   cuda::ColumnRecord record = {};
+
+  /// Whole quads, aligned to 16, in all but `in`.
+  bool has_whole_quads() const {
+    const auto addresses = reinterpret_cast<uintptr_t>(residual) | reinterpret_cast<uintptr_t>(weight) |
+                           reinterpret_cast<uintptr_t>(sum) | reinterpret_cast<uintptr_t>(normed);
+    return row % 4 == 0 && addresses % 16 == 0;
+  }
 };
 /// Longest row of all_reduce_norm(); its shared memory holds one, and its packets.
 constexpr int64_t norm_capacity(Element element) {

@@ -10,29 +10,26 @@
 namespace shoal::collectives::p2p {
 namespace {
 
+/// Copies the bytes that are whole words from `done` on, which then follows them.
 template <class Word>
-__device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t words) {
+__device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int64_t& done) {
+  constexpr int64_t kSize = sizeof(Word);
+  const int64_t words = (bytes - done) / kSize;
   for (int64_t i = threadIdx.x; i < words; i += kThreads) {
-    const auto at = i * static_cast<int64_t>(sizeof(Word));
+    const int64_t at = done + i * kSize;
     cuda::store_as(to + at, cuda::load_as<Word>(from + at));
   }
+  done += words * kSize;
 }
 
 /// The block copies bytes in the widest words that both places allow, the rest one by one.
 __device__ void copy(uint8_t* to, const uint8_t* from, int64_t bytes) {
   const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
   int64_t done = 0;
-  if (both % 16 == 0) {
-    copy_words<uint4>(to, from, bytes / 16);
-    done = bytes / 16 * 16;
-  } else if (both % 4 == 0) {
-    copy_words<uint32_t>(to, from, bytes / 4);
-    done = bytes / 4 * 4;
-  } else if (both % 2 == 0) {
-    copy_words<uint16_t>(to, from, bytes / 2);
-    done = bytes / 2 * 2;
-  }
-  copy_words<uint8_t>(to + done, from + done, bytes - done);
+  if (both % 16 == 0) copy_words<uint4>(to, from, bytes, done);
+  if (both % 4 == 0) copy_words<uint32_t>(to, from, bytes, done);
+  if (both % 2 == 0) copy_words<uint16_t>(to, from, bytes, done);
+  copy_words<uint8_t>(to, from, bytes, done);
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -81,9 +78,7 @@ void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, 
 }
 
 cudaError_t load_move() {
-  cudaError_t status = cudaSuccess;
-  load_kernel(move_kernel, status);
-  return status;
+  return load_kernels(move_kernel);
 }
 
 }  // namespace shoal::collectives::p2p

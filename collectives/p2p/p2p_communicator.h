@@ -125,9 +125,4 @@ class P2pCommunicator {
   mutable TimeoutReport report_;
 };
 
-/// Bytes that each of this many ranks holds, of GPUs with enough processors.
-constexpr size_t p2p_buffer_bytes(int ranks) {
-  return ranks > 1 ? Layout{ranks, kMaxBlocks}.bytes() : 0;
-}
-
 }  // namespace shoal::collectives::p2p

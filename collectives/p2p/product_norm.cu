@@ -3,32 +3,58 @@
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
+#include "collectives/p2p/product_norm_kernel.h"
 
 namespace shoal::collectives::p2p {
 namespace {
 
-ProductNormKernels kernels_of(DType dtype) {
-  for (const auto find : {product_norm_32, product_norm_k, product_norm_float}) {
-    if (const ProductNormKernels kernels = find(dtype); kernels.one_by_one != nullptr) return kernels;
+template <class Work>
+using ProductNormKernel = void (*)(Work, Mesh, NormReduction, int finishers);
+struct Kernels {
+  ProductNormKernel<cuda::Stream> one_by_one = nullptr;
+  ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< several rows in a step
+  size_t finish_bytes = 0;                                     ///< of shared memory, for the end of short_rows
+};
+template <class T>
+constexpr Kernels floats_kernels() {
+  return {product_norm_kernel<cuda::StreamedFloats<T>, cuda::Stream>};
+}
+template <DType kType>
+constexpr Kernels blocks_kernels() {
+  using Weights = cuda::StreamedBlocks<kType>;
+  return {product_norm_kernel<Weights, cuda::Stream>, product_norm_kernel<Weights, cuda::ExpertStream>,
+          kFinishBytes<Weights>};
+}
+
+/// By dtype of the weights; null if there is none.
+Kernels kernels_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return floats_kernels<float>();
+    case DType::kF16:
+      return floats_kernels<__half>();
+    case DType::kBF16:
+      return floats_kernels<__nv_bfloat16>();
+#define SHOAL_CASE(dtype) \
+  case dtype:             \
+    return blocks_kernels<dtype>();
+      SHOAL_CASE(DType::kQ4_0)
+      SHOAL_CASE(DType::kQ8_0)
+      SHOAL_CASE(DType::kQ4_K)
+      SHOAL_CASE(DType::kQ5_K)
+      SHOAL_CASE(DType::kQ6_K)
+#undef SHOAL_CASE
+    default:
+      return {};
   }
-  return {};
 }
 
 template <class Function>
 void for_each_dtype(const Function& function) {
   for (size_t i = 0; i < kDTypeCount; ++i) {
-    const ProductNormKernels kernels = kernels_of(static_cast<DType>(i));
+    const Kernels kernels = kernels_of(static_cast<DType>(i));
     if (kernels.one_by_one != nullptr) function(i, kernels);
   }
-}
-
-/// Rows are whole quads, aligned to 16, and one row is all.
-bool is_whole(const NormReduction& work) {
-  const auto addresses = {work.residual, work.weight, static_cast<const float*>(work.sum),
-                          static_cast<const float*>(work.normed)};
-  const auto is_aligned = [](const float* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  return work.element == Element::kF32 && work.rows == 1 && work.row % 4 == 0 &&
-         std::all_of(addresses.begin(), addresses.end(), is_aligned);
 }
 
 /// Blocks that finish the row together: at most the blocks of the share, so that the rest of the kernel finds room
@@ -38,10 +64,6 @@ int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
   if (mesh.layout.ranks == 2 && parts == 2) return 1;
   return std::min({parts, mesh.layout.blocks, static_cast<int>(blocks)});
 }
-
-}  // namespace
-
-namespace {
 
 template <class Work>
 bool queue(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
@@ -60,7 +82,7 @@ bool queue(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduc
 
 uint64_t product_norm_dtypes() {
   uint64_t dtypes = 0;
-  for_each_dtype([&](size_t dtype, const ProductNormKernels&) { dtypes |= uint64_t{1} << dtype; });
+  for_each_dtype([&](size_t dtype, const Kernels&) { dtypes |= uint64_t{1} << dtype; });
   return dtypes;
 }
 
@@ -68,8 +90,11 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
                   const Tensor& product) {
   const Tensor& b = *product.src[1];
   const cuda::JoinedProduct joined{.a = product.src[0], .out = &product};
-  const ProductNormKernels kernels = kernels_of(joined.a->dtype);
-  if (kernels.one_by_one == nullptr || !is_whole(reduction) || product.shape[0] != reduction.row) return false;
+  const Kernels kernels = kernels_of(joined.a->dtype);
+  if (kernels.one_by_one == nullptr || reduction.element != Element::kF32 || reduction.rows != 1 ||
+      !reduction.has_whole_quads() || product.shape[0] != reduction.row) {
+    return false;
+  }
   if (!cuda::stream_supports({&joined, 1}, b, context.gpu)) return false;
   const size_t most = context.gpu.shared_bytes_per_block;
   if (auto work = cuda::short_rows_launch(context, joined, b)) {
@@ -82,9 +107,9 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
 
 cudaError_t load_product_norm() {
   cudaError_t status = cudaSuccess;
-  for_each_dtype([&](size_t, const ProductNormKernels& kernels) {
-    load_kernel(kernels.one_by_one, status);
-    if (kernels.short_rows != nullptr) load_kernel(kernels.short_rows, status);
+  for_each_dtype([&](size_t, const Kernels& kernels) {
+    if (status == cudaSuccess) status = load_kernels(kernels.one_by_one);
+    if (status == cudaSuccess && kernels.short_rows != nullptr) status = load_kernels(kernels.short_rows);
   });
   return status;
 }

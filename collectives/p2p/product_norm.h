@@ -23,16 +23,4 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
                   const Tensor& product);
 cudaError_t load_product_norm();
 
-template <class Work>
-using ProductNormKernel = void (*)(Work, Mesh, NormReduction, int finishers);
-struct ProductNormKernels {
-  ProductNormKernel<cuda::Stream> one_by_one = nullptr;
-  ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< several rows in a step
-  size_t finish_bytes = 0;                                     ///< of shared memory, for the end of short_rows
-};
-/// By dtype of the weights; null if there is none. One for each file of kernels.
-ProductNormKernels product_norm_32(DType dtype);
-ProductNormKernels product_norm_k(DType dtype);
-ProductNormKernels product_norm_float(DType dtype);
-
 }  // namespace shoal::collectives::p2p

@@ -1,4 +1,4 @@
-// The kernel of product_norm.h. Files that include this compile it for some of the types each.
+// The kernel of product_norm.h.
 #pragma once
 
 #include "collectives/p2p/norm_row.h"
@@ -213,13 +213,6 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
   const int to_come = blocks_to_come(mesh);
   if (to_come >= finishers || state.failed != 0) return;
   finish_row(mesh, state, work, to_come, finishers, memory);
-}
-
-template <DType kType>
-constexpr ProductNormKernels product_norm_kernels() {
-  using Weights = cuda::StreamedBlocks<kType>;
-  return {product_norm_kernel<Weights, cuda::Stream>, product_norm_kernel<Weights, cuda::ExpertStream>,
-          kFinishBytes<Weights>};
 }
 
 }  // namespace shoal::collectives::p2p

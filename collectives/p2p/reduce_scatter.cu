@@ -72,11 +72,7 @@ void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const 
 }
 
 cudaError_t load_reduce_scatter() {
-  cudaError_t status = cudaSuccess;
-  for (Element element : kElementTypes) {
-    with_types(element, [&]<class T, class W>(Types<T, W>) { load_kernel(reduce_scatter_kernel<T, W>, status); });
-  }
-  return status;
+  return load_for_elements([]<class T, class W>(Types<T, W>) { return load_kernels(reduce_scatter_kernel<T, W>); });
 }
 
 }  // namespace shoal::collectives::p2p

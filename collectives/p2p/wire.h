@@ -6,35 +6,28 @@
 #include <type_traits>
 
 #include "collectives/p2p/slots.h"
+#include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/memory.h"
-#include "devices/cuda/kernels/platform.h"
 
 namespace shoal::collectives::p2p {
 
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, float>;
 
-__device__ inline float widen(float x) {
-  return x;
+template <class T>
+__device__ inline Sum<T> widen(T x) {
+  if constexpr (std::is_same_v<T, int32_t>) {
+    return static_cast<uint32_t>(x);
+  } else {
+    return cuda::to_float(x);
+  }
 }
-__device__ inline float widen(__half x) {
-  return __half2float(x);
-}
-__device__ inline float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-__device__ inline uint32_t widen(int32_t x) {
-  return static_cast<uint32_t>(x);
-}
-
 template <class T>
 __device__ inline T narrow(Sum<T> x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(x);
-  } else {
+  if constexpr (std::is_same_v<T, int32_t>) {
     return static_cast<T>(x);
+  } else {
+    return cuda::from_float<T>(x);
   }
 }
 
