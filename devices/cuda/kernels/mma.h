@@ -1,23 +1,17 @@
 // Matrix products of a warp on tensor cores (sm_80 and newer), and the loads that bring their operands from shared
 // memory. All 32 lanes take part in each call. Lane L holds parts of the matrices, with g = L / 4 and t = L % 4; pairs
-// and quadruples lie in a register with the first element in the lowest bits:
+// lie in a register with the first element in the lowest bits:
 //
 //   mma_f16, mma_bf16: d[16 x 8] += a[16 x 16] b[16 x 8], two elements in a register of a and b
 //     a[0] = a(g, 2t..2t+1)   a[1] = a(g + 8, 2t..2t+1)   a[2] = a(g, 2t+8..2t+9)   a[3] = a(g + 8, 2t+8..2t+9)
 //     b[0] = b(2t..2t+1, g)   b[1] = b(2t+8..2t+9, g)
 //     d[0..1] = d(g, 2t..2t+1)   d[2..3] = d(g + 8, 2t..2t+1)
-//   mma_s8: d[16 x 8] += a[16 x 32] b[32 x 8], four elements in a register
-//     a[0] = a(g, 4t..4t+3)   a[1] = a(g + 8, 4t..4t+3)   a[2] = a(g, 4t+16..4t+19)   a[3] = a(g + 8, 4t+16..4t+19)
-//     b[0] = b(4t..4t+3, g)   b[1] = b(4t+16..4t+19, g)
-//     d as above, in int32
 //   load_matrix_x4: four 8 x 8 matrices of 16-bit elements. Lane L names row L % 8 of matrix L / 8: 16 bytes of shared
 //     memory, aligned to 16. r[i] = matrix i (g, 2t..2t+1), or with _trans (2t..2t+1, g).
-//   load_matrix_x2: two of them; the addresses of lanes 0 to 15 count, those of the others must only be valid.
 //
 // So with a in rows of 16 halfs, load_matrix_x4 of the 8 x 8 blocks (top left, bottom left, top right, bottom right)
-// yields a; with b in columns (each 16 halfs in a row), load_matrix_x2 of the first and second half of k yields b; with
-// b in rows of 8 halfs, load_matrix_x2_trans of rows 0-7 and 8-15 does. Eight-bit operands are loaded in the same way,
-// a 16-bit element being two of theirs (not transposed).
+// yields a; with b in columns (each 16 halfs in a row), that of the first and second half of k for two tiles of b
+// yields both; with b in rows of halfs, load_matrix_x4_trans of rows 0-7 and 8-15 does.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"
@@ -44,13 +38,6 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ inline void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 __device__ inline void load_matrix_x4(uint32_t (&r)[4], const void* shared_row) {
   const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -63,22 +50,6 @@ __device__ inline void load_matrix_x4_trans(uint32_t (&r)[4], const void* shared
   const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(from)
-               : "memory");
-}
-
-__device__ inline void load_matrix_x2(uint32_t (&r)[2], const void* shared_row) {
-  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(from)
-               : "memory");
-}
-
-__device__ inline void load_matrix_x2_trans(uint32_t (&r)[2], const void* shared_row) {
-  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(from)
                : "memory");
 }

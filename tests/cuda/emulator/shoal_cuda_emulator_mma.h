@@ -10,9 +10,8 @@
 namespace shoal::cuda {
 namespace emulator {
 
-template <class Sum>
 struct Product {
-  Sum* d;
+  float* d;
   const uint32_t* a;
   const uint32_t* b;
 };
@@ -25,9 +24,6 @@ struct MatrixLoad {
 // As Meeting::Compute.
 void multiply_f16(const std::array<void*, 32>& lanes, uint32_t present);
 void multiply_bf16(const std::array<void*, 32>& lanes, uint32_t present);
-void multiply_s8(const std::array<void*, 32>& lanes, uint32_t present);
-void load_matrices_2(const std::array<void*, 32>& lanes, uint32_t present);
-void load_matrices_2_trans(const std::array<void*, 32>& lanes, uint32_t present);
 void load_matrices_4(const std::array<void*, 32>& lanes, uint32_t present);
 void load_matrices_4_trans(const std::array<void*, 32>& lanes, uint32_t present);
 
@@ -41,26 +37,16 @@ void meet_warp(Argument argument, Meeting::Compute compute, const char* name, co
 #define SHOAL_HERE const std::source_location& where = std::source_location::current()
 
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], SHOAL_HERE) {
-  emulator::meet_warp(emulator::Product<float>{d, a, b}, &emulator::multiply_f16, "mma_f16", where);
+  emulator::meet_warp(emulator::Product{d, a, b}, &emulator::multiply_f16, "mma_f16", where);
 }
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], SHOAL_HERE) {
-  emulator::meet_warp(emulator::Product<float>{d, a, b}, &emulator::multiply_bf16, "mma_bf16", where);
-}
-inline void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], SHOAL_HERE) {
-  emulator::meet_warp(emulator::Product<int32_t>{d, a, b}, &emulator::multiply_s8, "mma_s8", where);
+  emulator::meet_warp(emulator::Product{d, a, b}, &emulator::multiply_bf16, "mma_bf16", where);
 }
 inline void load_matrix_x4(uint32_t (&r)[4], const void* shared_row, SHOAL_HERE) {
   emulator::meet_warp(emulator::MatrixLoad{r, shared_row}, &emulator::load_matrices_4, "load_matrix_x4", where);
 }
 inline void load_matrix_x4_trans(uint32_t (&r)[4], const void* shared_row, SHOAL_HERE) {
   emulator::meet_warp(emulator::MatrixLoad{r, shared_row}, &emulator::load_matrices_4_trans, "load_matrix_x4_trans",
-                      where);
-}
-inline void load_matrix_x2(uint32_t (&r)[2], const void* shared_row, SHOAL_HERE) {
-  emulator::meet_warp(emulator::MatrixLoad{r, shared_row}, &emulator::load_matrices_2, "load_matrix_x2", where);
-}
-inline void load_matrix_x2_trans(uint32_t (&r)[2], const void* shared_row, SHOAL_HERE) {
-  emulator::meet_warp(emulator::MatrixLoad{r, shared_row}, &emulator::load_matrices_2_trans, "load_matrix_x2_trans",
                       where);
 }
 

@@ -44,11 +44,4 @@ float sum_of(float start, const std::array<float, kCount>& a, const std::array<f
   const double exact = static_cast<double>(sum) * power_of_two(exponent);
   return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(exact) & ~kBeyondF32));
 }
-template <size_t kCount>
-int32_t sum_of(int32_t start, const std::array<int32_t, kCount>& a, const std::array<int32_t, kCount>& b) {
-  int64_t sum = start;
-  for (size_t i = 0; i < kCount; ++i) sum += static_cast<int64_t>(a[i]) * b[i];
-  return static_cast<int32_t>(sum);
-}
-
 }  // namespace shoal::cuda::emulator
