@@ -15,25 +15,13 @@ struct RowReader {
   int64_t stride;
 
   __device__ float operator[](int i) const {
-    if (is_cache_block(dtype)) return block_of_32_at(i);
-    return float_at(dtype, row + i * stride);
-  }
-
- private:
-  __device__ float block_of_32_at(int i) const {
     switch (dtype) {
-      case DType::kQ4_0:
-        return quantized_at<DType::kQ4_0>(row, i);
-      case DType::kQ4_1:
-        return quantized_at<DType::kQ4_1>(row, i);
-      case DType::kQ5_0:
-        return quantized_at<DType::kQ5_0>(row, i);
-      case DType::kQ5_1:
-        return quantized_at<DType::kQ5_1>(row, i);
-      case DType::kQ8_0:
-        return quantized_at<DType::kQ8_0>(row, i);
+#define SHOAL_QUANTIZED_32(id, ...) \
+  case DType::k##id:                \
+    return quantized_at<DType::k##id>(row, i);
+#include "graph/dtypes.def"
       default:
-        return quantized_at<DType::kIQ4_NL>(row, i);
+        return float_at(dtype, row + i * stride);
     }
   }
 };

@@ -320,10 +320,4 @@ __device__ inline float pick(const float (&values)[8], int64_t i) {
   return found;
 }
 
-/// Block types that caches of keys and values have.
-__host__ __device__ inline bool is_cache_block(DType dtype) {
-  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ5_0 ||
-         dtype == DType::kQ5_1 || dtype == DType::kIQ4_NL;
-}
-
 }  // namespace shoal::cuda

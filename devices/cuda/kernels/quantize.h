@@ -144,23 +144,18 @@ __device__ inline void affine_32(QuantizeScratch& s, Block& block, int high) {
   __syncwarp();
 }
 
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ4_0& block) {
-  symmetric_32(s, block, -8, 7);
+/// q4_0, q4_1, q5_0 and q5_1.
+template <class Block>
+requires(Block::kBits < 8 && !quants::kHasLevels<Block>) __device__
+    inline void quantize(QuantizeScratch& s, Block& block) {
+  constexpr int kCodes = 1 << Block::kBits;
+  if constexpr (Block::kAdds) {
+    affine_32(s, block, kCodes - 1);
+  } else {
+    symmetric_32(s, block, -kCodes / 2, kCodes / 2 - 1);
+  }
   write_nibbles(s, block);
-}
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ5_0& block) {
-  symmetric_32(s, block, -16, 15);
-  write_nibbles(s, block);
-  write_fifth_bits(s, block);
-}
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ4_1& block) {
-  affine_32(s, block, 15);
-  write_nibbles(s, block);
-}
-__device__ inline void quantize(QuantizeScratch& s, quants::BlockQ5_1& block) {
-  affine_32(s, block, 31);
-  write_nibbles(s, block);
-  write_fifth_bits(s, block);
+  if constexpr (Block::kBits == 5) write_fifth_bits(s, block);
 }
 /// The bits of the largest of the lanes' magnitudes, for every lane; NaN is the largest of all.
 __device__ inline uint32_t largest_magnitude(float x) {
@@ -245,28 +240,16 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockMXFP4& block) {
 
 }  // namespace quantizing
 
-/// Block types that kernels write.
-__host__ __device__ inline bool is_written_block(DType dtype) {
-  return is_cache_block(dtype) || dtype == DType::kMXFP4;
-}
-/// s.x as a block of this dtype (is_written_block()). All lanes of a warp call it.
+/// s.x as a block of this dtype, of 32 elements. All lanes of a warp call it.
 __device__ inline void quantize_block(QuantizeScratch& s, DType dtype, std::byte* block) {
   using quantizing::quantize;
   switch (dtype) {
-    case DType::kQ4_0:
-      return quantize(s, *reinterpret_cast<quants::BlockQ4_0*>(block));
-    case DType::kQ4_1:
-      return quantize(s, *reinterpret_cast<quants::BlockQ4_1*>(block));
-    case DType::kQ5_0:
-      return quantize(s, *reinterpret_cast<quants::BlockQ5_0*>(block));
-    case DType::kQ5_1:
-      return quantize(s, *reinterpret_cast<quants::BlockQ5_1*>(block));
-    case DType::kQ8_0:
-      return quantize(s, *reinterpret_cast<quants::BlockQ8_0*>(block));
-    case DType::kMXFP4:
-      return quantize(s, *reinterpret_cast<quants::BlockMXFP4*>(block));
+#define SHOAL_QUANTIZED_32(id, ...) \
+  case DType::k##id:                \
+    return quantize(s, *reinterpret_cast<quants::Block##id*>(block));
+#include "graph/dtypes.def"
     default:
-      return quantize(s, *reinterpret_cast<quants::BlockIQ4_NL*>(block));
+      return;
   }
 }
 

@@ -30,10 +30,6 @@ const Tensor* source(const Tensor& node, size_t index) {
   return index < node.src.size() ? node.src[index] : nullptr;
 }
 
-bool is_float(const Tensor* tensor) {
-  return tensor && (tensor->dtype == DType::kF32 || tensor->dtype == DType::kF16);
-}
-
 /// How a node is cut in blocks. With several splits there are fewer (KV head, row tile, batch, part) than processors,
 /// each with a counter of the context.
 struct Plan {
@@ -190,14 +186,14 @@ bool supports(const Tensor& node) {
   const Tensor *positions = source(node, kPositions), *mask = source(node, kMask), *sinks = source(node, kSinks);
   const auto& params = std::get<AttentionParams>(node.params);
   const auto readable = [](const Tensor& kv) {
-    if (is_cache_block(kv.dtype)) return kv.is_row_contiguous();
+    if (traits(kv.dtype).block_elems == quants::kBlock) return kv.is_row_contiguous();
     return kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16;
   };
   if (node.dtype != DType::kF32 || !node.is_contiguous() || q->dtype != DType::kF32) return false;
   if (!readable(*k) || !readable(*v) || !is_small_enough(node)) return false;
   if ((params.causal || params.window > 0) && !positions) return false;
-  return (!positions || positions->dtype == DType::kI32) && (!mask || is_float(mask)) &&
-         (!sinks || sinks->dtype == DType::kF32);
+  return (!positions || positions->dtype == DType::kI32) &&
+         (!mask || mask->dtype == DType::kF32 || mask->dtype == DType::kF16) && (!sinks || sinks->dtype == DType::kF32);
 }
 
 /// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.

@@ -1,0 +1,62 @@
+// Rows from one dtype to another, element by element: what cast, get_rows and set_rows share. The source may be
+// quantised; blocks of 32 elements are made by warps.
+#pragma once
+
+#include "devices/cuda/kernels/quantize.h"
+#include "devices/cuda/ops/walk.h"
+
+namespace shoal::cuda {
+
+struct Conversion {
+  static constexpr int kItem = 8;
+
+  DType to_dtype, from_dtype;
+  int64_t to_stride, from_stride;  ///< bytes from an element, or block, to the next
+  bool integers, quantized;        ///< between integers; a source of blocks
+  bool eight;                      ///< elements at a time, of rows without gaps
+
+  /// Element i of a row of floats or blocks.
+  __device__ float element(const std::byte* row, int64_t i) const {
+    if (!quantized) return float_at(from_dtype, row + i * from_stride);
+    float values[kItem];
+    load_eight(from_dtype, row, i / kItem * kItem, values);
+    return pick(values, i % kItem);
+  }
+  /// Item `item` of a row, an element or eight; from == nullptr: zeros.
+  __device__ void operator()(const std::byte* from, std::byte* to, int64_t item) const {
+    const int64_t first = eight ? item * kItem : item;
+    to += first * to_stride;
+    if (integers) {
+      const int64_t x = from ? integer_at(from_dtype, from + first * from_stride) : 0;
+      return to_dtype == DType::kI64 ? store_as<int64_t>(to, x) : store_as<int32_t>(to, static_cast<int32_t>(x));
+    }
+    if (!eight) return store_float(to_dtype, from ? element(from, first) : 0.0f, to);
+    float values[kItem] = {};
+    if (from) load_eight(from_dtype, from, first, values);
+    store_eight(to_dtype, values, to);
+  }
+  /// Block `block` of a row, by all lanes of a warp.
+  __device__ void make_block(QuantizeScratch& s, const std::byte* from, std::byte* to, int64_t block) const {
+    s.x[threadIdx.x] = element(from, block * quants::kBlock + threadIdx.x);
+    __syncwarp();
+    quantize_block(s, to_dtype, to + block * to_stride);
+    __syncwarp();
+  }
+};
+
+/// Between rows of these shapes.
+inline Conversion conversion_of(const Operand& to, DType to_dtype, const Shape& to_shape, const Operand& from,
+                                DType from_dtype, const Shape& from_shape) {
+  const auto is_integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
+  const auto fits = [](const Operand& operand, DType dtype, const Shape& shape) {
+    const auto bytes = static_cast<int64_t>(traits(dtype).block_bytes);
+    return traits(dtype).is_float && has_packs(operand, shape, bytes, 16 / bytes);
+  };
+  const bool quantized = traits(from_dtype).is_quantized;
+  const bool eight = to_shape[0] % Conversion::kItem == 0 && fits(to, to_dtype, to_shape) &&
+                     (quantized || fits(from, from_dtype, from_shape));
+  return {to_dtype,  from_dtype, to.strides[0], from.strides[0], is_integer(to_dtype) && is_integer(from_dtype),
+          quantized, eight};
+}
+
+}  // namespace shoal::cuda
