@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/select.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
 #include "tests/support/dtypes.h"
@@ -75,12 +76,13 @@ TEST_P(ExpertStream, ExpertsOfOneToken) {
 /// Ranges that the kernel looks at, and more of them than it can.
 TEST_P(ExpertStream, ExpertsElsewhere) {
   const std::vector<IndexRange> none{{1 << 20, 4}}, some{{1, 2}, {9, 1}, {6, 1}};
-  const std::vector<IndexRange> many{{0, 1}, {2, 1}, {4, 1}, {6, 1}, {8, 1}, {10, 1}};
+  std::vector<IndexRange> many;
+  for (int64_t i = 0; i <= cuda::Selection::kMost; ++i) many.push_back({2 * i, 1});
   for (const int64_t x_slots : {1, 6}) {
     check({512, 21, 4, 6, x_slots, none});
     check_sum({512, 21, 4, 6, x_slots, none});
     for (const auto& ranges : {some, many}) {
-      const auto here = static_cast<int64_t>(ranges.size() == 3 ? 4 : 6);
+      const auto here = ranges.size() == 3 ? int64_t{4} : static_cast<int64_t>(ranges.size());
       check({512, 21, here, 6, x_slots, ranges});
       check_sum({512, 21, here, 6, x_slots, ranges});
     }

@@ -23,18 +23,13 @@
 #include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/tile_formats.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
 
 namespace shoal::cuda {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileStep = 64;
 inline constexpr int kTileRowBytes = kTileStep * 2;
-
-/// Columns of one matrix in mul_mat_id: [first, first + count) of those that are sorted. matrix < 0: their results are
-/// 0.
-struct ColumnGroup {
-  int32_t matrix, first, count;
-};
 
 inline constexpr int kTileMatrices = 3;
 

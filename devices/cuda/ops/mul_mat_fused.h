@@ -21,6 +21,12 @@ struct JoinedProduct {
   const Tensor* node = nullptr;  ///< the product itself; set by joined_products
 };
 
+/// mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs, all of one expert; matrix < 0: of none
+/// that is here, their results are 0.
+struct ColumnGroup {
+  int32_t matrix, first, count;
+};
+
 /// out = act(gate) * up, where gate and up are products of one b by two matrices that are laid out alike.
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);

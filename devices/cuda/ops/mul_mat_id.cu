@@ -5,52 +5,34 @@
 #include <bit>
 
 #include "devices/cuda/kernels/memory.h"
-#include "devices/cuda/kernels/tile_operands.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "devices/cuda/ops/ops.h"
+#include "devices/cuda/ops/select.h"
 
 namespace shoal::cuda {
 namespace {
 
 constexpr int kSelectThreads = 256;
 constexpr int kGroupThreads = 1024;
-/// Ranges of SelectParams that one launch looks at.
-constexpr int kRanges = 16;
 /// Pairs are sorted when an expert has more than this on average; their counts are in shared memory.
 constexpr int64_t kPairsToSort = 4;
 constexpr int64_t kMostExperts = 4096;
 
-struct Ranges {
-  int64_t begin[kRanges], length[kRanges];
-  int64_t before;  ///< length of the ranges of earlier launches
-  int count;
-  bool first;  ///< launch: others only fill in what is not found yet
-};
-
-/// By pair the row of its expert among those here, or -1.
-__global__ void select_experts(View ids, Ranges ranges, int64_t rows, int slots, int pairs, int32_t* to) {
+/// By pair the row of its expert among those here, or -1. Launches but the first only fill in what is not found yet.
+__global__ void select_experts(View ids, Selection selection, bool is_first, int slots, int pairs, int32_t* to) {
   const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
   if (pair >= pairs) return;
   const int64_t slot = pair % slots, token = pair / slots;
-  const int64_t id = load_as<int32_t>(ids.data + slot * ids.strides[0] + token * ids.strides[1]);
-  int64_t found = ranges.first ? -1 : to[pair], before = ranges.before;
-  for (int i = 0; i < ranges.count; ++i) {
-    if (found < 0 && id >= ranges.begin[i] && id - ranges.begin[i] < ranges.length[i]) {
-      found = before + id - ranges.begin[i];
-    }
-    before += ranges.length[i];
-  }
-  to[pair] = static_cast<int32_t>(found < rows ? found : -1);
+  const int32_t id = load_as<int32_t>(ids.data + slot * ids.strides[0] + token * ids.strides[1]);
+  if (is_first || to[pair] < 0) to[pair] = static_cast<int32_t>(selection.local(id));
 }
 
-/// Group is PairGroup or ColumnGroup. A counting sort by one block; pairs without an expert come last. `shift`: a group
-/// has up to 1 << shift pairs.
-template <class Group>
-__global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, Group* groups, int32_t* order,
-                            int32_t* group_count) {
+/// A counting sort by one block; pairs without an expert come last. `shift`: a group has up to 1 << shift pairs.
+__global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, ColumnGroup* groups,
+                            int32_t* order, int32_t* group_count) {
   SHOAL_DYNAMIC_SHARED(int, counts);
   int* const next = counts + count + 1;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), size = 1 << shift;
@@ -103,64 +85,48 @@ struct Memory {
     experts = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
     if (is_sorted(node)) {
       order = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t)));
-      static_assert(sizeof(PairGroup) == sizeof(ColumnGroup));
-      groups = take(pairs * sizeof(PairGroup));
+      groups = reinterpret_cast<ColumnGroup*>(take(pairs * sizeof(ColumnGroup)));
       group_count = reinterpret_cast<int32_t*>(take(sizeof(int32_t)));
     }
     bytes = offset;
   }
   std::byte* columns;
   int32_t *experts, *order = nullptr, *group_count = nullptr;
-  std::byte* groups = nullptr;  ///< PairGroup or ColumnGroup
+  ColumnGroup* groups = nullptr;
   size_t bytes;
 };
 
 void select(const LaunchContext& context, const Tensor& node, const Memory& memory) {
-  const int64_t rows = node.src[0]->shape[2], pairs = pairs_of(node);
-  std::vector<IndexRange> all{{0, rows}};
-  const auto& params = std::get<SelectParams>(node.params);
-  const std::span<const IndexRange> ranges = params.ranges.empty() ? all : params.ranges;
-  Ranges some{};
-  some.first = true;
-  for (size_t begin = 0; begin < ranges.size(); begin += kRanges) {
-    some.count = static_cast<int>(std::min<size_t>(kRanges, ranges.size() - begin));
-    int64_t length = 0;
-    for (int i = 0; i < some.count; ++i) {
-      some.begin[i] = ranges[begin + i].begin;
-      some.length[i] = ranges[begin + i].length;
-      length += some.length[i];
-    }
-    const auto blocks = static_cast<unsigned>((pairs + kSelectThreads - 1) / kSelectThreads);
-    launch(context.stream, select_experts, dim3(blocks), dim3(kSelectThreads), 0, view_of(*node.src[2]), some, rows,
+  const int64_t pairs = pairs_of(node);
+  const auto blocks = static_cast<unsigned>((pairs + kSelectThreads - 1) / kSelectThreads);
+  for_selections(std::get<SelectParams>(node.params), node.src[0]->shape[2], [&](const Selection& some, bool is_first) {
+    launch(context.stream, select_experts, dim3(blocks), dim3(kSelectThreads), 0, view_of(*node.src[2]), some, is_first,
            static_cast<int>(node.shape[1]), static_cast<int>(pairs), memory.experts);
-    some.before += length;
-    some.first = false;
-  }
+  });
 }
 
 /// Sorts the pairs into groups of at most `columns`, a power of two.
-template <class Group>
-Group* group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns) {
+void group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns) {
   const int64_t pairs = pairs_of(node), experts = node.src[0]->shape[2];
   const int shift = std::countr_zero(static_cast<unsigned>(columns));
   const size_t shared = 2 * static_cast<size_t>(experts + 1) * sizeof(int);
-  auto* groups = reinterpret_cast<Group*>(memory.groups);
-  launch(context.stream, group_pairs<Group>, dim3(1), dim3(kGroupThreads), shared, memory.experts,
-         static_cast<int>(pairs), static_cast<int>(experts), shift, groups, memory.order, memory.group_count);
-  return groups;
+  launch(context.stream, group_pairs, dim3(1), dim3(kGroupThreads), shared, memory.experts, static_cast<int>(pairs),
+         static_cast<int>(experts), shift, memory.groups, memory.order, memory.group_count);
 }
 
 void run_tiles(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
                const Memory& memory) {
   const TileGroups tiles = mul_mat_tiles_groups(node, context.gpu);
-  const SortedPairs pairs{group<ColumnGroup>(context, node, memory, tiles.columns), memory.group_count, memory.order};
+  group(context, node, memory, tiles.columns);
+  const SortedPairs pairs{memory.groups, memory.group_count, memory.order};
   mul_mat_tiles_run_groups(context, node, joined, glu, pairs, memory.columns);
 }
 
 /// Describes the pairs, sorted, in `product`.
 void set_groups(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
+  group(context, node, memory, columns);
   product.columns_of = ColumnsOf::kGroups;
-  product.groups = group<PairGroup>(context, node, memory, columns);
+  product.groups = memory.groups;
   product.order = memory.order;
   product.group_count = memory.group_count;
   // Each expert may have one group that is not full.
@@ -176,12 +142,14 @@ bool streams(const Tensor& node, const JoinedProduct& joined, const GpuTraits& g
 void run_token(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
                const Memory& memory) {
   const Tensor& ids = *node.src[2];
-  const auto& ranges = std::get<SelectParams>(node.params).ranges;
+  const auto& params = std::get<SelectParams>(node.params);
   ExpertIds found{reinterpret_cast<const int32_t*>(ids.data), static_cast<int64_t>(ids.strides[0] / sizeof(int32_t)),
-                  node.shape[1], ranges};
-  if (ranges.size() > ExpertStream::kMostRanges) {
+                  node.shape[1], all_rows(joined.a->shape[2])};
+  if (params.ranges.size() > Selection::kMost) {
     select(context, node, memory);
-    found = {memory.experts, 1, node.shape[1], {}};
+    found.ids = memory.experts, found.stride = 1;
+  } else {
+    for_selections(params, found.here.rows, [&](const Selection& here, bool) { found.here = here; });
   }
   stream_experts_run(context, joined, *node.src[1], glu, found);
 }

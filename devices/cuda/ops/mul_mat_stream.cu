@@ -301,9 +301,7 @@ void stream_experts_run(const LaunchContext& context, const JoinedProduct& produ
   s.glu = glu;
   s.ids = ids.ids, s.waits = true;
   s.ids_stride = static_cast<int>(ids.stride);
-  s.experts = static_cast<int>(a.shape[2]);
-  s.range_count = static_cast<int>(ids.ranges.size());
-  std::copy(ids.ranges.begin(), ids.ranges.end(), s.ranges);
+  s.here = ids.here;
   s.expert_stride = static_cast<int64_t>(a.strides[2]);
   s.c_stride = static_cast<int64_t>(out.strides[1] / sizeof(float));
   if (product.weights) {

@@ -18,6 +18,7 @@
 #include <span>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
+#include "devices/cuda/ops/select.h"
 
 namespace shoal::cuda {
 
@@ -63,18 +64,18 @@ struct StreamItem {
 /// Products of one token with its experts' matrices, or with one matrix whose rows are short. Rows of up to half a step
 /// share it: lanes have units of 64 elements of several rows, whose sums by four wait for the end.
 struct ExpertStream {
-  static constexpr int kMostSlots = 32, kMostRanges = 4;
+  static constexpr int kMostSlots = 32;
   StreamPart part;  ///< row_bytes: of a group of rows
   const float* x = nullptr;
   int k = 0;
   int gated = 0;
   GluKind glu = GluKind::kSwiglu;
   const int32_t* ids = nullptr;  ///< by slot; nullptr: one slot, the first matrix
-  int ids_stride = 0, slots = 1, experts = 1, range_count = 0;
-  IndexRange ranges[kMostRanges] = {};  ///< of ids whose experts are here (SelectParams); others' results are zeros
-  int64_t expert_stride = 0;            ///< bytes
-  int64_t x_stride = 0, c_stride = 0;   ///< elements, from slot to slot
-  const float* weights = nullptr;       ///< by slot: the result is the slots' sum by these
+  int ids_stride = 0, slots = 1;
+  Selection here;                      ///< ids whose experts are here; others' results are zeros
+  int64_t expert_stride = 0;           ///< bytes
+  int64_t x_stride = 0, c_stride = 0;  ///< elements, from slot to slot
+  const float* weights = nullptr;      ///< by slot: the result is the slots' sum by these
   int weights_stride = 0;
   bool waits = false;                              ///< for the ids
   bool packed = false;                             ///< rows share steps
@@ -121,8 +122,8 @@ std::optional<StreamLaunch<ExpertStream>> short_rows_launch(const LaunchContext&
 /// The ids of one token, by slot.
 struct ExpertIds {
   const int32_t* ids = nullptr;
-  int64_t stride = 0, slots = 0;            ///< elements
-  std::span<const IndexRange> ranges = {};  ///< at most ExpertStream::kMostRanges
+  int64_t stride = 0, slots = 0;  ///< elements
+  Selection here;
 };
 /// mul_mat_id of one token; with product.weights the weighted sum of its slots.
 bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu);

@@ -16,24 +16,11 @@ struct StreamSlots {
   int place[kWarp];  ///< of each slot among them, or -1
 };
 
-/// Row of an expert among those here, or -1.
-__device__ inline int local_expert(const ExpertStream& s, int64_t id) {
-  if (s.range_count == 0) return id >= 0 && id < s.experts ? static_cast<int>(id) : -1;
-  int64_t before = 0;
-#pragma unroll 1
-  for (int i = 0; i < s.range_count; ++i) {
-    const int64_t at = id - s.ranges[i].begin;
-    if (at >= 0 && at < s.ranges[i].length) return before + at < s.experts ? static_cast<int>(before + at) : -1;
-    before += s.ranges[i].length;
-  }
-  return -1;
-}
-
 /// By one warp.
 __device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
   const int lane = static_cast<int>(threadIdx.x);
   int expert = -1;
-  if (lane < s.slots) expert = s.ids ? local_expert(s, s.ids[lane * s.ids_stride]) : 0;
+  if (lane < s.slots) expert = s.ids ? static_cast<int>(s.here.local(s.ids[lane * s.ids_stride])) : 0;
   const uint32_t here = __ballot_sync(kAllLanes, expert >= 0);
   const int place = __popc(here & ((1u << lane) - 1));
   if (expert >= 0) {

@@ -31,8 +31,6 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
 /// run as one launch if that is expected to be faster. A product with `up` is the only one. Needs their nodes.
 void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu = {});
 
-struct ColumnGroup;  // devices/cuda/kernels/tile_operands.h
-
 /// mul_mat_id of many (slot, token) pairs, which are sorted by expert and divided into groups: a tile takes the columns
 /// of one group.
 struct SortedPairs {

@@ -9,7 +9,7 @@
 // A job is a matrix with the columns that are multiplied at a time; Columns tells which they are.
 #pragma once
 
-#include "devices/cuda/op_kernel.h"
+#include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
@@ -24,11 +24,6 @@ enum class ColumnsOf : uint8_t {
   kBatches,  ///< mul_mat: job / chunks is the matrix, its columns are those of the batches that share it
   kPairs,    ///< mul_mat_id: a job is a (slot, token) pair, with one column
   kGroups,   ///< mul_mat_id: a job is a group of pairs with one expert
-};
-
-/// Pairs order[first .. first + count), all of one expert; -1: of none that is here.
-struct PairGroup {
-  int32_t expert, first, count;
 };
 
 /// Everything that a kernel of step 2 knows; passed by value.
@@ -56,7 +51,7 @@ struct Product {
   int chunks = 1, n = 1, shared[2] = {1, 1}, b2 = 1;  ///< kBatches
   int slots = 1, x_slots = 1;                         ///< others
   const int32_t* experts = nullptr;                   ///< kPairs: by pair, -1: not here
-  const PairGroup* groups = nullptr;                  ///< kGroups
+  const ColumnGroup* groups = nullptr;                ///< kGroups
   const int32_t* order = nullptr;
   const int32_t* group_count = nullptr;
 

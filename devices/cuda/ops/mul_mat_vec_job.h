@@ -22,14 +22,14 @@ __device__ inline Job job_of(const Product& p, int job, int columns) {
     const int64_t offset = matrix % p.matrices2 * p.matrix_strides[0] + matrix / p.matrices2 * p.matrix_strides[1];
     return {offset, first, left < columns ? left : columns};
   }
-  PairGroup group{0, job, 1};
+  ColumnGroup group{0, job, 1};
   if (p.columns_of == ColumnsOf::kPairs) {
-    group.expert = p.experts[job];
+    group.matrix = p.experts[job];
   } else {
     if (job >= *p.group_count) return {0, 0, 0};
     group = p.groups[job];
   }
-  return {group.expert < 0 ? -1 : group.expert * p.matrix_strides[0], group.first, group.count};
+  return {group.matrix < 0 ? -1 : group.matrix * p.matrix_strides[0], group.first, group.count};
 }
 
 /// A column: its row among those of b, and its indices on the axes 1 to 3 of the result.

@@ -21,6 +21,9 @@ struct Selection {
   __device__ int64_t local(int64_t index) const {
     if (count < 0) return index >= 0 && index < rows ? index : -1;
     int64_t first = before;
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
     for (int i = 0; i < count; ++i) {
       if (index >= begins[i] && index - begins[i] < lengths[i]) {
         const int64_t row = first + index - begins[i];
@@ -32,11 +35,16 @@ struct Selection {
   }
 };
 
+inline Selection all_rows(int64_t rows) {
+  Selection selection;
+  selection.rows = rows;
+  return selection;
+}
+
 /// Calls f(selection, is_first) for each launch that is needed: one, as a rule.
 template <class F>
 void for_selections(const SelectParams& params, int64_t rows, F&& f) {
-  Selection selection;
-  selection.rows = rows;
+  Selection selection = all_rows(rows);
   if (params.ranges.empty()) return f(selection, true);
   for (size_t done = 0; done < params.ranges.size(); done += Selection::kMost) {
     selection.count = static_cast<int>(std::min<size_t>(Selection::kMost, params.ranges.size() - done));
