@@ -155,19 +155,29 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
+/// What formats share. Units lie in spans of kSpan elements, one or more blocks or a part of one.
+template <class B, int kGroups_, int kSpan>
+struct DotFormatOf {
+  static constexpr int kGroups = kGroups_;
+  static constexpr bool kWide = true;  ///< wants more registers than others
+  static constexpr bool kUnsigned = true;
+  static constexpr int kOffset = -B::kOffset;
+  static constexpr bool kHasSum = B::kAdds;
+  static constexpr int kBlockBytes = sizeof(B);
+  static constexpr int kUnitBytes = kSpan / B::kElements * kBlockBytes, kUnitsOfBlock = kSpan / kUnitElements;
+  static constexpr int kStepBytes = kStepElements / B::kElements * kBlockBytes;
+
+  static constexpr int log2_of(int) { return 0; }
+};
+
 /// The formats with blocks of 32: a unit is two blocks.
-template <DType kType>
-struct Format32 {
-  using Block = typename Quantized<kType>::Block;
+template <class Block>
+struct DotFormat32 : DotFormatOf<Block, 2, kUnitElements> {
   static constexpr bool kFive = Block::kBits == 5;
   static constexpr bool kEight = Block::kBits == 8;
-  static constexpr int kGroups = 2;
-  static constexpr bool kWide = quants::kHasLevels<Block>;  ///< wants more registers than others
-  static constexpr int kOffset = -Block::kOffset;
+  static constexpr bool kWide = quants::kHasLevels<Block>;
   static constexpr bool kHasSum = Block::kAdds;
   static constexpr int kBlockBytes = sizeof(Block);
-  static constexpr int kUnitBytes = 2 * kBlockBytes, kUnitsOfBlock = 1;
-  static constexpr int kStepBytes = kStepElements / 32 * kBlockBytes;
   static constexpr int kAlignment = 2 * kBlockBytes % 16 == 0  ? 16
                                     : 2 * kBlockBytes % 8 == 0 ? 8
                                     : 2 * kBlockBytes % 4 == 0 ? 4
@@ -226,19 +236,11 @@ struct Format32 {
 };
 
 /// q4_K and q5_K: a unit is 64 elements with common bytes.
-template <DType kType>
-struct FormatK32 {
-  using Block = typename Quantized<kType>::Block;
-  static constexpr bool kFive = kType == DType::kQ5_K;
-  static constexpr int kGroups = 2;
+template <class Block>
+struct DotFormatK32 : DotFormatOf<Block, 2, 256> {
+  static constexpr bool kFive = Block::kBits == 5;
   static constexpr bool kWide = kFive;
-  static constexpr int kOffset = 0;
-  static constexpr bool kHasSum = true;
-  static constexpr int kBlockBytes = sizeof(Block);
-  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
-  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
   static constexpr int kAlignment = 16;
-  static constexpr bool kUnsigned = true;
 
   static constexpr int log2_of(int word) { return !kFive && word >= 8 ? 4 : 0; }
 
@@ -258,11 +260,10 @@ struct FormatK32 {
 
   template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
-    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[4], codes[8];
-    step.load<kLoad>(block, header);
-    step.load<kLoad>(block + (kFive ? 48 : 16) + 32 * quarter, codes);
+    step.load<kAlignment>(block, header);
+    step.load<kAlignment>(block + (kFive ? 48 : 16) + 32 * quarter, codes);
     scales(header, quarter, unit);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -271,7 +272,7 @@ struct FormatK32 {
     }
     if constexpr (kFive) {
       uint32_t high[8];
-      step.load<kLoad>(block + 16, high);
+      step.load<kAlignment>(block + 16, high);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const uint32_t bits = high[i] >> 2 * quarter;
@@ -282,35 +283,22 @@ struct FormatK32 {
   }
 };
 
-/// What q2_K, q3_K and q6_K have in common.
-template <DType kType, int kOffsetOfCodes>
-struct FormatK16 {
-  using Block = typename Quantized<kType>::Block;
-  static constexpr int kGroups = 4;
-  static constexpr bool kWide = true;
-  static constexpr int kOffset = kOffsetOfCodes;
-  static constexpr bool kHasSum = true;
-  static constexpr int kBlockBytes = sizeof(Block);
-  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
-  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
-  static constexpr bool kUnsigned = true;
+template <DType kType>
+struct DotFormat;
 
-  static constexpr int log2_of(int) { return 0; }
-};
-
-struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
+template <>
+struct DotFormat<DType::kQ2_K> : DotFormatOf<quants::BlockQ2_K, 4, 256> {
   static constexpr int kAlignment = 4;
 
   static constexpr int log2_of(int word) { return word / 4 * 2; }
 
   template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<4>& unit) {
-    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, half = at.quarter / 2, part = at.quarter % 2;
     uint32_t crumbs[4], scales[2], factors[1];
-    step.load<kLoad>(block + 16 + 32 * half + 16 * part, crumbs);
-    step.load<kLoad>(block + 8 * half, scales);
-    step.load<kLoad>(block + 80, factors);
+    step.load<kAlignment>(block + 16 + 32 * half + 16 * part, crumbs);
+    step.load<kAlignment>(block + 8 * half, scales);
+    step.load<kAlignment>(block + 80, factors);
     const float factor = half_at<0>(factors), min_factor = -half_at<2>(factors);
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -324,7 +312,8 @@ struct FormatQ2K : FormatK16<DType::kQ2_K, 0> {
 };
 
 /// Blocks of an odd number of halves: lanes find their words at either distance from a boundary.
-struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
+template <>
+struct DotFormat<DType::kQ3_K> : DotFormatOf<quants::BlockQ3_K, 4, 256> {
   static constexpr int kAlignment = 2;
 
   template <bool>
@@ -349,7 +338,8 @@ struct FormatQ3K : FormatK16<DType::kQ3_K, -4> {
   }
 };
 
-struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
+template <>
+struct DotFormat<DType::kQ6_K> : DotFormatOf<quants::BlockQ6_K, 4, 256> {
   static constexpr int kAlignment = 2;
 
   template <bool>
@@ -374,27 +364,17 @@ struct FormatQ6K : FormatK16<DType::kQ6_K, -32> {
 };
 
 /// A unit is two sub-blocks.
-struct FormatIQ4XS {
-  using Block = quants::BlockIQ4_XS;
-  static constexpr int kGroups = 2;
-  static constexpr bool kWide = true;
-  static constexpr int kOffset = 0;
-  static constexpr bool kHasSum = false;
-  static constexpr int kBlockBytes = sizeof(Block);
-  static constexpr int kUnitBytes = kBlockBytes, kUnitsOfBlock = 4;
-  static constexpr int kStepBytes = kStepElements / 256 * kBlockBytes;
-  static constexpr int kAlignment = 8;
+template <>
+struct DotFormat<DType::kIQ4_XS> : DotFormatOf<quants::BlockIQ4_XS, 2, 256> {
   static constexpr bool kUnsigned = false;
-
-  static constexpr int log2_of(int) { return 0; }
+  static constexpr int kAlignment = 8;
 
   template <bool>
   static __device__ void decode(StepBytes step, UnitPlace at, int, Unit<2>& unit) {
-    constexpr int kLoad = kAlignment;
     const unsigned block = at.block, quarter = at.quarter;
     uint32_t header[2], codes[8];
-    step.load<kLoad>(block, header);
-    step.load<kLoad>(block + 8 + 32 * quarter, codes);
+    step.load<kAlignment>(block, header);
+    step.load<kAlignment>(block + 8 + 32 * quarter, codes);
     const float factor = half_at<0>(header);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
@@ -403,29 +383,25 @@ struct FormatIQ4XS {
       unit.d[g] = factor * static_cast<float>(static_cast<int>(scale) - 32);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        unit.q[8 * g + i] = levels_of<Block>(codes[4 * g + i] & kNibbles);
-        unit.q[8 * g + 4 + i] = levels_of<Block>(codes[4 * g + i] >> 4 & kNibbles);
+        unit.q[8 * g + i] = levels_of<quants::IQ4Levels>(codes[4 * g + i] & kNibbles);
+        unit.q[8 * g + 4 + i] = levels_of<quants::IQ4Levels>(codes[4 * g + i] >> 4 & kNibbles);
       }
     }
   }
 };
 
+/// Units of a coded format lie in spans of this many elements, with four groups or two.
+template <class B>
+inline constexpr int kCodedSpan = B::kElements > 128 ? 256
+                                  : B::kGroup == 16  ? 128
+                                                     : B::kElements;
+
 /// Of graph/quants/codes.inc. Blocks have an alignment of two bytes or one; their bytes are read where they are.
 template <class B>
-struct FormatCoded {
-  using Block = B;
+struct DotFormatCoded : DotFormatOf<B, B::kGroup == 16 ? 4 : 2, kCodedSpan<B>> {
   static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;
-  static constexpr int kSpan = B::kElements > 128 ? 256
-                               : kGroups == 4     ? 128
-                                                  : B::kElements;  ///< elements of whole units
-  static constexpr bool kWide = true, kHasSum = false, kUnsigned = false;
-  static constexpr int kOffset = 0;
-  static constexpr int kBlockBytes = sizeof(Block);
-  static constexpr int kUnitBytes = kSpan / B::kElements * kBlockBytes, kUnitsOfBlock = kSpan / kUnitElements;
-  static constexpr int kStepBytes = kStepElements / B::kElements * kBlockBytes;
+  static constexpr bool kUnsigned = false;
   static constexpr int kAlignment = 2;
-
-  static constexpr int log2_of(int) { return 0; }
 
   /// The first element of a chunk.
   static __device__ int element_of(unsigned quarter, int chunk) {
@@ -439,7 +415,7 @@ struct FormatCoded {
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       const int element = element_of(at.quarter, chunk), i = element % B::kElements;
-      const BlockBytes from(bytes + element / B::kElements * kBlockBytes);
+      const BlockBytes from(bytes + element / B::kElements * static_cast<int>(sizeof(B)));
       if (kGroups == 4 || chunk % 2 == 0)
         unit.d[kGroups == 4 ? chunk : chunk / 2] = formats::Coded<B>::scale_at(from, i);
 #pragma unroll
@@ -452,41 +428,17 @@ struct FormatCoded {
   }
 };
 
-template <DType kType>
-struct DotFormatOf {
-  using Format = Format32<kType>;
-};
-#define SHOAL_QUANTIZED_CODED(id, ...)             \
-  template <>                                      \
-  struct DotFormatOf<DType::k##id> {               \
-    using Format = FormatCoded<quants::Block##id>; \
-  };
+template <>
+struct DotFormat<DType::kQ4_K> : DotFormatK32<quants::BlockQ4_K> {};
+template <>
+struct DotFormat<DType::kQ5_K> : DotFormatK32<quants::BlockQ5_K> {};
+#define SHOAL_QUANTIZED_32(id, ...) \
+  template <>                       \
+  struct DotFormat<DType::k##id> : DotFormat32<quants::Block##id> {};
+#define SHOAL_QUANTIZED_256(...)
+#define SHOAL_QUANTIZED_CODED(id, ...) \
+  template <>                          \
+  struct DotFormat<DType::k##id> : DotFormatCoded<quants::Block##id> {};
 #include "graph/dtypes.def"
-template <>
-struct DotFormatOf<DType::kQ2_K> {
-  using Format = FormatQ2K;
-};
-template <>
-struct DotFormatOf<DType::kQ3_K> {
-  using Format = FormatQ3K;
-};
-template <>
-struct DotFormatOf<DType::kQ4_K> {
-  using Format = FormatK32<DType::kQ4_K>;
-};
-template <>
-struct DotFormatOf<DType::kQ5_K> {
-  using Format = FormatK32<DType::kQ5_K>;
-};
-template <>
-struct DotFormatOf<DType::kQ6_K> {
-  using Format = FormatQ6K;
-};
-template <>
-struct DotFormatOf<DType::kIQ4_XS> {
-  using Format = FormatIQ4XS;
-};
-template <DType kType>
-using DotFormat = typename DotFormatOf<kType>::Format;
 
 }  // namespace shoal::cuda
