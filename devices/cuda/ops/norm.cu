@@ -85,21 +85,15 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t ro
   });
 }
 
-void run_rms_norm(const LaunchContext& context, Tensor& node) {
+template <bool kLayer>
+void run(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    launch_early(context, rms_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-                 reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
-  });
-}
-
-void run_layer_norm(const LaunchContext& context, Tensor& node) {
-  const Tensor& x = *node.src[0];
-  const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
-  with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    launch_early(context, layer_norm<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-                 reinterpret_cast<float*>(node.data), node.rows(), std::get<NormParams>(node.params).eps);
+    constexpr bool kWarpRows = decltype(warp_rows)::value;
+    const auto kernel = kLayer ? layer_norm<decltype(type), kWarpRows> : rms_norm<decltype(type), kWarpRows>;
+    launch_early(context, kernel, grid.grid, grid.block, 0, view_of(x), reinterpret_cast<float*>(node.data),
+                 node.rows(), std::get<NormParams>(node.params).eps);
   });
 }
 
@@ -109,7 +103,7 @@ bool supports(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kRmsNormKernel{run_rms_norm, supports, nullptr};
-const OpKernel kLayerNormKernel{run_layer_norm, supports, nullptr};
+const OpKernel kRmsNormKernel{run<false>, supports, nullptr};
+const OpKernel kLayerNormKernel{run<true>, supports, nullptr};
 
 }  // namespace shoal::cuda

@@ -58,28 +58,24 @@ __device__ __forceinline__ int32_t index_of(const Indexed& best) {
   return best.index == kNoIndex ? 0 : best.index;
 }
 
+/// Of `parts` parts of each row, into `to` if there is one part.
 template <class T, bool kWarpRows>
-__global__ void __launch_bounds__(1024) argmax(View x, int32_t* to, int64_t rows) {
+__global__ void __launch_bounds__(1024)
+    argmax(View x, Indexed* found, int32_t* to, int64_t rows, int64_t part_length, uint32_t parts) {
   let_next_start();
   wait_for_previous();
   const RowTeam<kWarpRows> team;
-  if (team.row >= rows) return;
-  const FloatRow<T> row(x, row_of(x, team.row));
-  const Indexed best = largest(row, team, 0, row.length);
-  if (team.thread == 0) to[team.row] = index_of(best);
-}
-
-/// Block: part blockIdx.x % parts of row blockIdx.x / parts.
-template <class T>
-__global__ void __launch_bounds__(1024) argmax_of_parts(View x, Indexed* found, int64_t part_length, uint32_t parts) {
-  let_next_start();
-  wait_for_previous();
-  const RowTeam<false> team;
-  const FloatRow<T> row(x, row_of(x, blockIdx.x / parts));
-  const int64_t begin = blockIdx.x % parts * part_length;
-  const int64_t end = min(begin + part_length, row.length);
-  const Indexed best = largest(row, team, begin, end);
-  if (team.thread == 0) found[blockIdx.x] = best;
+  if (team.row >= rows * parts) return;
+  const auto number = static_cast<uint32_t>(team.row);
+  const FloatRow<T> row(x, row_of(x, number / parts));
+  const int64_t begin = number % parts * part_length;
+  const Indexed best = largest(row, team, begin, min(begin + part_length, row.length));
+  if (team.thread != 0) return;
+  if (parts == 1) {
+    to[number] = index_of(best);
+  } else {
+    found[number] = best;
+  }
 }
 
 __global__ void __launch_bounds__(kWarp) argmax_of_found(const Indexed* found, int32_t* to, uint32_t parts) {
@@ -93,8 +89,6 @@ __global__ void __launch_bounds__(kWarp) argmax_of_found(const Indexed* found, i
 }
 
 constexpr int64_t kPartLength = 4096;  ///< at least; a multiple of a quad
-constexpr int kPartThreads = 512;
-
 /// How many blocks share a row of argmax: as many as the GPU has place for beside those of the other rows.
 int64_t parts_of(const Tensor& node, const GpuTraits& gpu) {
   const int64_t length = node.src[0]->shape[0];
@@ -115,21 +109,15 @@ void run_sum_rows(const LaunchContext& context, Tensor& node) {
 void run_argmax(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   auto* const to = reinterpret_cast<int32_t*>(node.data);
-  const int64_t parts = parts_of(node, context.gpu);
-  if (parts == 1) {
-    const RowGrid grid = row_grid(x.shape[0], node.rows(), context.gpu);
-    with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-      launch_early(context, argmax<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
-                   to, node.rows());
-    });
-    return;
-  }
   auto* const found = reinterpret_cast<Indexed*>(node.workspace);
+  const int64_t parts = parts_of(node, context.gpu);
   const int64_t part_length = ((x.shape[0] + parts - 1) / parts + kQuad - 1) / kQuad * kQuad;
-  with_float_type(x.dtype, [&](auto type) {
-    launch_early(context, argmax_of_parts<decltype(type)>, dim3(static_cast<unsigned>(parts * node.rows())),
-                 dim3(kPartThreads), 0, view_of(x), found, part_length, static_cast<uint32_t>(parts));
+  const RowGrid grid = row_grid(part_length, parts * node.rows(), context.gpu);
+  with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
+    launch_early(context, argmax<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
+                 found, to, node.rows(), part_length, static_cast<uint32_t>(parts));
   });
+  if (parts == 1) return;
   launch_early(context, argmax_of_found, dim3(static_cast<unsigned>(node.rows())), dim3(kWarp), 0, found, to,
                static_cast<uint32_t>(parts));
 }
