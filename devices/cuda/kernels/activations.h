@@ -9,21 +9,11 @@ namespace shoal::cuda {
 __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
-__device__ inline float silu(float x) {
-  return x / (1.0f + expf(-x));
-}
 /// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
 inline constexpr float kGeluTwice = 1.5957691216057308f;
-__device__ inline float gelu(float x) {
-  return x / (1.0f + expf(-kGeluTwice * (x + 0.044715f * x * x * x)));
-}
-/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for
-/// negative x.
+/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for negative x.
 __device__ inline float gelu_erf(float x) {
   return 0.5f * x * erfcf(x * -0.70710678118654752f);
-}
-__device__ inline float gelu_quick(float x) {
-  return x / (1.0f + expf(-1.702f * x));
 }
 __device__ inline float relu(float x) {
   return x > 0.0f ? x : 0.0f;
@@ -32,6 +22,16 @@ __device__ inline float hard_sigmoid(float x) {
   const float y = (x + 3.0f) / 6.0f;
   const float low = y < 0.0f ? 0.0f : y;
   return low > 1.0f ? 1.0f : low;
+}
+
+/// act of glu; the kind is the same for all threads. One exponential serves three kinds.
+__device__ inline float activate_gate(GluKind kind, float x) {
+  if (kind == GluKind::kReglu) return relu(x);
+  if (kind == GluKind::kGegluErf) return gelu_erf(x);
+  const float inner = kind == GluKind::kGeglu        ? kGeluTwice * (x + 0.044715f * x * x * x)
+                      : kind == GluKind::kGegluQuick ? 1.702f * x
+                                                     : x;
+  return x / (1.0f + expf(-inner));
 }
 
 /// The kind is the same for all threads: a branch, no divergence.
@@ -54,13 +54,13 @@ __device__ inline float activate(UnaryKind kind, float x) {
     case UnaryKind::kSigmoid:
       return sigmoid(x);
     case UnaryKind::kGelu:
-      return gelu(x);
+      return activate_gate(GluKind::kGeglu, x);
     case UnaryKind::kGeluErf:
       return gelu_erf(x);
     case UnaryKind::kGeluQuick:
-      return gelu_quick(x);
+      return activate_gate(GluKind::kGegluQuick, x);
     case UnaryKind::kSilu:
-      return silu(x);
+      return activate_gate(GluKind::kSwiglu, x);
     case UnaryKind::kHardSwish:
       return x * hard_sigmoid(x);
     case UnaryKind::kHardSigmoid:
@@ -83,16 +83,6 @@ __device__ inline float activate(UnaryKind kind, float x) {
       break;
   }
   return x;
-}
-
-/// act of glu; the kind is the same for all threads. One exponential serves three kinds.
-__device__ inline float activate_gate(GluKind kind, float x) {
-  if (kind == GluKind::kReglu) return relu(x);
-  if (kind == GluKind::kGegluErf) return gelu_erf(x);
-  const float inner = kind == GluKind::kGeglu        ? kGeluTwice * (x + 0.044715f * x * x * x)
-                      : kind == GluKind::kGegluQuick ? 1.702f * x
-                                                     : x;
-  return x / (1.0f + expf(-inner));
 }
 
 }  // namespace shoal::cuda

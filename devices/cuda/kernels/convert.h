@@ -39,29 +39,6 @@ __device__ inline Rounded operator/(Rounded a, Rounded b) {
   return a.value / b.value;
 }
 
-template <DType kType>
-struct ElementOf;
-template <>
-struct ElementOf<DType::kF32> {
-  using Type = float;
-};
-template <>
-struct ElementOf<DType::kF16> {
-  using Type = __half;
-};
-template <>
-struct ElementOf<DType::kBF16> {
-  using Type = __nv_bfloat16;
-};
-template <>
-struct ElementOf<DType::kI32> {
-  using Type = int32_t;
-};
-template <>
-struct ElementOf<DType::kI64> {
-  using Type = int64_t;
-};
-
 __device__ inline float to_float(float x) {
   return x;
 }
@@ -96,24 +73,19 @@ __device__ inline T from_float(float x) {
   }
 }
 
-template <class T>
-__device__ inline T element_at(const std::byte* address) {
-  return load_as<T>(address);
-}
-
 /// An element whose dtype only the launch knows; not of quantised dtypes.
 __device__ inline float float_at(DType dtype, const std::byte* address) {
   switch (dtype) {
     case DType::kF32:
-      return element_at<float>(address);
+      return load_as<float>(address);
     case DType::kF16:
-      return to_float(element_at<__half>(address));
+      return to_float(load_as<__half>(address));
     case DType::kBF16:
-      return to_float(element_at<__nv_bfloat16>(address));
+      return to_float(load_as<__nv_bfloat16>(address));
     case DType::kI32:
-      return to_float(element_at<int32_t>(address));
+      return to_float(load_as<int32_t>(address));
     default:
-      return to_float(element_at<int64_t>(address));
+      return to_float(load_as<int64_t>(address));
   }
 }
 /// Stores an element of such a dtype.
@@ -133,32 +105,40 @@ __device__ inline void store_float(DType dtype, float x, std::byte* to) {
 }
 /// Element of an i32 or i64 tensor.
 __device__ inline int64_t integer_at(DType dtype, const std::byte* address) {
-  return dtype == DType::kI64 ? element_at<int64_t>(address) : element_at<int32_t>(address);
+  return dtype == DType::kI64 ? load_as<int64_t>(address) : load_as<int32_t>(address);
 }
 
-/// The elements of 16 bytes, read and written at once; addresses are aligned to 16.
-template <class T>
+/// The elements of 16 or 8 bytes, read and written at once; addresses are aligned to that.
+template <class T, int kBytes = 16>
 struct Pack {
-  static constexpr int kCount = 16 / sizeof(T);
+  using Bits = std::conditional_t<kBytes == 16, uint4, uint2>;
+  static constexpr int kCount = kBytes / sizeof(T);
   T values[kCount];
 };
-template <class T>
-__device__ inline Pack<T> load_pack(const std::byte* from) {
-  return std::bit_cast<Pack<T>>(load_as<uint4>(from));
+template <class T, int kBytes = 16>
+__device__ inline Pack<T, kBytes> load_pack(const std::byte* from) {
+  return std::bit_cast<Pack<T, kBytes>>(load_as<typename Pack<T, kBytes>::Bits>(from));
 }
 template <class T>
 __device__ inline void store_pack(const Pack<T>& pack, std::byte* to) {
   store_as<uint4>(to, std::bit_cast<uint4>(pack));
 }
 
-/// `kCount` elements (a multiple of 16 bytes of them) as floats, and back.
+/// 16 bytes of elements as floats.
+template <class T>
+__device__ inline void to_floats(const uint4& bits, float (&to)[Pack<T>::kCount]) {
+  const auto pack = std::bit_cast<Pack<T>>(bits);
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kCount; ++i) to[i] = to_float(pack.values[i]);
+}
+/// `kCount` elements (8 bytes, or a multiple of 16, of them) as floats, and back.
 template <class T, int kCount>
 __device__ inline void load_floats(const std::byte* from, float (&to)[kCount]) {
-  constexpr int kStep = Pack<T>::kCount;
+  constexpr int kBytes = kCount * sizeof(T) == 8 ? 8 : 16, kStep = kBytes / sizeof(T);
   static_assert(kCount % kStep == 0);
 #pragma unroll
   for (int i = 0; i < kCount; i += kStep) {
-    const Pack<T> pack = load_pack<T>(from + i * sizeof(T));
+    const auto pack = load_pack<T, kBytes>(from + i * sizeof(T));
 #pragma unroll
     for (int j = 0; j < kStep; ++j) to[i + j] = to_float(pack.values[j]);
   }

@@ -7,7 +7,7 @@
 // rows of mxfp4, whose scales fit into bf16 only: one term, the 8 bits that the kernels for few columns take, too.
 #pragma once
 
-#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/ops/view.h"
 
@@ -15,36 +15,15 @@ namespace shoal::cuda {
 
 inline constexpr int kColumnThreads = 256;
 
-__device__ inline float as_float(float value) {
-  return value;
-}
-__device__ inline float as_float(__half value) {
-  return __half2float(value);
-}
-__device__ inline float as_float(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-
 /// 8 elements of a column from element `at` on, 0 past k.
 template <class B>
 __device__ inline void load_8(const std::byte* column, int64_t stride, int k, int at, float (&values)[8]) {
   const std::byte* from = column + at * stride;
   if (at + 8 <= k && stride == sizeof(B) && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-    B loaded[8];
-    constexpr int kLoads = 8 * sizeof(B) / 16;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const uint4 four = load_as<uint4>(from + i * 16);
-      memcpy(static_cast<void*>(loaded + i * 8 / kLoads), &four, sizeof(four));
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = as_float(loaded[i]);
-    return;
+    return load_floats<B>(from, values);
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    values[i] = at + i < k ? as_float(load_as<B>(from + i * stride)) : 0.0f;
-  }
+  for (int i = 0; i < 8; ++i) values[i] = at + i < k ? to_float(load_as<B>(from + i * stride)) : 0.0f;
 }
 
 /// 2^e that brings `largest` into [2^14, 2^15); 1 for 0, infinities and NaN.
@@ -98,9 +77,9 @@ __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to,
   }
 }
 
-/// One block: one column. Terms of bf16, one row of k after the other.
+/// One block: one column. Terms of bf16, one row of k after the other; no scales.
 template <class B, int kTerms>
-__global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, int k_padded) {
+__global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, float*, int k_padded) {
   let_next_start();
   wait_for_previous();
   const int64_t index = blockIdx.x;

@@ -36,7 +36,7 @@ __global__ void transpose_kernel(Transposition t) {
     const int64_t plane = i / t.tiles0 / t.tiles1, i2 = plane % t.n2, i3 = plane / t.n2;
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {
       const Index index{first0 + y, first1 + x, i2, i3};
-      if (index.i0 < t.n0 && index.i1 < t.n1) tile[y][x] = element_at<Unit>(t.from.at(index));
+      if (index.i0 < t.n0 && index.i1 < t.n1) tile[y][x] = load_as<Unit>(t.from.at(index));
     }
     __syncthreads();
     for (int y = static_cast<int>(threadIdx.y); y < kTile; y += kTileRows) {

@@ -8,7 +8,7 @@
 // A quad is one access of 16 bytes (8 for the halves) where the row is dense and lies on such a boundary.
 #pragma once
 
-#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/cuda/ops/view.h"
@@ -22,34 +22,10 @@ inline constexpr int kHeldQuads = 4;
 inline constexpr int64_t kWarpRowLength = kWarp * kQuad * kHeldQuads;
 inline constexpr int kWarpRowThreads = 128;
 
-inline bool is_float(const Tensor* tensor) {
-  return tensor && traits(tensor->dtype).is_float;
-}
 /// A grid has at most 2^31 - 1 blocks, and kernels find their row by 32-bit divisions.
 inline bool rows_fit(const Tensor& tensor) {
   return tensor.rows() <= 0x7fffffff;
 }
-
-__device__ __forceinline__ float to_float(float value) {
-  return value;
-}
-__device__ __forceinline__ float to_float(__half value) {
-  return __half2float(value);
-}
-__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-
-template <int kBytes>
-struct Words;
-template <>
-struct Words<8> {
-  using Type = uint2;
-};
-template <>
-struct Words<16> {
-  using Type = uint4;
-};
 
 /// The number of a row as indices on axes 1, 2 and 3.
 struct RowIndex {
@@ -82,14 +58,7 @@ struct FloatRow {
   __device__ __forceinline__ float operator[](int64_t i) const { return to_float(load_as<T>(data + i * stride)); }
   /// Elements [at, at + 4), `beyond` for those past the end.
   __device__ __forceinline__ void load(int64_t at, float (&values)[kQuad], float beyond = 0) const {
-    if (by_quads && at + kQuad <= length) {
-      const auto words = load_as<typename Words<kQuad * sizeof(T)>::Type>(data + at * sizeof(T));
-      T elements[kQuad];
-      memcpy(static_cast<void*>(elements), &words, sizeof(words));
-#pragma unroll
-      for (int i = 0; i < kQuad; ++i) values[i] = to_float(elements[i]);
-      return;
-    }
+    if (by_quads && at + kQuad <= length) return load_floats<T>(data + at * sizeof(T), values);
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) values[i] = at + i < length ? (*this)[at + i] : beyond;
   }

@@ -4,6 +4,7 @@
 
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/ops/view.h"
 #include "devices/cuda/ops/walk.h"
 
 namespace shoal::cuda {
@@ -13,7 +14,7 @@ __device__ inline Value value_at(DType dtype, const std::byte* address) {
   if constexpr (std::is_same_v<Value, float>) {
     return float_at(dtype, address);
   } else {
-    return element_at<Value>(address);
+    return load_as<Value>(address);
   }
 }
 template <class Value>
@@ -65,7 +66,7 @@ struct MapPack {
       if (from[s].strides[0] != 0) {
         packs[s] = load_pack<Value>(address);
       } else {
-        const Value one = element_at<Value>(address);
+        const Value one = load_as<Value>(address);
 #pragma unroll
         for (int j = 0; j < Pack<Value>::kCount; ++j) packs[s].values[j] = one;
       }
@@ -111,10 +112,6 @@ void map(const LaunchContext& context, const Tensor& node, const MapSource (&sou
   walk(context, shape, pack);
 }
 
-/// f32, f16 or bf16, with any strides.
-inline bool is_float(const Tensor* tensor) {
-  return tensor && traits(tensor->dtype).is_float;
-}
 /// A result that a map can write: a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();

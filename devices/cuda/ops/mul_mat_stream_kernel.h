@@ -3,7 +3,6 @@
 #pragma once
 
 #include "devices/cuda/granule.h"
-#include "devices/cuda/kernels/float_vectors.h"
 #include "devices/cuda/kernels/quantized_column.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
@@ -18,22 +17,22 @@ inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 // Weights that stream: what a step is, the form of the column, and their
 // products. `left`: elements from the step on.
 
-/// A column of k elements as 8-bit integers, by all threads of a block.
-template <int kGroups>
-__device__ __forceinline__ void quantize_column(const float* x, unsigned k, std::byte* to) {
-  const unsigned end = (k + 8 * kWarp - 1) / (8 * kWarp) * (8 * kWarp);  // warps stay together
-  for (unsigned first = 8 * threadIdx.x; first < end; first += 8 * kStreamThreads) {
+/// Columns of k elements side by side as 8-bit integers, by all threads of a block; `column_at` gives the columns.
+template <int kGroups, class ColumnAt>
+__device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to, const ColumnAt& column_at) {
+  const int chunks = k / 8, all = count * chunks;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // warps stay together
+       first += kStreamThreads) {
     float values[8] = {};
-    if (first < k) {
-#pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        const float4 quad = load_as<float4>(x + first + i);
-        values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
-      }
+    if (first < all) {
+      const int column = count == 1 ? 0 : first / chunks;
+      load_floats<float>(reinterpret_cast<const std::byte*>(column_at(column) + 8 * (first - column * chunks)), values);
     }
     const QuantizedPart<8> part = quantize_part(values);
-    std::byte* const step = to + first / kStepElements * column_step_bytes(kGroups);
-    if (first < k) store_part<kGroups>(step, first % kStepElements, part);
+    const unsigned at = 8 * first;
+    std::byte* const step = to + at / kStepElements * column_step_bytes(kGroups);
+    if (first < all) store_part<kGroups>(step, at % kStepElements, part);
   }
 }
 
@@ -54,7 +53,7 @@ struct StreamedBlocks {
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
   static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart& part, std::byte* to) {
-    if (part.record == nullptr) return quantize_column<kGroups>(x, k, to);
+    if (part.record == nullptr) return quantize_columns<kGroups>(k, 1, to, [=](int) { return x; });
 #pragma unroll 1
     for (int at = 16 * static_cast<int>(threadIdx.x); at < part.record_bytes; at += 16 * kStreamThreads) {
       store_as<uint4>(to + at, load_as<uint4>(part.record + at));
@@ -64,26 +63,8 @@ struct StreamedBlocks {
   /// Columns of k elements side by side, of these slots where each has its own.
   static __device__ __forceinline__ void put_columns(const ExpertStream& s, const int* slots, int count,
                                                      std::byte* to) {
-    if (s.part.record) return put_column(s.x, s.k, s.part, to);
-    const int chunks = s.k / 8, all = s.x_stride == 0 ? chunks : count * chunks;
-#pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;
-         first += kStreamThreads) {
-      float values[8] = {};
-      if (first < all) {
-        const int column = first / chunks;
-        const float* const x = s.x + (s.x_stride == 0 ? 0 : slots[column] * s.x_stride) + 8 * (first - column * chunks);
-#pragma unroll
-        for (int i = 0; i < 8; i += 4) {
-          const float4 quad = load_as<float4>(x + i);
-          values[i] = quad.x, values[i + 1] = quad.y, values[i + 2] = quad.z, values[i + 3] = quad.w;
-        }
-      }
-      const QuantizedPart<8> part = quantize_part(values);
-      const unsigned at = 8 * first;
-      std::byte* const step = to + at / cuda::kStepElements * column_step_bytes(kGroups);
-      if (first < all) store_part<kGroups>(step, at % cuda::kStepElements, part);
-    }
+    if (s.x_stride == 0 || s.part.record) return put_column(s.x, s.k, s.part, to);
+    quantize_columns<kGroups>(s.k, count, to, [&](int column) { return s.x + slots[column] * s.x_stride; });
   }
   static __device__ int column_of(int place, int k) {
     return place * (k / kUnitElements);
@@ -187,7 +168,7 @@ struct StreamedFloats {
       const int v = i + static_cast<int>(lane);
       if (v * kElements >= left) break;
       float weights[kElements];
-      values_of(load_as<uint4>(slot + 16 * v), weights, static_cast<const T*>(nullptr));
+      load_floats<T>(slot + 16 * v, weights);
 #pragma unroll
       for (int j = 0; j < kElements; j += 4) {
         const float4 x = load_as<float4>(column + j / 4 * kVectors * 16 + 16 * v);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "devices/cuda/kernels/tile_columns.h"
+#include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 
 namespace shoal::cuda {
@@ -29,21 +30,17 @@ bool has_wgmma(const GpuTraits& gpu) {
 struct Kernels {
   const TileKernels *warps = nullptr, *warpgroups = nullptr;
 };
-struct Entry {
-  DType dtype;
-  Kernels kernels;
-};
 constexpr Kernels kBF16Kernels{&kTilesBF16, &kWgmmaBF16};
-constexpr auto kTable = std::to_array<Entry>({
-    {DType::kF32, {}},
-    {DType::kF16, {&kTilesF16, &kWgmmaF16}},
-    {DType::kBF16, {&kTilesBF16TwoTerms, &kWgmmaBF16TwoTerms}},
-    {DType::kI32, {}},
-    {DType::kI64, {}},
-#define SHOAL_QUANTIZED(id, ...) {DType::k##id, {&kTiles##id, &kWgmma##id}},
+constexpr auto kTable = std::to_array<Kernels>({
+    {},
+    {&kTilesF16, &kWgmmaF16},
+    {&kTilesBF16TwoTerms, &kWgmmaBF16TwoTerms},
+    {},
+    {},
+#define SHOAL_QUANTIZED(id, ...) {&kTiles##id, &kWgmma##id},
 #include "graph/dtypes.def"
 });
-static_assert(kTable.size() == kDTypeCount);
+static_assert(kTable.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
 
 int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -55,7 +52,7 @@ size_t rounded_up(size_t bytes) {
 /// nullptr: f32.
 const Kernels* kernels_for(const Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
-  const Kernels* kernels = &kTable[static_cast<size_t>(a.dtype)].kernels;
+  const Kernels* kernels = &kTable[static_cast<size_t>(a.dtype)];
   if (kernels->warps == nullptr || a.shape[0] == 0) return nullptr;
   for (const int64_t count : {a.shape[0], a.shape[1], node.rows(), b.rows()}) {
     if (count > std::numeric_limits<int32_t>::max() / 2) return nullptr;
@@ -166,35 +163,18 @@ TilePlan plan_alone(const Tensor& node, const GpuTraits& gpu) {
   return plan_for({{&one, 1}, gpu});
 }
 
-struct ColumnKernels {
-  void (*to_halves)(View, ColumnOrder, uint16_t*, float*, int);
-  void (*to_brain)(View, ColumnOrder, uint16_t*, int);
-  void (*to_two_terms)(View, ColumnOrder, uint16_t*, int);
-};
-template <class B>
-constexpr ColumnKernels kColumnKernels{columns_to_halves<B>, columns_to_brain<B, 1>, columns_to_brain<B, 2>};
-
-const ColumnKernels& column_kernels(DType dtype) {
-  constexpr const ColumnKernels* kKernels[] = {&kColumnKernels<float>, &kColumnKernels<__half>,
-                                               &kColumnKernels<__nv_bfloat16>};
-  static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kBF16) == 2);
-  return *kKernels[static_cast<int>(dtype)];
-}
-
 void convert_columns(const LaunchContext& context, const Tensor& b, const TilePlan& plan, std::byte* workspace,
                      int64_t count, ColumnOrder order = {}) {
-  const ColumnKernels& kernels = column_kernels(b.dtype);
-  auto* to = reinterpret_cast<uint16_t*>(workspace);
-  const dim3 grid(static_cast<unsigned>(count)), block(kColumnThreads);
-  const int k_padded = static_cast<int>(plan.k_padded);
-  if (!plan.brain) {
-    auto* scales = reinterpret_cast<float*>(workspace + plan.scales_at);
-    launch_early(context, kernels.to_halves, grid, block, 0, view_of(b), order, to, scales, k_padded);
-  } else if (plan.terms == 1) {
-    launch_early(context, kernels.to_brain, grid, block, 0, view_of(b), order, to, k_padded);
-  } else {
-    launch_early(context, kernels.to_two_terms, grid, block, 0, view_of(b), order, to, k_padded);
-  }
+  auto* const to = reinterpret_cast<uint16_t*>(workspace);
+  auto* const scales = reinterpret_cast<float*>(workspace + plan.scales_at);
+  with_float_type(b.dtype, [&](auto type) {
+    using B = decltype(type);
+    const auto kernel = !plan.brain       ? columns_to_halves<B>
+                        : plan.terms == 1 ? columns_to_brain<B, 1>
+                                          : columns_to_brain<B, 2>;
+    launch_early(context, kernel, dim3(static_cast<unsigned>(count)), dim3(kColumnThreads), 0, view_of(b), order, to,
+                 scales, static_cast<int>(plan.k_padded));
+  });
 }
 
 /// c = the sum of the parts of k, in their order, and what is joined to it. One block: kColumnThreads rows of one

@@ -1,7 +1,7 @@
 // mul_mat_tiles in f32: any strides, f32, f16 and bf16. Products of f32 are held to 1e-11 (normalised squared error),
 // which takes all 24 bits of both operands: three bf16 terms each and six products on tensor cores, hardly faster than
 // this. f16 and bf16 come here when their rows are not aligned.
-#include "devices/cuda/kernels/memory.h"
+#include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 #include "devices/cuda/ops/view.h"
 
@@ -11,16 +11,6 @@ namespace {
 constexpr int kRows = 64, kColumns = 64, kStep = 16;  // of a tile
 constexpr int kThreads = 256;                         // 16 x 16, each 4 x 4 of the result
 constexpr int kPad = 4;                               // rows stay aligned to 16 bytes, columns change banks
-
-__device__ float value_of(float value) {
-  return value;
-}
-__device__ float value_of(__half value) {
-  return __half2float(value);
-}
-__device__ float value_of(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
 
 struct Operand {
   const std::byte* data;
@@ -50,7 +40,7 @@ __device__ void load(const Operand& from, const Share& share, int64_t k, int64_t
     const int64_t at_k = k + share.k[i], at_row = row + share.row[i];
     const bool inside = at_k < from.k && at_row < from.rows;
     const std::byte* address = from.data + at_k * from.along_k + at_row * from.along_rows;
-    values[i] = inside ? value_of(load_as<T>(address)) : 0.0f;
+    values[i] = inside ? to_float(load_as<T>(address)) : 0.0f;
   }
 }
 

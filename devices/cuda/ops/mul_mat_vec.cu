@@ -22,20 +22,14 @@ struct FloatRows {
   int k;
 };
 
-/// Elements first .. first + 3 of row number `row`, zeros behind the end.
-__device__ inline void load_four(const FloatRows& b, int64_t row, int first, float (&to)[4]) {
+/// kCount elements from `first` on of row number `row`, zeros behind the end.
+template <int kCount>
+__device__ inline void load(const FloatRows& b, int64_t row, int first, float (&to)[kCount]) {
   const int64_t i1 = row % b.view.shape[1], rest = row / b.view.shape[1];
   const std::byte* from = row_at(b.view, i1, rest % b.view.shape[2], rest / b.view.shape[2]);
-  if (b.by_vectors && first + 4 <= b.k) {
-    const float4 four = load_as<float4>(from + 4 * static_cast<int64_t>(first));
-    to[0] = four.x;
-    to[1] = four.y;
-    to[2] = four.z;
-    to[3] = four.w;
-    return;
-  }
+  if (b.by_vectors && first + kCount <= b.k) return load_floats<float>(from + 4 * static_cast<int64_t>(first), to);
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < kCount; ++i)
     to[i] = first + i < b.k ? float_at(b.dtype, from + (first + i) * b.view.strides[0]) : 0.0f;
 }
 
@@ -46,10 +40,8 @@ __global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int
   const int in_row = steps * (kStepElements / 8);
   const int64_t row = eight / in_row;
   const int first = static_cast<int>(eight % in_row) * 8;
-  float halves[2][4], x[8];
-  for (int i = 0; i < 2; ++i) load_four(b, row, first + 4 * i, halves[i]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = halves[i / 4][i % 4];
+  float x[8];
+  load(b, row, first, x);
   std::byte* const record =
       to + row * stride + static_cast<int64_t>(first / kStepElements) * column_step_bytes(kGroups);
   store_part<kGroups>(record, first % kStepElements, quantize_part(x));
@@ -61,8 +53,8 @@ __global__ void convert_columns(FloatRows b, std::byte* to, int64_t stride, int6
   const int quads = (b.k + 3) / 4;
   if (quad >= rows * quads) return;
   float x[4];
-  load_four(b, quad / quads, static_cast<int>(quad % quads) * 4, x);
-  store_as<float4>(to + quad / quads * stride + quad % quads * 16, float4{x[0], x[1], x[2], x[3]});
+  load(b, quad / quads, static_cast<int>(quad % quads) * 4, x);
+  store_floats<float>(x, to + quad / quads * stride + quad % quads * 16);
 }
 
 /// Weights of plain floats with any strides: a warp takes two rows and one column.

@@ -1,5 +1,5 @@
 // Decode products of f32, f16 and bf16 weights: loads of 16 bytes, several of each row on their way, sums in f32.
-#include "devices/cuda/kernels/float_vectors.h"
+#include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
 namespace shoal::cuda {
@@ -41,15 +41,12 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, false)) floa
 #pragma unroll
         for (int i = 0; i < kElements / 4; ++i) {
           const float4 four = __ldg(x_vectors + x[c] + v * (kElements / 4) + i);
-          values[4 * i] = four.x;
-          values[4 * i + 1] = four.y;
-          values[4 * i + 2] = four.z;
-          values[4 * i + 3] = four.w;
+          values[4 * i] = four.x, values[4 * i + 1] = four.y, values[4 * i + 2] = four.z, values[4 * i + 3] = four.w;
         }
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           float weights[kElements];
-          values_of(bits[u][r], weights, static_cast<const T*>(nullptr));
+          to_floats<T>(bits[u][r], weights);
 #pragma unroll
           for (int i = 0; i < kElements; ++i) {
             sums[r * kColumns + c] = fmaf(weights[i], values[i], sums[r * kColumns + c]);

@@ -21,6 +21,10 @@ inline View view_of(const Tensor& tensor) {
   return view;
 }
 
+/// f32, f16 or bf16, with any strides.
+inline bool is_float(const Tensor* tensor) {
+  return tensor && traits(tensor->dtype).is_float;
+}
 /// No queued work writes it: a kernel may read it before wait_for_previous().
 inline bool is_constant(const Tensor& tensor) {
   return tensor.storage()->role == Role::kWeight;
