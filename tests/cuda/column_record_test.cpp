@@ -9,12 +9,9 @@
 #include "devices/cuda/fusion.h"
 #include "devices/cuda/ops/attention_record.h"
 #include "devices/cuda/ops/fused_norm.h"
-#include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
-#include "graph/ops/ops.h"
-#include "tests/cuda/op_runner.h"
 #include "tests/cuda/placed_graph.h"
-#include "tests/support/dtypes.h"
+#include "tests/cuda/products.h"
 #include "tests/support/environment.h"
 
 namespace shoal::cuda {
@@ -26,11 +23,10 @@ constexpr ColumnForms kBoth{true, true}, kTwo{true, false}, kFour{false, true};
 /// A run of a graph with a record.
 class Rig {
  public:
-  template <class Build>
-  explicit Rig(const Build& build) {
+  explicit Rig(const test::Build& build) {
     build(graph_, weights_);
-    test::TensorValues leaves = test::random_leaves(graph_, 7);
-    run_.emplace(graph_, leaves);
+    leaves_ = test::random_leaves(graph_, 7);
+    run_.emplace(graph_, leaves_);
     for (Tensor* node : graph_.nodes()) run_->give_workspace(*node);
     run_->context.record_memory = run_->zeros(kRecordBytes);
   }
@@ -39,8 +35,7 @@ class Rig {
   Tensor& node(size_t i) { return *graph_.nodes()[i]; }
   void spoil(const Tensor& tensor) { test::check_cuda(cudaMemset(tensor.data, 0xff, tensor.bytes())); }
   std::vector<std::byte> bytes(const std::byte* from, size_t size) const {
-    test::check_cuda(cudaStreamSynchronize(run_->context.stream));
-    test::check_cuda(cudaGetLastError());
+    run_->wait();
     std::vector<std::byte> bytes(size);
     test::check_cuda(cudaMemcpy(bytes.data(), from, size, cudaMemcpyDeviceToHost));
     return bytes;
@@ -81,6 +76,7 @@ class Rig {
   test::Environment processors_{"SHOAL_EMULATED_PROCESSORS", "132"};
   TensorContext weights_;
   Graph graph_;
+  test::TensorValues leaves_;
   std::optional<test::CudaRun> run_;
 };
 
@@ -93,7 +89,7 @@ TEST(ColumnRecord, OfNorms) {
         Rig rig([&](Graph& g, TensorContext& w) {
           const Shape shape{k, 1, 1, 1};
           Tensor* y = add(g, g.input("a", DType::kF32, shape), g.input("b", DType::kF32, shape));
-          mul(g, rms_norm(g, y, {1e-5F}), w.add("w", DType::kF32, shape));
+          return mul(g, rms_norm(g, y, {1e-5F}), w.add("w", DType::kF32, shape));
         });
         Tensor &y = rig.node(0), &z = rig.node(2);
         ASSERT_TRUE(rms_norm_records(z, kGpu));
@@ -126,8 +122,8 @@ TEST(ColumnRecord, OfAttention) {
       Rig rig([&](Graph& g, TensorContext& w) {
         Tensor* q = g.input("q", DType::kF32, {columns, 1, 2 * group, 1});
         Tensor* k = w.add("k", dtype, {columns, keys, 2, 1}, Role::kCache);
-        shoal::attention(g, q, k, w.add("v", dtype, {columns, keys, 2, 1}, Role::kCache), nullptr, nullptr, nullptr,
-                         {0.1F});
+        Tensor* v = w.add("v", dtype, {columns, keys, 2, 1}, Role::kCache);
+        return shoal::attention(g, q, k, v, nullptr, nullptr, nullptr, {0.1F});
       });
       Tensor& result = rig.node(0);
       if (!attention_records(result)) {
@@ -173,9 +169,7 @@ TEST(ColumnRecord, ProductsTakeIt) {
     if (!traits(dtype).is_quantized) continue;
     for (const int64_t k : {256, 2304, 5120}) {
       SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << k);
-      Rig rig([&](Graph& g, TensorContext& w) {
-        mul_mat(g, w.add("a", dtype, {k, 40, 1, 1}), g.input("b", DType::kF32, {k, 1, 1, 1}));
-      });
+      Rig rig(test::product(dtype, {k, 40, 1, 1}, {k, 1, 1, 1}));
       Tensor& product = rig.node(0);
       EXPECT_TRUE(mul_mat_forms(std::array{&product}, kGpu).any());
       expect_same_bits(rig, *product.src[1], {&product},
@@ -185,10 +179,11 @@ TEST(ColumnRecord, ProductsTakeIt) {
 }
 TEST(ColumnRecord, ProductsOfSeveralTypesTakeIt) {
   Rig rig([&](Graph& g, TensorContext& w) {
-    Tensor* b = g.input("b", DType::kF32, {2304, 1, 1, 1});
+    Tensor *b = g.input("b", DType::kF32, {2304, 1, 1, 1}), *last = nullptr;
     for (const DType dtype : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0}) {
-      mul_mat(g, w.add(std::string(name_of(dtype)), dtype, {2304, 40, 1, 1}), b);
+      last = mul_mat(g, w.add(std::string(name_of(dtype)), dtype, {2304, 40, 1, 1}), b);
     }
+    return last;
   });
   Tensor* const nodes[] = {&rig.node(0), &rig.node(1), &rig.node(2)};
   EXPECT_EQ(mul_mat_forms(nodes, kGpu), kBoth);
@@ -196,13 +191,9 @@ TEST(ColumnRecord, ProductsOfSeveralTypesTakeIt) {
                    [&](const LaunchContext& context) { mul_mat_many_run(context, nodes); });
 }
 TEST(ColumnRecord, ExpertsTakeIt) {
-  Rig rig([&](Graph& g, TensorContext& w) {
-    Tensor* x = g.input("x", DType::kF32, {512, 1, 1, 1});
-    mul_mat_id(g, w.add("a", DType::kQ4_K, {512, 40, 4, 1}), x, g.input("ids", DType::kI32, {3, 1, 1, 1}));
-  });
+  const test::Experts experts{512, 40, 4, 3, 1};
+  Rig rig([&](Graph& g, TensorContext& w) { return test::expert_product(g, w, DType::kQ4_K, experts); });
   Tensor& product = rig.node(0);
-  const int32_t ids[] = {2, 0, 3};
-  test::check_cuda(cudaMemcpy(product.src[2]->data, ids, sizeof ids, cudaMemcpyHostToDevice));
   EXPECT_EQ(mul_mat_forms(std::array{&product}, kGpu), kTwo);
   expect_same_bits(rig, *product.src[1], {&product},
                    [&](const LaunchContext& context) { kernel_for(Op::kMulMatId).run(context, product); });

@@ -14,28 +14,23 @@
 namespace shoal::test {
 namespace {
 
-using Build = std::function<Tensor*(Graph&, TensorContext&)>;
-
 void check(Op op, const std::string& name, const Build& build, Tolerance tolerance = {1e-11}) {
   check_case({op, name, build, tolerance}, 7);
 }
 
 TEST(CudaWalk, PacksOfBroadcastRowsAndColumns) {
-  struct Shapes {
-    Shape a, b;
-  };
-  const Shapes all[] = {
+  const std::pair<Shape, Shape> all[] = {
       {{128, 5, 2, 2}, {128, 1, 1, 1}}, {{128, 5, 2, 2}, {1, 5, 2, 2}}, {{128, 5, 2, 2}, {128, 5, 1, 1}},
       {{128, 5, 2, 2}, {1, 1, 1, 1}},   {{1, 5, 2, 1}, {64, 5, 2, 1}},  {{2048, 40, 1, 1}, {2048, 1, 1, 1}},
       {{4100, 3, 1, 1}, {1, 3, 1, 1}},  {{16, 1, 9, 1}, {16, 7, 1, 3}},
   };
-  for (const Shapes& shapes : all) {
+  for (const auto& [a, b] : all) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
       const double bound = dtype == DType::kF16 ? 1e-6 : dtype == DType::kBF16 ? 1e-4 : 1e-11;
-      const auto build = [&](Graph& g, TensorContext&) {
-        return sub(g, g.input("a", dtype, shapes.a), g.input("b", dtype, shapes.b));
+      const auto build = [&, x = a, y = b](Graph& g, TensorContext&) {
+        return sub(g, g.input("a", dtype, x), g.input("b", dtype, y));
       };
-      check(Op::kSub, to_string(shapes.a) + to_string(shapes.b), build, {bound});
+      check(Op::kSub, to_string(a) + to_string(b), build, {bound});
     }
   }
 }
@@ -70,42 +65,18 @@ std::vector<float> hard_values(int64_t count) {
   std::vector<float> values(count);
   for (int64_t i = 0; i < count; ++i) {
     const float x = normal(rng);
-    switch (i / 256 % 12) {
-      case 0:
-      case 1:
-        values[i] = x;
-        break;
-      case 2:
-        values[i] = i % 32 == 5 ? 100 * x : x;
-        break;
-      case 3:
-        values[i] = std::fabs(x);
-        break;
-      case 4:
-        values[i] = -std::fabs(x) - 1;
-        break;
-      case 5:
-        values[i] = i % 2 ? 0.0f : -0.0f;
-        break;
-      case 6:
-        values[i] = 0.37f;
-        break;
-      case 7:
-        values[i] = -2.5f;
-        break;
-      case 8:
-        values[i] = x * 1e-41f;
-        break;
-      case 9:
-        values[i] = x * 1e4f;
-        break;
-      case 10:
-        values[i] = static_cast<float>(static_cast<int>(x * 4));
-        break;
-      default:
-        values[i] = i / 32 % 2 ? x : 0.0f;
-        break;
-    }
+    const float kinds[] = {x,
+                           i % 32 == 5 ? 100 * x : x,
+                           std::fabs(x),
+                           -std::fabs(x) - 1,
+                           i % 2 ? 0.0f : -0.0f,
+                           0.37f,
+                           -2.5f,
+                           x * 1e-41f,
+                           x * 1e4f,
+                           static_cast<float>(static_cast<int>(x * 4)),
+                           i / 32 % 2 ? x : 0.0f};
+    values[i] = kinds[i / 256 % std::ssize(kinds)];
   }
   return values;
 }
@@ -201,21 +172,11 @@ std::vector<float> blocks_with_odd_values() {
 
 // --- rows by ids ---
 
-SelectParams many_ranges(int count) {
-  SelectParams params;
-  for (int i = 0; i < count; ++i) params.ranges.push_back({1000 - 7 * i, 1 + i % 2});
-  return params;
-}
-int64_t length_of(const SelectParams& params) {
-  int64_t length = 0;
-  for (const IndexRange& range : params.ranges) length += range.length;
-  return length;
-}
-
 TEST(CudaRows, MoreRangesThanALaunchTakes) {
   for (const int count : {32, 33, 100}) {
-    const SelectParams params = many_ranges(count);
-    const int64_t rows = length_of(params);
+    SelectParams params;
+    int64_t rows = 0;
+    for (int i = 0; i < count; ++i) rows += params.ranges.emplace_back(IndexRange{1000 - 7 * i, 1 + i % 2}).length;
     check(Op::kGetRows, "get_rows", [=](Graph& g, TensorContext& w) {
       return get_rows(g, w.add("table", DType::kQ8_0, {64, rows, 1, 1}), g.input("ids", DType::kI32, {90, 1, 1, 1}),
                       params);

@@ -6,11 +6,10 @@
 
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/platform.h"
-#include "graph/ops/ops.h"
 #include "tests/cuda/cuda_mesh.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/cuda/op_runner.h"
+#include "tests/cuda/products.h"
 
 namespace shoal::cuda {
 namespace {
@@ -64,14 +63,9 @@ TEST_P(RowsAtAnEdge, AreReadByWholeVectors) {
   const int64_t k = traits(GetParam()).block_elems * (traits(GetParam()).block_elems == 256 ? 3 : 13);
   for (const int64_t columns : {1, 3, 20}) {
     SCOPED_TRACE(columns);
-    Graph graph;
-    TensorContext weights;
-    Tensor* const a = weights.add("a", GetParam(), {k, 5, 1, 1});
-    ASSERT_NE(a->bytes() % kGranule, 0u);
+    ASSERT_NE(bytes_for(GetParam(), 5 * k) % kGranule, 0u);
     emulator::take_copies_over_edges();
-    const auto build = [&](Graph& g, TensorContext& w) {
-      return mul_mat(g, w.add("a", GetParam(), {k, 5, 1, 1}), g.input("b", DType::kF32, {k, columns, 1, 1}));
-    };
+    const auto build = test::product(GetParam(), {k, 5, 1, 1}, {k, columns, 1, 1});
     test::check_case({Op::kMulMat, "rows at an edge", build, {1e-4}}, 5);
     EXPECT_GT(emulator::take_copies_over_edges(), 0u);
   }
@@ -79,11 +73,8 @@ TEST_P(RowsAtAnEdge, AreReadByWholeVectors) {
 
 /// Quantised, and of blocks that are not whole granules.
 std::vector<DType> types_with_rows_at_odd_places() {
-  std::vector<DType> types;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const DTypeTraits& type = traits(static_cast<DType>(i));
-    if (type.is_quantized && type.block_bytes % kGranule != 0) types.push_back(type.dtype);
-  }
+  std::vector<DType> types = test::weight_types();
+  std::erase_if(types, [](DType t) { return !traits(t).is_quantized || traits(t).block_bytes % kGranule == 0; });
   return types;
 }
 

@@ -1,7 +1,11 @@
 // Products of tiles with what is joined to them, against float64: gates, biases and residuals; with parts of k and
 // without, by instructions of warps and of warpgroups. And columns that are converted once for several products.
+#include <algorithm>
+#include <optional>
+
+#include "devices/cuda/ops/mul_mat_tiles.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/cuda/tile_run.h"
+#include "tests/cuda/products.h"
 
 namespace shoal::test {
 namespace {
@@ -11,50 +15,37 @@ struct Size {
   int64_t k, m, n;
 };
 
-/// The last node of the graph against float64, as `run` makes it from the first product.
-void check_joined(const Build& build, const cuda::GpuTraits& gpu, const RunTiles& run, double nmse = 1e-6) {
-  Graph graph;
-  TensorContext weights;
-  Tensor* out = graph.output(build(graph, weights));
-  SCOPED_TRACE(to_string(graph));
-  Tensor* product = nullptr;
-  for (Tensor* node : graph.nodes()) {
-    if (product == nullptr && node->op == Op::kMulMat) product = node;
-  }
-  ASSERT_TRUE(cuda::mul_mat_tiles_can_join(*product));
-  TensorValues leaves = random_leaves(graph, 11);
-  const TileRun result(graph, *product, *out, leaves, gpu, run);
-  EXPECT_TRUE(result.guarded());
-  EXPECT_TRUE(close_to(result.values(), reference_eval(graph, leaves).at(out), {nmse}));
+/// The last node of a graph, as one launch computes it from the first product.
+void check_joined(const Build& build, const cuda::GpuTraits& gpu, GluKind kind = {}) {
+  check_launch(build, {1e-6}, gpu, [&](CudaRun& run, Tensor& out) {
+    Tensor& product = *out.src[0];
+    ASSERT_TRUE(cuda::mul_mat_tiles_can_join(product));
+    run.give_workspace(product, cuda::mul_mat_tiles_workspace(product, gpu));
+    const bool gated = out.op == Op::kGlu;
+    const cuda::JoinedProduct one{.a = product.src[0],
+                                  .up = gated ? out.src[1]->src[0] : nullptr,
+                                  .addend = gated ? nullptr : out.src[1],
+                                  .out = &out,
+                                  .node = &product};
+    cuda::mul_mat_tiles_run_joined(run.context, {&one, 1}, kind);
+  });
 }
 
 void check_gated(DType dtype, const Size& size, const cuda::GpuTraits& gpu, GluKind kind = GluKind::kSwiglu) {
-  check_joined(
-      [&](Graph& g, TensorContext& w) {
-        Tensor* b = g.input("b", DType::kF32, {size.k, size.n, 1, 1});
-        Tensor* gate = mul_mat(g, w.add("gate", dtype, {size.k, size.m, 1, 1}), b);
-        Tensor* up = mul_mat(g, w.add("up", dtype, {size.k, size.m, 1, 1}), b);
-        return glu(g, gate, up, kind);
-      },
-      gpu,
-      [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
-        const cuda::JoinedProduct one{.a = product.src[0], .up = out.src[1]->src[0], .out = &out, .node = &product};
-        cuda::mul_mat_tiles_run_joined(context, {&one, 1}, kind);
-      });
+  const auto build = [&](Graph& g, TensorContext& w) {
+    Tensor* b = g.input("b", DType::kF32, {size.k, size.n, 1, 1});
+    Tensor* gate = mul_mat(g, w.add("gate", dtype, {size.k, size.m, 1, 1}), b);
+    return glu(g, gate, mul_mat(g, w.add("up", dtype, {size.k, size.m, 1, 1}), b), kind);
+  };
+  check_joined(build, gpu, kind);
 }
 
 void check_sum(DType dtype, const Size& size, const Shape& addend, const cuda::GpuTraits& gpu) {
-  check_joined(
-      [&](Graph& g, TensorContext& w) {
-        Tensor* product =
-            mul_mat(g, w.add("a", dtype, {size.k, size.m, 1, 1}), g.input("b", DType::kF32, {size.k, size.n, 2, 1}));
-        return add(g, product, g.input("addend", DType::kF32, addend));
-      },
-      gpu,
-      [&](const cuda::LaunchContext& context, const Tensor& product, Tensor& out) {
-        const cuda::JoinedProduct one{.a = product.src[0], .addend = out.src[1], .out = &out, .node = &product};
-        cuda::mul_mat_tiles_run_joined(context, {&one, 1});
-      });
+  const auto build = [&](Graph& g, TensorContext& w) {
+    Tensor* node = product(dtype, {size.k, size.m, 1, 1}, {size.k, size.n, 2, 1})(g, w);
+    return add(g, node, g.input("addend", DType::kF32, addend));
+  };
+  check_joined(build, gpu);
 }
 
 TEST(MulMatJoined, Gates) {
@@ -78,15 +69,7 @@ TEST(MulMatJoined, Sums) {
   }
 }
 
-/// Of a result like this one that lies at `data`.
-Values values_of(const Tensor& tensor, const std::byte* data) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  check_cuda(cudaMemcpy(bytes.data(), data, bytes.size(), cudaMemcpyDeviceToHost));
-  return decode(DType::kF32, bytes, tensor.elements());
-}
-
-/// Products of one b and their launches, of which the first converts b. The memory of the last one is that of a
-/// TileRun.
+/// Products of one b and their launches, of which the first converts b.
 void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t n, const cuda::GpuTraits& gpu,
                 ptrdiff_t launches) {
   Graph graph;
@@ -98,21 +81,15 @@ void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t 
     products.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {1024, m, 1, 1}), b)));
   }
   SCOPED_TRACE(to_string(graph) + " on sm_" + std::to_string(gpu.compute_capability));
-  std::vector<CudaMemory> results;
-  for (Tensor* product : products) product->data = results.emplace_back(product->bytes()).get();
   TensorValues leaves = random_leaves(graph, 11);
-  Tensor& last = *products.back();
-  const TileRun run(graph, last, last, leaves, gpu, [&](const auto& context, Tensor&, Tensor&) {
-    cuda::emulator::record_calls();
-    cuda::mul_mat_tiles_run_joined(context, cuda::joined_products(products));
-    const auto calls = cuda::emulator::take_calls();
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), launches);
-  });
-  EXPECT_TRUE(run.guarded());
-  const auto expected = reference_eval(graph, leaves);
-  for (const Tensor* product : products) {
-    EXPECT_TRUE(close_to(values_of(*product, product->data), expected.at(product), {5e-7})) << product->name;
-  }
+  CudaRun run(graph, leaves, gpu);
+  run.give_workspace(*products.back(), cuda::mul_mat_tiles_workspace(*products.back(), gpu));
+  cuda::emulator::record_calls();
+  cuda::mul_mat_tiles_run_joined(run.context, cuda::joined_products(products));
+  run.wait();
+  const auto calls = cuda::emulator::take_calls();
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), launches);
+  for (const Tensor* product : products) run.expect(*product, {5e-7});
 }
 
 TEST(MulMatJoined, ProductsOfOneTypeAreOneLaunch) {
@@ -128,7 +105,7 @@ TEST(MulMatJoined, OneLaunchAndOneSumOfPartsOfK) {
   check_many({{DType::kQ8_0, 128}, {DType::kQ8_0, 70}, {DType::kQ8_0, 300}}, 20, hopper(12), 3);
 }
 
-/// Four products of one b, all but one with their sums. The memory of the last one is that of a TileRun.
+/// Four products of one b, all but one with their sums.
 struct Projections {
   explicit Projections(const cuda::GpuTraits& on) : gpu(on) {
     Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
@@ -142,24 +119,16 @@ struct Projections {
     last = product(DType::kQ5_0, 70);
     result = graph.output(add(graph, last, graph.input("other", DType::kF32, {70, 1, 1, 1})));
     joined = cuda::joined_products(graph.nodes());
+    leaves_ = random_leaves(graph, 11);
+    run.emplace(graph, leaves_, gpu);
     for (Tensor* node : graph.nodes()) {
-      if (node == last || node == result) continue;
-      node->data = memory_.emplace_back(node->bytes()).get();
-      if (node->op == Op::kMulMat) node->workspace = memory_.emplace_back(workspace_bytes(*node)).get();
+      if (node->op == Op::kMulMat) run->give_workspace(*node, workspace_bytes(*node));
     }
   }
-
-  void run_many(const std::function<void(const cuda::LaunchContext& context)>& before) {
-    leaves_ = random_leaves(graph, 11);
-    const TileRun run(graph, *last, *result, leaves_, gpu, [&](const auto& context, Tensor&, Tensor&) {
-      before(context);
-      cuda::mul_mat_tiles_run_joined(context, joined);
-    });
-    EXPECT_TRUE(run.guarded());
-    const auto expected = reference_eval(graph, leaves_);
-    for (const cuda::JoinedProduct& one : joined) {
-      EXPECT_TRUE(close_to(values_of(*one.out, one.out->data), expected.at(one.out), {2e-7})) << one.out->name;
-    }
+  void run_joined() {
+    cuda::mul_mat_tiles_run_joined(run->context, joined);
+    run->wait();
+    for (const cuda::JoinedProduct& one : joined) run->expect(*one.out, {2e-7});
   }
   size_t workspace_bytes(const Tensor& node) const { return cuda::mul_mat_tiles_workspace(node, gpu); }
 
@@ -167,18 +136,18 @@ struct Projections {
   Graph graph;
   Tensor *residual = nullptr, *last = nullptr, *result = nullptr;
   std::vector<cuda::JoinedProduct> joined;
+  std::optional<CudaRun> run;
 
  private:
   TensorContext weights_;
   TensorValues leaves_;
-  std::vector<CudaMemory> memory_;
 };
 
 TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     Projections p(gpu);
     ASSERT_EQ(cuda::mul_mat_tiles_choice(*p.last, gpu).parts > 1, gpu.processors > 1);
-    p.run_many([](const cuda::LaunchContext&) {});
+    p.run_joined();
     for (const cuda::JoinedProduct& one : p.joined) {
       if (one.node == p.last) continue;
       std::vector<std::byte> unused(p.workspace_bytes(*one.node));
@@ -196,11 +165,11 @@ TEST(MulMatJoined, SumsWherePartsOfKWouldGo) {
     Tensor& tensor = *(p.*moved);
     constexpr size_t kFourColumns = size_t{4} * 70 * sizeof(float);
     ASSERT_LE(parts_at + kFourColumns + tensor.bytes(), p.workspace_bytes(*p.last));
-    p.run_many([&](const cuda::LaunchContext& context) {
-      std::byte* const to = p.last->workspace + parts_at + kFourColumns;
-      check_cuda(cudaMemcpyAsync(to, tensor.data, tensor.bytes(), cudaMemcpyDeviceToDevice, context.stream));
-      tensor.data = to;
-    });
+    std::byte* const to = p.last->workspace + parts_at + kFourColumns;
+    check_cuda(cudaMemcpy(to, tensor.data, tensor.bytes(), cudaMemcpyDeviceToDevice));
+    check_cuda(cudaDeviceSynchronize());
+    tensor.data = to;
+    p.run_joined();
   }
 }
 

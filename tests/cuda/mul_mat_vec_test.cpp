@@ -3,25 +3,15 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <utility>
 
-#include "devices/cuda/ops/mul_mat_fused.h"
-#include "graph/ops/ops.h"
-#include "tests/cuda/op_runner.h"
-#include "tests/support/dtypes.h"
+#include "tests/cuda/products.h"
 #include "tests/support/environment.h"
 
 namespace shoal::test {
 namespace {
 
-/// As in the conformance cases: columns may be rounded to 8 bits for quantised weights.
-Tolerance tolerance_of(DType a) {
-  return {traits(a).is_quantized ? 1e-4 : a == DType::kF32 ? 1e-11 : 1e-6};
-}
-
-using Build = std::function<Tensor*(Graph&, TensorContext&)>;
+const cuda::GpuTraits kGpu = hopper(4);
 
 class MulMatVec : public ::testing::TestWithParam<DType> {
  protected:
@@ -29,12 +19,11 @@ class MulMatVec : public ::testing::TestWithParam<DType> {
   /// k is rounded up to whole blocks.
   int64_t whole(int64_t k) const { return (k + block() - 1) / block() * block(); }
   int64_t block() const { return traits(dtype()).block_elems; }
-  void check(Op op, const std::string& name, const Build& build) const {
-    check_case({op, name, build, tolerance_of(dtype())}, 11);
+  void check(const std::string& name, const Build& build) const {
+    check_case({Op::kMulMat, name, build, rough(dtype())}, 11);
   }
-  void check_product(const Shape& a, const Shape& b, DType b_type = DType::kF32) const {
-    check(Op::kMulMat, to_string(a) + " x " + to_string(b),
-          [&](Graph& g, TensorContext& w) { return mul_mat(g, w.add("a", dtype(), a), g.input("b", b_type, b)); });
+  void check_product(const Shape& a, const Shape& b) const {
+    check(to_string(a) + " x " + to_string(b), product(dtype(), a, b));
   }
 };
 
@@ -71,28 +60,22 @@ TEST_P(MulMatVec, BatchesThatShareMatrices) {
 
 TEST_P(MulMatVec, ColumnsOfOtherDtypesAndWithGaps) {
   for (const DType b_type : {DType::kF16, DType::kBF16}) {
-    const bool exact = dtype() == DType::kF32 && b_type == DType::kF32;
-    const Tolerance tolerance = exact ? tolerance_of(dtype()) : Tolerance{std::max(tolerance_of(dtype()).nmse, 1e-6)};
     for (const int64_t n : {1, 4}) {
-      const int64_t k = whole(264);
-      check_case({Op::kMulMat, std::string(name_of(b_type)),
-                  [&](Graph& g, TensorContext& w) {
-                    return mul_mat(g, w.add("a", dtype(), {k, 9, 1, 1}), g.input("b", b_type, {k, n, 1, 1}));
-                  },
-                  tolerance},
-                 3);
+      const Tolerance tolerance{std::max(rough(dtype()).nmse, 1e-6)};
+      const Build build = product(dtype(), {whole(264), 9, 1, 1}, {whole(264), n, 1, 1}, b_type);
+      check_case({Op::kMulMat, std::string(name_of(b_type)), build, tolerance}, 3);
     }
   }
   for (const int64_t n : {1, 5}) {
     const int64_t k = whole(264);
-    check(Op::kMulMat, "transposed", [&](Graph& g, TensorContext& w) {
+    check("transposed", [&](Graph& g, TensorContext& w) {
       return mul_mat(g, w.add("a", dtype(), {k, 9, 1, 1}), transpose(g, g.input("b", DType::kF32, {n, k, 1, 1})));
     });
-    check(Op::kMulMat, "columns with gaps", [&](Graph& g, TensorContext& w) {
+    check("columns with gaps", [&](Graph& g, TensorContext& w) {
       Tensor* b = slice(g, g.input("b", DType::kF32, {k + 3, n, 2, 1}), {0, 1, k});
       return mul_mat(g, w.add("a", dtype(), {k, 9, 2, 1}), b);
     });
-    check(Op::kMulMat, "permuted", [&](Graph& g, TensorContext& w) {
+    check("permuted", [&](Graph& g, TensorContext& w) {
       Tensor* b = permute(g, g.input("b", DType::kF32, {k, 2, n, 1}), {0, 2, 1, 3});
       return mul_mat(g, permute(g, w.add("a", dtype(), {k, 2, 9, 1}), {0, 2, 1, 3}), b);
     });
@@ -104,7 +87,7 @@ TEST_P(MulMatVec, WeightsThatAreParts) {
   for (const int64_t n : {1, 2, 6}) {
     for (const int64_t begin : {int64_t{1}, int64_t{3}}) {
       const int64_t k = whole(2200);
-      check(Op::kMulMat, "part of the rows", [&](Graph& g, TensorContext& w) {
+      check("part of the rows", [&](Graph& g, TensorContext& w) {
         Tensor* a = w.add("a", dtype(), {k + 4 * block(), 61, 1, 1});
         return mul_mat(g, slice(g, a, {0, begin * block(), k}), g.input("b", DType::kF32, {k, n, 1, 1}));
       });
@@ -118,19 +101,15 @@ TEST_P(MulMatVec, WeightsAtOddAddresses) {
   if (block() == 256 && !traits(dtype()).is_coded) return;
   for (const int64_t k : {whole(256), whole(2400)}) {
     for (const int64_t n : {1, 3}) {
-      Graph graph;
-      TensorContext weights;
-      Tensor* a = weights.add("a", dtype(), {k, 6, 1, 1});
-      Tensor* node = graph.output(mul_mat(graph, a, graph.input("b", DType::kF32, {k, n, 1, 1})));
-      TensorValues leaves = random_leaves(graph, 4);
-      CudaRun cuda(graph, leaves);
-      const size_t shift = dtype() == DType::kF32 ? 4 : 2;
-      const CudaMemory memory(a->bytes() + shift);
-      const std::vector<std::byte> bytes = encode(a->dtype, leaves.at(a));
-      check_cuda(cudaMemcpy(memory.get() + shift, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-      a->data = memory.get() + shift;
-      cuda.run();
-      EXPECT_TRUE(close_to(cuda.values(*node), reference_eval(graph, leaves).at(node), tolerance_of(dtype()))) << k;
+      const auto move = [&](CudaRun& run, const Tensor& out) {
+        Tensor& a = *out.src[0];
+        const size_t shift = dtype() == DType::kF32 ? 4 : 2;
+        const CudaMemory memory(a.bytes() + shift);
+        check_cuda(cudaMemcpy(memory.get() + shift, a.data, a.bytes(), cudaMemcpyDeviceToDevice));
+        a.data = memory.get() + shift;
+        run.run();
+      };
+      check_launch(product(dtype(), {k, 6, 1, 1}, {k, n, 1, 1}), rough(dtype()), current_gpu(), move);
     }
   }
 }
@@ -140,116 +119,77 @@ TEST_P(MulMatVec, NaNAndInfinitiesReachTheirColumnAlone) {
   for (const int64_t n : {1, 3, 8}) {
     Graph graph;
     TensorContext weights;
-    Tensor* b = graph.input("b", DType::kF32, {k, n, 1, 1});
-    Tensor* node = graph.output(mul_mat(graph, weights.add("a", dtype(), {k, 5, 1, 1}), b));
+    const Tensor* node = graph.output(product(dtype(), {k, 5, 1, 1}, {k, n, 1, 1})(graph, weights));
     TensorValues leaves = random_leaves(graph, 5);
-    const auto run = [&] {
-      CudaRun cuda(graph, leaves);
+    check_odd_columns(graph, leaves, 5, [&](TensorValues& values) {
+      CudaRun cuda(graph, values);
       cuda.run();
       return cuda.values(*node);
-    };
-    const Values clean = run();
-    for (const double odd : {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL}) {
-      for (const int64_t at : {int64_t{0}, int64_t{45}, k - 1}) {
-        const int64_t column = n / 2;
-        double& element = leaves[b][static_cast<size_t>(column * k + at)];
-        const double before = std::exchange(element, odd);
-        const Values values = run();
-        element = before;
-        for (size_t i = 0; i < values.size(); ++i) {
-          const bool good = static_cast<int64_t>(i) / 5 == column ? !std::isfinite(values[i]) : values[i] == clean[i];
-          EXPECT_TRUE(good) << odd << " at " << at << " of " << n << " columns: result " << i << " is " << values[i];
-        }
-      }
-    }
+    });
   }
 }
 
-struct Experts {
-  int64_t m, experts, slots, x_slots, tokens;
-};
-
 TEST_P(MulMatVec, FewAndManyPairsOfExperts) {
-  const Experts all[] = {{21, 5, 2, 1, 1}, {9, 3, 3, 3, 4}, {7, 4, 2, 1, 41}, {6, 2, 2, 2, 19}, {5, 1, 1, 1, 23}};
-  for (const Experts& one : all) {
-    const int64_t k = whole(330);
-    check(Op::kMulMatId, to_string(Shape{one.m, one.experts, one.slots, one.tokens}), [&](Graph& g, TensorContext& w) {
-      Tensor* x = g.input("x", DType::kF32, {k, one.x_slots, one.tokens, 1});
-      Tensor* ids = g.input("ids", DType::kI32, {one.slots, one.tokens, 1, 1});
-      return mul_mat_id(g, w.add("experts", dtype(), {k, one.m, one.experts, 1}), x, ids);
-    });
+  const int64_t k = whole(330);
+  for (const Experts& one : {Experts{k, 21, 5, 2, 1, 1},
+                             {k, 9, 3, 3, 3, 4},
+                             {k, 7, 4, 2, 1, 41},
+                             {k, 6, 2, 2, 2, 19},
+                             {k, 5, 1, 1, 1, 23}}) {
+    check_experts(dtype(), one, rough(dtype()));
   }
 }
 
 TEST_P(MulMatVec, ForeignExpertsGiveZeros) {
   SelectParams many;  // more ranges than a launch looks at
   for (int64_t i = 0; i < 20; ++i) many.ranges.push_back({50 - 2 * i, 1});
-  for (const SelectParams& params : {SelectParams{{{5, 2}, {1, 2}}}, SelectParams{{{3, 1}}}, many}) {
+  const std::pair<SelectParams, int64_t> all[] = {{{{{5, 2}, {1, 2}}}, 4}, {{{{3, 1}}}, 1}, {many, 20}};
+  for (const auto& [params, experts] : all) {
     for (const int64_t tokens : {1, 70}) {
-      int64_t experts = 0;
-      for (const IndexRange& range : params.ranges) experts += range.length;
-      const int64_t k = whole(256);
-      check(Op::kMulMatId, to_string(Shape{experts, tokens, 1, 1}), [&](Graph& g, TensorContext& w) {
-        Tensor* x = g.input("x", DType::kF32, {k, 2, tokens, 1});
-        Tensor* ids = g.input("ids", DType::kI32, {2, tokens, 1, 1});
-        return mul_mat_id(g, w.add("experts", dtype(), {k, 40, experts, 1}), x, ids, params);
-      });
+      check_experts(dtype(), {whole(256), 40, experts, 2, 2, tokens}, rough(dtype()), params);
     }
   }
 }
 
-/// Workspace of a mul_mat node.
-std::unique_ptr<CudaMemory> give_workspace(Tensor& node) {
-  auto memory = std::make_unique<CudaMemory>(cuda::kernel_for(Op::kMulMat).workspace(node, {}));
-  node.workspace = memory->get();
-  return memory;
-}
-const cuda::LaunchContext kContext{nullptr, {0, 90, 4, 227 * 1024}};
-
 TEST_P(MulMatVec, GatedUnits) {
   for (const int64_t n : {1, 2, 3, 8}) {
-    for (int kind = 0; kind < static_cast<int>(GluKind::kCount); ++kind) {
-      const int64_t k = whole(kind == 0 ? 2300 : kind == 1 ? 71 : 300), m = kind == 2 ? 300 : 17;
-      Graph graph;
-      TensorContext weights;
-      Tensor* b = graph.input("b", DType::kF32, {k, n, 1, 1});
-      Tensor* gate = mul_mat(graph, weights.add("gate", dtype(), {k, m, 1, 1}), b);
-      Tensor* up = mul_mat(graph, weights.add("up", dtype(), {k, m, 1, 1}), b);
-      Tensor* out = graph.output(glu(graph, gate, up, static_cast<GluKind>(kind)));
-      TensorValues leaves = random_leaves(graph, 6);
-      CudaRun cuda(graph, leaves);
-      const auto workspace = give_workspace(*gate);
-      ASSERT_TRUE(cuda::mul_mat_glu_supports(*gate, *up, *out));
-      cuda::mul_mat_glu_run(kContext, *gate, *up, static_cast<GluKind>(kind), *out);
-      check_cuda(cudaStreamSynchronize(nullptr));
+    for (int i = 0; i < static_cast<int>(GluKind::kCount); ++i) {
+      const auto kind = static_cast<GluKind>(i);
+      const int64_t k = whole(i == 0 ? 2300 : i == 1 ? 71 : 300), m = i == 2 ? 300 : 17;
+      const auto build = [&](Graph& g, TensorContext& w) {
+        Tensor* b = g.input("b", DType::kF32, {k, n, 1, 1});
+        Tensor* gate = mul_mat(g, w.add("gate", dtype(), {k, m, 1, 1}), b);
+        return glu(g, gate, mul_mat(g, w.add("up", dtype(), {k, m, 1, 1}), b), kind);
+      };
+      const auto launch = [&](CudaRun& run, Tensor& out) {
+        Tensor &gate = *out.src[0], &up = *out.src[1];
+        run.give_workspace(gate);
+        ASSERT_TRUE(cuda::mul_mat_glu_supports(gate, up, out));
+        cuda::mul_mat_glu_run(run.context, gate, up, kind, out);
+      };
       // The activation makes more of what rounding did to the columns.
-      const Tolerance tolerance{tolerance_of(dtype()).nmse * 4};
-      EXPECT_TRUE(close_to(cuda.values(*out), reference_eval(graph, leaves).at(out), tolerance))
-          << "n " << n << ", kind " << kind;
+      check_launch(build, {rough(dtype()).nmse * 4}, kGpu, launch, 6);
     }
   }
 }
 
 TEST_P(MulMatVec, SumsWithBiasAndResidual) {
   for (const int64_t n : {1, 4}) {
-    for (const bool residual : {false, true}) {
+    const int64_t k = whole(600);
+    for (const Shape& addend : {Shape{19, 1, 1, 1}, {19, n, 4, 1}}) {
       for (const bool in_place : {false, true}) {
-        if (in_place && !residual) continue;
-        Graph graph;
-        TensorContext weights;
-        const int64_t k = whole(600);
-        Tensor* product =
-            mul_mat(graph, weights.add("a", dtype(), {k, 19, 2, 1}), graph.input("b", DType::kF32, {k, n, 4, 1}));
-        Tensor* addend = graph.input("addend", DType::kF32, residual ? product->shape : Shape{19, 1, 1, 1});
-        Tensor* sum = graph.output(add(graph, product, addend));
-        TensorValues leaves = random_leaves(graph, 7);
-        CudaRun cuda(graph, leaves);
-        const auto workspace = give_workspace(*product);
-        ASSERT_TRUE(cuda::mul_mat_add_supports(*product, *addend, *sum));
-        Tensor& out = in_place ? *addend : *sum;
-        cuda::mul_mat_add_run(kContext, *product, *addend, out);
-        check_cuda(cudaStreamSynchronize(nullptr));
-        EXPECT_TRUE(close_to(cuda.values(out), reference_eval(graph, leaves).at(sum), tolerance_of(dtype()))) << n;
+        if (in_place && addend[2] == 1) continue;
+        const auto build = [&](Graph& g, TensorContext& w) {
+          Tensor* node = product(dtype(), {k, 19, 2, 1}, {k, n, 4, 1})(g, w);
+          return add(g, node, g.input("addend", DType::kF32, addend));
+        };
+        const auto launch = [&](CudaRun& run, Tensor& out) {
+          run.give_workspace(*out.src[0]);
+          ASSERT_TRUE(cuda::mul_mat_add_supports(*out.src[0], *out.src[1], out));
+          if (in_place) out.data = out.src[1]->data;
+          cuda::mul_mat_add_run(run.context, *out.src[0], *out.src[1], out);
+        };
+        check_launch(build, rough(dtype()), kGpu, launch, 7);
       }
     }
   }
@@ -257,6 +197,23 @@ TEST_P(MulMatVec, SumsWithBiasAndResidual) {
 
 INSTANTIATE_TEST_SUITE_P(All, MulMatVec, ::testing::ValuesIn(weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+/// Products of one input [k, n] and weights of these types, of this many rows and one more each, all of them outputs.
+std::vector<Tensor*> products(Graph& graph, TensorContext& weights, Tensor* b, std::span<const DType> dtypes,
+                              int64_t rows) {
+  std::vector<Tensor*> result;
+  for (const DType dtype : dtypes) {
+    const std::string name = "a" + std::to_string(graph.nodes().size());
+    result.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {b->shape[0], rows++, 1, 1}), b)));
+  }
+  return result;
+}
+void run_many(CudaRun& run, const std::vector<Tensor*>& products) {
+  run.give_workspace(*products.back());
+  ASSERT_TRUE(cuda::mul_mat_many_supports(products, run.context.gpu));
+  cuda::mul_mat_many_run(run.context, products);
+  run.wait();
+}
 
 TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
   Graph graph;
@@ -266,33 +223,24 @@ TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
   for (const std::vector<DType>& form : {std::vector{DType::kQ4_K, DType::kQ8_0, DType::kQ4_0},
                                          {DType::kQ6_K, DType::kQ2_K},
                                          {DType::kF16, DType::kF32, DType::kBF16}}) {
-    auto& products = forms.emplace_back();
-    for (const DType dtype : form) {
-      const std::string name = "a" + std::to_string(graph.nodes().size());
-      const int64_t rows = 11 + static_cast<int64_t>(products.size());
-      products.push_back(graph.output(mul_mat(graph, weights.add(name, dtype, {512, rows, 1, 1}), b)));
-    }
+    forms.push_back(products(graph, weights, b, form, 11));
   }
   TensorValues leaves = random_leaves(graph, 9);
-  CudaRun cuda(graph, leaves);
+  CudaRun cuda(graph, leaves, kGpu);
   cuda.run();
-  const TensorValues expected = reference_eval(graph, leaves);
-  for (const auto& products : forms) {
+  for (const auto& form : forms) {
     std::vector<std::vector<std::byte>> alone;
-    for (Tensor* product : products) {
-      EXPECT_TRUE(close_to(cuda.values(*product), expected.at(product), {1e-4}));
-      alone.push_back(cuda.bytes(*product));
-      check_cuda(cudaMemset(product->data, 0xff, product->bytes()));
-      product->workspace = nullptr;
+    for (Tensor* node : form) {
+      cuda.expect(*node, {1e-4});
+      alone.push_back(cuda.bytes(*node));
+      check_cuda(cudaMemset(node->data, 0xff, node->bytes()));
+      node->workspace = nullptr;
     }
-    const auto workspace = give_workspace(*products.back());
-    ASSERT_TRUE(cuda::mul_mat_many_supports(products, kContext.gpu));
-    cuda::mul_mat_many_run(kContext, products);
-    check_cuda(cudaStreamSynchronize(nullptr));
-    for (size_t i = 0; i < products.size(); ++i) EXPECT_EQ(cuda.bytes(*products[i]), alone[i]) << i;
+    run_many(cuda, form);
+    for (size_t i = 0; i < form.size(); ++i) EXPECT_EQ(cuda.bytes(*form[i]), alone[i]) << i;
   }
-  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}, kContext.gpu));
-  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kContext.gpu));
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[1][0]}, kGpu));
+  EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kGpu));
 }
 
 // Several steps of k, which are of as many elements as each type has, and more rows than a block has warps.
@@ -302,22 +250,11 @@ TEST(CudaMulMatMany, OneColumnTakesMatricesOfAnyTypes) {
                              {DType::kBF16, DType::kQ6_K, DType::kQ4_0}}) {
     Graph graph;
     TensorContext weights;
-    Tensor* b = graph.input("b", DType::kF32, {3328, 1, 1, 1});
-    std::vector<Tensor*> products;
-    for (const DType dtype : dtypes) {
-      products.push_back(
-          graph.output(mul_mat(graph, weights.add(std::string(name_of(dtype)), dtype, {3328, 70, 1, 1}), b)));
-    }
+    const auto all = products(graph, weights, graph.input("b", DType::kF32, {3328, 1, 1, 1}), dtypes, 70);
     TensorValues leaves = random_leaves(graph, 9);
-    CudaRun cuda(graph, leaves);
-    const auto workspace = give_workspace(*products.back());
-    ASSERT_TRUE(cuda::mul_mat_many_supports(products, kContext.gpu));
-    cuda::mul_mat_many_run(kContext, products);
-    check_cuda(cudaStreamSynchronize(nullptr));
-    const TensorValues expected = reference_eval(graph, leaves);
-    for (size_t i = 0; i < dtypes.size(); ++i) {
-      EXPECT_TRUE(close_to(cuda.values(*products[i]), expected.at(products[i]), tolerance_of(dtypes[i]))) << i;
-    }
+    CudaRun cuda(graph, leaves, kGpu);
+    run_many(cuda, all);
+    for (const Tensor* node : all) cuda.expect(*node, rough(node->src[0]->dtype));
   }
 }
 

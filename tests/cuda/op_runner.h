@@ -2,11 +2,13 @@
 // tests of single ops on whatever the CUDA runtime finds, a GPU or the emulator. Single-threaded.
 //
 //   check_case({Op::kScale, "name", build, tolerance}, seed);  // of one node, see tests/ops/op_cases.h
+//   check_launch(build, tolerance, gpu, [](CudaRun& run, Tensor& out) { queue(run.context, *out.src[0], out); });
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -18,6 +20,8 @@
 #include "tests/support/reference.h"
 
 namespace shoal::test {
+
+using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
 inline void check_cuda(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorName(error));
@@ -41,23 +45,28 @@ class CudaMemory {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
+/// Traits of the current GPU.
+inline cuda::GpuTraits current_gpu() {
+  const auto ask = [](cudaDeviceAttr attribute) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, 0));
+    return value;
+  };
+  return {.compute_capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor),
+          .processors = ask(cudaDevAttrMultiProcessorCount),
+          .shared_bytes_per_block =  // as CudaFamily does
+          static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)) - 1024};
+}
+
 /// A graph with memory for every tensor; nothing is overwritten in place. Takes the memory back at the end.
 class CudaRun {
  public:
   /// `leaves` has values for all leaves; those of quantised ones become what is stored.
-  CudaRun(Graph& graph, TensorValues& leaves) : graph_(graph) {
+  CudaRun(Graph& graph, TensorValues& leaves, const cuda::GpuTraits& gpu = current_gpu())
+      : graph_(graph), leaves_(leaves) {
+    context.gpu = gpu;
     check_cuda(cudaStreamCreate(&context.stream));
-    const auto ask = [](cudaDeviceAttr attribute) {
-      int value = 0;
-      check_cuda(cudaDeviceGetAttribute(&value, attribute, 0));
-      return value;
-    };
-    context.gpu.processors = ask(cudaDevAttrMultiProcessorCount);
-    context.gpu.compute_capability =
-        10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor);
-    context.gpu.shared_bytes_per_block =
-        static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)) - 1024;  // as CudaFamily does
-    const size_t counters = static_cast<size_t>(context.gpu.processors) * sizeof(uint32_t);
+    const size_t counters = static_cast<size_t>(gpu.processors) * sizeof(uint32_t);
     context.counters = reinterpret_cast<uint32_t*>(zeros(counters));
     for (Tensor* leaf : graph.leaves()) {
       place(*leaf, leaf->bytes());
@@ -85,14 +94,26 @@ class CudaRun {
     for (Tensor* node : graph_.nodes()) {
       if (info(node->op).kind == OpKind::kCompute && !node->empty()) run_node(*node);
     }
+    wait();
+  }
+  /// Waits for what is queued. Kernels must have changed nothing behind workspaces.
+  void wait() const {
+    check_cuda(cudaGetLastError());
     check_cuda(cudaStreamSynchronize(context.stream));
+    for (const std::byte* guard : guards_) {
+      std::vector<std::byte> bytes(kGuardBytes);
+      check_cuda(cudaMemcpy(bytes.data(), guard, kGuardBytes, cudaMemcpyDeviceToHost));
+      EXPECT_EQ(bytes, std::vector(kGuardBytes, std::byte{0xff}));
+    }
   }
   /// Memory that a node's kernel needs besides its operands and result.
   void give_workspace(Tensor& node) {
     const cuda::OpKernel& kernel = cuda::kernel_for(node.op);
-    if (!kernel.workspace) return;
-    memory_.emplace_back(kernel.workspace(node, context.gpu));
-    node.workspace = memory_.back().get();
+    if (kernel.workspace) give_workspace(node, kernel.workspace(node, context.gpu));
+  }
+  void give_workspace(Tensor& node, size_t bytes) {
+    node.workspace = memory_.emplace_back(bytes + kGuardBytes).get();
+    guards_.push_back(node.workspace + bytes);
   }
   std::byte* zeros(size_t bytes) {
     std::byte* const memory = memory_.emplace_back(bytes).get();
@@ -107,6 +128,10 @@ class CudaRun {
     return result;
   }
   Values values(const Tensor& tensor) const { return decode(tensor.dtype, bytes(tensor), tensor.elements()); }
+  /// Has the values of the float64 reference.
+  void expect(const Tensor& tensor, const Tolerance& tolerance) const {
+    EXPECT_TRUE(close_to(values(tensor), reference_eval(graph_, leaves_).at(&tensor), tolerance)) << describe(tensor);
+  }
 
   cuda::LaunchContext context;
 
@@ -125,28 +150,38 @@ class CudaRun {
     ASSERT_EQ(cudaGetLastError(), cudaSuccess) << describe(node);
   }
 
+  static constexpr size_t kGuardBytes = 256;
+
   Graph& graph_;
+  TensorValues& leaves_;
   std::vector<CudaMemory> memory_;
+  std::vector<const std::byte*> guards_;  ///< behind workspaces
   std::vector<Tensor*> placed_;
 };
 
-/// A conformance case against the float64 reference, within the case's tolerance; caches too.
-inline void check_case(const OpCase& one, uint64_t seed) {
-  SCOPED_TRACE(one.name);
+/// The last node of a graph as `launch` computes it from the leaves, and caches, against the float64 reference.
+inline void check_launch(const Build& build, const Tolerance& tolerance, const cuda::GpuTraits& gpu,
+                         const std::function<void(CudaRun& run, Tensor& out)>& launch, uint64_t seed = 11) {
   Graph graph;
   TensorContext weights;
-  const Tensor* node = graph.output(one.build(graph, weights));
+  Tensor* out = graph.output(build(graph, weights));
   SCOPED_TRACE(to_string(graph));
   TensorValues leaves = random_leaves(graph, seed);
-  CudaRun cuda(graph, leaves);
-  cuda.run();
+  CudaRun run(graph, leaves, gpu);
+  launch(run, *out);
   if (::testing::Test::HasFatalFailure()) return;
-  const TensorValues expected = reference_eval(graph, leaves);
-  EXPECT_TRUE(close_to(cuda.values(*node), expected.at(node), one.tolerance));
+  run.wait();
+  run.expect(*out, tolerance);
   for (const Tensor* leaf : graph.leaves()) {
-    if (leaf->role != Role::kCache) continue;
-    EXPECT_TRUE(close_to(cuda.values(*leaf), expected.at(leaf), one.tolerance));
+    if (leaf->role == Role::kCache) run.expect(*leaf, tolerance);
   }
+}
+
+/// A conformance case.
+inline void check_case(const OpCase& one, uint64_t seed) {
+  SCOPED_TRACE(one.name);
+  check_launch(
+      one.build, one.tolerance, current_gpu(), [](CudaRun& run, Tensor&) { run.run(); }, seed);
 }
 
 }  // namespace shoal::test

@@ -27,7 +27,7 @@ Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = 
   return cuda.values(node);
 }
 
-using Build = std::function<Tensor*(Graph&, Tensor*)>;
+using Make = std::function<Tensor*(Graph&, Tensor*)>;
 
 /// x -> node, with these values of x in its dtype.
 struct Case {
@@ -36,7 +36,7 @@ struct Case {
   Tensor* node;
   TensorValues leaves;
 
-  Case(DType dtype, const Shape& shape, const Values& values, const Build& build)
+  Case(DType dtype, const Shape& shape, const Values& values, const Make& build)
       : x(graph.input("x", dtype, shape)), node(graph.output(build(graph, x))) {
     leaves[x] = rounded(dtype, values);
   }
@@ -105,7 +105,7 @@ Tensor* transposed(Graph& g, Tensor* whole) {
 
 class LongRows : public ::testing::TestWithParam<Pattern> {
  protected:
-  static void check(const Shape& shape, const Build& build, DType dtype = DType::kF32) {
+  static void check(const Shape& shape, const Make& build, DType dtype = DType::kF32) {
     SCOPED_TRACE(to_string(shape));
     Case one(dtype, shape, pattern_values(GetParam(), shape), build);
     SCOPED_TRACE(to_string(one.graph));
@@ -148,14 +148,14 @@ TEST_P(LongRows, Argmax) {
 }
 
 TEST_P(LongRows, HalvesAndElementsThatLieApart) {
-  const Build builds[] = {
+  const Make builds[] = {
       [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 40); },
       [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 500); },
       [](Graph& g, Tensor* x) { return argsort(g, transposed(g, x), true); },
       [](Graph& g, Tensor* x) { return argmax(g, transposed(g, x)); },
   };
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const Build& build : builds) check({4, 9001, 1, 1}, build, dtype);
+    for (const Make& build : builds) check({4, 9001, 1, 1}, build, dtype);
   }
 }
 
@@ -174,7 +174,7 @@ constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1,
                                 {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
 TEST(NormsOfRows, ApartAndInPlace) {
-  const std::pair<Build, double> all[] = {
+  const std::pair<Make, double> all[] = {
       // with the mean of the values
       {[](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); }, 0},
       {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 0},
@@ -246,18 +246,12 @@ TEST(SoftMaxOfRows, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
   for (const int64_t length : {1, 5, 300, 9000}) {
     Values values(static_cast<size_t>(3 * length), 1);  // wholly NaN; none; one NaN
     std::fill_n(values.begin(), length, kNan);
-    values[static_cast<size_t>(3 * length - 1)] = kNan;
+    values.back() = kNan;
     Case one(DType::kF32, {length, 3, 1, 1}, values,
              [](Graph& g, Tensor* x) { return soft_max(g, x, nullptr, nullptr, {}); });
-    const Values result = run_node(one.graph, *one.node, one.leaves);
-    for (int64_t i = 0; i < 3 * length; ++i) {
-      const double value = result[static_cast<size_t>(i)];
-      if (i / length == 1) {
-        EXPECT_NEAR(value, 1.0 / static_cast<double>(length), 1e-6) << i;
-      } else {
-        EXPECT_TRUE(std::isnan(value)) << i << " of " << length;
-      }
-    }
+    Values expected(values.size(), kNan);
+    std::fill_n(expected.begin() + length, length, 1.0 / static_cast<double>(length));
+    EXPECT_TRUE(close_to(run_node(one.graph, *one.node, one.leaves), expected, {1e-11})) << length;
   }
 }
 
@@ -271,14 +265,10 @@ TEST(SoftMaxOfRows, SinksOfNaNSpoilTheirRows) {
       Values values(static_cast<size_t>(4 * length), 1);  // of each sink: a row of numbers, one of -infinity
       std::fill_n(values.begin() + length, length, -kInfinity);
       std::fill_n(values.begin() + 3 * length, length, -kInfinity);
-      const Values got = run_node(graph, *node, {{x, values}, {sinks, {odd, 0.5}}});
-      for (int64_t i = 0; i < 4 * length; ++i) {
-        const double value = got[static_cast<size_t>(i)];
-        EXPECT_TRUE(i < 2 * length   ? std::isnan(value)
-                    : i < 3 * length ? value > 0
-                                     : value == 0)
-            << i << " of " << length << ": " << value;
-      }
+      Values expected(values.size(), 0);
+      std::fill_n(expected.begin(), 2 * length, kNan);
+      std::fill_n(expected.begin() + 2 * length, length, std::exp(1) / (length * std::exp(1) + std::exp(0.5)));
+      EXPECT_TRUE(close_to(run_node(graph, *node, {{x, values}, {sinks, {odd, 0.5}}}), expected, {1e-11})) << length;
     }
   }
 }
@@ -308,6 +298,52 @@ TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
       }
     }
   }
+}
+
+// --- causal_conv and gated_delta ---
+
+/// A text of `tokens` behind a state and tokens that are NaN, with padding that is NaN at the end.
+void expect_finite(Graph& graph, Tensor* node, Tensor* positions, int64_t before, int64_t tokens) {
+  graph.output(node);
+  TensorValues leaves = random_leaves(graph, 1);
+  const int64_t all = before + tokens + 1;
+  for (auto& [leaf, values] : leaves) {
+    if (leaf->name == "state") std::fill(values.begin(), values.end(), kNan);
+    if (leaf->name == "weight" || leaf->name == "state" || leaf == positions) continue;
+    const auto width = static_cast<int64_t>(values.size()) / all;
+    std::fill_n(values.begin(), before * width, kNan);
+    std::fill_n(values.end() - width, width, kNan);
+  }
+  Values& of_tokens = leaves.at(positions);
+  for (int64_t i = 0; i < all; ++i) of_tokens[i] = static_cast<double>(i < before ? 5 + i : i - before);
+  of_tokens.back() = -1;
+  CudaRun cuda(graph, leaves);
+  cuda.run();
+  const Values got = cuda.values(*node), expected = reference_eval(graph, leaves).at(node);
+  const int64_t width = node->shape[0], columns = node->shape[1];
+  for (size_t i = 0; i < got.size(); ++i) {
+    const int64_t column = static_cast<int64_t>(i) / width % columns;
+    if (column < before) continue;
+    ASSERT_NEAR(got[i], expected[i], 1e-5) << "column " << column << ", element " << i % width;
+  }
+}
+
+TEST(CudaStateOps, WhatIsBeforeATextDoesNotCount) {
+  const int64_t before = 5, tokens = 20, all = before + tokens + 1;
+  Graph conv, delta;
+  const auto f32 = [](Graph& g, const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
+  Tensor* positions = conv.input("positions", DType::kI32, {all, 1, 1, 1});
+  expect_finite(conv,
+                causal_conv(conv, f32(conv, "x", {9, all, 1, 1}), f32(conv, "weight", {4, 9, 1, 1}),
+                            f32(conv, "state", {9, 3, 1, 1}), positions),
+                positions, before, tokens);
+  positions = delta.input("positions", DType::kI32, {all, 1, 1, 1});
+  const Shape rows{12, 1, all, 1}, shares{1, all, 1, 1};
+  expect_finite(delta,
+                gated_delta(delta, f32(delta, "q", rows), f32(delta, "k", rows), f32(delta, "v", rows),
+                            f32(delta, "decay", shares), f32(delta, "beta", shares),
+                            f32(delta, "state", {12, 12, 1, 1}), positions, {}),
+                positions, before, tokens);
 }
 
 // --- rms_norm with its neighbours ---
