@@ -1,11 +1,14 @@
-// devices/cuda/kernels/mma.h: products of a warp against plain ones, with fragments filled by hand as the header lays
-// them out, and by matrix loads from shared memory.
+// devices/cuda/kernels/mma.h and wgmma.h: products of a warp and of a warpgroup against plain ones, with fragments
+// filled by hand as mma.h lays them out, by matrix loads from shared memory, and with operands laid out as the PTX
+// manual draws them.
 #include "devices/cuda/kernels/mma.h"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
+#include "devices/cuda/kernels/wgmma.h"
 #include "tests/cuda/device_memory.h"
 
 namespace shoal::cuda {
@@ -14,7 +17,33 @@ namespace {
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 
-constexpr int kM = 16, kN = 8, kK = 16;
+/// Random operands whose products and sums are exact in f32, in whatever order: a, b and d in rows, with the shapes
+/// [m][depth], [depth][n] and [m][n].
+struct Exact {
+  std::vector<int> a, b, d, expected;
+  Exact(int m, int n, int depth) {
+    std::mt19937 random(7);
+    std::uniform_int_distribution<int> draw(-100, 100);
+    for (int i = 0; i < m * depth; ++i) a.push_back(draw(random));
+    for (int i = 0; i < depth * n; ++i) b.push_back(draw(random));
+    for (int i = 0; i < m * n; ++i) {
+      int sum = d.emplace_back(draw(random));
+      for (int k = 0; k < depth; ++k) {
+        sum += a[static_cast<size_t>(i / n * depth + k)] * b[static_cast<size_t>(k * n + i % n)];
+      }
+      expected.push_back(sum);
+    }
+  }
+};
+
+uint16_t encode_f16(int value) {
+  return __half_as_ushort(__float2half_rn(static_cast<float>(value)));
+}
+uint16_t encode_bf16(int value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
+}
+
+constexpr int kN = 8, kK = 16;  // of a product of a warp, which has 16 rows
 
 // a in rows, b in rows (k x 8), d in rows. Fragments element by element, from the header's table.
 template <void (*kMultiply)(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2])>
@@ -46,51 +75,24 @@ __device__ void bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
   mma_bf16(d, a, b);
 }
 
-/// Random elements whose products and sums are exact in float, so that the order of sums makes no difference.
-struct Case {
-  std::vector<uint16_t> a, b;
-  std::vector<float> d, expected;
-
-  explicit Case(uint16_t (*encode)(int)) {
-    std::mt19937 random(7);
-    std::uniform_int_distribution<int> draw(-100, 100);
-    std::vector<int> plain_a, plain_b;
-    for (int i = 0; i < kM * kK; ++i) a.push_back(encode(plain_a.emplace_back(draw(random))));
-    for (int i = 0; i < kK * kN; ++i) b.push_back(encode(plain_b.emplace_back(draw(random))));
-    for (int row = 0; row < kM; ++row) {
-      for (int column = 0; column < kN; ++column) {
-        int sum = draw(random);
-        d.push_back(static_cast<float>(sum));
-        for (int k = 0; k < kK; ++k) {
-          sum += plain_a[static_cast<size_t>(row * kK + k)] * plain_b[static_cast<size_t>(k * kN + column)];
-        }
-        expected.push_back(static_cast<float>(sum));
-      }
-    }
-  }
-};
-
-uint16_t encode_f16(int value) {
-  return __half_as_ushort(__float2half_rn(static_cast<float>(value)));
-}
-uint16_t encode_bf16(int value) {
-  return __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
-}
-
-void check(const Case& data, void (*kernel)(const uint16_t*, const uint16_t*, float*)) {
+void check(uint16_t (*encode)(int), void (*kernel)(const uint16_t*, const uint16_t*, float*)) {
+  const Exact exact(16, kN, kK);
+  std::vector<uint16_t> bits_a, bits_b;
+  for (const int value : exact.a) bits_a.push_back(encode(value));
+  for (const int value : exact.b) bits_b.push_back(encode(value));
   const CudaStream stream;
-  const CudaArray<uint16_t> a(data.a), b(data.b);
-  const CudaArray<float> d(data.d);
+  const CudaArray<uint16_t> a(bits_a), b(bits_b);
+  const CudaArray<float> d(std::vector<float>(exact.d.begin(), exact.d.end()));
   launch(stream, kernel, dim3(1), dim3(32), 0, a.data(), b.data(), d.data());
   stream.synchronize();
-  EXPECT_EQ(d.get(), data.expected);
+  EXPECT_EQ(d.get(), std::vector<float>(exact.expected.begin(), exact.expected.end()));
 }
 
 TEST(Mma, Halfs) {
-  check(Case(encode_f16), multiply<f16>);
+  check(encode_f16, multiply<f16>);
 }
 TEST(Mma, BrainFloats) {
-  check(Case(encode_bf16), multiply<bf16>);
+  check(encode_bf16, multiply<bf16>);
 }
 
 // The operands come from shared memory through matrix loads: a in rows, b in rows (transposed loads) or columns.
@@ -123,10 +125,142 @@ __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* d) 
 }
 
 TEST(Mma, LoadsFromRows) {
-  check(Case(encode_f16), multiply_loaded<false>);
+  check(encode_f16, multiply_loaded<false>);
 }
 TEST(Mma, LoadsFromColumns) {
-  check(Case(encode_f16), multiply_loaded<true>);
+  check(encode_f16, multiply_loaded<true>);
+}
+
+constexpr size_t kShared = 64 * 1024;
+
+/// Where both operands lie: bytes behind a multiple of 1024, and descriptors without their addresses.
+struct Layout {
+  uint32_t a_begin, b_begin;
+  uint64_t a, b;
+};
+
+/// `image`: the shared memory from the first multiple of 1024 on.
+template <int kSums, bool kBrain>
+__global__ void multiply_group(const uint8_t* image, int image_bytes, Layout layout, float* d) {
+  SHOAL_DYNAMIC_SHARED(uint8_t, memory);
+  uint8_t* const shared = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < image_bytes; i += 128) shared[i] = image[i];
+  float sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = d[thread * kSums + i];
+  fence_async();
+  __syncthreads();
+  wgmma_fence();
+  const uint64_t a = descriptor_at(layout.a, shared_address(shared) + layout.a_begin);
+  const uint64_t b = descriptor_at(layout.b, shared_address(shared) + layout.b_begin);
+  if constexpr (kBrain) {
+    wgmma_bf16(sums, a, b);
+  } else {
+    wgmma_f16(sums, a, b);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  for (int i = 0; i < kSums; ++i) d[thread * kSums + i] = sums[i];
+}
+
+/// Row and column of sum i of a thread.
+int row_of(int thread, int i) {
+  return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+}
+int column_of(int thread, int i) {
+  return i / 4 * 8 + thread % 4 * 2 + i % 2;
+}
+
+using Place = uint32_t (*)(int row, int k);  ///< byte of an element, from the operand's first
+
+template <int kSums, bool kBrain>
+bool is_right(const Layout& layout, Place place_a, Place place_b) {
+  constexpr int kRows = 64, kColumns = 2 * kSums, kDepth = 16;
+  const Exact exact(kRows, kColumns, kDepth);
+  std::vector<uint8_t> image(kShared - 1024);
+  const auto put = [&](uint32_t at, int value) {
+    const uint16_t bits = kBrain ? encode_bf16(value) : encode_f16(value);
+    std::memcpy(image.data() + at, &bits, 2);
+  };
+  for (int k = 0; k < kDepth; ++k) {
+    for (int row = 0; row < kRows; ++row) {
+      put(layout.a_begin / 1024 * 1024 + place_a(row, k), exact.a[static_cast<size_t>(row * kDepth + k)]);
+    }
+    for (int column = 0; column < kColumns; ++column) {
+      put(layout.b_begin / 1024 * 1024 + place_b(column, k), exact.b[static_cast<size_t>(k * kColumns + column)]);
+    }
+  }
+  const auto of_threads = [](const std::vector<int>& values) {
+    std::vector<float> sums;
+    for (int i = 0; i < 128 * kSums; ++i) {
+      const int at = row_of(i / kSums, i % kSums) * kColumns + column_of(i / kSums, i % kSums);
+      sums.push_back(static_cast<float>(values[static_cast<size_t>(at)]));
+    }
+    return sums;
+  };
+  const CudaStream stream;
+  const CudaArray<uint8_t> on_gpu(image);
+  const CudaArray<float> d(of_threads(exact.d));
+  launch(stream, multiply_group<kSums, kBrain>, dim3(1), dim3(128), kShared, on_gpu.data(),
+         static_cast<int>(image.size()), layout, d.data());
+  stream.synchronize();
+  return d.get() == of_threads(exact.expected);
+}
+
+// Rows of 128 bytes, eight of which take 1024; chunk c at c ^ (row % 8). The operands are elements 32 .. 47 of their
+// rows, chunks 4 and 5.
+uint32_t swizzled_128(int row, int k) {
+  const int chunk = (4 + k / 8) ^ row % 8;
+  return static_cast<uint32_t>(row * 128 + chunk * 16 + k % 8 * 2);
+}
+constexpr Layout k128Bytes{64, 8192 + 64, operand_descriptor(0, 0, 1024, Swizzle::k128),
+                           operand_descriptor(0, 0, 1024, Swizzle::k128)};
+
+// Blocks of 8 rows x 16 bytes: those of the first chunk of k one after the other, then those of the second.
+uint32_t blocks_by_rows(int row, int k) {
+  return static_cast<uint32_t>(k / 8 * 8192 + row / 8 * 128 + row % 8 * 16 + k % 8 * 2);
+}
+// The same, blocks of a group of rows beside each other.
+uint32_t blocks_by_groups(int row, int k) {
+  return static_cast<uint32_t>(row / 8 * 256 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2);
+}
+constexpr Layout kBlocks{0, 16384, operand_descriptor(0, 128, 256, Swizzle::kNone),
+                         operand_descriptor(0, 8192, 128, Swizzle::kNone)};
+
+// Rows of 32 bytes, all of both operands: chunk c at c ^ (row / 4 % 2). And of 64, chunks 2 and 3 at c ^ (row / 2 % 4).
+uint32_t swizzled_32(int row, int k) {
+  return static_cast<uint32_t>(row * 32 + (k / 8 ^ row / 4 % 2) * 16 + k % 8 * 2);
+}
+uint32_t swizzled_64(int row, int k) {
+  return static_cast<uint32_t>(row * 64 + ((2 + k / 8) ^ row / 2 % 4) * 16 + k % 8 * 2);
+}
+constexpr Layout kNarrow{0, 8192 + 32, operand_descriptor(0, 0, 256, Swizzle::k32),
+                         operand_descriptor(0, 0, 512, Swizzle::k64)};
+
+TEST(Wgmma, DescriptorFields) {
+  EXPECT_EQ(operand_descriptor(0x12340, 128, 1024, Swizzle::k128), 0x4000'0040'0008'1234u);
+  EXPECT_EQ(operand_descriptor(0x400, 0, 256, Swizzle::k32), 0xc000'0010'0000'0040u);
+  EXPECT_EQ(descriptor_at(operand_descriptor(0x12340, 0, 1024, Swizzle::k64), 32),
+            operand_descriptor(0x12360, 0, 1024, Swizzle::k64));
+}
+TEST(Wgmma, HalvesAndBrainFloatsInEveryLayout) {
+  EXPECT_TRUE((is_right<64, false>(k128Bytes, swizzled_128, swizzled_128)));
+  EXPECT_TRUE((is_right<128, false>(k128Bytes, swizzled_128, swizzled_128)));
+  EXPECT_TRUE((is_right<64, true>(k128Bytes, swizzled_128, swizzled_128)));
+  EXPECT_TRUE((is_right<128, true>(k128Bytes, swizzled_128, swizzled_128)));
+  EXPECT_TRUE((is_right<64, false>(kBlocks, blocks_by_groups, blocks_by_rows)));
+  EXPECT_TRUE((is_right<64, false>(kNarrow, swizzled_32, swizzled_64)));
+}
+TEST(Wgmma, WrongDescriptorsGiveWrongResults) {
+  const auto& [a_begin, b_begin, a, b] = k128Bytes;
+  for (const Layout& wrong : {Layout{a_begin, b_begin, operand_descriptor(0, 0, 1024, Swizzle::k64), b},
+                              {a_begin, b_begin, a, operand_descriptor(0, 0, 512, Swizzle::k128)},
+                              {a_begin + 32, b_begin, a, b}}) {
+    EXPECT_FALSE((is_right<64, false>(wrong, swizzled_128, swizzled_128)));
+  }
+  Layout wrong = kBlocks;
+  wrong.b = operand_descriptor(0, 8192, 256, Swizzle::kNone);
+  EXPECT_FALSE((is_right<64, false>(wrong, blocks_by_groups, blocks_by_rows)));
 }
 
 }  // namespace
