@@ -16,51 +16,30 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Leaves that the graphs below may use.
-const std::pair<const char*, const char*> kLeaves[] = {
-    {"%a", "input %a f32 [256, 2]"},
-    {"%b", "input %b f32 [256, 2]"},
-    {"%prompt", "input %prompt f32 [256, 9]"},
-    {"%scale", "weight %scale f32 [256]"},
-    {"%token", "input %token f32 [256]"},
-    {"%wg", "weight %wg f16 [256, 48]"},
-    {"%rows", "input %rows f32 [256, 32]"},
-    {"%bias", "weight %bias f32 [48]"},
-    {"%wq", "weight %wq q8_0 [256, 64]"},
-    {"%wk", "weight %wk q8_0 [256, 32]"},
-    {"%bk", "weight %bk f32 [32]"},
-    {"%wv", "weight %wv q4_0 [256, 48]"},
-    {"%w6", "weight %w6 q6_k [256, 32]"},
-    {"%v6", "weight %v6 q6_k [256, 16]"},
-    {"%wf", "weight %wf f16 [256, 32]"},
-    {"%wb", "weight %wb bf16 [256, 32]"},
-    {"%w32", "weight %w32 f32 [256, 48]"},
-    {"%gate", "weight %gate q4_k [256, 32]"},
-    {"%up", "weight %up q4_k [256, 32]"},
-    {"%square", "weight %square q5_0 [256, 256]"},
-    {"%each", "input %each f32 [256, 2]"},
-    {"%all", "input %all f32 [256, 1, 9]"},
-    {"%ids3", "input %ids3 i32 [2]"},
-    {"%by", "input %by f32 [1, 2]"},
-    {"%more3", "input %more3 i32 [2]"},
-    {"%ids4", "input %ids4 i32 [2, 9]"},
-    {"%gates", "weight %gates q4_k [256, 48, 3]"},
-    {"%ups", "weight %ups q4_k [256, 48, 3]"},
-    {"%two_gates", "weight %two_gates q8_0 [256, 70, 2]"},
-    {"%two_ups", "weight %two_ups q8_0 [256, 70, 2]"},
-};
+/// Leaves that the graphs below may use: names and what follows them in a line of text.
+const std::pair<const char*, const char*> kInputs[] = {
+    {"a", "f32 [256, 2]"},     {"b", "f32 [256, 2]"},    {"prompt", "f32 [256, 9]"}, {"token", "f32 [256]"},
+    {"rows", "f32 [256, 32]"}, {"each", "f32 [256, 2]"}, {"all", "f32 [256, 1, 9]"}, {"ids3", "i32 [2]"},
+    {"by", "f32 [1, 2]"},      {"more3", "i32 [2]"},     {"ids4", "i32 [2, 9]"}};
+const std::pair<const char*, const char*> kWeights[] = {
+    {"scale", "f32 [256]"},          {"wg", "f16 [256, 48]"},      {"bias", "f32 [48]"},
+    {"wq", "q8_0 [256, 64]"},        {"wk", "q8_0 [256, 32]"},     {"bk", "f32 [32]"},
+    {"wv", "q4_0 [256, 48]"},        {"w6", "q6_k [256, 32]"},     {"v6", "q6_k [256, 16]"},
+    {"wf", "f16 [256, 32]"},         {"wb", "bf16 [256, 32]"},     {"w32", "f32 [256, 48]"},
+    {"gate", "q4_k [256, 32]"},      {"up", "q4_k [256, 32]"},     {"square", "q5_0 [256, 256]"},
+    {"gates", "q4_k [256, 48, 3]"},  {"ups", "q4_k [256, 48, 3]"}, {"two_gates", "q8_0 [256, 70, 2]"},
+    {"two_ups", "q8_0 [256, 70, 2]"}};
 
 std::string with_leaves(const std::string& nodes) {
   std::string text;
-  for (const auto& [name, declaration] : kLeaves) {
-    const std::string used(name);
-    for (const char* behind : {",", ")"}) {
-      if (nodes.find(used + behind) == std::string::npos) continue;
-      text += declaration;
-      text += "\n";
-      break;
+  const auto declare = [&](const char* role, const auto& leaves) {
+    for (const auto& [name, type] : leaves) {
+      const std::string used = std::string("%") + name;
+      if (nodes.find(used + ",") == std::string::npos && nodes.find(used + ")") == std::string::npos) continue;
+      text += std::string(role) + used + " " + type + "\n";
     }
-  }
+  };
+  declare("input ", kInputs), declare("weight ", kWeights);
   return text + nodes;
 }
 

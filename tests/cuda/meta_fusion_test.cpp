@@ -123,14 +123,6 @@ class Planned {
   std::unique_ptr<GraphPlan> plan;
 };
 
-/// Calls of CUDA's runtime of a run with this name.
-ptrdiff_t calls_of_run(Planned& planned, const char* name) {
-  emulator::record_calls();
-  planned.run();
-  const auto calls = emulator::take_calls();
-  return std::count(calls.begin(), calls.end(), name);
-}
-
 void expect_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t n = 0; n < found.size(); ++n)
@@ -167,20 +159,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMetaFusion,
                          [](const auto& info) {
                            return fmt::format("{}_ranks_{}_tokens", std::get<0>(info.param), std::get<1>(info.param));
                          });
-
-ptrdiff_t launches_of(Fuse fuse, int64_t tokens) {
-  Planned planned(2, test::norm_graph(tokens), fuse);
-  planned.loaded->fill_inputs();
-  return calls_of_run(planned, "cudaLaunchKernel");
-}
-
-// Without it: the product, all_reduce, and the sum with its norm, which one device joins; two of each on two ranks.
-TEST(CudaMetaFusionOnce, TakesOneLaunchInsteadOfThree) {
-  const ptrdiff_t launches = launches_of(Fuse::kNothing, 1);
-  EXPECT_EQ(launches - launches_of(Fuse::kNorms, 1), 4);
-  EXPECT_EQ(launches - launches_of(Fuse::kAll, 1), 8);
-  EXPECT_EQ(launches_of(Fuse::kNothing, 2) - launches_of(Fuse::kAll, 2), 4) << "of several rows products stay apart";
-}
 
 TEST(CudaMetaFusionOnce, AProductInFrontChangesNoBit) {
   for (const int ranks : {2, 3}) {
@@ -258,13 +236,6 @@ output %out
   EXPECT_EQ(two.queued.calls, 2);
   const float largest = *std::max_element(expected.begin(), expected.end());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // of 8 bits
-}
-
-TEST(CudaMetaFusionOnce, IsReplayedInOnePiece) {
-  Planned planned(2, test::norm_graph(1));
-  for (int i = 0; i < 2; ++i) planned.outputs();
-  EXPECT_EQ(calls_of_run(planned, "cudaGraphLaunch"), 2);
-  EXPECT_EQ(calls_of_run(planned, "cudaLaunchKernel"), 0);
 }
 
 TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {

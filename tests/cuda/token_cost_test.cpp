@@ -17,23 +17,29 @@ namespace {
 using testing::ElementsAre;
 using testing::Pair;
 
+const std::string kModel = test::model_file("tiny-kjv-5m-q8_0.gguf");
+
+/// Calls of one token behind these, by name.
+std::map<std::string, int> calls_of_a_token(const test::LoadedModel& model, std::initializer_list<int32_t> before,
+                                            int64_t candidates = 0) {
+  models::Session session = model.session(candidates);
+  const auto take_token = [&](int32_t token) {
+    session.evaluate(std::array{token});
+    candidates > 0 ? void(session.candidates()) : void(session.logits());
+  };
+  for (const int32_t token : before) take_token(token);
+  emulator::record_calls();
+  take_token(340);
+  std::map<std::string, int> calls;
+  for (const std::string& call : emulator::take_calls()) ++calls[call];
+  return calls;
+}
+
 class TokenCost : public testing::TestWithParam<int> {
  protected:
   int ranks() const { return GetParam(); }
-  /// Calls of one token, by name.
-  std::map<std::string, int> cost(int64_t candidates) {
-    const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks());
-    models::Session session = model.session(candidates);
-    const auto take_token = [&](int32_t token) {
-      session.evaluate(std::array{token});
-      candidates > 0 ? void(session.candidates()) : void(session.logits());
-    };
-    for (const int32_t token : {1, 527, 261, 345}) take_token(token);
-    emulator::record_calls();
-    take_token(340);
-    std::map<std::string, int> calls;
-    for (const std::string& call : emulator::take_calls()) ++calls[call];
-    return calls;
+  std::map<std::string, int> cost(int64_t candidates) const {
+    return calls_of_a_token(test::LoadedModel(kModel, ranks()), {1, 527, 261, 345}, candidates);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
@@ -54,14 +60,7 @@ TEST_P(TokenCost, WithCandidates) {
 
 /// Kernels of a token, which the first run of a plan launches one by one, of all devices together.
 int kernels_of_a_token(const test::LoadedModel& model) {
-  models::Session session = model.session();
-  session.evaluate(std::array{1});
-  session.logits();
-  emulator::record_calls();
-  session.evaluate(std::array{527});
-  session.logits();
-  const auto calls = emulator::take_calls();
-  return static_cast<int>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
+  return calls_of_a_token(model, {1}).at("cudaLaunchKernel");
 }
 
 /// Norm; q, k and v; rope and writes to the cache; attention; output and residual; norm; gate and up; down and
@@ -78,7 +77,7 @@ TEST(TokenKernels, EightOfALayer) {
 /// rows of the last token of sum and residual, and the norm apart; and the head.
 TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
   for (const int ranks : {2, 3}) {
-    const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), ranks);
+    const test::LoadedModel model(kModel, ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
   }
 }
@@ -100,7 +99,7 @@ TEST(TokenKernels, TenOfALayerWithExperts) {
 
 /// What a session fetches is the same in memory that is not pinned.
 TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
-  const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), 1);
+  const test::LoadedModel model(kModel, 1);
   const auto logits = [&](bool can_pin) {
     models::Session session = model.session();
     session.evaluate(std::array{1, 527, 261});
