@@ -42,6 +42,18 @@ p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured, 
   return p2p;
 }
 
+/// The GPU of each rank of this process. Throws InvalidArgument for devices of other families.
+std::vector<int> gpus_of(std::span<Device* const> devices) {
+  std::vector<int> gpus;
+  for (Device* device : devices) {
+    if (is_remote(*device)) continue;
+    const auto* cuda = dynamic_cast<shoal::cuda::CudaDevice*>(device);
+    require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is no CUDA device", device->name());
+    gpus.push_back(cuda->gpu().traits.gpu);
+  }
+  return gpus;
+}
+
 /// What p2p fuses of messages that are its own: NCCL, where there is one, has those from `nccl_from_bytes` on.
 FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
   if (has_nccl) limits.elements = std::min(limits.elements, static_cast<int64_t>((nccl_from_bytes + 3) / 4) - 1);
@@ -51,11 +63,10 @@ FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
 /// p2p::P2pCommunicator on the backends' streams.
 class PeerCommunicator final : public Communicator {
  public:
-  PeerCommunicator(std::span<CudaBackend* const> backends, const Options& options, const Thresholds& measured)
-      : peers_(shoal::cuda::places_of(std::vector<Backend*>(backends.begin(), backends.end())), options,
-               p2p_options(options, measured, backends[0]->device())),
-        backends_(backends.begin(), backends.end()) {
-    for (size_t rank = 0; rank < backends_.size(); ++rank) {
+  PeerCommunicator(std::span<Backend* const> backends, const Options& options, const Thresholds& measured)
+      : peers_(shoal::cuda::places_of(backends), options, p2p_options(options, measured, backends[0]->device())) {
+    for (size_t rank = 0; rank < backends.size(); ++rank) {
+      backends_.push_back(&dynamic_cast<CudaBackend&>(*backends[rank]));
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
           this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // its kernels look at the time
@@ -108,11 +119,9 @@ class PeerCommunicator final : public Communicator {
   }
   void launch(int rank, const LaunchContext&, const Call& call) { peers_.launch(rank, call); }
   void launch(int rank, const LaunchContext& context, const FusedNorm& norm) {
-    const p2p::NormReduction reduction = reduction_of(norm, context);
-    if (norm.product == nullptr) return peers_.launch(rank, reduction, norm.what);
     LaunchContext own = context;
     own.reads = ColumnForms::of(norm.column_forms);
-    peers_.launch(rank, own, *norm.product, reduction, norm.what);
+    peers_.launch(rank, reduction_of(norm, context), norm.what, norm.product, own);
   }
   /// The stream keeps its own, earlier error; here only the peers need to hear of it.
   void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
@@ -135,15 +144,10 @@ class CudaCommunicator final : public Communicator {
         backends_(backends.begin(), backends.end()),
         measured_(thresholds_or_found(options.thresholds, devices_of(backends))),
         nccl_from_bytes_(measured_.nccl_from_bytes.value_or(kNcclFromBytes)) {
-    std::vector<CudaBackend*> cuda;
-    for (Backend* backend : backends) {
-      if (is_remote(backend->device())) continue;
-      cuda.push_back(dynamic_cast<CudaBackend*>(backend));
-      require<InvalidArgument>(cuda.back() != nullptr, "[cuda communicator] {} is no CUDA device", backend->name());
-    }
+    gpus_of(devices_of(backends));
     const std::string& wanted = options.implementation;
     refuse_others(options);
-    if (options.processes == nullptr && (wanted == "auto" || wanted == "p2p")) connect_peers(cuda);
+    if (options.processes == nullptr && (wanted == "auto" || wanted == "p2p")) connect_peers();
     if (wanted == "auto" || wanted == "nccl") connect_nccl();
     const bool is_needed = wanted == "auto" && peers_ == nullptr && nccl_ == nullptr;
     if (wanted == "staged" || is_needed) staged_ = make_staged_communicator(backends, options);
@@ -155,9 +159,7 @@ class CudaCommunicator final : public Communicator {
   int size() const override { return static_cast<int>(backends_.size()); }
   size_t buffer_bytes(int rank) const override {
     size_t bytes = 0;
-    for (const Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
-      if (one != nullptr) bytes += one->buffer_bytes(rank);
-    }
+    for_each([&](const Communicator& one) { bytes += one.buffer_bytes(rank); });
     return bytes;
   }
   std::string remark() const override {
@@ -167,9 +169,7 @@ class CudaCommunicator final : public Communicator {
   }
   bool can_be_recorded() const override { return staged_ == nullptr; }
   void abort(std::string_view reason) override {
-    for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
-      if (one != nullptr) one->abort(reason);
-    }
+    for_each([&](Communicator& one) { one.abort(reason); });
   }
   void enqueue(int rank, const Call& call) override {
     validate(rank, call);
@@ -184,9 +184,15 @@ class CudaCommunicator final : public Communicator {
   }
 
  private:
-  void connect_peers(std::span<CudaBackend* const> cuda) {
+  /// Of the communicators that it has.
+  void for_each(const auto& function) const {
+    for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
+      if (one != nullptr) function(*one);
+    }
+  }
+  void connect_peers() {
     try {
-      peers_ = std::make_unique<PeerCommunicator>(cuda, options_, measured_);
+      peers_ = std::make_unique<PeerCommunicator>(backends_, options_, measured_);
     } catch (const DeviceError& error) {
       if (options_.implementation == "p2p") throw;
       no_peers_ = error.what();
@@ -239,18 +245,6 @@ std::vector<Device*> likes_of(std::span<Device* const> devices) {
     likes.push_back(*like);
   }
   return likes;
-}
-
-/// The GPU of each rank of this process. Throws InvalidArgument for devices of other families.
-std::vector<int> gpus_of(std::span<Device* const> devices) {
-  std::vector<int> gpus;
-  for (Device* device : devices) {
-    if (is_remote(*device)) continue;
-    const auto* cuda = dynamic_cast<shoal::cuda::CudaDevice*>(device);
-    require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is no CUDA device", device->name());
-    gpus.push_back(cuda->gpu().traits.gpu);
-  }
-  return gpus;
 }
 
 }  // namespace

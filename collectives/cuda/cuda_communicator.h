@@ -12,9 +12,8 @@
 namespace shoal::collectives::cuda {
 
 /// Where auto goes from p2p to NCCL, by the bytes of a rank's message, unless it has been measured for the mesh
-/// (collectives/thresholds.h). Latency decides below it: a kernel over peer
-/// memory takes a few microseconds, NCCL 17 to 33 on 8 GPUs; above it NCCL's algorithms use the links better.
-/// Estimated, not measured: docs/gpu-status.md.
+/// (collectives/thresholds.h). Latency decides below it: a kernel over peer memory takes a few microseconds, NCCL 17 to
+/// 33 on 8 GPUs; above it NCCL's algorithms use the links better. Estimated, not measured: docs/gpu-status.md.
 inline constexpr size_t kNcclFromBytes = size_t{1} << 20;
 
 /// Over backends of CUDA devices. Throws DeviceError when the implementation that was asked for cannot be used (saying

@@ -37,21 +37,9 @@ Api load(const std::string& file) {
     fail<DeviceError>("[nccl] {} is version {}; install {} or later", api.file, version_text(api.version),
                       version_text(kLeastVersion));
   }
-  find(library, api.file, "ncclGetErrorString", api.get_error_string);
-  find(library, api.file, "ncclGetUniqueId", api.get_unique_id);
-  find(library, api.file, "ncclCommInitRankConfig", api.comm_init_rank_config);
-  find(library, api.file, "ncclCommFinalize", api.comm_finalize);
-  find(library, api.file, "ncclCommAbort", api.comm_abort);
-  find(library, api.file, "ncclCommGetAsyncError", api.comm_get_async_error);
-  find(library, api.file, "ncclAllReduce", api.all_reduce);
-  find(library, api.file, "ncclBroadcast", api.broadcast);
-  find(library, api.file, "ncclReduce", api.reduce);
-  find(library, api.file, "ncclAllGather", api.all_gather);
-  find(library, api.file, "ncclReduceScatter", api.reduce_scatter);
-  find(library, api.file, "ncclSend", api.send);
-  find(library, api.file, "ncclRecv", api.recv);
-  find(library, api.file, "ncclGroupStart", api.group_start);
-  find(library, api.file, "ncclGroupEnd", api.group_end);
+#define SHOAL_FIND(member, name, ...) find(library, api.file, name, api.member);
+  SHOAL_NCCL_FUNCTIONS(SHOAL_FIND)
+#undef SHOAL_FIND
   return api;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace shoal::collectives::nccl {
 
@@ -46,25 +47,31 @@ inline constexpr int kLeastVersion = 21800;
 /// From here on several ranks may be on one GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1.
 inline constexpr int kMultiRankVersion = 23000;
 
+/// F(member of Api, name, type) of each function.
+#define SHOAL_NCCL_FUNCTIONS(F)                                                                                    \
+  F(get_version, "ncclGetVersion", Result(int*))                                                                   \
+  F(get_error_string, "ncclGetErrorString", const char*(Result))                                                   \
+  F(get_unique_id, "ncclGetUniqueId", Result(UniqueId*))                                                           \
+  F(comm_init_rank_config, "ncclCommInitRankConfig", Result(Comm**, int, UniqueId, int, Config*))                  \
+  F(comm_finalize, "ncclCommFinalize", Result(Comm*))                                                              \
+  F(comm_abort, "ncclCommAbort", Result(Comm*))                                                                    \
+  F(comm_get_async_error, "ncclCommGetAsyncError", Result(Comm*, Result*))                                         \
+  F(all_reduce, "ncclAllReduce", Result(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t))         \
+  F(broadcast, "ncclBroadcast", Result(const void*, void*, size_t, DataType, int, Comm*, cudaStream_t))            \
+  F(reduce, "ncclReduce", Result(const void*, void*, size_t, DataType, RedOp, int, Comm*, cudaStream_t))           \
+  F(all_gather, "ncclAllGather", Result(const void*, void*, size_t, DataType, Comm*, cudaStream_t))                \
+  F(reduce_scatter, "ncclReduceScatter", Result(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t)) \
+  F(send, "ncclSend", Result(const void*, size_t, DataType, int, Comm*, cudaStream_t))                             \
+  F(recv, "ncclRecv", Result(void*, size_t, DataType, int, Comm*, cudaStream_t))                                   \
+  F(group_start, "ncclGroupStart", Result())                                                                       \
+  F(group_end, "ncclGroupEnd", Result())
+
 struct Api {
   std::string file;
   int version = 0;
-  Result (*get_version)(int*) = nullptr;
-  const char* (*get_error_string)(Result) = nullptr;
-  Result (*get_unique_id)(UniqueId*) = nullptr;
-  Result (*comm_init_rank_config)(Comm**, int, UniqueId, int, Config*) = nullptr;
-  Result (*comm_finalize)(Comm*) = nullptr;
-  Result (*comm_abort)(Comm*) = nullptr;
-  Result (*comm_get_async_error)(Comm*, Result*) = nullptr;
-  Result (*all_reduce)(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t) = nullptr;
-  Result (*broadcast)(const void*, void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
-  Result (*reduce)(const void*, void*, size_t, DataType, RedOp, int, Comm*, cudaStream_t) = nullptr;
-  Result (*all_gather)(const void*, void*, size_t, DataType, Comm*, cudaStream_t) = nullptr;
-  Result (*reduce_scatter)(const void*, void*, size_t, DataType, RedOp, Comm*, cudaStream_t) = nullptr;
-  Result (*send)(const void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
-  Result (*recv)(void*, size_t, DataType, int, Comm*, cudaStream_t) = nullptr;
-  Result (*group_start)() = nullptr;
-  Result (*group_end)() = nullptr;
+#define SHOAL_MEMBER(member, name, ...) std::add_pointer_t<__VA_ARGS__> member = nullptr;
+  SHOAL_NCCL_FUNCTIONS(SHOAL_MEMBER)
+#undef SHOAL_MEMBER
 };
 
 /// Each file is loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that

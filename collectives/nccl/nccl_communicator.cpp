@@ -31,23 +31,24 @@ using cuda::CudaBackend;
 
 /// Elements as NCCL counts them: of a type that it knows, or bytes.
 struct Elements {
-  DataType type;
-  size_t bytes;  ///< of one
+  DType dtype;
+  DataType type = DataType::kInt8;  // only moved, never added
+  size_t bytes = 1;                 ///< of one
+
+  explicit Elements(DType of) : dtype(of) {
+    if (of == DType::kF32) type = DataType::kFloat32, bytes = 4;
+    if (of == DType::kF16) type = DataType::kFloat16, bytes = 2;
+    if (of == DType::kBF16) type = DataType::kBFloat16, bytes = 2;
+    if (of == DType::kI32) type = DataType::kInt32, bytes = 4;
+  }
+  size_t count(int64_t elements) const { return bytes_for(dtype, elements) / bytes; }
 };
 
-Elements elements_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return {DataType::kFloat32, 4};
-    case DType::kF16:
-      return {DataType::kFloat16, 2};
-    case DType::kBF16:
-      return {DataType::kBFloat16, 2};
-    case DType::kI32:
-      return {DataType::kInt32, 4};
-    default:
-      return {DataType::kInt8, 1};  // only moved, never added
-  }
+/// Looks every 50 microseconds whether the condition still holds, for `most` at most.
+template <class Condition>
+void wait_while(Clock::duration most, const Condition& condition) {
+  const Clock::time_point end = Clock::now() + most;
+  while (condition() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 class NcclCommunicator;
@@ -220,10 +221,7 @@ class NcclCommunicator final : public Communicator {
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
       // Another process may know better than NCCL does.
-      const Clock::time_point begin = Clock::now();
-      while (spans_ && state == Result::kRemoteError && !failure_.is_set() && Clock::now() - begin < kEndTime) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      if (spans_ && state == Result::kRemoteError) wait_while(kEndTime, [&] { return !failure_.is_set(); });
       const Name& latest = rank.name(rank.arrived - 1);
       failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
                                api_.get_error_string(state)));
@@ -267,14 +265,13 @@ class NcclCommunicator final : public Communicator {
     for (Rank* rank : own_) {
       if (rank->comm != nullptr) api_.comm_finalize(rank->comm);
     }
-    const Clock::time_point begin = Clock::now();
-    for (Rank* rank : own_) {
-      Result state = rank->comm != nullptr ? Result::kInProgress : Result::kSuccess;
-      while (state == Result::kInProgress && !failure_.is_set() && Clock::now() - begin < kFinalTime) {
-        if (api_.comm_get_async_error(rank->comm, &state) != Result::kSuccess) break;
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
-    }
+    wait_while(kFinalTime, [&] {
+      return !failure_.is_set() && std::any_of(own_.begin(), own_.end(), [&](const Rank* rank) {
+        Result state = Result::kSuccess;
+        return rank->comm != nullptr && api_.comm_get_async_error(rank->comm, &state) == Result::kSuccess &&
+               state == Result::kInProgress;
+      });
+    });
   }
 
   /// Ends what this rank has on its GPU.
@@ -294,8 +291,7 @@ class NcclCommunicator final : public Communicator {
       rank.ended = true;
     });
     // What NCCL was about to queue should not come into the stream later.
-    const Clock::time_point begin = Clock::now();
-    while (!rank.ended && Clock::now() - begin < kEndTime) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    wait_while(kEndTime, [&] { return !rank.ended; });
   }
 
   void check_status(Result status, std::string_view what) const {
@@ -312,72 +308,67 @@ class NcclCommunicator final : public Communicator {
     (this->*kCalls[static_cast<size_t>(call.kind)])(rank, call, stream);
   }
 
-  static size_t count(const Elements& type, DType dtype, int64_t elements) {
-    return bytes_for(dtype, elements) / type.bytes;
-  }
-
   void all_reduce(Rank& rank, const Call& call, cudaStream_t stream) {
-    const Elements type = elements_of(call.dtype);
-    const size_t n = count(type, call.dtype, call.count);
+    const Elements type(call.dtype);
+    const size_t n = type.count(call.count);
     if (n > 0)
       check_status(api_.all_reduce(call.in, call.out, n, type.type, RedOp::kSum, rank.comm, stream), "all_reduce");
   }
 
   void broadcast(Rank& rank, const Call& call, cudaStream_t stream) {
-    const Elements type = elements_of(call.dtype);
-    const size_t n = count(type, call.dtype, call.count);
+    const Elements type(call.dtype);
+    const size_t n = type.count(call.count);
     const void* in = rank.rank == call.root ? call.in : call.out;
     if (n > 0) check_status(api_.broadcast(in, call.out, n, type.type, call.root, rank.comm, stream), "broadcast");
   }
 
-  static bool are_equal(std::span<const int64_t> counts) {
-    return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
-  }
-
-  // Uneven parts: one broadcast from each rank, all in one group.
-  void all_gather(Rank& rank, const Call& call, cudaStream_t stream) {
-    const Elements type = elements_of(call.dtype);
-    if (are_equal(call.counts)) {
-      const size_t n = count(type, call.dtype, call.counts[0]);
-      if (n > 0) check_status(api_.all_gather(call.in, call.out, n, type.type, rank.comm, stream), "all_gather");
+  /// Calls whole(elements of each part) if all parts are equal; or part(root, elements, begin in bytes) for each of
+  /// them, all in one group.
+  template <class Whole, class PartOf>
+  void for_parts(const Call& call, const Elements& type, const Whole& whole, const PartOf& part) {
+    const std::span<const int64_t> counts = call.counts;
+    if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end()) {
+      const size_t n = type.count(counts[0]);
+      if (n > 0) check_status(whole(n), name_of(call.kind));
       return;
     }
     group([&] {
-      auto* out = static_cast<std::byte*>(call.out);
+      size_t begin = 0;
       for (int root = 0; root < size(); ++root) {
-        const size_t n = count(type, call.dtype, call.counts[static_cast<size_t>(root)]);
-        const void* in = root == rank.rank ? call.in : out;
-        if (n > 0) check_status(api_.broadcast(in, out, n, type.type, root, rank.comm, stream), "all_gather");
-        out += n * type.bytes;
+        const size_t n = type.count(counts[static_cast<size_t>(root)]);
+        if (n > 0) check_status(part(root, n, begin), name_of(call.kind));
+        begin += n * type.bytes;
       }
     });
+  }
+
+  // Uneven parts: one broadcast from each rank.
+  void all_gather(Rank& rank, const Call& call, cudaStream_t stream) {
+    const Elements type(call.dtype);
+    auto* const out = static_cast<std::byte*>(call.out);
+    for_parts(
+        call, type, [&](size_t n) { return api_.all_gather(call.in, out, n, type.type, rank.comm, stream); },
+        [&](int root, size_t n, size_t begin) {
+          const void* in = root == rank.rank ? call.in : out + begin;
+          return api_.broadcast(in, out + begin, n, type.type, root, rank.comm, stream);
+        });
   }
 
   void reduce_scatter(Rank& rank, const Call& call, cudaStream_t stream) {
-    const Elements type = elements_of(call.dtype);
-    if (are_equal(call.counts)) {
-      const size_t n = count(type, call.dtype, call.counts[0]);
-      if (n == 0) return;
-      check_status(api_.reduce_scatter(call.in, call.out, n, type.type, RedOp::kSum, rank.comm, stream),
-                   "reduce_scatter");
-      return;
-    }
-    group([&] {
-      const auto* in = static_cast<const std::byte*>(call.in);
-      for (int root = 0; root < size(); ++root) {
-        const size_t n = count(type, call.dtype, call.counts[static_cast<size_t>(root)]);
-        if (n > 0) {
-          check_status(api_.reduce(in, call.out, n, type.type, RedOp::kSum, root, rank.comm, stream), "reduce_scatter");
-        }
-        in += n * type.bytes;
-      }
-    });
+    const Elements type(call.dtype);
+    const auto* const in = static_cast<const std::byte*>(call.in);
+    for_parts(
+        call, type,
+        [&](size_t n) { return api_.reduce_scatter(in, call.out, n, type.type, RedOp::kSum, rank.comm, stream); },
+        [&](int root, size_t n, size_t begin) {
+          return api_.reduce(in + begin, call.out, n, type.type, RedOp::kSum, root, rank.comm, stream);
+        });
   }
 
   void all_to_all(Rank& rank, const Call& call, cudaStream_t stream) {
-    const Elements type = elements_of(call.dtype);
+    const Elements type(call.dtype);
     const auto part = [&](int from, int to) {
-      return count(type, call.dtype, call.counts[static_cast<size_t>(from * size() + to)]);
+      return type.count(call.counts[static_cast<size_t>(from * size() + to)]);
     };
     group([&] {
       const auto* in = static_cast<const std::byte*>(call.in);

@@ -241,23 +241,19 @@ void P2pCommunicator::launch(int rank, const Call& call) {
   });
 }
 
-void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view what) {
-  require<InvalidArgument>(can(reduction), "[{} {}] p2p cannot run this", kNormName, what);
+void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view what, Tensor* product,
+                             const cuda::LaunchContext& context) {
+  require<InvalidArgument>(can(reduction) && (product == nullptr || reduction.rows == 1), "[{} {}] p2p cannot run this",
+                           kNormName, what);
   if (reduction.rows == 0) return;
   reduction.element = element(DType::kF32);
-  launch_kernels(rank, kNormName, what,
-                 [&] { all_reduce_norm(contexts_[rank], mesh(rank, what, reduction), reduction); });
-}
-
-void P2pCommunicator::launch(int rank, const cuda::LaunchContext& context, Tensor& product, NormReduction reduction,
-                             std::string_view what) {
-  require<InvalidArgument>(can(reduction) && reduction.rows == 1, "[{} {}] p2p cannot run this", kNormName, what);
-  reduction.element = element(DType::kF32);
   launch_kernels(rank, kNormName, what, [&] {
-    const Mesh own = mesh(rank, what, reduction);
-    if (product_norm(context, own, reduction, product)) return;
-    cuda::kernel_for(Op::kMulMat).run(context, product);
-    all_reduce_norm(context, own, reduction);
+    const Mesh own = mesh(rank, what, sign(kNormKind, {reduction.row, reduction.rows}));
+    if (product != nullptr) {
+      if (product_norm(context, own, reduction, *product)) return;
+      cuda::kernel_for(Op::kMulMat).run(context, *product);
+    }
+    all_reduce_norm(contexts_[rank], own, reduction);
   });
 }
 
@@ -278,14 +274,11 @@ void P2pCommunicator::launch_alone(const Call& call) {
               places_[0].device_name, "copy");
 }
 
-bool P2pCommunicator::is_one_shot(int64_t count, Element element) const {
-  return count <= most_one_shot(layout_, options_, element);
-}
-
 void P2pCommunicator::all_reduce(int rank, const Mesh& mesh, const Call& call) {
   if (call.count == 0) return;
   const Reduction reduction{element(call.dtype), call.in, call.out};
-  const auto launch = is_one_shot(call.count, reduction.element) ? all_reduce_one_shot : all_reduce_two_shot;
+  const bool is_one_shot = call.count <= most_one_shot(layout_, options_, reduction.element);
+  const auto launch = is_one_shot ? all_reduce_one_shot : all_reduce_two_shot;
   launch(contexts_[rank], mesh, reduction, call.count);
 }
 
@@ -320,10 +313,6 @@ Mesh P2pCommunicator::mesh(int rank, std::string_view what, uint32_t signature) 
   mesh.name = name(rank, what);
   mesh.signature = signature;
   return mesh;
-}
-
-Mesh P2pCommunicator::mesh(int rank, std::string_view what, const NormReduction& reduction) {
-  return mesh(rank, what, sign(kNormKind, {reduction.row, reduction.rows}));
 }
 
 uint32_t P2pCommunicator::name(int rank, std::string_view what) {

@@ -76,11 +76,10 @@ class P2pCommunicator {
   bool can(const NormReduction& reduction) const;
   /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
   FusedLimits fused_limits() const;
-  void launch(int rank, NormReduction reduction, std::string_view what);
-  /// The same of one row, `reduction.in`, that this mul_mat still has to make; on the rank's stream, as the product's
-  /// device would launch it. In one kernel where there is one, in several else: the other ranks need not do the same.
-  void launch(int rank, const cuda::LaunchContext& context, Tensor& product, NormReduction reduction,
-              std::string_view what);
+  /// `product`: the mul_mat that still has to make the one row `reduction.in`, on the rank's stream and as its device
+  /// would launch it, by `context`. Uses one fused kernel if there is one, several otherwise; ranks may differ.
+  void launch(int rank, NormReduction reduction, std::string_view what, Tensor* product = nullptr,
+              const cuda::LaunchContext& context = {});
 
   /// Throws the CommError if there was a failure: a rank that did not come within the time-out, ranks that queued
   /// different collectives, or abort(). For every rank the same and for good. To be called after the rank's stream was
@@ -100,11 +99,9 @@ class P2pCommunicator {
   class Memory;
 
   Mesh mesh(int rank, std::string_view what, uint32_t signature);
-  Mesh mesh(int rank, std::string_view what, const NormReduction& reduction);
   uint32_t name(int rank, std::string_view what);
   Element element(DType dtype) const;
   void launch_alone(const Call& call);
-  bool is_one_shot(int64_t count, Element element) const;
   void all_reduce(int rank, const Mesh& mesh, const Call& call);
   Routes routes(int rank, const Call& call) const;
   std::string failure_message() const;

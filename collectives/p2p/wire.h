@@ -71,31 +71,28 @@ __device__ inline void round_to_wire(Pack<T, kCount>& pack) {
   }
 }
 
+/// What is read and written at once of kBytes.
+template <int kBytes>
+using Vector = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
 template <int kBytes>
 __device__ inline void load_words(const void* from, uint32_t (&words)[kBytes / 4]) {
-  if constexpr (kBytes % 16 == 0) {
+  using V = Vector<kBytes>;
+  static_assert(kBytes % sizeof(V) == 0);
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) {
-      const uint4 four = cuda::load_as<uint4>(static_cast<const uint4*>(from) + i);
-      words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
-    }
-  } else {
-    static_assert(kBytes == 8);
-    const uint2 two = cuda::load_as<uint2>(from);
-    words[0] = two.x, words[1] = two.y;
+  for (int i = 0; i < kBytes / static_cast<int>(sizeof(V)); ++i) {
+    const V vector = cuda::load_as<V>(static_cast<const V*>(from) + i);
+    memcpy(words + i * sizeof(V) / 4, &vector, sizeof(V));
   }
 }
 template <int kBytes>
 __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]) {
-  if constexpr (kBytes % 16 == 0) {
+  using V = Vector<kBytes>;
+  static_assert(kBytes % sizeof(V) == 0);
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) {
-      const uint4 four = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-      cuda::store_as(static_cast<uint4*>(to) + i, four);
-    }
-  } else {
-    static_assert(kBytes == 8);
-    cuda::store_as<uint2>(to, make_uint2(words[0], words[1]));
+  for (int i = 0; i < kBytes / static_cast<int>(sizeof(V)); ++i) {
+    V vector;
+    memcpy(&vector, words + i * sizeof(V) / 4, sizeof(V));
+    cuda::store_as(static_cast<V*>(to) + i, vector);
   }
 }
 

@@ -1,6 +1,6 @@
-// The staged communicator: ranks meet in host memory, through the host communicator, or the mpi one where they live in
-// several processes. A rank whose memory is its own has
-// two more streams, one that brings pieces of the message to pinned stages and one that takes results back:
+// The staged communicator: ranks meet in host memory, through the host communicator, or the mpi one if they are in
+// several processes. A rank whose memory is its own has two more streams. One brings pieces of the message to pinned
+// stages, and one takes results back:
 //
 //   in      read 0 | read 1 |        | read 2 ...        a stage is read into when the exchange before is done with it
 //   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream: the host communicator

@@ -97,7 +97,7 @@ class RankProduct {
     return {left, own.get()};
   }
   void launch_joined(P2pCommunicator& communicator, int rank) {
-    communicator.launch(rank, context_, *product_, reduction(), "x");
+    communicator.launch(rank, reduction(), "x", product_, context_);
   }
   void launch_apart(P2pCommunicator& communicator, int rank) {
     cuda::kernel_for(Op::kMulMat).run(context_, *product_);
