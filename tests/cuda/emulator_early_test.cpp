@@ -26,6 +26,8 @@ using testing::Each;
 using testing::ElementsAre;
 
 constexpr int kBlocks = 6;
+/// If the blocks that begin early see a 0, and those that begin later a 1.
+const std::vector<int> kEarly{0, 0, 1, 1, 0, 0};
 
 __global__ void hold_back(const uint32_t* word) {
   while (load_acquire(word) == 0) spin_pause();
@@ -99,12 +101,20 @@ class EarlyStart : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Launches, EarlyStart, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Graphs, EarlyStart, testing::Values(true));
 
+// The first blocks and the last ones begin early, if they are of a kernel that is directly behind another one.
 TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
-  run([this] {
-    queue(add_one, x_.data());
-    queue_early(copy_too_early, x_.data(), y_.data());
-  });
-  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "the first blocks and the last ones begin early";
+  for (const auto& [mode, behind_kernel] : {std::pair("1", true), {"1", false}, {"0", true}}) {
+    const Environment setting("SHOAL_EMULATED_EARLY", mode);
+    const CudaArray<int> x(std::vector<int>(kBlocks, 0));
+    run([&, behind_kernel = behind_kernel] {
+      queue(add_one, x.data());
+      if (!behind_kernel) {
+        EXPECT_EQ(cudaMemsetAsync(z_.data(), 0, sizeof(int), stream_), cudaSuccess);
+      }
+      queue_early(copy_too_early, x.data(), y_.data());
+    });
+    EXPECT_EQ(y_.get(), *mode == '1' && behind_kernel ? kEarly : std::vector<int>(kBlocks, 1)) << mode << behind_kernel;
+  }
 }
 
 TEST_P(EarlyStart, ReadsAfterItSeeNewOnes) {
@@ -114,15 +124,6 @@ TEST_P(EarlyStart, ReadsAfterItSeeNewOnes) {
     launch_early(stream_, copy_after_wait_of_one, dim3(kBlocks), dim3(32), 0, y_.data(), z_.data());
   });
   EXPECT_THAT(z_.get(), Each(1));
-}
-
-TEST_P(EarlyStart, WritesBeforeItChangeWhatTheKernelBeforeReads) {
-  run([this] {
-    queue(add_one, x_.data());
-    queue(copy, x_.data(), y_.data());
-    queue_early(clear_too_early, x_.data());
-  });
-  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0));
 }
 
 TEST_P(EarlyStart, ThreeKernelsBeginBeforeTheirPredecessorsEnd) {
@@ -135,7 +136,7 @@ TEST_P(EarlyStart, ThreeKernelsBeginBeforeTheirPredecessorsEnd) {
     queue_early(add_one, x_.data());
   });
   EXPECT_THAT(w.get(), Each(1));
-  EXPECT_THAT(z_.get(), ElementsAre(0, 0, 1, 1, 0, 0)) << "the first kernel has not run when the fourth one begins";
+  EXPECT_EQ(z_.get(), kEarly) << "the first kernel has not run when the fourth one begins";
   EXPECT_THAT(x_.get(), Each(2));
 }
 
@@ -147,26 +148,7 @@ TEST_P(EarlyStart, WritesBeforeTheWaitChangeWhatTheFirstOfFourKernelsReads) {
     queue_early(add_one, z_.data());
     queue_early(clear_too_early, x_.data());
   });
-  EXPECT_THAT(y_.get(), ElementsAre(0, 0, 1, 1, 0, 0));
-}
-
-TEST_P(EarlyStart, IsForKernelsBehindKernels) {
-  const CudaArray<int> other(size_t{kBlocks});
-  run([&] {
-    queue(add_one, x_.data());
-    EXPECT_EQ(cudaMemsetAsync(other.data(), 0, sizeof(int), stream_), cudaSuccess);
-    queue_early(copy_too_early, x_.data(), y_.data());
-  });
-  EXPECT_THAT(y_.get(), Each(1));
-}
-
-TEST_P(EarlyStart, IsAModeOnly) {
-  const Environment off("SHOAL_EMULATED_EARLY", "0");
-  run([this] {
-    queue(add_one, x_.data());
-    queue_early(copy_too_early, x_.data(), y_.data());
-  });
-  EXPECT_THAT(y_.get(), Each(1));
+  EXPECT_EQ(y_.get(), kEarly);
 }
 
 /// As a collective does that waits for another rank.
@@ -176,48 +158,45 @@ __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32
   while (load_acquire(word) == 0) spin_pause();
 }
 
-TEST(EarlyStartWithResidency, BlocksThatWaitTakeTheRoomThatThereIs) {
-  const Environment modes{
-      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "3"}};
-  const CudaArray<int> x(std::vector<int>(kBlocks, 0));
-  for (const bool lets_next_start : {false, true}) {
+struct EarlyStartWithResidency : testing::Test {
+  /// Queues a kernel that waits for a word, and `behind` while none of it runs. Lets the word come when `meanwhile`,
+  /// which is called while the kernel waits, has returned.
+  void run(bool lets_next_start, const std::function<void()>& behind, const std::function<void()>& meanwhile) {
     PinnedWord ready, runs, go;
-    const CudaStream stream;
-    launch(stream, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
-    launch(stream, wait_for_word, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(go.get()), lets_next_start,
+    launch(stream_, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
+    launch(stream_, wait_for_word, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(go.get()), lets_next_start,
            runs.get());
-    launch_early(stream, add_one, dim3(kBlocks), dim3(512), 0, x.data());
+    behind();
     ready.set();
     wait_until([&] { return runs.value() == 1; });
-    if (lets_next_start) {
-      wait_until([] { return resident_blocks(0) == 3; });
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      EXPECT_EQ(resident_blocks(0), 1) << "the next kernel starts when all blocks have ended";
-    }
+    meanwhile();
     go.set();
-    stream.synchronize();
+    stream_.synchronize();
     EXPECT_EQ(resident_blocks(0), 0);
   }
+  void add_early(int blocks) {
+    launch_early(stream_, add_one, dim3(static_cast<unsigned>(blocks)), dim3(512), 0, x_.data());
+  }
+
+  const Environment modes_{
+      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "4"}};
+  const CudaStream stream_;
+  const CudaArray<int> x_{std::vector<int>(kBlocks, 0)};
+};
+
+TEST_F(EarlyStartWithResidency, BlocksThatWaitTakeTheRoomThatThereIs) {
+  const auto behind = [this] { add_early(kBlocks); };
+  run(true, behind, [] { wait_until([] { return resident_blocks(0) == 4; }); });
+  run(false, behind, [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(resident_blocks(0), 1) << "the next kernel starts when all blocks have ended";
+  });
 }
 
-TEST(EarlyStartWithResidency, KernelsThatLetTheNextOneStartBeforeTheyWaitFillTheGpu) {
-  const Environment modes{
-      {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "4"}};
-  const CudaArray<int> x(std::vector<int>(kBlocks, 0));
-  PinnedWord ready, runs, go;
-  const CudaStream stream;
-  launch(stream, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
-  launch(stream, wait_for_word, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(go.get()), true, runs.get());
-  launch_early(stream, add_one, dim3(1), dim3(512), 0, x.data());
-  launch_early(stream, add_one, dim3(kBlocks), dim3(512), 0, x.data());
-  ready.set();
-  wait_until([&] { return runs.value() == 1; });
-  wait_until([] { return resident_blocks(0) == 4; });
-  go.set();
-  stream.synchronize();
-  EXPECT_EQ(resident_blocks(0), 0);
-  EXPECT_THAT(x.get(), ElementsAre(2, 1, 1, 1, 1, 1));
+TEST_F(EarlyStartWithResidency, KernelsThatLetTheNextOneStartBeforeTheyWaitFillTheGpu) {
+  const auto behind = [this] { add_early(1), add_early(kBlocks); };
+  run(true, behind, [] { wait_until([] { return resident_blocks(0) == 4; }); });
+  EXPECT_THAT(x_.get(), ElementsAre(2, 1, 1, 1, 1, 1));
 }
 
 TEST(EarlyStartAttributes, EarlyKernelsPreferAllSharedMemory) {

@@ -23,13 +23,6 @@ std::string text(const uint3& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
 }
 
-uint64_t next_random(uint64_t& state) {
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return state;
-}
-
 /// SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results must not depend on it.
 std::string_view thread_order() {
   const char* value = std::getenv("SHOAL_EMULATED_ORDER");
@@ -51,14 +44,6 @@ Runner::Runner() {
 
 Runner::~Runner() {
   g_runner = nullptr;
-}
-
-Runner* Runner::here() {
-  return g_runner;
-}
-
-void Runner::Release::operator()(void* memory) const {
-  std::free(memory);
 }
 
 void Runner::run_block(Launch& launch, uint3 index) {
@@ -119,7 +104,7 @@ void Runner::end_block() {
     stand();
     go_on();
   }
-  seat_ = Seat();
+  seat_.reset();
   launch_->offer_room();
 }
 

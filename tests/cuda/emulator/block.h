@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <source_location>
 #include <string>
@@ -87,8 +88,6 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  /// That of the calling OS thread, which has one while it is in the scope of a Runner; nullptr elsewhere.
-  static Runner* here();
   void run_block(Launch& launch, uint3 index);
 
   uint3 block_index() const { return block_index_; }
@@ -110,10 +109,6 @@ class Runner {
   [[noreturn]] void die(const Thread& thread, const std::string& message) const;
 
  private:
-  struct Release {
-    void operator()(void* memory) const;
-  };
-
   static void fiber_main(Fiber& self, void* runner);
   void start_block();
   void end_block();
@@ -163,14 +158,14 @@ class Runner {
   Fiber main_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
-  std::unique_ptr<void, Release> shared_;
+  std::unique_ptr<void, void (*)(void*)> shared_{nullptr, &std::free};
   size_t shared_bytes_ = 0;
 };
 
 /// For messages.
 std::string text(const std::source_location& where);
 
-/// The CUDA thread that runs.
+/// The CUDA thread that runs, and the runner of the OS thread; nullptr where there is none.
 extern constinit thread_local Thread* g_thread;
 extern constinit thread_local Runner* g_runner;
 

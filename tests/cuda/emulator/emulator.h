@@ -1,19 +1,6 @@
 // What tests do with the emulator of the CUDA runtime besides calling it: make calls fail, and see which were made.
-// Thread-safe. GPUs are configured by environment variables, which are read when they are needed:
-//
-//   SHOAL_EMULATED_GPUS=2           how many (1); 0: cudaErrorNoDevice
-//   SHOAL_EMULATED_SM=90,86         compute capability of each (90); the last one of the list counts for the rest
-//   SHOAL_EMULATED_BUILT=80,90      those that kernels count as compiled for (80,86,89,90,120)
-//   SHOAL_EMULATED_MEMORY=1048576   bytes of each (1 GiB)
-//   SHOAL_EMULATED_PROCESSORS=132   multiprocessors of each (8)
-//   SHOAL_EMULATED_PEERS=0          GPUs do not reach each other (they do)
-//   SHOAL_EMULATED_LYING_PEERS=0>1  copies from GPU 0 to GPU 1 arrive changed; more pairs after commas
-//   SHOAL_EMULATED_RESIDENCY=1      blocks need room on a multiprocessor (residency.h)
-//   SHOAL_EMULATED_EARLY=1          kernels of launch_early() begin before the one in front of them does (launch.h)
-//   SHOAL_EMULATED_WEAK=1           words of store_release() and store_pair() arrive late, pairs in any order
-//                                   (weak_memory.h)
-//   SHOAL_EMULATED_ORDER=reverse    in which the threads of a block start: forward, reverse, random
-//   SHOAL_EMULATED_BLOCKS=reverse   in which the blocks of a launch start: forward, reverse
+// Thread-safe. GPUs are configured by environment variables (docs/cuda_emulator.md), which are read when they are
+// needed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -51,7 +38,5 @@ uint64_t take_copies_over_edges();
 int calls_in_progress(const std::string& name);
 /// How many blocks are on a GPU now; with SHOAL_EMULATED_RESIDENCY only.
 int resident_blocks(int gpu);
-/// How many blocks wait for room there.
-int blocks_without_room(int gpu);
 
 }  // namespace shoal::cuda::emulator

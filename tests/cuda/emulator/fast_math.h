@@ -5,9 +5,8 @@
 #include <cuda_fp16.h>
 #include <math.h>
 
-// The C library declares functions with these names for itself.
+// The C library declares a function with this name for itself.
 #define __expf expf
-#define __logf logf
 
 inline float __fdividef(float a, float b) {
   return a / b;
@@ -25,12 +24,6 @@ inline float min(float a, float b) {
 }
 inline float max(float a, float b) {
   return fmaxf(a, b);
-}
-inline double min(double a, double b) {
-  return fmin(a, b);
-}
-inline double max(double a, double b) {
-  return fmax(a, b);
 }
 
 // Rounded once: products of halfs are exact in double, and so is the sum unless the terms are very far apart.

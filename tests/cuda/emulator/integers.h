@@ -74,6 +74,4 @@ SHOAL_MIN_MAX(int)
 SHOAL_MIN_MAX(unsigned)
 SHOAL_MIN_MAX(long)
 SHOAL_MIN_MAX(unsigned long)
-SHOAL_MIN_MAX(long long)
-SHOAL_MIN_MAX(unsigned long long)
 #undef SHOAL_MIN_MAX

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -24,12 +23,6 @@ bool blocks_in_reverse() {
 }
 
 }  // namespace
-
-struct Launch::Helpers {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int running = 0;
-};
 
 Launch::Launch(std::shared_ptr<const Kernel> kernel, Workers& workers)
     : kernel_(std::move(kernel)), workers_(workers), blocks_(uint64_t{size().grid.x} * size().grid.y * size().grid.z) {}
@@ -56,7 +49,7 @@ void Launch::run() {
   start_helper();  // it sees what passes between blocks where they are on two OS threads
 #endif
   work();
-  if (helpers_ != nullptr) {
+  {
     std::unique_lock lock(helpers_->mutex);
     helpers_->changed.wait(lock, [&] { return helpers_->running == 0; });
   }
@@ -73,9 +66,9 @@ void Launch::run_block(uint64_t nth) {
   uint64_t block = nth < first ? nth : nth < early_ ? blocks_ - 1 - (nth - first) : nth - last;
   if (blocks_in_reverse()) block = blocks_ - 1 - block;
   const uint64_t row = block / size().grid.x;
-  Runner::here()->run_block(
-      *this, uint3{static_cast<unsigned>(block % size().grid.x), static_cast<unsigned>(row % size().grid.y),
-                   static_cast<unsigned>(row / size().grid.y)});
+  g_runner->run_block(*this,
+                      uint3{static_cast<unsigned>(block % size().grid.x), static_cast<unsigned>(row % size().grid.y),
+                            static_cast<unsigned>(row / size().grid.y)});
 }
 
 void Launch::start_helper() {
@@ -83,20 +76,13 @@ void Launch::start_helper() {
 }
 
 void Launch::start_worker(std::function<void()> work) {
-  static std::mutex creation;
-  std::shared_ptr<Helpers> helpers;
   {
-    const std::lock_guard lock(creation);
-    if (helpers_ == nullptr) helpers_ = std::make_shared<Helpers>();
-    helpers = helpers_;
-  }
-  {
-    const std::lock_guard lock(helpers->mutex);
-    if (++helpers->running > kMostHelpers) {
+    const std::lock_guard lock(helpers_->mutex);
+    if (++helpers_->running > kMostHelpers) {
       g_runner->die(*g_thread, fmt::format("more than {} blocks wait for each other", kMostHelpers));
     }
   }
-  workers_.start([work = std::move(work), helpers] {
+  workers_.start([work = std::move(work), helpers = helpers_] {
     work();
     const std::lock_guard lock(helpers->mutex);
     if (--helpers->running == 0) helpers->changed.notify_all();
@@ -104,16 +90,12 @@ void Launch::start_worker(std::function<void()> work) {
 }
 
 Seat Launch::take_seat() {
-  Seat seat = [this] {
-    std::unique_lock lock(held_mutex_);
-    if (held_.empty()) {
-      lock.unlock();
-      return Seat::take(kernel_->gpu, kernel_->room);
-    }
-    Seat held = std::move(held_.back());
-    held_.pop_back();
-    return held;
-  }();
+  Seat seat;
+  {
+    const std::lock_guard lock(held_mutex_);
+    if (!held_.empty()) seat = std::move(held_.back()), held_.pop_back();
+  }
+  if (seat == nullptr) seat = emulator::take_seat(kernel_->gpu, kernel_->room);
   if (++started_ == blocks_) offer_room();
   return seat;
 }
@@ -142,9 +124,9 @@ void Launch::hold_room() {
   if (!residency_counts()) return;
   const std::lock_guard lock(held_mutex_);
   while (held_.size() < blocks_) {
-    std::optional<Seat> seat = Seat::try_take(kernel_->gpu, kernel_->room);
-    if (!seat) return;
-    held_.push_back(std::move(*seat));
+    Seat seat = try_take_seat(kernel_->gpu, kernel_->room);
+    if (seat == nullptr) return;
+    held_.push_back(std::move(seat));
   }
   // All of its blocks have room: they let the next kernel start, too, if they do so before they wait.
   Launch* const next = next_launch_;

@@ -9,6 +9,7 @@
 #include <vector_types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -88,8 +89,12 @@ class Launch {
   std::atomic<Launch*> next_launch_{nullptr};
   std::mutex held_mutex_;
   std::vector<Seat> held_;  ///< room that its blocks have taken while they wait for the kernel in front
-  struct Helpers;
-  std::shared_ptr<Helpers> helpers_;
+  struct Helpers {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int running = 0;
+  };
+  const std::shared_ptr<Helpers> helpers_ = std::make_shared<Helpers>();  ///< the last one may leave after the launch
 };
 
 }  // namespace shoal::cuda::emulator

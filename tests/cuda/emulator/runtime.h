@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -178,6 +179,34 @@ cudaError_t api_outside_capture(const char* name, Function&& function) {
 /// The stream of a handle, the default one of the current GPU for 0; nullptr: no such stream.
 Stream* find_stream(cudaStream_t handle);
 Stream& default_stream(int gpu);
+/// Calls function(stream) for a valid handle.
+template <class Function>
+cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& function) {
+  return api(name, [&] {
+    Stream* const stream = find_stream(handle);
+    return stream == nullptr ? cudaErrorInvalidResourceHandle : function(*stream);
+  });
+}
+
+// Graphs and events by their handles; Runtime::mutex is held.
+template <class Object, class Handle>
+void add(std::set<Object*>& all, std::unique_ptr<Object> object, Handle* handle) {
+  all.insert(object.get());
+  *handle = reinterpret_cast<Handle>(object.release());
+}
+/// nullptr: there is none.
+template <class Object, class Handle>
+Object* find(const std::set<Object*>& all, Handle handle) {
+  const auto found = all.find(reinterpret_cast<Object*>(handle));
+  return found == all.end() ? nullptr : *found;
+}
+template <class Object, class Handle>
+cudaError_t destroy(std::set<Object*>& all, Handle handle, cudaError_t otherwise) {
+  const std::lock_guard lock(runtime().mutex);
+  const std::unique_ptr<Object> object(find(all, handle));
+  return all.erase(object.get()) == 0 ? otherwise : cudaSuccess;
+}
+
 /// Queues an operation, or adds it to the graph that the stream is part of.
 cudaError_t submit(Stream& stream, Operation operation);
 /// The same as a capture's next node; Runtime::mutex is held.
@@ -186,10 +215,9 @@ bool is_capturing(const Stream& stream);
 /// Waits for all streams of a GPU.
 void synchronize_gpu(int gpu);
 
-/// Gives back what the GPU's pool keeps but `kept` bytes of it.
-void trim_pool(int gpu, size_t kept);
-/// The host has waited for something of the GPU: its pool gives back what is above its threshold.
-void trim_at_synchronize(int gpu);
+/// Gives back what the GPU's pool keeps but `kept` bytes of it; by default its threshold, as when the host has waited
+/// for something of the GPU.
+void trim_pool(int gpu, std::optional<size_t> kept = {});
 
 /// The allocation that an address is in.
 struct Place {

@@ -46,23 +46,12 @@ bool is_inside(const Place& place, size_t size) {
   return !place.known || place.allocation.size - place.offset >= size;
 }
 
+/// Pinned memory can be used from both sides.
 bool kind_fits(cudaMemcpyKind kind, const Place& to, const Place& from) {
-  // Pinned memory can be used from both sides.
-  const bool to_host = !to.on_gpu(), from_host = !from.on_gpu();
-  const bool to_gpu = to.known, from_gpu = from.known;
-  switch (kind) {
-    case cudaMemcpyHostToHost:
-      return to_host && from_host;
-    case cudaMemcpyHostToDevice:
-      return to_gpu && from_host;
-    case cudaMemcpyDeviceToHost:
-      return to_host && from_gpu;
-    case cudaMemcpyDeviceToDevice:
-      return to_gpu && from_gpu;
-    case cudaMemcpyDefault:
-      return true;
-  }
-  return false;
+  if (kind == cudaMemcpyDefault) return true;
+  const bool to_gpu = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_gpu = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return (to_gpu ? to.known : !to.on_gpu()) && (from_gpu ? from.known : !from.on_gpu());
 }
 
 /// Checks a copy as CUDA does: pointers of the kind that was said, inside of their allocations.
@@ -88,44 +77,22 @@ void run_copy(const Copy& copy) {
   if (copy.lies) copy.to[0] ^= std::byte{0x10};
 }
 
-cudaError_t queue_copy(const char* name, Copy copy, cudaMemcpyKind kind, cudaStream_t handle) {
-  return api(name, [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    const cudaError_t status = check_copy(copy, kind, is_capturing(*stream));
-    if (status != cudaSuccess) return status;
-    if (copy.width == 0 || copy.height == 0) return cudaSuccess;
-    return submit(*stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
-  });
+cudaError_t queue_copy(Stream& stream, Copy copy, cudaMemcpyKind kind) {
+  const cudaError_t status = check_copy(copy, kind, is_capturing(stream));
+  if (status != cudaSuccess || copy.width == 0 || copy.height == 0) return status;
+  return submit(stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
+}
+cudaError_t queue_copy(const char* name, const Copy& copy, cudaMemcpyKind kind, cudaStream_t handle) {
+  return with_stream(name, handle, [&](Stream& stream) { return queue_copy(stream, copy, kind); });
 }
 
-cudaError_t copy_now(const char* name, Copy copy, cudaMemcpyKind kind) {
-  return api_outside_capture(name, [&] {
-    const cudaError_t status = check_copy(copy, kind, false);
-    if (status != cudaSuccess || copy.width == 0 || copy.height == 0) return status;
-    Stream& stream = default_stream(current_gpu());
-    const cudaError_t queued = submit(stream, {OperationKind::kCopy, [copy](Workers&) { run_copy(copy); }});
-    stream.synchronize();
-    return queued;
-  });
-}
-
-cudaError_t check_fill(const std::byte* to, size_t pitch, size_t width, size_t height) {
-  if (width == 0 || height == 0) return cudaSuccess;
-  const Place place = find_place(to);
-  if (!place.known || !is_inside(place, (height - 1) * pitch + width)) return cudaErrorInvalidValue;
-  return pitch < width ? cudaErrorInvalidPitchValue : cudaSuccess;
-}
-
-cudaError_t fill(cudaStream_t handle, void* to, size_t pitch, int value, size_t width, size_t height) {
+cudaError_t fill(cudaStream_t handle, void* to, size_t size, int value) {
   Stream* const stream = find_stream(handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  auto* const begin = static_cast<std::byte*>(to);
-  const cudaError_t status = check_fill(begin, pitch, width, height);
-  if (status != cudaSuccess || width == 0 || height == 0) return status;
-  return submit(*stream, {OperationKind::kFill, [=](Workers&) {
-                            for (size_t row = 0; row < height; ++row) std::memset(begin + row * pitch, value, width);
-                          }});
+  if (size == 0) return cudaSuccess;
+  const Place place = find_place(to);
+  if (!place.known || !is_inside(place, size)) return cudaErrorInvalidValue;
+  return submit(*stream, {OperationKind::kFill, [=](Workers&) { std::memset(to, value, size); }});
 }
 
 }  // namespace
@@ -145,12 +112,17 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_gpu, const void* from, int from
   return queue_copy("cudaMemcpyPeerAsync", bytes(to, from, size), cudaMemcpyDeviceToDevice, stream);
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
-  return copy_now("cudaMemcpy", bytes(to, from, size), kind);
+  return api_outside_capture("cudaMemcpy", [&] {
+    Stream& stream = default_stream(current_gpu());
+    const cudaError_t status = queue_copy(stream, bytes(to, from, size), kind);
+    if (status == cudaSuccess && size > 0) stream.synchronize();
+    return status;
+  });
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
-  return api("cudaMemsetAsync", [&] { return fill(stream, to, size, value, size, 1); });
+  return api("cudaMemsetAsync", [&] { return fill(stream, to, size, value); });
 }
 cudaError_t cudaMemset(void* to, int value, size_t size) {
-  return api_outside_capture("cudaMemset", [&] { return fill(nullptr, to, size, value, size, 1); });
+  return api_outside_capture("cudaMemset", [&] { return fill(nullptr, to, size, value); });
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -61,131 +60,77 @@ namespace {
 
 constexpr int kVersion = CUDART_VERSION;
 
-int processors() {
-  return static_cast<int>(setting("SHOAL_EMULATED_PROCESSORS", 8));
-}
-
 bool is_gpu(int gpu) {
   return gpu >= 0 && gpu < gpu_count();
 }
 
-struct ErrorName {
-  cudaError_t error;
-  const char* name;
-  const char* text;
-};
-
+/// Name and text of an error that the emulator has or that tests ask for.
+std::pair<const char*, const char*> describe(cudaError_t error) {
 #define SHOAL_ERROR(error, text) \
-  ErrorName {                    \
-    error, #error, text          \
+  case error:                    \
+    return {#error, text};
+  switch (error) {
+    SHOAL_ERROR(cudaSuccess, "no error")
+    SHOAL_ERROR(cudaErrorInvalidValue, "invalid argument")
+    SHOAL_ERROR(cudaErrorMemoryAllocation, "out of memory")
+    SHOAL_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument")
+    SHOAL_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument")
+    SHOAL_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected")
+    SHOAL_ERROR(cudaErrorInvalidDevice, "invalid device ordinal")
+    SHOAL_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device")
+    SHOAL_ERROR(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")
+    SHOAL_ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")
+    SHOAL_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle")
+    SHOAL_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state")
+    SHOAL_ERROR(cudaErrorNotReady, "device not ready")
+    SHOAL_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered")
+    SHOAL_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")
+    SHOAL_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled")
+    SHOAL_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
+    SHOAL_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
+    SHOAL_ERROR(cudaErrorLaunchFailure, "unspecified launch failure")
+    SHOAL_ERROR(cudaErrorNotSupported, "operation not supported")
+    SHOAL_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")
+    SHOAL_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
+    SHOAL_ERROR(cudaErrorStreamCaptureWrongThread, "attempt to terminate a capture sequence from another thread")
+    SHOAL_ERROR(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes")
+    SHOAL_ERROR(cudaErrorUnknown, "unknown error")
+    default:
+      return {"unrecognized error code", "unrecognized error code"};
   }
-constexpr ErrorName kErrors[] = {
-    SHOAL_ERROR(cudaSuccess, "no error"),
-    SHOAL_ERROR(cudaErrorInvalidValue, "invalid argument"),
-    SHOAL_ERROR(cudaErrorMemoryAllocation, "out of memory"),
-    SHOAL_ERROR(cudaErrorInitializationError, "initialization error"),
-    SHOAL_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    SHOAL_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
-    SHOAL_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
-    SHOAL_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
-    SHOAL_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
-    SHOAL_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-    SHOAL_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
-    SHOAL_ERROR(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
-    SHOAL_ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices"),
-    SHOAL_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    SHOAL_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
-    SHOAL_ERROR(cudaErrorNotReady, "device not ready"),
-    SHOAL_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
-    SHOAL_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
-    SHOAL_ERROR(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
-    SHOAL_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
-    SHOAL_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
-    SHOAL_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
-    SHOAL_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
-    SHOAL_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
-    SHOAL_ERROR(cudaErrorNotSupported, "operation not supported"),
-    SHOAL_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
-    SHOAL_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
-    SHOAL_ERROR(cudaErrorStreamCaptureWrongThread, "attempt to terminate a capture sequence from another thread"),
-    SHOAL_ERROR(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes"),
-    SHOAL_ERROR(cudaErrorUnknown, "unknown error"),
-};
 #undef SHOAL_ERROR
-
-const ErrorName& describe(cudaError_t error) {
-  const auto* const found = std::find_if(std::begin(kErrors), std::end(kErrors),
-                                         [error](const ErrorName& row) { return row.error == error; });
-  static constexpr ErrorName kUnrecognized{cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
-  return found == std::end(kErrors) ? kUnrecognized : *found;
 }
 
+/// What the plug-in asks for.
 void describe_gpu(cudaDeviceProp& gpu, int index) {
   gpu = {};
   const Generation& kind = generation(index);
   std::snprintf(gpu.name, sizeof(gpu.name), "Emulated GPU");
   gpu.major = kind.compute_capability / 10, gpu.minor = kind.compute_capability % 10;
-  gpu.multiProcessorCount = processors();
+  gpu.multiProcessorCount = static_cast<int>(setting("SHOAL_EMULATED_PROCESSORS", 8));
   gpu.totalGlobalMem = setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
-  gpu.warpSize = 32;
-  gpu.maxThreadsPerBlock = 1024;
-  gpu.maxThreadsPerMultiProcessor = static_cast<int>(kind.threads);
-  gpu.maxBlocksPerMultiProcessor = static_cast<int>(kind.blocks);
-  gpu.sharedMemPerBlock = 48 * 1024;
   gpu.sharedMemPerBlockOptin = kind.shared_bytes_per_block();
-  gpu.sharedMemPerMultiprocessor = kind.shared_bytes;
-  gpu.reservedSharedMemPerBlock = 1024;
-  gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
-  gpu.l2CacheSize = 50 << 20;
-  gpu.memoryBusWidth = 5120;
-  gpu.asyncEngineCount = 3;
-  gpu.pciBusID = index + 1;
-  gpu.canMapHostMemory = gpu.unifiedAddressing = gpu.concurrentKernels = gpu.cooperativeLaunch = 1;
-  gpu.memoryPoolsSupported = gpu.hostRegisterSupported = 1;
-  const int grid[3] = {2147483647, 65535, 65535}, block[3] = {1024, 1024, 64};
-  std::copy_n(grid, 3, gpu.maxGridSize);
-  std::copy_n(block, 3, gpu.maxThreadsDim);
 }
-
-struct Attribute {
-  cudaDeviceAttr attribute;
-  int value;
-};
 
 cudaError_t attribute_of(int gpu, cudaDeviceAttr attribute, int& value) {
   cudaDeviceProp found;
   describe_gpu(found, gpu);
-  const Attribute table[] = {
-      {cudaDevAttrMaxThreadsPerBlock, found.maxThreadsPerBlock},
-      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(found.sharedMemPerBlock)},
-      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(found.sharedMemPerBlockOptin)},
-      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(found.sharedMemPerMultiprocessor)},
-      {cudaDevAttrWarpSize, 32},
-      {cudaDevAttrClockRate, 1'000'000},
-      {cudaDevAttrMemoryClockRate, 1'000'000},
-      {cudaDevAttrGlobalMemoryBusWidth, found.memoryBusWidth},
-      {cudaDevAttrMultiProcessorCount, found.multiProcessorCount},
-      {cudaDevAttrMaxThreadsPerMultiProcessor, found.maxThreadsPerMultiProcessor},
-      {cudaDevAttrL2CacheSize, found.l2CacheSize},
-      {cudaDevAttrComputeCapabilityMajor, found.major},
-      {cudaDevAttrComputeCapabilityMinor, found.minor},
-      {cudaDevAttrPciBusId, found.pciBusID},
-      {cudaDevAttrPciDeviceId, 0},
-      {cudaDevAttrPciDomainId, 0},
-      {cudaDevAttrIntegrated, 0},
-      {cudaDevAttrCanMapHostMemory, 1},
-      {cudaDevAttrUnifiedAddressing, 1},
-      {cudaDevAttrConcurrentKernels, 1},
-      {cudaDevAttrCooperativeLaunch, 1},
-      {cudaDevAttrMemoryPoolsSupported, 1},
-      {cudaDevAttrHostRegisterSupported, 1},
-  };
-  for (const Attribute& row : table) {
-    if (row.attribute != attribute) continue;
-    value = row.value;
-    return cudaSuccess;
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      value = static_cast<int>(found.sharedMemPerBlockOptin);
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      value = found.multiProcessorCount;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      value = found.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      value = found.minor;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
 cudaError_t can_access(int* can, int gpu, int peer) {
@@ -250,7 +195,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int gpu) {
 cudaError_t cudaDeviceSynchronize() {
   return api_outside_capture("cudaDeviceSynchronize", [&] {
     synchronize_gpu(current_gpu());
-    trim_at_synchronize(current_gpu());
+    trim_pool(current_gpu());
     return cudaSuccess;
   });
 }
@@ -295,8 +240,8 @@ cudaError_t cudaPeekAtLastError() {
   return last_error();
 }
 const char* cudaGetErrorName(cudaError_t error) {
-  return describe(error).name;
+  return describe(error).first;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return describe(error).text;
+  return describe(error).second;
 }

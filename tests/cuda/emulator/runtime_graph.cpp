@@ -52,15 +52,6 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-Graph* find_graph(cudaGraph_t handle) {
-  const auto found = runtime().graphs.find(reinterpret_cast<Graph*>(handle));
-  return found == runtime().graphs.end() ? nullptr : *found;
-}
-GraphExec* find_exec(cudaGraphExec_t handle) {
-  const auto found = runtime().execs.find(reinterpret_cast<GraphExec*>(handle));
-  return found == runtime().execs.end() ? nullptr : *found;
-}
-
 cudaError_t end_capture(Stream& stream, cudaGraph_t* graph) {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
@@ -69,19 +60,7 @@ cudaError_t end_capture(Stream& stream, cudaGraph_t* graph) {
   if (stream.capture->thread != std::this_thread::get_id()) return cudaErrorStreamCaptureWrongThread;
   const std::unique_ptr<Capture> capture = std::move(stream.capture);
   if (capture->broken) return cudaErrorStreamCaptureInvalidated;
-  auto created = std::make_unique<Graph>(Graph{std::move(capture->nodes)});
-  all.graphs.insert(created.get());
-  *graph = reinterpret_cast<cudaGraph_t>(created.release());
-  return cudaSuccess;
-}
-
-cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t handle) {
-  const std::lock_guard lock(runtime().mutex);
-  const Graph* const graph = find_graph(handle);
-  if (graph == nullptr) return cudaErrorInvalidValue;
-  auto created = std::make_unique<GraphExec>(GraphExec{std::make_shared<const Nodes>(graph->nodes)});
-  runtime().execs.insert(created.get());
-  *exec = reinterpret_cast<cudaGraphExec_t>(created.release());
+  add(all.graphs, std::make_unique<Graph>(Graph{std::move(capture->nodes)}), graph);
   return cudaSuccess;
 }
 
@@ -96,47 +75,43 @@ cudaGraphExecUpdateResult compare(const Nodes& before, const Nodes& after) {
 }  // namespace
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
-  return api("cudaStreamBeginCapture", [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  return with_stream("cudaStreamBeginCapture", handle, [&](Stream& stream) {
     Runtime& all = runtime();
     const std::lock_guard lock(all.mutex);
-    if (!all.streams.contains(stream)) return cudaErrorStreamCaptureUnsupported;  // the default one
-    if (stream->capture != nullptr) return cudaErrorIllegalState;
-    stream->capture = std::make_unique<Capture>(Capture{{}, std::this_thread::get_id()});
+    if (!all.streams.contains(&stream)) return cudaErrorStreamCaptureUnsupported;  // the default one
+    if (stream.capture != nullptr) return cudaErrorIllegalState;
+    stream.capture = std::make_unique<Capture>(Capture{{}, std::this_thread::get_id()});
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  return api("cudaStreamEndCapture", [&] {
-    Stream* const stream = find_stream(handle);
-    return stream == nullptr ? cudaErrorInvalidResourceHandle : end_capture(*stream, graph);
-  });
+  return with_stream("cudaStreamEndCapture", handle, [&](Stream& stream) { return end_capture(stream, graph); });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  return api("cudaStreamIsCapturing", [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    const std::lock_guard lock(runtime().mutex);
-    *status = stream->capture == nullptr ? cudaStreamCaptureStatusNone
-              : stream->capture->broken  ? cudaStreamCaptureStatusInvalidated
-                                         : cudaStreamCaptureStatusActive;
+  return with_stream("cudaStreamIsCapturing", handle, [&](Stream& stream) {
+    *status = is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  return api("cudaGraphInstantiate", [&] { return instantiate(exec, graph); });
+  return api("cudaGraphInstantiate", [&] {
+    const std::lock_guard lock(runtime().mutex);
+    const Graph* const of = find(runtime().graphs, graph);
+    if (of == nullptr) return cudaErrorInvalidValue;
+    add(runtime().execs, std::make_unique<GraphExec>(GraphExec{std::make_shared<const Nodes>(of->nodes)}), exec);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec_handle, cudaGraph_t graph_handle,
                                 cudaGraphExecUpdateResultInfo* info) {
   return api("cudaGraphExecUpdate", [&] {
     const std::lock_guard lock(runtime().mutex);
-    GraphExec* const exec = find_exec(exec_handle);
-    const Graph* const graph = find_graph(graph_handle);
+    GraphExec* const exec = find(runtime().execs, exec_handle);
+    const Graph* const graph = find(runtime().graphs, graph_handle);
     if (exec == nullptr || graph == nullptr) return cudaErrorInvalidValue;
     const cudaGraphExecUpdateResult result = compare(*exec->nodes, graph->nodes);
     if (info != nullptr) *info = {result, nullptr, nullptr};
@@ -147,45 +122,28 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec_handle, cudaGraph_t graph_h
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
-  return api("cudaGraphLaunch", [&] {
-    Stream* const stream = find_stream(on);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  return with_stream("cudaGraphLaunch", on, [&](Stream& stream) {
     std::shared_ptr<const Nodes> nodes;
     {
       const std::lock_guard lock(runtime().mutex);
-      GraphExec* const exec = find_exec(handle);
+      const GraphExec* const exec = find(runtime().execs, handle);
       if (exec == nullptr) return cudaErrorInvalidValue;
       nodes = exec->nodes;
     }
-    return submit(*stream, {OperationKind::kGraph, [nodes](Workers& workers) { run_nodes(*nodes, workers); }});
+    return submit(stream, {OperationKind::kGraph, [nodes](Workers& workers) { run_nodes(*nodes, workers); }});
   });
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
-  return api("cudaGraphUpload", [&] {
-    if (find_stream(on) == nullptr) return cudaErrorInvalidResourceHandle;
+  return with_stream("cudaGraphUpload", on, [&](Stream&) {
     const std::lock_guard lock(runtime().mutex);
-    return find_exec(handle) == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+    return find(runtime().execs, handle) == nullptr ? cudaErrorInvalidValue : cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
-  return api("cudaGraphDestroy", [&] {
-    const std::lock_guard lock(runtime().mutex);
-    Graph* const graph = find_graph(handle);
-    if (graph == nullptr) return cudaErrorInvalidValue;
-    runtime().graphs.erase(graph);
-    delete graph;
-    return cudaSuccess;
-  });
+  return api("cudaGraphDestroy", [&] { return destroy(runtime().graphs, handle, cudaErrorInvalidValue); });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
-  return api("cudaGraphExecDestroy", [&] {
-    const std::lock_guard lock(runtime().mutex);
-    GraphExec* const exec = find_exec(handle);
-    if (exec == nullptr) return cudaErrorInvalidValue;
-    runtime().execs.erase(exec);
-    delete exec;
-    return cudaSuccess;
-  });
+  return api("cudaGraphExecDestroy", [&] { return destroy(runtime().execs, handle, cudaErrorInvalidValue); });
 }

@@ -39,18 +39,16 @@ size_t allowed_shared_bytes(const void* function) {
 }  // namespace
 
 void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* function, std::function<void()> kernel) {
-  api("cudaLaunchKernel", [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (!has_code_for(stream->gpu())) return cudaErrorNoKernelImageForDevice;
-    const size_t most_shared = generation(stream->gpu()).shared_bytes_per_block();
+  with_stream("cudaLaunchKernel", handle, [&](Stream& stream) {
+    if (!has_code_for(stream.gpu())) return cudaErrorNoKernelImageForDevice;
+    const size_t most_shared = generation(stream.gpu()).shared_bytes_per_block();
     const cudaError_t status = check_size(size, std::min(allowed_shared_bytes(function), most_shared));
     if (status != cudaSuccess) return status;
     const Room room = room_of(size_t{size.block.x} * size.block.y * size.block.z, size.shared_bytes);
-    Kernel launched{size, std::move(kernel), room, stream->gpu()};
-    launched.size.early = size.early && generation(stream->gpu()).compute_capability >= 90;  // as platform.h
+    Kernel launched{size, std::move(kernel), room, stream.gpu()};
+    launched.size.early = size.early && generation(stream.gpu()).compute_capability >= 90;  // as platform.h
     note_launch(launched.size);
-    return submit(*stream, {OperationKind::kKernel, {}, std::make_shared<const Kernel>(std::move(launched))});
+    return submit(stream, {OperationKind::kKernel, {}, std::make_shared<const Kernel>(std::move(launched))});
   });
 }
 

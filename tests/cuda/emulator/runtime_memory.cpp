@@ -33,19 +33,10 @@ size_t allocated_bytes(const void* address, size_t size) {
   return std::min<size_t>(size, known.end - at);
 }
 
-void trim_pool(int gpu, size_t kept) {
+void trim_pool(int gpu, std::optional<size_t> kept) {
   const std::lock_guard lock(runtime().mutex);
   Pool& pool = runtime().gpus[gpu].pool;
-  pool.reserved = std::min(pool.reserved, std::max(pool.used, kept));
-}
-
-void trim_at_synchronize(int gpu) {
-  size_t kept = 0;
-  {
-    const std::lock_guard lock(runtime().mutex);
-    kept = runtime().gpus[gpu].pool.threshold;
-  }
-  trim_pool(gpu, kept);
+  pool.reserved = std::min(pool.reserved, std::max(pool.used, kept.value_or(pool.threshold)));
 }
 
 }  // namespace shoal::cuda::emulator
@@ -85,14 +76,13 @@ cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
   return cudaSuccess;
 }
 
-/// Frees what begins at `address` and is of one of the kinds.
-cudaError_t release(void* address, MemoryKind kind, MemoryKind other) {
+/// Frees what begins at `address`.
+cudaError_t release(void* address) {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
   const auto found = all.memory.find(reinterpret_cast<uintptr_t>(address));
   if (found == all.memory.end()) return cudaErrorInvalidValue;
   const Allocation allocation = found->second;
-  if (allocation.kind != kind && allocation.kind != other) return cudaErrorInvalidValue;
   if (allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kPool) {
     all.gpus[allocation.gpu].used -= allocation.size;
     if (allocation.kind == MemoryKind::kPool) all.gpus[allocation.gpu].pool.used -= allocation.size;
@@ -134,31 +124,26 @@ cudaError_t cudaFree(void* address) {
     const Place place = find_place(address);
     if (!place.on_gpu() || place.offset != 0) return cudaErrorInvalidValue;
     synchronize_gpu(place.allocation.gpu);
-    return release(address, MemoryKind::kDevice, MemoryKind::kPool);
+    return release(address);
   });
 }
 
 // Memory in the order of a stream is there at once and goes when the stream comes to it.
 cudaError_t cudaMallocAsync(void** address, size_t size, cudaStream_t handle) {
-  return api("cudaMallocAsync", [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (is_capturing(*stream)) return cudaErrorStreamCaptureUnsupported;
+  return with_stream("cudaMallocAsync", handle, [&](Stream& stream) {
+    if (is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
     const cudaError_t status = allocate(address, size, MemoryKind::kPool);
     if (status != cudaErrorMemoryAllocation) return status;
-    stream->synchronize();  // what the stream frees before is there for it
+    stream.synchronize();  // what the stream frees before is there for it
     return allocate(address, size, MemoryKind::kPool);
   });
 }
 cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
-  return api("cudaFreeAsync", [&] {
-    Stream* const stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (is_capturing(*stream)) return cudaErrorStreamCaptureUnsupported;
+  return with_stream("cudaFreeAsync", handle, [&](Stream& stream) {
+    if (is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
     if (address == nullptr) return cudaSuccess;
     if (!begins_allocation(address, MemoryKind::kPool)) return cudaErrorInvalidValue;
-    stream->push(Operation{OperationKind::kFree,
-                           [address](Workers&) { release(address, MemoryKind::kPool, MemoryKind::kPool); }});
+    stream.push({OperationKind::kFree, [address](Workers&) { release(address); }});
     return cudaSuccess;
   });
 }
@@ -171,7 +156,7 @@ cudaError_t cudaFreeHost(void* address) {
     if (address == nullptr) return cudaSuccess;
     if (!begins_allocation(address, MemoryKind::kHost)) return cudaErrorInvalidValue;
     synchronize_all();
-    return release(address, MemoryKind::kHost, MemoryKind::kHost);
+    return release(address);
   });
 }
 
@@ -207,9 +192,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     attributes->type = place.on_gpu()   ? cudaMemoryTypeDevice
                        : place.pinned() ? cudaMemoryTypeHost
                                         : cudaMemoryTypeUnregistered;
-    attributes->device = place.known ? place.allocation.gpu : cudaInvalidDeviceId;
-    if (place.known) attributes->devicePointer = const_cast<void*>(address);
-    if (!place.on_gpu()) attributes->hostPointer = const_cast<void*>(address);
     return cudaSuccess;
   });
 }
@@ -235,23 +217,12 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
   return api("cudaMemPoolGetAttribute", [&] {
-    if (handle == nullptr) return cudaErrorInvalidValue;
+    const bool asks_reserved = attribute == cudaMemPoolAttrReservedMemCurrent;
+    if (!asks_reserved && attribute != cudaMemPoolAttrUsedMemCurrent) return cudaErrorInvalidValue;
     const std::lock_guard lock(runtime().mutex);
     const Pool& pool = runtime().gpus[gpu_of(handle)].pool;
-    auto& found = *static_cast<uint64_t*>(value);
-    switch (attribute) {
-      case cudaMemPoolAttrReleaseThreshold:
-        found = pool.threshold;
-        return cudaSuccess;
-      case cudaMemPoolAttrReservedMemCurrent:
-        found = pool.reserved;
-        return cudaSuccess;
-      case cudaMemPoolAttrUsedMemCurrent:
-        found = pool.used;
-        return cudaSuccess;
-      default:
-        return cudaErrorInvalidValue;
-    }
+    *static_cast<uint64_t*>(value) = asks_reserved ? pool.reserved : pool.used;
+    return cudaSuccess;
   });
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {

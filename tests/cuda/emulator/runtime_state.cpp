@@ -25,13 +25,18 @@ struct Calls {
   bool recording = false;
   std::vector<std::string> names;
   std::vector<LaunchRecord> launches;
-  std::map<std::string_view, int> in_progress;
+  std::map<std::string, int> in_progress;
 };
 
 Calls& calls() {
   static Calls calls;
   return calls;
 }
+/// They are locked while this lives.
+struct LockedCalls {
+  Calls* operator->() { return &calls(); }
+  const std::lock_guard<std::mutex> lock{calls().mutex};
+};
 
 constexpr std::array<std::string_view, 9> kQuestions = {
     "cudaGetDevice",          "cudaSetDevice",        "cudaGetDeviceCount",    "cudaGetDeviceProperties",
@@ -71,13 +76,12 @@ cudaError_t& last_error() {
 
 cudaError_t begin_call(const char* name) {
   runtime();
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  ++all.in_progress[name];
-  if (all.recording && std::find(kQuestions.begin(), kQuestions.end(), name) == kQuestions.end()) {
-    all.names.emplace_back(name);
+  LockedCalls all;
+  ++all->in_progress[name];
+  if (all->recording && std::find(kQuestions.begin(), kQuestions.end(), name) == kQuestions.end()) {
+    all->names.emplace_back(name);
   }
-  for (Fault& fault : all.faults) {
+  for (Fault& fault : all->faults) {
     if (fault.name != name || fault.times == 0) continue;
     if (fault.skip > 0) {
       --fault.skip;
@@ -90,62 +94,47 @@ cudaError_t begin_call(const char* name) {
 }
 
 cudaError_t end_call(const char* name, cudaError_t status) {
-  {
-    Calls& all = calls();
-    const std::lock_guard lock(all.mutex);
-    --all.in_progress[name];
-  }
+  --LockedCalls()->in_progress[name];
   if (status != cudaSuccess) g_last_error = status;  // "not ready", too
   return status;
 }
 
 void fail_call(const std::string& name, int nth, cudaError_t error, int times) {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  all.faults.push_back({name, nth - 1, times, error});
+  LockedCalls()->faults.push_back({name, nth - 1, times, error});
 }
 
 void clear_faults() {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  all.faults.clear();
+  LockedCalls()->faults.clear();
 }
 
 void record_calls() {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  all.recording = true;
-  all.names.clear();
-  all.launches.clear();
+  LockedCalls all;
+  all->recording = true;
+  all->names.clear();
+  all->launches.clear();
 }
 
 std::vector<std::string> take_calls() {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  all.recording = false;
-  return std::move(all.names);
+  LockedCalls all;
+  all->recording = false;
+  return std::move(all->names);
 }
 
 void note_launch(const LaunchSize& size) {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  if (!all.recording) return;
+  LockedCalls all;
+  if (!all->recording) return;
   const std::string_view path = size.where.file_name();
-  all.launches.push_back({std::string(path.substr(path.rfind('/') + 1)), size.block.x, size.shared_bytes, size.early});
+  all->launches.push_back({std::string(path.substr(path.rfind('/') + 1)), size.block.x, size.shared_bytes, size.early});
 }
 
 std::vector<LaunchRecord> take_launches() {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  all.recording = false;
-  return std::move(all.launches);
+  LockedCalls all;
+  all->recording = false;
+  return std::move(all->launches);
 }
 
 int calls_in_progress(const std::string& name) {
-  Calls& all = calls();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.in_progress.find(name);
-  return found == all.in_progress.end() ? 0 : found->second;
+  return LockedCalls()->in_progress[name];
 }
 
 }  // namespace shoal::cuda::emulator

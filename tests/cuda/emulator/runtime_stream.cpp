@@ -104,8 +104,7 @@ Stream* find_stream(cudaStream_t handle) {
   if (handle == nullptr || handle == cudaStreamLegacy) return &default_stream(current_gpu());
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.streams.find(reinterpret_cast<Stream*>(handle));
-  return found == all.streams.end() ? nullptr : *found;
+  return find(all.streams, handle);
 }
 
 namespace {
@@ -162,21 +161,6 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-Event* find_event(cudaEvent_t handle) {
-  Runtime& all = runtime();
-  const auto found = all.events.find(reinterpret_cast<Event*>(handle));
-  return found == all.events.end() ? nullptr : *found;
-}
-
-/// Calls function(stream) for a valid handle.
-template <class Function>
-cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& function) {
-  return api(name, [&] {
-    Stream* const stream = find_stream(handle);
-    return stream == nullptr ? cudaErrorInvalidResourceHandle : function(*stream);
-  });
-}
-
 /// For waits of the host and for events: spoils the capture of a stream that is captured.
 cudaError_t refuse_capturing(Stream& stream) {
   const std::lock_guard lock(runtime().mutex);
@@ -190,8 +174,7 @@ cudaError_t create_stream(cudaStream_t* stream, unsigned flags) {
   if (current_gpu() >= gpu_count()) return cudaErrorNoDevice;
   auto created = std::make_unique<Stream>(current_gpu(), flags != cudaStreamNonBlocking);
   const std::lock_guard lock(runtime().mutex);
-  runtime().streams.insert(created.get());
-  *stream = reinterpret_cast<cudaStream_t>(created.release());
+  add(runtime().streams, std::move(created), stream);
   return cudaSuccess;
 }
 
@@ -221,7 +204,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const cudaError_t status = refuse_capturing(stream);
     if (status != cudaSuccess) return status;
     stream.synchronize();
-    trim_at_synchronize(stream.gpu());
+    trim_pool(stream.gpu());
     return cudaSuccess;
   });
 }
@@ -238,8 +221,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     auto created = std::make_unique<Event>();
     created->gpu = current_gpu();
     const std::lock_guard lock(runtime().mutex);
-    runtime().events.insert(created.get());
-    *event = reinterpret_cast<cudaEvent_t>(created.release());
+    add(runtime().events, std::move(created), event);
     return cudaSuccess;
   });
 }
@@ -248,14 +230,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-  return api("cudaEventDestroy", [&] {
-    const std::lock_guard lock(runtime().mutex);
-    Event* const event = find_event(handle);
-    if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    runtime().events.erase(event);
-    delete event;
-    return cudaSuccess;
-  });
+  return api("cudaEventDestroy", [&] { return destroy(runtime().events, handle, cudaErrorInvalidResourceHandle); });
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
@@ -263,7 +238,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     const cudaError_t status = refuse_capturing(stream);
     if (status != cudaSuccess) return status;
     const std::lock_guard lock(runtime().mutex);
-    Event* const event = find_event(handle);
+    Event* const event = find(runtime().events, handle);
     if (event == nullptr || event->gpu != stream.gpu()) return cudaErrorInvalidResourceHandle;
     event->record = stream.record();
     return cudaSuccess;
@@ -275,7 +250,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned) {
     const cudaError_t status = refuse_capturing(stream);
     if (status != cudaSuccess) return status;
     const std::lock_guard lock(runtime().mutex);
-    const Event* const event = find_event(handle);
+    const Event* const event = find(runtime().events, handle);
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
     if (event->record != nullptr) stream.wait_for(event->record);
     return cudaSuccess;
@@ -287,7 +262,7 @@ namespace {
 /// What an event last recorded, and on which GPU; an error for one that is not there.
 cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record, int* gpu = nullptr) {
   const std::lock_guard lock(runtime().mutex);
-  const Event* const event = find_event(handle);
+  const Event* const event = find(runtime().events, handle);
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
   record = event->record;
   if (gpu != nullptr) *gpu = event->gpu;
@@ -303,7 +278,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const cudaError_t status = recorded(event, record, &gpu);
     if (status != cudaSuccess || record == nullptr) return status;
     record->wait();
-    trim_at_synchronize(gpu);
+    trim_pool(gpu);
     return cudaSuccess;
   });
 }

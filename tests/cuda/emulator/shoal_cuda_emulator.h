@@ -34,7 +34,6 @@
 #define blockIdx (::shoal::cuda::emulator::block_index())
 #define blockDim (::shoal::cuda::emulator::launch_size().block)
 #define gridDim (::shoal::cuda::emulator::launch_size().grid)
-constexpr int warpSize = 32;
 
 /// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
 #define SHOAL_DYNAMIC_SHARED(type, name) \

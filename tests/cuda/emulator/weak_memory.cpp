@@ -13,6 +13,13 @@ constexpr size_t kMostWords = 64;
 
 }  // namespace
 
+uint64_t next_random(uint64_t& state) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
 void StoreBuffer::start_block() {
   keeps_ = setting("SHOAL_EMULATED_WEAK", 0) != 0;
 }
@@ -55,18 +62,11 @@ uint64_t StoreBuffer::load(const uint64_t* address) const {
   return own != nullptr ? own->value : __atomic_load_n(address, __ATOMIC_RELAXED);
 }
 
-bool StoreBuffer::toss() {
-  random_ ^= random_ << 13;
-  random_ ^= random_ >> 7;
-  random_ ^= random_ << 17;
-  return (random_ >> 32 & 1) != 0;
-}
-
 void StoreBuffer::deliver_some() {
   const std::vector<Word> words = std::exchange(words_, {});
   for (const Word& word : words) {
     const bool may = word.release ? words_.empty() : find(word.address) == nullptr;
-    if (may && toss()) {
+    if (may && (next_random(random_) >> 32 & 1) != 0) {
       deliver(word);
     } else {
       words_.push_back(word);

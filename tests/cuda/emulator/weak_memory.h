@@ -18,6 +18,9 @@
 
 namespace shoal::cuda::emulator {
 
+/// A generator (xorshift).
+uint64_t next_random(uint64_t& state);
+
 /// The words of one block; not thread-safe.
 class StoreBuffer {
  public:
@@ -42,7 +45,6 @@ class StoreBuffer {
   void keep(const Word& word);
   /// The latest one for an address; nullptr: none is kept.
   const Word* find(const void* address) const;
-  bool toss();
 
   bool keeps_ = false;
   std::vector<Word> words_;  // oldest first

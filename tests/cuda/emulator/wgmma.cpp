@@ -72,10 +72,10 @@ struct Product {
   int first_row;  ///< of a
   Descriptor a, b;
   unsigned group;
-  Operands first_seen;
-  std::array<float*, 32> sums;
+  Operands first_seen = {};
+  std::array<float*, 32> sums = {};
   /// What the sums of all lanes are while those are NaN; empty: an earlier product will leave it.
-  std::vector<float> before;
+  std::vector<float> before = {};
 
   size_t sum_count() const { return static_cast<size_t>(columns) / 2; }
   Operands operands() const {
@@ -154,15 +154,8 @@ void begin(const std::array<void*, 32>& lanes, uint32_t present) {
   if (!products.fenced) die("begins a group of products without wgmma_fence()");
   const Begin& first = *static_cast<const Begin*>(lanes[0]);
   const int warp = static_cast<int>(g_thread->index.x / 32 % 4);
-  Product product{first.elements,
-                  2 * first.sum_count,
-                  16 * warp,
-                  Descriptor(first.a),
-                  Descriptor(first.b),
-                  products.groups,
-                  {},
-                  {},
-                  {}};
+  Product product{first.elements,      2 * first.sum_count, 16 * warp,
+                  Descriptor(first.a), Descriptor(first.b), products.groups};
   for (size_t lane = 0; lane < 32; ++lane) {
     const Begin& own = *static_cast<const Begin*>(lanes[lane]);
     if (own.a != first.a || own.b != first.b) die("multiplies other operands than the rest of its warp");
