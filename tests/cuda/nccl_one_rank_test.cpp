@@ -54,8 +54,7 @@ class NcclOneRank : public testing::Test {
   void run(Communicator& communicator, Case test) {
     SCOPED_TRACE(fmt::format("{} of {}", name_of(test.kind), test.count));
     test.prepare(*this);
-    const Call call = test.call(0);
-    communicator.enqueue(0, call);
+    communicator.enqueue(0, test.calls[0]);
     ASSERT_NO_THROW(backend().synchronize());
     test.verify();
   }
@@ -83,10 +82,9 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
   Case test = all_reduce_case(1, DType::kF32, 1013);
   run(*nccl, all_reduce_case(1, DType::kF32, 1013));
   test.prepare(*this);
-  const Call call = test.call(0);
   ASSERT_TRUE(backend().start_recording());
-  nccl->enqueue(0, call);
-  nccl->enqueue(0, call);
+  nccl->enqueue(0, test.calls[0]);
+  nccl->enqueue(0, test.calls[0]);
   auto recording = backend().stop_recording();
   ASSERT_NE(recording, nullptr);
   for (int seed = 1; seed < 4; ++seed) {
@@ -104,9 +102,8 @@ TEST_F(NcclOneRank, ConnectsOutsideOfRecordingsOnly) {
   const auto nccl = communicator();
   Case test = all_reduce_case(1, DType::kF32, 10);
   test.prepare(*this);
-  const Call call = test.call(0);
   ASSERT_TRUE(backend().start_recording());
-  nccl->enqueue(0, call);
+  nccl->enqueue(0, test.calls[0]);
   EXPECT_EQ(backend().stop_recording(), nullptr);
 }
 
@@ -116,8 +113,7 @@ TEST_F(NcclOneRank, AbortEndsIt) {
   run(*nccl, all_reduce_case(1, DType::kF32, 10));
   nccl->abort("stopped by the user");
   test.prepare(*this);
-  const Call call = test.call(0);
-  nccl->enqueue(0, call);
+  nccl->enqueue(0, test.calls[0]);
   EXPECT_THAT([&] { backend().synchronize(); },
               ThrowsMessage<CommError>(HasSubstr("[nccl communicator] aborted: stopped by the user")));
   nccl.reset();
@@ -139,7 +135,6 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
     Case test = all_reduce_case(1, DType::kF32, 10);
     run(*nccl, all_reduce_case(1, DType::kF32, 10));
     test.prepare(*this);
-    const Call call = test.call(0);
     // The stream goes on as soon as it has been looked at after the time-out.
     backend().launcher().add_watch(flag, {[&](std::chrono::nanoseconds stuck) {
                                             if (stuck > kShort) __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
@@ -149,7 +144,7 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
       shoal::cuda::launch(context.stream, hold_stream, dim3(1), dim3(1), 0, static_cast<const uint32_t*>(object));
     };
     backend().push_launch({hold, flag, nullptr});
-    nccl->enqueue(0, call);
+    nccl->enqueue(0, test.calls[0]);
     EXPECT_THAT([&] { backend().synchronize(); },
                 ThrowsMessage<CommError>(HasSubstr("[all_reduce x] rank 0 (CUDA0) could not finish this")));
     backend().launcher().remove_watch(flag);

@@ -1,7 +1,6 @@
 // The NCCL communicator over several processes, which here are threads with a group of processes between them, on
 // several hosts: what is made, and what every process hears when something fails. tests/cuda/programs/cuda_ranks.cpp
 // has real processes.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,12 +33,10 @@ using testing::ThrowsMessage;
 
 using Strings = std::vector<std::string>;
 constexpr milliseconds kShort{300};
-constexpr int kSystemError = 2;
+constexpr auto kSystemError = nccl::Result::kSystemError;
 
 nccl_standin::Control& control() {
-  void* const library = dlopen(SHOAL_NCCL_STANDINS "libnccl-standin.so", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  return *reinterpret_cast<ShoalNcclStandin*>(dlsym(library, "shoal_nccl_standin"))();
+  return nccl_standin::control_of(SHOAL_NCCL_STANDINS "libnccl-standin.so");
 }
 
 class NcclProcesses : public testing::Test {
@@ -113,21 +110,18 @@ TEST_F(NcclProcesses, RanksOfOthersAreNotOurs) {
   });
 }
 
-TEST_F(NcclProcesses, AMissingRankIsNamedByThoseOnItsHost) {
-  const std::string heard = heard_everywhere({"a", "b", "b"}, kShort, [](auto& mesh, auto& nccl, auto& second) {
-    if (mesh.own()[0] != 2) second.queue(nccl);
-  });
-  EXPECT_THAT(heard, AllOf(StartsWith("process 1 (b): [all_reduce second] rank 2 (2:CUDA2 on b) of 3 did not arrive"),
-                           HasSubstr("SHOAL_COMM_TIMEOUT")));
-}
-
-TEST_F(NcclProcesses, AMissingRankOnAnotherHostIsGuessed) {
-  const std::string heard = heard_everywhere({"a", "a", "b"}, kShort, [](auto& mesh, auto& nccl, auto& second) {
-    if (mesh.own()[0] != 2) second.queue(nccl);
-  });
-  EXPECT_THAT(heard, AllOf(StartsWith("process "), HasSubstr(" (a): [all_reduce second] rank "),
-                           HasSubstr("because another one, such as rank 2 (2:CUDA2 on b), did not"),
-                           HasSubstr("SHOAL_COMM_TIMEOUT")));
+TEST_F(NcclProcesses, AMissingRankIsNamedByThoseOnItsHostAndGuessedByOthers) {
+  const auto heard = [&](const Strings& hosts) {
+    return heard_everywhere(hosts, kShort, [](auto& mesh, auto& nccl, auto& second) {
+      if (mesh.own()[0] != 2) second.queue(nccl);
+    });
+  };
+  EXPECT_THAT(heard({"a", "b", "b"}),
+              AllOf(StartsWith("process 1 (b): [all_reduce second] rank 2 (2:CUDA2 on b) of 3 did not arrive"),
+                    HasSubstr("SHOAL_COMM_TIMEOUT")));
+  EXPECT_THAT(heard({"a", "a", "b"}), AllOf(StartsWith("process "), HasSubstr(" (a): [all_reduce second] rank "),
+                                            HasSubstr("because another one, such as rank 2 (2:CUDA2 on b), did not"),
+                                            HasSubstr("SHOAL_COMM_TIMEOUT")));
 }
 
 TEST_F(NcclProcesses, AStreamThatFailedIsNamed) {

@@ -103,18 +103,5 @@ TEST_F(FilledGpus, TheNextKernelWaitsForTheRowIfRanksShareAGpu) {
   mesh.finish();
 }
 
-// If both filled a GPU, the other rank of each would find no room.
-TEST_F(FilledGpus, OneOfTwoMeshesFillsThem) {
-  Filled first(2), second(2);
-  first.queue(0);
-  second.queue(1);
-  wait_until([] { return resident_blocks(0) == 16; });
-  wait_until([] { return resident_blocks(1) == 4; });
-  first.queue(1);
-  second.queue(0);
-  first.finish();
-  second.finish();
-}
-
 }  // namespace
 }  // namespace shoal::collectives::p2p

@@ -33,27 +33,20 @@ class DeviceBytes {
     const shoal::cuda::CurrentGpu current(gpu);
     void* memory = nullptr;
     check_cuda(cudaMalloc(&memory, std::max<size_t>(size, 1)));
-    data_ = static_cast<std::byte*>(memory);
+    data_.reset(static_cast<std::byte*>(memory));
   }
-  ~DeviceBytes() {
-    const shoal::cuda::CurrentGpu current(gpu_);
-    cudaFree(data_);
-  }
-  DeviceBytes(DeviceBytes&& other) noexcept
-      : gpu_(other.gpu_), size_(other.size_), data_(std::exchange(other.data_, nullptr)) {}
-  DeviceBytes& operator=(DeviceBytes&&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
   /// Streams of all kinds see it afterwards: cudaMemcpy() may return before bytes that were staged have arrived.
   void set(const Bytes& bytes, size_t offset = 0) const {
     if (bytes.empty()) return;
     const shoal::cuda::CurrentGpu current(gpu_);
-    check_cuda(cudaMemcpy(data_ + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(data() + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
     check_cuda(cudaStreamSynchronize(nullptr));
   }
   Bytes get(size_t offset, size_t size) const {
     Bytes bytes(size);
-    if (size > 0) check_cuda(cudaMemcpy(bytes.data(), data_ + offset, size, cudaMemcpyDeviceToHost));
+    if (size > 0) check_cuda(cudaMemcpy(bytes.data(), data() + offset, size, cudaMemcpyDeviceToHost));
     return bytes;
   }
   Bytes get() const { return get(0, size_); }
@@ -61,7 +54,7 @@ class DeviceBytes {
  private:
   int gpu_;
   size_t size_;
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, cudaError_t (*)(void*)> data_{nullptr, &cudaFree};
 };
 
 /// As many blocks as such a mesh may have here: the emulator has a stack for each thread of all blocks that wait.
@@ -136,6 +129,8 @@ struct Case : CollectiveCase {
   Case(CollectiveCase one) : CollectiveCase(std::move(one)) {}
   std::vector<DeviceBytes> sources = {}, targets = {};  ///< once it is queued
   size_t shift = 0;                                     ///< bytes by which the buffers are out of alignment
+  const char* what = "x";                               ///< Call::what
+  std::vector<Call> calls;                              ///< of all ranks, once it is prepared
 
   template <class Ranks>
   void prepare(const Ranks& rig) {
@@ -145,14 +140,17 @@ struct Case : CollectiveCase {
       // With room behind it that must not be touched.
       targets.emplace_back(rig.gpu(rank), expected[rank].size() + shift + 64);
       targets.back().set(Bytes(expected[rank].size() + shift + 64, std::byte{0x5a}));
+      calls.push_back(
+          {kind, dtype, sources[rank].data() + shift, targets[rank].data() + shift, count, counts, root, what});
     }
-  }
-  Call call(int rank) const {
-    return {kind, dtype, sources[rank].data() + shift, targets[rank].data() + shift, count, counts, root, "x"};
   }
   void queue(Rig& rig) {
     prepare(rig);
-    for (int rank = 0; rank < rig.size(); ++rank) rig.communicator().launch(rank, call(rank));
+    for (int rank = 0; rank < rig.size(); ++rank) rig.communicator().launch(rank, calls[rank]);
+  }
+  /// On some ranks, after prepare().
+  void queue(Communicator& communicator, const std::vector<int>& ranks) const {
+    for (const int rank : ranks) communicator.enqueue(rank, calls[static_cast<size_t>(rank)]);
   }
   void verify() const {
     for (size_t rank = 0; rank < expected.size(); ++rank) {

@@ -70,7 +70,7 @@ class RankGraph {
   RankGraph(Rig& rig, int rank, const std::vector<Case>& cases) : stream_(rig.stream(rank)), gpu_(rig.gpu(rank)) {
     const cuda::CurrentGpu current(gpu_);
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (const Case& test : cases) rig.communicator().launch(rank, test.call(rank));
+    for (const Case& test : cases) rig.communicator().launch(rank, test.calls[rank]);
     check_cuda(cudaStreamEndCapture(stream_, &graph_));
     check_cuda(cudaGraphInstantiate(&exec_, graph_, 0));
     check_cuda(cudaGraphUpload(exec_, stream_));  // its first launch may wait for the GPU otherwise

@@ -39,13 +39,21 @@ Registry& registry() {
   return registry;
 }
 
-std::shared_ptr<Comm> find(Comm* handle, const char* caller) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.ranks.find(handle);
-  if (found != all.ranks.end()) return found->second;
-  shoal_nccl_standin()->report(std::string(caller) + " of a rank that is not there");
-  return nullptr;
+/// Calls function(rank) for the rank of a handle, unless a test asked for another result.
+template <class Function>
+Result with_rank(const char* name, Comm* handle, Function function) {
+  std::shared_ptr<Comm> rank;
+  {
+    const std::lock_guard lock(registry().mutex);
+    const auto found = registry().ranks.find(handle);
+    if (found != registry().ranks.end()) rank = found->second;
+  }
+  if (rank == nullptr) {
+    shoal_nccl_standin()->report(std::string(name) + " of a rank that is not there");
+    return Result::kInvalidArgument;
+  }
+  const Result asked = shoal_nccl_standin()->begin(name, rank->rank);
+  return asked != Result::kSuccess ? asked : function(rank);
 }
 
 /// The emulated runtime of the program or plug-in that an address lies in.
@@ -74,11 +82,7 @@ Result launch(const Entry& entry) {
   return Result::kInProgress;
 }
 
-Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation& operation) {
-  const auto rank = find(handle, name);
-  if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = shoal_nccl_standin()->begin(name, rank->rank);
-  if (asked != Result::kSuccess) return asked;
+Result add(const char* name, const std::shared_ptr<Comm>& rank, cudaStream_t stream, const Operation& operation) {
   if (rank->in_progress) {
     shoal_nccl_standin()->report(std::string(name) + " before the last call was done");
     return Result::kInvalidUsage;
@@ -97,6 +101,10 @@ Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation
   if (entry == t_group.entries.end()) entry = t_group.entries.insert(entry, {rank, stream, {}});
   entry->operations.push_back(operation);
   return Result::kSuccess;
+}
+
+Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation& operation) {
+  return with_rank(name, handle, [&](const auto& rank) { return add(name, rank, stream, operation); });
 }
 
 /// Two ranks on one GPU?
@@ -184,37 +192,32 @@ SHOAL_NCCL Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, in
 }
 
 SHOAL_NCCL Result ncclCommFinalize(Comm* comm) {
-  const auto rank = find(comm, "ncclCommFinalize");
-  if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = shoal_nccl_standin()->begin("ncclCommFinalize", rank->rank);
-  if (asked != Result::kSuccess) return asked;
-  rank->start([rank = rank.get()] { return rank->finalize(); });
-  return Result::kInProgress;
+  return with_rank("ncclCommFinalize", comm, [](const auto& rank) {
+    rank->start([rank = rank.get()] { return rank->finalize(); });
+    return Result::kInProgress;
+  });
 }
 
 SHOAL_NCCL Result ncclCommAbort(Comm* comm) {
-  const auto rank = find(comm, "ncclCommAbort");
-  if (rank == nullptr) return Result::kInvalidArgument;
-  shoal_nccl_standin()->begin("ncclCommAbort", rank->rank);
-  rank->end();
-  const std::lock_guard lock(registry().mutex);
-  registry().ranks.erase(comm);
-  shoal_nccl_standin()->count_live_ranks(-1);
-  registry().ended.push_back(rank);
-  return Result::kSuccess;
+  return with_rank("ncclCommAbort", comm, [](const auto& rank) {
+    rank->end();
+    const std::lock_guard lock(registry().mutex);
+    registry().ranks.erase(rank.get());
+    shoal_nccl_standin()->count_live_ranks(-1);
+    registry().ended.push_back(rank);
+    return Result::kSuccess;
+  });
 }
 
 SHOAL_NCCL Result ncclCommGetAsyncError(Comm* comm, Result* state) {
-  const auto rank = find(comm, "ncclCommGetAsyncError");
-  if (rank == nullptr) return Result::kInvalidArgument;
-  const Result asked = shoal_nccl_standin()->begin("ncclCommGetAsyncError", rank->rank);
-  if (asked != Result::kSuccess) return asked;
-  *state = shoal_nccl_standin()->async_error(rank->rank);
-  const std::lock_guard lock(rank->world->mutex);
-  rank->world->look();
-  if (*state == Result::kSuccess && rank->world->is_lost) *state = Result::kRemoteError;
-  if (*state == Result::kSuccess) *state = rank->in_progress ? Result::kInProgress : rank->error.load();
-  return Result::kSuccess;
+  return with_rank("ncclCommGetAsyncError", comm, [&](const auto& rank) {
+    *state = shoal_nccl_standin()->async_error(rank->rank);
+    const std::lock_guard lock(rank->world->mutex);
+    rank->world->look();
+    if (*state == Result::kSuccess && rank->world->is_lost) *state = Result::kRemoteError;
+    if (*state == Result::kSuccess) *state = rank->in_progress ? Result::kInProgress : rank->error.load();
+    return Result::kSuccess;
+  });
 }
 
 SHOAL_NCCL Result ncclAllReduce(const void* in, void* out, size_t count, DataType type, RedOp, Comm* comm,

@@ -9,9 +9,13 @@
 // Tests make faults and look at the calls through Control, which they find by name in the loaded library. Thread-safe.
 #pragma once
 
+#include <dlfcn.h>
+
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,87 +29,44 @@ class Control {
   using Result = collectives::nccl::Result;
 
   /// Forgets faults, calls and problems.
-  void reset() {
-    const std::lock_guard lock(mutex_);
-    data_ = {};
-  }
+  void reset() { *locked().data = {}; }
   /// The nth call (1 = the next one) of a function by a rank returns `result` and does nothing; rank -1: by any, and of
   /// functions that are of no rank.
-  void fail_call(const std::string& name, int rank, int nth, int result) {
-    const std::lock_guard lock(mutex_);
-    data_.faults.push_back({name, rank, nth - 1, static_cast<Result>(result)});
+  void fail_call(const std::string& name, int rank, int nth, Result result) {
+    locked()->faults.push_back({name, rank, nth - 1, result});
   }
-  /// ncclCommGetAsyncError says so of a rank from now on.
-  void set_async_error(int rank, int result) {
-    const std::lock_guard lock(mutex_);
-    data_.async_errors[rank] = static_cast<Result>(result);
-  }
-  Result async_error(int rank) {
-    const std::lock_guard lock(mutex_);
-    return data_.async_errors[rank];
-  }
+  /// ncclCommGetAsyncError gives it for a rank from now on.
+  void set_async_error(int rank, Result result) { locked()->async_errors[rank] = result; }
+  Result async_error(int rank) { return locked()->async_errors[rank]; }
   /// The rank's ncclCommInitRankConfig never gets on, so that no rank's does.
-  void never_connect(int rank) {
-    const std::lock_guard lock(mutex_);
-    data_.unconnected.insert(rank);
-  }
-  bool connects(int rank) {
-    const std::lock_guard lock(mutex_);
-    return !data_.unconnected.contains(rank);
-  }
+  void never_connect(int rank) { locked()->unconnected.insert(rank); }
+  bool connects(int rank) { return !locked()->unconnected.contains(rank); }
   /// What the rank queues from now on never ends.
-  void stall(int rank) {
-    const std::lock_guard lock(mutex_);
-    data_.stalled.insert(rank);
-  }
-  bool stalls(int rank) {
-    const std::lock_guard lock(mutex_);
-    return data_.stalled.contains(rank);
-  }
+  void stall(int rank) { locked()->stalled.insert(rank); }
+  bool stalls(int rank) { return locked()->stalled.contains(rank); }
   /// A call begins: the result that it must return at once, or success.
   Result begin(const std::string& name, int rank) {
-    const std::lock_guard lock(mutex_);
-    ++data_.counts[name];
-    for (auto fault = data_.faults.begin(); fault != data_.faults.end(); ++fault) {
+    const Locked data = locked();
+    ++data->counts[name];
+    for (auto fault = data->faults.begin(); fault != data->faults.end(); ++fault) {
       if (fault->name != name || (fault->rank >= 0 && fault->rank != rank) || fault->skip-- > 0) continue;
       const Result result = fault->result;
-      data_.faults.erase(fault);
+      data->faults.erase(fault);
       return result;
     }
     return Result::kSuccess;
   }
-  void record(int rank, std::string call) {
-    const std::lock_guard lock(mutex_);
-    data_.calls[rank].push_back(std::move(call));
-  }
+  void record(int rank, std::string call) { locked()->calls[rank].push_back(std::move(call)); }
   /// "ncclBroadcast count=5 type=7 root=0" and the like, of a rank, since the last call.
-  std::vector<std::string> take_calls(int rank) {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(data_.calls[rank], {});
-  }
+  std::vector<std::string> take_calls(int rank) { return std::exchange(locked()->calls[rank], {}); }
   /// How often a function was called, by whichever rank, since reset().
-  int count_calls(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    return data_.counts[name];
-  }
-  void report(std::string problem) {
-    const std::lock_guard lock(mutex_);
-    data_.problems.push_back(std::move(problem));
-  }
+  int count_calls(const std::string& name) { return locked()->counts[name]; }
+  void report(std::string problem) { locked()->problems.push_back(std::move(problem)); }
   /// What callers did wrong: ranks that do not agree, calls before the last one was done or after the end.
-  std::vector<std::string> problems() {
-    const std::lock_guard lock(mutex_);
-    return data_.problems;
-  }
+  std::vector<std::string> problems() { return locked()->problems; }
   /// Ranks that have been made and not ended.
-  int live_ranks() {
-    const std::lock_guard lock(mutex_);
-    return live_ranks_;
-  }
-  void count_live_ranks(int change) {
-    const std::lock_guard lock(mutex_);
-    live_ranks_ += change;
-  }
+  int live_ranks() const { return live_ranks_; }
+  void count_live_ranks(int change) { live_ranks_ += change; }
 
  private:
   struct Fault {
@@ -123,13 +84,29 @@ class Control {
     std::vector<std::string> problems;
   };
 
+  struct Locked {
+    std::lock_guard<std::mutex> lock;
+    Data* data;
+    Data* operator->() const { return data; }
+  };
+  Locked locked() { return {std::lock_guard(mutex_), &data_}; }
+
   std::mutex mutex_;
   Data data_;
-  int live_ranks_ = 0;
+  std::atomic<int> live_ranks_{0};
 };
 
 }  // namespace shoal::nccl_standin
 
 extern "C" __attribute__((visibility("default"))) shoal::nccl_standin::Control* shoal_nccl_standin();
-/// Name "shoal_nccl_standin".
-using ShoalNcclStandin = decltype(shoal_nccl_standin);
+
+namespace shoal::nccl_standin {
+
+/// That of the library in a file.
+inline Control& control_of(const std::string& file) {
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  return *reinterpret_cast<decltype(&shoal_nccl_standin)>(dlsym(library, "shoal_nccl_standin"))();
+}
+
+}  // namespace shoal::nccl_standin

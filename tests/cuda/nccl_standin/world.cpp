@@ -21,24 +21,17 @@
 namespace shoal::nccl_standin {
 namespace {
 
-/// Of a parcel in the file.
-struct Header {
-  Parcel::What what;
-  int32_t rank, kind, type, root, process;
-  uint64_t number, count, size;
-};
-
-template <class T, class Sum, class From, class To>
-Bytes sum_of(const std::vector<Bytes>& parts, From from, To to) {
+template <class T, class Sum>
+Bytes sum_of(const std::vector<Bytes>& parts) {
   Bytes result(parts[0].size());
   for (size_t at = 0; at < result.size(); at += sizeof(T)) {
     Sum total{};
     for (size_t part = 0; part < parts.size(); ++part) {
       T value;
       std::memcpy(&value, parts[part].data() + at, sizeof(T));
-      total = part == 0 ? from(value) : static_cast<Sum>(total + from(value));
+      total = part == 0 ? static_cast<Sum>(value) : static_cast<Sum>(total + static_cast<Sum>(value));
     }
-    const T rounded = to(total);
+    const T rounded = static_cast<T>(total);
     std::memcpy(result.data() + at, &rounded, sizeof(T));
   }
   return result;
@@ -48,7 +41,7 @@ bool is_letter(const Operation& operation) {
   return operation.kind == Kind::kSend || operation.kind == Kind::kRecv;
 }
 
-bool agree(const Operation& a, const Operation& b) {
+bool agree(const Header& a, const Header& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type && a.root == b.root;
 }
 
@@ -70,20 +63,15 @@ size_t bytes_of(DataType type) {
 static Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   switch (type) {
     case DataType::kFloat32:
-      return sum_of<float, float>(
-          parts, [](float x) { return x; }, [](float x) { return x; });
+      return sum_of<float, float>(parts);
     case DataType::kFloat16:
-      return sum_of<__half, float>(
-          parts, [](__half x) { return __half2float(x); }, [](float x) { return __float2half_rn(x); });
+      return sum_of<__half, float>(parts);
     case DataType::kBFloat16:
-      return sum_of<__nv_bfloat16, float>(
-          parts, [](__nv_bfloat16 x) { return __bfloat162float(x); }, [](float x) { return __float2bfloat16_rn(x); });
+      return sum_of<__nv_bfloat16, float>(parts);
     case DataType::kInt32:
-      return sum_of<uint32_t, uint32_t>(
-          parts, [](uint32_t x) { return x; }, [](uint32_t x) { return x; });
+      return sum_of<uint32_t, uint32_t>(parts);
     default:
-      return sum_of<uint8_t, uint8_t>(
-          parts, [](uint8_t x) { return x; }, [](uint8_t x) { return x; });
+      return sum_of<uint8_t, uint8_t>(parts);
   }
 }
 
@@ -114,11 +102,11 @@ void World::give(const Parcel& parcel) {
 
 void World::tell_others(const Parcel& parcel) {
   if (!is_shared()) return;
-  const Header header{parcel.what, parcel.rank,   parcel.kind,  parcel.type,       parcel.root,
-                      getpid(),    parcel.number, parcel.count, parcel.data.size()};
+  Header header = parcel.header;
+  header.process = getpid(), header.size = parcel.data.size();
   Bytes bytes(sizeof(header) + parcel.data.size());
   std::memcpy(bytes.data(), &header, sizeof(header));
-  if (!parcel.data.empty()) std::memcpy(bytes.data() + sizeof(header), parcel.data.data(), parcel.data.size());
+  std::copy(parcel.data.begin(), parcel.data.end(), bytes.begin() + sizeof(header));
   if (write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) is_lost = true;
 }
 
@@ -132,8 +120,7 @@ void World::look() {
     const size_t end = read_ + sizeof(header) + header.size;
     if (static_cast<size_t>(now.st_size) < end) break;
     if (header.process != getpid()) {
-      Parcel parcel{header.what, header.rank,   header.kind,  header.type,
-                    header.root, header.number, header.count, Bytes(header.size)};
+      Parcel parcel{header, Bytes(header.size)};
       const auto at = static_cast<off_t>(read_ + sizeof(header));
       if (pread(file_, parcel.data.data(), header.size, at) != static_cast<ssize_t>(header.size)) break;
       apply(std::move(parcel), header.process);
@@ -156,33 +143,31 @@ void World::forget(uint64_t number) {
 }
 
 void World::apply(Parcel parcel, int process) {
-  const auto rank = static_cast<size_t>(parcel.rank);
-  if (parcel.what == Parcel::kHello) gpus[rank] = parcel.root, processes[rank] = process;
-  if (parcel.what == Parcel::kFinal) gone[rank] = true;
-  if (parcel.what == Parcel::kLetter && processes[static_cast<size_t>(parcel.root)] == getpid()) {
-    letters[{parcel.rank, parcel.root}].push_back(std::move(parcel.data));
+  const Header& header = parcel.header;
+  const auto rank = static_cast<size_t>(header.rank);
+  if (header.what == Header::kHello) gpus[rank] = header.root, processes[rank] = process;
+  if (header.what == Header::kFinal) gone[rank] = true;
+  if (header.what == Header::kLetter && processes[static_cast<size_t>(header.root)] == getpid()) {
+    letters[{header.rank, header.root}].push_back(std::move(parcel.data));
   }
-  if (parcel.what == Parcel::kPart) apply_part(std::move(parcel));
+  if (header.what == Header::kPart) apply_part(std::move(parcel));
   changed.notify_all();
 }
 
 void World::apply_part(Parcel parcel) {
-  const Operation operation{.kind = static_cast<Kind>(parcel.kind),
-                            .count = parcel.count,
-                            .type = static_cast<DataType>(parcel.type),
-                            .root = parcel.root};
-  Meeting& meeting = meetings[parcel.number];
+  const Header& header = parcel.header;
+  Meeting& meeting = meetings[header.number];
   if (meeting.arrived == 0) {
     meeting.parts.resize(size());
-    meeting.like = operation;
-  } else if (!agree(meeting.like, operation)) {
-    shoal_nccl_standin()->report("rank " + std::to_string(parcel.rank) + " has another collective number " +
-                                 std::to_string(parcel.number) + " than the others");
+    meeting.like = header;
+  } else if (!agree(meeting.like, header)) {
+    shoal_nccl_standin()->report("rank " + std::to_string(header.rank) + " has another collective number " +
+                                 std::to_string(header.number) + " than the others");
     return;  // it never takes place
   }
-  meeting.parts[static_cast<size_t>(parcel.rank)] = std::move(parcel.data);
+  meeting.parts[static_cast<size_t>(header.rank)] = std::move(parcel.data);
   ++meeting.arrived;
-  forget(parcel.number);
+  forget(header.number);
 }
 
 }  // namespace shoal::nccl_standin
@@ -191,6 +176,7 @@ namespace shoal::collectives::nccl {
 
 using nccl_standin::Bytes;
 using nccl_standin::bytes_of;
+using nccl_standin::Header;
 using nccl_standin::is_letter;
 using nccl_standin::Kind;
 using nccl_standin::Operation;
@@ -216,7 +202,7 @@ Result Comm::queue(cudaStream_t stream, std::vector<Operation> operations) {
 
 Result Comm::meet_all(int gpu) {
   std::unique_lock lock(world->mutex);
-  if (shoal_nccl_standin()->connects(rank)) world->give({.what = Parcel::kHello, .rank = rank, .root = gpu});
+  if (shoal_nccl_standin()->connects(rank)) world->give({{.what = Header::kHello, .rank = rank, .root = gpu}});
   world->wait(lock, [this] { return ended || world->is_whole(); });
   world->settle();
   return ended ? Result::kInternalError : Result::kSuccess;
@@ -225,7 +211,7 @@ Result Comm::meet_all(int gpu) {
 Result Comm::finalize() {
   std::unique_lock lock(world->mutex);
   world->wait(lock, [this] { return ended || world->is_lost || on_way_ == 0; });
-  world->give({.what = Parcel::kFinal, .rank = rank});
+  world->give({{.what = Header::kFinal, .rank = rank}});
   world->wait(lock, [this] {
     const bool are_all = std::all_of(world->gone.begin(), world->gone.end(), [](bool gone) { return gone; });
     return ended || world->is_lost || are_all;
@@ -260,17 +246,15 @@ uint64_t Comm::send(const Operation& operation) {
   const size_t bytes = operation.count * bytes_of(operation.type);
   const bool sends = operation.kind != Kind::kRecv && (operation.kind != Kind::kBroadcast || operation.root == rank);
   const size_t parts = operation.kind == Kind::kReduceScatter ? world->size() : 1;
-  Parcel parcel{.what = is_letter(operation) ? Parcel::kLetter : Parcel::kPart,
-                .rank = rank,
-                .kind = static_cast<int32_t>(operation.kind),
-                .type = static_cast<int32_t>(operation.type),
-                .root = operation.root,
-                .count = operation.count,
-                .data = sends ? Bytes(in, in + bytes * parts) : Bytes()};
-  if (!is_letter(operation)) parcel.number = ++meetings_;
-  const uint64_t number = parcel.number;
-  if (sends || !is_letter(operation)) give(std::move(parcel));
-  return number;
+  const Header header{.what = is_letter(operation) ? Header::kLetter : Header::kPart,
+                      .rank = rank,
+                      .kind = operation.kind,
+                      .type = operation.type,
+                      .root = operation.root,
+                      .number = is_letter(operation) ? 0 : ++meetings_,
+                      .count = operation.count};
+  if (sends || !is_letter(operation)) give({header, sends ? Bytes(in, in + bytes * parts) : Bytes()});
+  return header.number;
 }
 
 // While it is delayed it can still be lost.

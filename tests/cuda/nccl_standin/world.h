@@ -38,13 +38,20 @@ size_t bytes_of(DataType type);
 
 using Bytes = std::vector<std::byte>;
 
-/// Something that a rank tells all others.
-struct Parcel {
+/// Something that a rank tells all others: a header and data, which follow each other in the file.
+struct Header {
   enum What : uint32_t { kHello, kPart, kLetter, kFinal };
   What what = kHello;
   int32_t rank = 0;  ///< that sends it
-  int32_t kind = 0, type = 0, root = 0;
+  Kind kind = Kind::kAllReduce;
+  DataType type = DataType::kInt8;
+  int32_t root = 0;     ///< or the peer, or the GPU of a hello
+  int32_t process = 0;  ///< in the file
   uint64_t number = 0, count = 0;
+  uint64_t size = 0;  ///< of the data, in the file
+};
+struct Parcel {
+  Header header;
   Bytes data = {};
 };
 
@@ -55,7 +62,7 @@ struct World {
   /// One collective, until every rank of this process has taken its result.
   struct Meeting {
     std::vector<Bytes> parts;
-    Operation like{};
+    Header like{};
     size_t arrived = 0, done = 0;
   };
 
