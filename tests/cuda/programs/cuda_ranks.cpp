@@ -2,15 +2,12 @@
 // as many emulated GPUs as ranks.
 //
 //   mpirun -np 3 cuda_ranks suite nccl      every collective, right on every rank; auto and staged, too
-//   mpirun -np 2 cuda_ranks late nccl       a rank that does not come is named in every process
 //   mpirun -np 2 cuda_ranks early nccl      one that is done first leaves nothing behind that others wait for
-//   mpirun -np 2 cuda_ranks one auto        a mesh that is all in one process is foreseen in the others
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
 #include <string_view>
-#include <thread>
 
 #include "collectives/factory.h"
 #include "processes/join.h"
@@ -22,7 +19,6 @@ namespace shoal::test {
 namespace {
 
 using collectives::Communicator;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 std::unique_ptr<Communicator> make(const CudaProcessMesh& mesh, const collectives::Options& options) {
@@ -95,35 +91,6 @@ void suite(ProcessGroup& group, const std::string& implementation) {
   if (group.own() == 0) fmt::print("{} is right in {} processes\n", implementation, group.size());
 }
 
-/// Rank 1 does not come; the others must hear of it.
-void late(ProcessGroup& group, const std::string& implementation) {
-  constexpr std::string_view why = "rank 1 (1:CUDA1 on ";
-  CudaProcessMesh mesh(group, one_each(group), plugin_devices());
-  const auto communicator = make(mesh, mesh.options(implementation, milliseconds(1500)));
-  CudaProcessCase first(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 100), "first"),
-      second(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 100), "second");
-  first.queue(*communicator);
-  mesh.synchronize();
-  require<CommError>(first.wrong().empty(), "{}", first.wrong());
-  group.gather("", "first call");
-  const auto begin = Clock::now();
-  if (group.own() != 1) second.queue(*communicator);
-  std::string error;
-  for (const std::string& message : mesh.errors()) error = message;
-  while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
-  require<InternalError>(group.own() == 1 || error.find(why) != std::string::npos, "expected '{}', got '{}'", why,
-                         error);
-  std::string heard;
-  try {
-    group.throw_if_failed();
-  } catch (const CommError& failure) {
-    heard = failure.what();
-  }
-  require<InternalError>(group.own() == 1 || error == heard, "'{}' of the rank, '{}' of the group", error, heard);
-  fmt::print("process {} after {:.1f} s: {}\n", group.own(),
-             std::chrono::duration<double>(Clock::now() - begin).count(), heard);
-}
-
 /// Process 0 is done with its communicator while what it has sent is still on its way.
 void early(ProcessGroup& group, const std::string& implementation) {
   CudaProcessMesh mesh(group, one_each(group), plugin_devices());
@@ -140,33 +107,12 @@ void early(ProcessGroup& group, const std::string& implementation) {
   if (group.own() == 0) fmt::print("{} leaves nothing behind\n", implementation);
 }
 
-void in_one(ProcessGroup& group, const std::string& implementation) {
-  CudaProcessMesh mesh(group, {1, 1}, plugin_devices());
-  auto options = mesh.options(implementation);
-  options.processes = nullptr;
-  const auto communicator = make(mesh, options);
-  const std::string own = text_of(communicator->describe());
-  for (const std::string& text : group.gather(own, "traits")) {
-    require<InternalError>(text == own, "{} here, {} elsewhere", own, text);
-  }
-  if (group.own() == 1) {
-    CudaProcessCase one(mesh, collectives::all_reduce_case(2, DType::kF32, 100));
-    one.queue(*communicator);
-    mesh.synchronize();
-    require<CommError>(one.wrong().empty(), "wrong: {}", one.wrong());
-  }
-  group.gather("", "end of the run");
-  if (group.own() == 0) fmt::print("{} is foreseen: {}\n", implementation, own);
-}
-
 void run(std::string_view mode, const std::string& implementation) {
   const auto group = join_processes(std::chrono::seconds(10));
   require<InvalidArgument>(group != nullptr, "start several processes: mpirun -np 2 cuda_ranks ...");
   run_in(*group, [&] {
     if (mode == "suite") suite(*group, implementation);
-    if (mode == "late") late(*group, implementation);
     if (mode == "early") early(*group, implementation);
-    if (mode == "one") in_one(*group, implementation);
   });
 }
 
