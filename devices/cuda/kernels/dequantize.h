@@ -107,6 +107,41 @@ __device__ inline Codes levels_of(Codes codes) {
   return {levels_of<Block>(codes.low), levels_of<Block>(codes.high)};
 }
 
+/// 32 elements: byte i % 4 of codes[i / 4], scale[i / 16], add[i / 16].
+struct Unit32 {
+  uint32_t codes[8];
+  float scale[2], add[2];
+
+  __device__ void set_scaling(float all_scale, float all_add = 0) {
+    scale[0] = scale[1] = all_scale;
+    add[0] = add[1] = all_add;
+  }
+  __device__ void set_zero(uint32_t offset) {
+#pragma unroll
+    for (uint32_t& code : codes) code = offset * 0x01010101u;
+    set_scaling(0);
+  }
+};
+
+/// A block at an address aligned to two bytes.
+struct PlainBlock {
+  const uint8_t* bytes;
+
+  __device__ uint16_t two_bytes(int at) const { return load_as<uint16_t>(bytes + at); }
+  __device__ float half(int at) const { return half_bits_to_float(two_bytes(at)); }
+  template <int kWords>
+  __device__ void words(int at, uint32_t (&to)[kWords]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      to[i] = two_bytes(at + 4 * i) | static_cast<uint32_t>(two_bytes(at + 4 * i + 2)) << 16;
+    }
+  }
+  template <int kWords>
+  __device__ void aligned_words(int at, uint32_t (&to)[kWords]) const {
+    words(at, to);
+  }
+};
+
 /// Block, scaling(block, i) of the group of element i, codes(block, i) of the elements i .. i + 7 with i a multiple of
 /// 8; from the block kElements, kGroup (elements that share a scaling) and kAdds.
 template <DType kType>
@@ -145,33 +180,166 @@ struct Of32 : Common<B> {
   }
 };
 
-/// Of 256 elements.
+/// The formats of 256 elements, read 32 at a time from a PlainBlock or a StagedRow (tile_formats.h).
 template <class B>
-struct Of256 : Common<B> {
+struct Of256 {
   using Block = B;
-  static __device__ Scaling only_scale(const Block& block, int scale) {
-    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)), 0};
+  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< a block begins where a staged row has a chunk
+  static constexpr bool kBrain = false;
+  static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;  ///< added to codes
+  static constexpr bool kAdds = B::kAdds;
+  static constexpr int kBlocksPerGroup = 1;
+  static constexpr int kUnitsPerBlock = 8;
+  /// `mask` of each byte of 32 bytes, shifted down by `shift`.
+  template <class From>
+  static __device__ void fields(const From& row, int byte, int shift, uint32_t mask, uint32_t (&codes)[8]) {
+    load(row, byte, codes);
+#pragma unroll
+    for (uint32_t& code : codes) code = code >> shift & mask;
   }
-  static __device__ Scaling scale_and_min(const Block& block, int scale, int min) {
-    return {Rounded(half_bits_to_float(block.scale)) * Rounded(static_cast<float>(scale)),
-            -(Rounded(half_bits_to_float(block.min_scale)) * Rounded(static_cast<float>(min)))};
+  template <class From>
+  static __device__ void load(const From& row, int byte, uint32_t (&to)[8]) {
+    if constexpr (kAligned) {
+      row.aligned_words(byte, to);
+    } else {
+      row.words(byte, to);
+    }
   }
-  static __device__ Codes crumbs(const Block& block, int i) {
-    return bits_of(eight_bytes<Block>(block.crumbs + i / 128 * 32 + i % 32), i / 32 % 4 * 2, 2);
+};
+
+struct Q2_K : Of256<quants::BlockQ2_K> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
+    const float factor = row.half(begin + 80), min_factor = row.half(begin + 82);
+    const uint32_t scales = row.two_bytes(begin + 2 * j);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unit.scale[i] = factor * static_cast<float>(scales >> 8 * i & 15);
+      unit.add[i] = -min_factor * static_cast<float>(scales >> (8 * i + 4) & 15);
+    }
+    fields(row, begin + 16 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
   }
-  static __device__ Codes nibbles(const Block& block, int i) {
-    return bits_of(eight_bytes<Block>(block.nibbles + i / 64 * 32 + i % 32), i / 32 % 2 * 4, 4);
+};
+
+struct Q3_K : Of256<quants::BlockQ3_K> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
+    const float factor = row.half(begin + 108);
+    // Scales 2j and 2j + 1 lie beside each other.
+    const uint32_t low = row.two_bytes(begin + 96 + 2 * j % 8) >> j / 4 * 4;
+    const uint32_t high = row.two_bytes(begin + 104 + 2 * j % 4) >> j / 2 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t scale = (low >> 8 * i & 15) | (high >> 8 * i & 3) << 4;
+      unit.scale[i] = factor * static_cast<float>(static_cast<int>(scale) - 32);
+      unit.add[i] = 0;
+    }
+    fields(row, begin + 32 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin, j, 0x01010101, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 2;
   }
-  static __device__ Codes high_bits(const Block& block, int i) {
-    return bits_of(eight_bytes<Block>(block.high_bits + i % 32), i / 32, 1);
+};
+
+/// 8 sub-blocks of 32 with 6-bit scales and minima.
+template <class B>
+struct Of256With6Bits : Of256<B> {
+  template <class From>
+  static __device__ void scaling(const From& row, int begin, uint32_t j, Unit32& unit) {
+    uint32_t head[4];  // two factors, twelve bytes
+    row.aligned_words(begin, head);
+    const uint32_t at = j % 4 * 8;
+    uint32_t scale = head[1] >> at & 63, min = head[2] >> at & 63;
+    if (j >= 4) {
+      scale = (head[3] >> at & 15) | (head[1] >> at & 0xc0) >> 2;
+      min = (head[3] >> at >> 4 & 15) | (head[2] >> at & 0xc0) >> 2;
+    }
+    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
+    const __half min_factor = __ushort_as_half(static_cast<uint16_t>(head[0] >> 16));
+    unit.set_scaling(__half2float(factor) * static_cast<float>(scale),
+                     -__half2float(min_factor) * static_cast<float>(min));
   }
-  /// Six bits each for group i / 32, packed as in q4_K.
-  static __device__ Scaling packed_scale_and_min(const Block& block, int i) {
-    const int j = i / 32;
-    const uint8_t* packed = block.scales;
-    if (j < 4) return scale_and_min(block, packed[j] & 63, packed[j + 4] & 63);
-    return scale_and_min(block, (packed[j + 4] & 15) | packed[j - 4] >> 6 << 4,
-                         packed[j + 4] >> 4 | packed[j] >> 6 << 4);
+};
+
+struct Q4_K : Of256With6Bits<quants::BlockQ4_K> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
+    scaling(row, begin, j, unit);
+    fields(row, begin + 16 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
+  }
+};
+
+struct Q5_K : Of256With6Bits<quants::BlockQ5_K> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
+    scaling(row, begin, j, unit);
+    fields(row, begin + 48 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin + 16, j, 0x01010101, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
+  }
+};
+
+struct Q6_K : Of256<quants::BlockQ6_K> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t sub, Unit32& unit) {
+    const uint32_t half = sub / 4, j = sub % 4;
+    const float factor = row.half(begin + 208);
+    const uint32_t scales = row.two_bytes(begin + 192 + 2 * sub);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unit.scale[i] = factor * static_cast<float>(static_cast<int8_t>(scales >> 8 * i));
+      unit.add[i] = 0;
+    }
+    fields(row, begin + half * 64 + j % 2 * 32, j / 2 * 4, 0x0f0f0f0f, unit.codes);
+    uint32_t bits[8];
+    fields(row, begin + 128 + half * 32, j * 2, 0x03030303, bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
+  }
+};
+
+struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
+  template <class From>
+  static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
+    uint32_t head[2], w[4];
+    row.words(begin, head);
+    row.words(begin + 8 + 16 * static_cast<int>(j), w);
+    const uint32_t scale = (head[1] >> 4 * j & 15) | (head[0] >> (16 + 2 * j) & 3) << 4;
+    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
+    unit.set_scaling(__half2float(factor) * static_cast<float>(static_cast<int>(scale) - 32));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unit.codes[i] = levels_of<Block, kOffset>(w[i] & 0x0f0f0f0f);
+      unit.codes[i + 4] = levels_of<Block, kOffset>(w[i] >> 4 & 0x0f0f0f0f);
+    }
+  }
+};
+
+/// One of these in global memory.
+template <class F>
+struct By32 : Common<typename F::Block> {
+  using Block = typename F::Block;
+  static __device__ Unit32 unit_of(const Block& block, int i) {
+    Unit32 unit;
+    F::read(PlainBlock{reinterpret_cast<const uint8_t*>(&block)}, 0, i / 32, unit);
+    return unit;
+  }
+  static __device__ Scaling scaling(const Block& block, int i) {
+    const Unit32 unit = unit_of(block, i);
+    return i % 32 < 16 ? Scaling{unit.scale[0], unit.add[0]} : Scaling{unit.scale[1], unit.add[1]};
+  }
+  static __device__ Codes codes(const Block& block, int i) {
+    const Unit32 unit = unit_of(block, i);
+    Codes found{};
+#pragma unroll
+    for (int word = 0; word < 8; word += 2) {
+      if (i % 32 / 4 == word) found = {unit.codes[word], unit.codes[word + 1]};
+    }
+    if constexpr (F::kOffset == 128) return {found.low ^ 0x80808080, found.high ^ 0x80808080};
+    return minus(found, F::kOffset);
   }
 };
 
@@ -180,60 +348,11 @@ struct Of256 : Common<B> {
 #define SHOAL_QUANTIZED_32(id, ...) \
   template <>                       \
   struct Quantized<DType::k##id> : formats::Of32<quants::Block##id> {};
+#define SHOAL_QUANTIZED_256(id, ...) \
+  template <>                        \
+  struct Quantized<DType::k##id> : formats::By32<formats::id> {};
+#define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
-
-template <>
-struct Quantized<DType::kQ2_K> : formats::Of256<quants::BlockQ2_K> {
-  static __device__ Scaling scaling(const Block& block, int i) {
-    return scale_and_min(block, block.scales[i / 16] & 15, block.scales[i / 16] >> 4);
-  }
-  static __device__ Codes codes(const Block& block, int i) { return crumbs(block, i); }
-};
-template <>
-struct Quantized<DType::kQ3_K> : formats::Of256<quants::BlockQ3_K> {
-  static __device__ Scaling scaling(const Block& block, int i) {
-    const int j = i / 16;
-    const int low = block.scales[j % 8] >> (j / 8 * 4) & 15;
-    const int high = block.scales[8 + j % 4] >> (j / 4 * 2) & 3;
-    return only_scale(block, (low | high << 4) - 32);
-  }
-  static __device__ Codes codes(const Block& block, int i) {
-    return minus(with_high_bits(crumbs(block, i), high_bits(block, i), 2), Block::kOffset);
-  }
-};
-template <>
-struct Quantized<DType::kQ4_K> : formats::Of256<quants::BlockQ4_K> {
-  static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
-  static __device__ Codes codes(const Block& block, int i) { return nibbles(block, i); }
-};
-template <>
-struct Quantized<DType::kQ5_K> : formats::Of256<quants::BlockQ5_K> {
-  static __device__ Scaling scaling(const Block& block, int i) { return packed_scale_and_min(block, i); }
-  static __device__ Codes codes(const Block& block, int i) {
-    return with_high_bits(nibbles(block, i), high_bits(block, i), 4);
-  }
-};
-template <>
-struct Quantized<DType::kQ6_K> : formats::Of256<quants::BlockQ6_K> {
-  static __device__ Scaling scaling(const Block& block, int i) { return only_scale(block, block.scales[i / 16]); }
-  static __device__ Codes codes(const Block& block, int i) {
-    const int half = i / 128, j = i / 32 % 4;
-    const Codes low = bits_of(eight_bytes<Block>(block.nibbles + half * 64 + j % 2 * 32 + i % 32), j / 2 * 4, 4);
-    return minus(with_high_bits(low, crumbs(block, i), 4), Block::kOffset);
-  }
-};
-
-template <>
-struct Quantized<DType::kIQ4_XS> : formats::Of256<quants::BlockIQ4_XS> {
-  static __device__ Scaling scaling(const Block& block, int i) {
-    const int j = i / 32;
-    const int low = block.low_scales[j / 2] >> (j % 2 * 4) & 15, high = block.high_scales >> (2 * j) & 3;
-    return only_scale(block, (low | high << 4) - 32);
-  }
-  static __device__ Codes codes(const Block& block, int i) {
-    return levels_of<Block>(bits_of(eight_bytes<Block>(block.nibbles + i / 32 * 16 + i % 16), i / 16 % 2 * 4, 4));
-  }
-};
 
 namespace formats {
 
@@ -251,6 +370,8 @@ struct Coded : Common<B> {
 
 }  // namespace formats
 
+#define SHOAL_QUANTIZED_32(...)
+#define SHOAL_QUANTIZED_256(...)
 #define SHOAL_QUANTIZED_CODED(id, ...) \
   template <>                          \
   struct Quantized<DType::k##id> : formats::Coded<quants::Block##id> {};

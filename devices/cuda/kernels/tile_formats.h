@@ -1,5 +1,5 @@
 // Quantised rows on their way into tiles of 16-bit floats: blocks copied as they are into shared memory (a StagedRow),
-// from there read 32 elements at a time (a Unit), each of which is
+// from there read 32 elements at a time (a Unit32 of dequantize.h), each of which is
 //   (code - kOffset) * scale + add
 // with codes of at most 8 bits, so that code, difference and usually the product are exact in halves. The scales of
 // most formats are halves times small integers: every value is a multiple of 2^-24, and where a half would be subnormal
@@ -76,22 +76,6 @@ struct StagedRow {
   }
 };
 
-/// 32 elements: byte i % 4 of codes[i / 4], scale[i / 16], add[i / 16].
-struct Unit {
-  uint32_t codes[8];
-  float scale[2], add[2];
-
-  __device__ void set_scaling(float all_scale, float all_add = 0) {
-    scale[0] = scale[1] = all_scale;
-    add[0] = add[1] = all_add;
-  }
-  __device__ void set_zero(uint32_t offset) {
-#pragma unroll
-    for (uint32_t& code : codes) code = offset * 0x01010101u;
-    set_scaling(0);
-  }
-};
-
 namespace tile_formats {
 
 /// Bit j of `bits` < 16 as bit 4 of byte j.
@@ -112,7 +96,7 @@ struct Of32 {
   static constexpr int kOffset = kBrain ? 64 : B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
 
-  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit& unit) {
+  static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit32& unit) {
     if constexpr (kBrain) {
       unit.set_scaling(power_to_float(*row.at(begin)));
     } else {
@@ -152,138 +136,6 @@ struct Of32 {
   }
 };
 
-#define SHOAL_QUANTIZED_32(id, ...) using id = Of32<quants::Block##id>;
-#include "graph/dtypes.def"
-
-/// What formats of 256 elements share.
-template <class B>
-struct Of256 {
-  using Block = B;
-  static constexpr bool kAligned = sizeof(B) % kChunkBytes == 0;  ///< blocks begin with a chunk
-  static constexpr bool kBrain = false;
-  static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;
-  static constexpr bool kAdds = B::kAdds;
-  static constexpr int kBlocksPerGroup = 1;
-  static constexpr int kUnitsPerBlock = 8;
-  /// `mask` of each byte of 32 bytes, shifted down by `shift`.
-  static __device__ void fields(const StagedRow& row, int byte, int shift, uint32_t mask, uint32_t (&codes)[8]) {
-    load(row, byte, codes);
-#pragma unroll
-    for (uint32_t& code : codes) code = code >> shift & mask;
-  }
-  static __device__ void load(const StagedRow& row, int byte, uint32_t (&to)[8]) {
-    if constexpr (kAligned) {
-      row.aligned_words(byte, to);
-    } else {
-      row.words(byte, to);
-    }
-  }
-};
-
-struct Q2_K : Of256<quants::BlockQ2_K> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    const float factor = row.half(begin + 80), min_factor = row.half(begin + 82);
-    const uint32_t scales = row.two_bytes(begin + 2 * j);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      unit.scale[i] = factor * static_cast<float>(scales >> 8 * i & 15);
-      unit.add[i] = -min_factor * static_cast<float>(scales >> (8 * i + 4) & 15);
-    }
-    fields(row, begin + 16 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
-  }
-};
-
-struct Q3_K : Of256<quants::BlockQ3_K> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    const float factor = row.half(begin + 108);
-    // Scales 2j and 2j + 1 lie beside each other.
-    const uint32_t low = row.two_bytes(begin + 96 + 2 * j % 8) >> j / 4 * 4;
-    const uint32_t high = row.two_bytes(begin + 104 + 2 * j % 4) >> j / 2 * 2;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t scale = (low >> 8 * i & 15) | (high >> 8 * i & 3) << 4;
-      unit.scale[i] = factor * static_cast<float>(static_cast<int>(scale) - 32);
-      unit.add[i] = 0;
-    }
-    fields(row, begin + 32 + j / 4 * 32, j % 4 * 2, 0x03030303, unit.codes);
-    uint32_t bits[8];
-    fields(row, begin, j, 0x01010101, bits);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 2;
-  }
-};
-
-/// 8 sub-blocks of 32 with 6-bit scales and minima.
-template <class B>
-struct Of256With6Bits : Of256<B> {
-  static __device__ void scaling(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    uint32_t head[4];  // two factors, twelve bytes
-    row.aligned_words(begin, head);
-    const uint32_t at = j % 4 * 8;
-    uint32_t scale = head[1] >> at & 63, min = head[2] >> at & 63;
-    if (j >= 4) {
-      scale = (head[3] >> at & 15) | (head[1] >> at & 0xc0) >> 2;
-      min = (head[3] >> at >> 4 & 15) | (head[2] >> at & 0xc0) >> 2;
-    }
-    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
-    const __half min_factor = __ushort_as_half(static_cast<uint16_t>(head[0] >> 16));
-    unit.set_scaling(__half2float(factor) * static_cast<float>(scale),
-                     -__half2float(min_factor) * static_cast<float>(min));
-  }
-};
-
-struct Q4_K : Of256With6Bits<quants::BlockQ4_K> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    scaling(row, begin, j, unit);
-    fields(row, begin + 16 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
-  }
-};
-
-struct Q5_K : Of256With6Bits<quants::BlockQ5_K> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    scaling(row, begin, j, unit);
-    fields(row, begin + 48 + j / 2 * 32, j % 2 * 4, 0x0f0f0f0f, unit.codes);
-    uint32_t bits[8];
-    fields(row, begin + 16, j, 0x01010101, bits);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
-  }
-};
-
-struct Q6_K : Of256<quants::BlockQ6_K> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t sub, Unit& unit) {
-    const uint32_t half = sub / 4, j = sub % 4;
-    const float factor = row.half(begin + 208);
-    const uint32_t scales = row.two_bytes(begin + 192 + 2 * sub);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      unit.scale[i] = factor * static_cast<float>(static_cast<int8_t>(scales >> 8 * i));
-      unit.add[i] = 0;
-    }
-    fields(row, begin + half * 64 + j % 2 * 32, j / 2 * 4, 0x0f0f0f0f, unit.codes);
-    uint32_t bits[8];
-    fields(row, begin + 128 + half * 32, j * 2, 0x03030303, bits);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) unit.codes[i] |= bits[i] << 4;
-  }
-};
-
-struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
-    uint32_t head[2], w[4];
-    row.words(begin, head);
-    row.words(begin + 8 + 16 * static_cast<int>(j), w);
-    const uint32_t scale = (head[1] >> 4 * j & 15) | (head[0] >> (16 + 2 * j) & 3) << 4;
-    const __half factor = __ushort_as_half(static_cast<uint16_t>(head[0]));
-    unit.set_scaling(__half2float(factor) * static_cast<float>(static_cast<int>(scale) - 32));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      unit.codes[i] = levels_of<Block, kOffset>(w[i] & 0x0f0f0f0f);
-      unit.codes[i + 4] = levels_of<Block, kOffset>(w[i] >> 4 & 0x0f0f0f0f);
-    }
-  }
-};
-
 /// Of graph/quants/codes.inc; codes have 128 added.
 template <class B>
 struct Coded {
@@ -301,7 +153,7 @@ struct Coded {
     __device__ uint32_t half(int i) const { return row.two_bytes(begin + i); }
   };
 
-  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit& unit) {
+  static __device__ void read(const StagedRow& row, int begin, uint32_t j, Unit32& unit) {
     const Staged from{row, begin};
     const int first = static_cast<int>(j) * 32;
 #pragma unroll
@@ -318,6 +170,8 @@ struct Coded {
   }
 };
 
+#define SHOAL_QUANTIZED_32(id, ...) using id = Of32<quants::Block##id>;
+#define SHOAL_QUANTIZED_256(id, ...) using formats::id;
 #define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
 #include "graph/dtypes.def"
 

@@ -1,19 +1,16 @@
-// What products of tiles have in common, whichever instructions multiply
-// (tile_product.h, wgmma_product.h): where a block finds its part, how operands
-// come into shared memory, and where results go.
+// What products of tiles have in common, whichever instructions multiply (tile_product.h, wgmma_product.h): where a
+// block finds its part, how operands come into shared memory, and where results go.
 //
-// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit,
-// each followed by its further terms.
+// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
 //
-// Quantised rows of a pass through shared memory twice. Their blocks are copied
-// as they are, a group of 128 or 256 elements of each row at a time and two
-// groups deep; a step ahead of the products each thread reads 32 or 64 elements
-// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile.
-// f16 and bf16 rows are copied into the tile at once.
+// Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
+// elements of each row at a time and two groups deep; a step ahead of the products each thread reads 32 or 64 elements
+// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile. f16 and bf16 rows are copied into the
+// tile at once.
 //
-// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies
-// at place c ^ (r % 8): what a matrix load, a copy or eight threads with a row
-// each touch at a time lies in different banks. It is Swizzle::k128 of wgmma.h.
+// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
+// load, a copy or eight threads with a row each touch at a time lies in different banks. It is Swizzle::k128 of
+// wgmma.h.
 #pragma once
 
 #include <climits>
@@ -246,9 +243,8 @@ __device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, f
   return sum;
 }
 
-/// The sums of a tile go to c by way of shared memory, where row r of column n
-/// is at n * kSumsPitch + r: the pitch gives the four columns and eight rows
-/// that a warp has at a time banks of their own.
+/// The sums of a tile go to c by way of shared memory, where row r of column n is at n * kSumsPitch + r: the pitch
+/// gives the four columns and eight rows that a warp has at a time banks of their own.
 inline constexpr int kSumsPitch = kTileRows + 4;
 constexpr int sums_bytes(int columns) {
   return columns * kSumsPitch * static_cast<int>(sizeof(float));
@@ -308,7 +304,7 @@ struct Dequantizer {
   uint32_t place;        ///< in a tile
   uint32_t low_address;  ///< of the row: the low bits, from which follows where
                          ///< its first chunk begins
-  Unit units[kUnits];
+  Unit32 units[kUnits];
   Pair scale[kUnits][2], add[kUnits][2];
 
   __device__ Dequantizer(const TilePart& in_part, uint8_t* memory) : part(in_part), staging(memory) {
@@ -323,8 +319,8 @@ struct Dequantizer {
   __device__ int group_begin(int group) const { return (part.first_step / kStepsPerGroup + group) * Rows::kGroupBytes; }
   __device__ uint8_t* staged(int group) const { return staging + group % 2 * Rows::kStagedBytes; }
 
-  /// The chunks that cover a group of all rows; each has a byte of a, so all
-  /// may be read (devices/cuda/granule.h). Four threads copy a row.
+  /// The chunks that cover a group of all rows; each has a byte of a, so all may be read (devices/cuda/granule.h). Four
+  /// threads copy a row.
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= part.steps) return;
     constexpr int kPerRow = 4, kRows = kThreads / kPerRow;
@@ -350,8 +346,7 @@ struct Dequantizer {
     }
   }
 
-  /// Reads this thread's elements of a step. Units beside each other share
-  /// bytes: what both need is read once.
+  /// Reads this thread's elements of a step. Units beside each other share bytes: what both need is read once.
   __device__ __forceinline__ void read(int step) {
     const int group = step / kStepsPerGroup;
     const auto first = static_cast<uint32_t>(step % kStepsPerGroup * 2 + first_unit);
@@ -381,8 +376,8 @@ struct Dequantizer {
     }
   }
 
-  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 +
-  /// code; or 128 + code as bf16, 0x4300 + code.
+  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code; or 128 + code as bf16, 0x4300 +
+  /// code.
   __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
     constexpr uint32_t kHigh = Rows::kBrain ? 0x43 : 0x64;
     const int group = word / 4;
@@ -395,8 +390,7 @@ struct Dequantizer {
       return register_of(__hmul2(difference, scale[unit][group]));
     }
   }
-  /// Writes 16 of this thread's elements, two chunks, into the tile;
-  /// `part_of_units` < kParts.
+  /// Writes 16 of this thread's elements, two chunks, into the tile; `part_of_units` < kParts.
   static constexpr int kParts = 2 * kUnits;
   __device__ __forceinline__ void write(uint8_t* tile, int part_of_units) const {
 #pragma unroll
