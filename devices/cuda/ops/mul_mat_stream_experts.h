@@ -1,7 +1,5 @@
-// The kernel of ExpertStream (mul_mat_stream.h): a block has the same rows of
-// all slots' matrices. A table in shared memory lists its items, groups of rows
-// that follow each other; warps take them in turns. Files that include this
-// compile it for some of the types each.
+// What kernels of an ExpertStream (mul_mat_stream.h) do: a block has the same rows of all slots' matrices. A table in
+// shared memory lists its items, groups of rows that follow each other; warps take them in turns.
 #pragma once
 
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
@@ -79,31 +77,8 @@ __device__ __forceinline__ float row_result(const ExpertStream& s, const float* 
   return sum;
 }
 
-/// Writes a block's rows from `row` on of all slots, or their sums by the
-/// slots' weights.
-__device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamSlots& slots, const float* results,
-                                            int first, int rows, int64_t row) {
-  const auto sum_of = [&](int place, int i) { return row_result(s, results, place * s.part.block_rows + first + i); };
-  const int outputs = s.weights ? 1 : s.slots;
-#pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < rows * outputs; at += kStreamThreads) {
-    const int slot = at / rows, i = at - slot * rows;
-    const int begin = s.weights ? 0 : slots.place[slot], end = s.weights ? slots.count : begin + 1;
-    float total = 0;
-#pragma unroll 1
-    for (int place = begin; place >= 0 && place < end; ++place) {
-      float sum = sum_of(place << s.gated, i);
-      if (s.gated) sum = activate_gate(s.glu, sum) * sum_of(2 * place + 1, i);
-      total = s.weights ? fmaf(slots.weight[place], sum, total) : sum;
-    }
-    if (s.part.addend) total += s.part.addend[row + i];
-    s.part.c[slot * s.c_stride + row + i] = total;
-  }
-}
-
-/// All that a block does. `begin` is called when the kernel in front has
-/// ended, and `finish` gets the results: rows [row, row + count) of each slot
-/// lie from place `first` on.
+/// All that a block does. `begin` is called when the kernel in front has ended, and `finish` gets the results: rows
+/// [row, row + count) of each slot lie from place `first` on.
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* bytes, const Begin& begin,
                                              const Finish& finish) {
@@ -114,8 +89,7 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
   std::byte* const columns = bytes + s.columns_at;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   std::byte* const ring = bytes + s.rings_at + warp * Ring::kBytes;
-  // The last block's rows are as many as others', so that their groups are
-  // whole: some are those of the one before.
+  // The last block's rows are as many as others', so that their groups are whole: some are those of the one before.
   const int own = static_cast<int>(blockIdx.x) * s.part.block_rows;
   const int first = min(own, s.part.rows - s.part.block_rows);
 
@@ -164,49 +138,6 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
   }
   __syncthreads();
   finish(slots, results, own - first, min(s.part.block_rows, s.part.rows - own), own);
-}
-
-template <class Weights>
-__device__ __forceinline__ void stream(const ExpertStream& s) {
-  SHOAL_DYNAMIC_SHARED(std::byte, bytes);
-  let_next_start();
-  stream_slots<Weights>(
-      s, bytes, [] {},
-      [&](const StreamSlots& slots, const float* results, int first, int count, int64_t row) {
-        store_slots(s, slots, results, first, count, row);
-      });
-}
-
-template <bool kExperts>
-using StreamOf = std::conditional_t<kExperts, ExpertStream, Stream>;
-template <DType kType, bool kExperts>
-__global__ void __launch_bounds__(kStreamThreads, 2) stream_blocks(StreamOf<kExperts> s) {
-  stream<StreamedBlocks<kType>>(s);
-}
-template <class T, bool kExperts>
-__global__ void __launch_bounds__(kStreamThreads, 2) stream_floats(StreamOf<kExperts> s) {
-  stream<StreamedFloats<T>>(s);
-}
-
-template <class Weights>
-constexpr StreamKernel stream_kernel(void (*kernel)(Stream), void (*of_experts)(ExpertStream)) {
-  StreamKernel made;
-  made.kernel = kernel;
-  made.of_experts = of_experts;
-  made.ring_bytes = kStreamWarps * static_cast<size_t>(StreamRing<Weights>::kBytes);
-  made.step_elements = Weights::kStepElements;
-  made.column_step_bytes = Weights::kColumnBytes;
-  made.has_four_groups = Weights::kFourGroups;
-  made.alignment = Weights::kAlignment;
-  return made;
-}
-template <DType kType>
-constexpr StreamKernel stream_blocks_kernel() {
-  return stream_kernel<StreamedBlocks<kType>>(stream_blocks<kType, false>, stream_blocks<kType, true>);
-}
-template <class T>
-constexpr StreamKernel stream_floats_kernel() {
-  return stream_kernel<StreamedFloats<T>>(stream_floats<T, false>, stream_floats<T, true>);
 }
 
 }  // namespace shoal::cuda

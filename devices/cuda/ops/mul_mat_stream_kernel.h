@@ -1,5 +1,4 @@
-// The kernel of mul_mat_stream.h. Files that include this compile it for some
-// of the types each.
+// The kernel of mul_mat_stream.h. Files that include this compile it for some of the types each.
 #pragma once
 
 #include "devices/cuda/granule.h"
@@ -10,12 +9,10 @@
 
 namespace shoal::cuda {
 
-/// Bytes that a block wants on their way at least, about what arrives in the
-/// time of a load, and at most.
+/// Bytes that a block wants on their way at least, about what arrives in the time of a load, and at most.
 inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 
-// Weights that stream: what a step is, the form of the column, and their
-// products. `left`: elements from the step on.
+// Weights that stream: what a step is, the form of the column, and their products. `left`: elements from the step on.
 
 /// Columns of k elements side by side as 8-bit integers, by all threads of a block; `column_at` gives the columns.
 template <int kGroups, class ColumnAt>
@@ -36,8 +33,7 @@ __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to
   }
 }
 
-/// Quantised weights, by a column of 8-bit integers: one or two units of 64
-/// elements for each lane.
+/// Quantised weights, by a column of 8-bit integers: one or two units of 64 elements for each lane.
 template <DType kType, int kMostUnits = 2>
 struct StreamedBlocks {
   using Format = DotFormat<kType>;
@@ -69,8 +65,7 @@ struct StreamedBlocks {
   static __device__ int column_of(int place, int k) {
     return place * (k / kUnitElements);
   }
-  /// Bytes to the column's units of a lane, the n-th of which is `within[n]` of
-  /// the column.
+  /// Bytes to the column's units of a lane, the n-th of which is `within[n]` of the column.
   static __device__ __forceinline__ void set_offsets(int column, const int (&within)[kUnits], int (&offsets)[kUnits]) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -92,8 +87,7 @@ struct StreamedBlocks {
       sum += unit_product(slot, before, column + i * column_step_bytes(kGroups), lane, at, i);
     }
   }
-  /// The same with a sum for each unit, of which the column's are at these
-  /// offsets.
+  /// The same with a sum for each unit, of which the column's are at these offsets.
   static __device__ __forceinline__ void add_units(const std::byte* slot, unsigned before, const std::byte* column,
                                                    const int (&offsets)[kUnits], unsigned lane, Place at, int left,
                                                    float (&sums)[kUnits]) {
@@ -117,9 +111,8 @@ struct StreamedBlocks {
   }
 };
 
-/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16
-/// bytes. The column's floats lie by their place in a vector of weights, four
-/// and four, so that lanes read them side by side.
+/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16 bytes. The column's floats lie by their
+/// place in a vector of weights, four and four, so that lanes read them side by side.
 template <class T>
 struct StreamedFloats {
   struct Place {};
@@ -193,23 +186,21 @@ struct StreamRing {
   static constexpr int kBytes = kStages * kSlotBytes;
 };
 
-/// Bytes of the first vector that come before a row. They, and those of the
-/// last one behind it, are read as well: they may belong to anything, or lie
-/// outside of the buffer (devices/cuda/granule.h).
+/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
+/// may belong to anything, or lie outside of the buffer (devices/cuda/granule.h).
 template <class Weights>
 __device__ __forceinline__ unsigned before_row(uint32_t address) {
   return StreamRing<Weights>::kAligned ? 0 : address % kGranule;
 }
 
-/// Copies the steps of a warp's rows to its ring, in their order. A lane copies
-/// every 32nd vector. kItems: rows are items of a table.
+/// Copies the steps of a warp's rows to its ring, in their order. A lane copies every 32nd vector. kItems: rows are
+/// items of a table.
 template <class Weights, bool kItems = false>
 class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the
-  /// lane's place in the first.
+  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the lane's place in the first.
   __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
@@ -232,8 +223,7 @@ class StreamCopies {
         item_(first),
         left_(first < end ? row_left_ : kNone) {}
 
-  /// Starts the copy of the next step, if there is one, `slot` bytes into the
-  /// ring. All lanes.
+  /// Starts the copy of the next step, if there is one, `slot` bytes into the ring. All lanes.
   __device__ __forceinline__ void next(int slot) {
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
     const std::byte* const from = from_ - before;
@@ -290,9 +280,8 @@ __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& pa
   }
 }
 
-/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is
-/// called when the kernel in front has ended, and `finish` gets the results
-/// (store_rows()).
+/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is called when the kernel in front has
+/// ended, and `finish` gets the results (store_rows()).
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
                                             const Begin& begin, const Finish& finish) {
@@ -301,8 +290,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
   const int block = static_cast<int>(blockIdx.x);
   const unsigned first = (block - part.first_block) * part.block_rows;
 
-  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of
-  // the gate and one of up in turns.
+  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
   const unsigned gated = s.gated;
   const int last = kept(part.last_items),
             usual = kept(part.block_items);  // both loads before it is known which

@@ -1,5 +1,5 @@
-// The kernels behind mul_mat_tiles, compiled in several files: TileKernels for each way that rows of a are stored, one
-// by instructions of warps, and one by those of warpgroups, for compute capability 9.0.
+// The kernels behind mul_mat_tiles: TileKernels for each way that rows of a are stored, one by instructions of warps
+// (mul_mat_tiles_warps.cu), and one by those of warpgroups, for compute capability 9.0 (mul_mat_tiles_wgmma.cu).
 #pragma once
 
 #include <span>

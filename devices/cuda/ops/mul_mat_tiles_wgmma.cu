@@ -1,4 +1,4 @@
-// mul_mat_tiles: f16 and bf16 rows, by warpgroups.
+// mul_mat_tiles: the kernels by instructions of warpgroups.
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 
 namespace shoal::cuda {
@@ -6,5 +6,7 @@ namespace shoal::cuda {
 const TileKernels kWgmmaF16 = wgmma_kernels<PlainHalf>();
 const TileKernels kWgmmaBF16 = wgmma_kernels<PlainBrain>();
 const TileKernels kWgmmaBF16TwoTerms = wgmma_kernels<PlainBrain, 2>();
+#define SHOAL_QUANTIZED(id, ...) const TileKernels kWgmma##id = wgmma_kernels<Dequantized<tile_formats::id>>();
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cuda

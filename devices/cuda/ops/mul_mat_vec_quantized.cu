@@ -1,16 +1,15 @@
 // The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring of steps (quantized_dot.h) in shared memory
 // that it fills with asynchronous copies of 16 bytes, whatever the format: the bytes on their way take no registers,
-// and rows at odd addresses cost only a vector more. Files that include this compile some of the formats each.
-#pragma once
-
+// and rows at odd addresses cost only a vector more.
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 
 namespace shoal::cuda {
+namespace {
 
 /// Bytes that a warp wants on their way.
-inline constexpr int kRingBytes = 7168;
+constexpr int kRingBytes = 7168;
 
 template <class Format, int kRows>
 struct Ring {
@@ -148,5 +147,10 @@ constexpr VecKernels quantized_kernels() {
   constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // as registers allow
   return {quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, kManyRows, 8>()};
 }
+
+}  // namespace
+
+#define SHOAL_QUANTIZED(id, ...) const VecKernels kVec##id = quantized_kernels<DType::k##id>();
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cuda

@@ -1,4 +1,4 @@
-// mul_mat_tiles: f16 and bf16 rows.
+// mul_mat_tiles: the kernels by instructions of warps.
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 
 namespace shoal::cuda {
@@ -6,5 +6,7 @@ namespace shoal::cuda {
 const TileKernels kTilesF16 = tile_kernels<PlainHalf>();
 const TileKernels kTilesBF16 = tile_kernels<PlainBrain>();
 const TileKernels kTilesBF16TwoTerms = tile_kernels<PlainBrain, 2>();
+#define SHOAL_QUANTIZED(id, ...) const TileKernels kTiles##id = tile_kernels<Dequantized<tile_formats::id>>();
+#include "graph/dtypes.def"
 
 }  // namespace shoal::cuda

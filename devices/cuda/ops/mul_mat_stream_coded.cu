@@ -1,9 +1,0 @@
-// Products with one column, of the coded formats.
-#include "devices/cuda/ops/mul_mat_stream_experts.h"
-
-namespace shoal::cuda {
-
-#define SHOAL_QUANTIZED_CODED(id, ...) const StreamKernel kStream##id = stream_blocks_kernel<DType::k##id>();
-#include "graph/dtypes.def"
-
-}  // namespace shoal::cuda

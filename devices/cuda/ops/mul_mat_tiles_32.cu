@@ -1,9 +1,0 @@
-// mul_mat_tiles: formats of 32 elements.
-#include "devices/cuda/ops/mul_mat_tiles_kernels.h"
-
-namespace shoal::cuda {
-
-#define SHOAL_QUANTIZED_32(id, ...) const TileKernels kTiles##id = tile_kernels<Dequantized<tile_formats::id>>();
-#include "graph/dtypes.def"
-
-}  // namespace shoal::cuda

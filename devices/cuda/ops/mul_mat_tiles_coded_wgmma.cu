@@ -1,9 +1,0 @@
-// mul_mat_tiles: the coded formats, by warpgroups.
-#include "devices/cuda/ops/mul_mat_tiles_kernels.h"
-
-namespace shoal::cuda {
-
-#define SHOAL_QUANTIZED_CODED(id, ...) const TileKernels kWgmma##id = wgmma_kernels<Dequantized<tile_formats::id>>();
-#include "graph/dtypes.def"
-
-}  // namespace shoal::cuda
