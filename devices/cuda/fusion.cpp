@@ -8,7 +8,6 @@
 #include "devices/cuda/ops/fused_norm.h"
 #include "devices/cuda/ops/fused_rope.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
-#include "devices/cuda/ops/overlap.h"
 #include "devices/cuda/ops/router.h"
 #include "devices/cuda/ops/view.h"
 

@@ -71,30 +71,6 @@ __device__ inline Range visible(const Arguments& a, int query, int batch) {
   return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
-/// Of a tile's queries.
-struct Sight {
-  Range some;  ///< holds the rows that some query sees
-  Range all;   ///< rows that every query sees
-};
-
-/// All lanes of a warp take part and get the same.
-__device__ inline Sight sight(const Arguments& a, int batch, int first_query, int last_query) {
-  Sight sight{{a.s, 0}, {0, a.s}};
-#pragma unroll 2
-  for (int query = first_query + static_cast<int>(threadIdx.x % 32); query <= last_query; query += 32) {
-    const Range range = visible(a, query, batch);
-    sight.all = {max(sight.all.begin, range.begin), min(sight.all.end, range.end)};
-    if (!range.empty()) sight.some = {min(sight.some.begin, range.begin), max(sight.some.end, range.end)};
-  }
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    sight.some.begin = min(sight.some.begin, __shfl_xor_sync(~0u, sight.some.begin, lanes));
-    sight.some.end = max(sight.some.end, __shfl_xor_sync(~0u, sight.some.end, lanes));
-    sight.all.begin = max(sight.all.begin, __shfl_xor_sync(~0u, sight.all.begin, lanes));
-    sight.all.end = min(sight.all.end, __shfl_xor_sync(~0u, sight.all.end, lanes));
-  }
-  return sight;
-}
-
 /// The KV tiles of one split, and how many splits take part: at least one, which has the result where nothing is seen.
 struct Share {
   int first = 0, last = 0;  ///< tiles [first, last)
@@ -125,6 +101,31 @@ __device__ inline int query_of(const Arguments& a, int row) {
 }
 __device__ inline int head_of(const Arguments& a, int kv_head, int row) {
   return kv_head * a.group + row % a.group;
+}
+
+/// Of a block's queries.
+struct Sight {
+  Range some;  ///< holds the rows that some query sees
+  Range all;   ///< rows that every query sees
+};
+
+/// All lanes of a warp take part and get the same.
+__device__ inline Sight sight(const Arguments& a, const Place& place) {
+  const int first_query = query_of(a, place.first_row), last_query = query_of(a, place.first_row + place.rows - 1);
+  Sight sight{{a.s, 0}, {0, a.s}};
+#pragma unroll 2
+  for (int query = first_query + static_cast<int>(threadIdx.x % 32); query <= last_query; query += 32) {
+    const Range range = visible(a, query, place.batch);
+    sight.all = {max(sight.all.begin, range.begin), min(sight.all.end, range.end)};
+    if (!range.empty()) sight.some = {min(sight.some.begin, range.begin), max(sight.some.end, range.end)};
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sight.some.begin = min(sight.some.begin, __shfl_xor_sync(~0u, sight.some.begin, lanes));
+    sight.some.end = max(sight.some.end, __shfl_xor_sync(~0u, sight.some.end, lanes));
+    sight.all.begin = max(sight.all.begin, __shfl_xor_sync(~0u, sight.all.begin, lanes));
+    sight.all.end = min(sight.all.end, __shfl_xor_sync(~0u, sight.all.end, lanes));
+  }
+  return sight;
 }
 
 /// The row's result.

@@ -234,8 +234,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Argu
   const Place place = place_of(a);
   let_next_start();
   wait_for_previous();
-  const Sight in_sight =
-      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1));
+  const Sight in_sight = sight(a, place);
   const Share share = share_of(in_sight.some, a.splits, place.split);
   if (place.split >= share.used) return;
   if (threadIdx.x == 0) used = share.used;

@@ -78,7 +78,7 @@ __device__ inline void multiply_rows(const Arguments& a, const Place& place, con
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      for (int lanes = 16; lanes > 0; lanes /= 2) sums[row] += __shfl_xor_sync(~0u, sums[row], lanes);
+      sums[row] = warp_sum(sums[row]);
       if (lane == row) shared.scores[row * kKeys + column] = sums[row];
     }
   }
@@ -101,14 +101,13 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
       }
       largest = fmaxf(largest, scores[i]);
     }
-    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    largest = warp_max(largest);
     const float base = largest == kMinusInfinity ? 0 : largest;
     for (int i = 0; i < 2; ++i) {
       scores[i] = expf(scores[i] - base);
       shared.scores[row * kKeys + lane + 32 * i] = scores[i];
     }
-    float added = scores[0] + scores[1];
-    for (int lanes = 16; lanes > 0; lanes /= 2) added += __shfl_xor_sync(~0u, added, lanes);
+    const float added = warp_sum(scores[0] + scores[1]);
     if (lane == 0) {
       const float keep = expf(shared.top[row] - base);
       shared.keep[row] = keep;
@@ -159,8 +158,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a)
   let_next_start();
   wait_for_previous();
   const Place place = place_of(a);
-  const Range some =
-      sight(a, place.batch, query_of(a, place.first_row), query_of(a, place.first_row + place.rows - 1)).some;
+  const Range some = sight(a, place).some;
   const Share share = share_of(some, a.splits, place.split);
   if (place.split >= share.used) return;
   load_rows(a, place, shared);

@@ -11,6 +11,7 @@
 
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/kernels/dequantize.h"
+#include "devices/cuda/kernels/reduce.h"
 #include "graph/quants/blocks.h"
 
 namespace shoal::cuda {
@@ -159,12 +160,7 @@ requires(Block::kBits < 8 && !quants::kHasLevels<Block>) __device__
 }
 /// The bits of the largest of the lanes' magnitudes, for every lane; NaN is the largest of all.
 __device__ inline uint32_t largest_magnitude(float x) {
-  uint32_t largest = std::bit_cast<uint32_t>(fabsf(x));
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, largest, distance);
-    largest = largest < other ? other : largest;
-  }
-  return largest;
+  return static_cast<uint32_t>(warp_max(std::bit_cast<int32_t>(fabsf(x))));
 }
 
 /// Each lane has an element.

@@ -57,9 +57,6 @@ struct Max {
   /// The other one where one is NaN.
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
   __device__ __forceinline__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
-  __device__ __forceinline__ float2 operator()(float2 a, float2 b) const {
-    return float2{fmaxf(a.x, b.x), fmaxf(a.y, b.y)};
-  }
   /// The larger value, the lower index among equals; NaN is less than everything.
   __device__ __forceinline__ Indexed operator()(Indexed a, Indexed b) const {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
@@ -99,19 +96,13 @@ __device__ __forceinline__ T block_sum(T value) {
   return block_reduce(value, Sum{}, T{});
 }
 
-// float, int32_t, float2, Indexed.
+// float, int32_t, Indexed; of blocks float, Indexed.
 template <class T>
 __device__ __forceinline__ T warp_max(T value) {
   return warp_reduce(value, Max{});
 }
 inline __device__ float block_max(float value) {
   return block_reduce(value, Max{}, minus_infinity());
-}
-inline __device__ float2 block_max(float2 value) {
-  return block_reduce(value, Max{}, float2{minus_infinity(), minus_infinity()});
-}
-inline __device__ int32_t block_max(int32_t value) {
-  return block_reduce(value, Max{}, static_cast<int32_t>(-0x7fffffff - 1));
 }
 inline __device__ Indexed block_max(Indexed value) {
   return block_reduce(value, Max{}, nothing());

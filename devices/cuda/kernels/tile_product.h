@@ -1,8 +1,6 @@
-// Products of matrices on tensor cores by instructions of a warp: c[m, n] = sum
-// over k of a[k, m] * b[k, n], a tile of 128 rows of a and kColumns columns of
-// b per block, 64 elements of k a step, four warps. Quantised rows are
-// dequantised between the products of the step before, so that tensor cores and
-// arithmetic run beside each other.
+// Products of matrices on tensor cores by instructions of a warp: c[m, n] = sum over k of a[k, m] * b[k, n], a tile of
+// 128 rows of a and kColumns columns of b per block, 64 elements of k a step, four warps. Quantised rows are
+// dequantised between the products of the step before, so that tensor cores and arithmetic run beside each other.
 #pragma once
 
 #include "devices/cuda/kernels/mma.h"
@@ -41,8 +39,7 @@ struct TileBlock {
 
   TilePart part;
   uint8_t* shared;
-  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i
-  /// lies at the place of c ^ 16 i.
+  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i lies at the place of c ^ 16 i.
   uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
@@ -78,8 +75,7 @@ struct TileBlock {
 
   /// The products of a quarter of the step: 16 elements of k.
   __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int quarter) {
-    // Two mmas of columns at a time: both halves of the elements for columns
-    // 0..7, then for 8..15.
+    // Two mmas of columns at a time: both halves of the elements for columns 0..7, then for 8..15.
     uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
     const uint8_t* b_at = b_from + (b_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
@@ -92,8 +88,7 @@ struct TileBlock {
         b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
       }
     }
-    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the
-    // first 8 elements, then of the others.
+    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements, then of the others.
     const uint8_t* a_at = a_from + (a_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
     for (int i = 0; i < Shape::kRowMmas; ++i) {
@@ -133,8 +128,7 @@ struct TileBlock {
   }
 };
 
-/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1
-/// steps ahead.
+/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1 steps ahead.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
@@ -165,9 +159,8 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of
-/// it and the group after the next are on their way, b's first: waiting for all
-/// but the latest copies gives a group two steps to arrive.
+/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of it and the group after the next are on
+/// their way, b's first: waiting for all but the latest copies gives a group two steps to arrive.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;
@@ -193,8 +186,7 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
       rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
     }
     copy_async_commit();
-    // After the last step whatever is there, unused. The first products are
-    // queued before the blocks are read.
+    // After the last step whatever is there, unused. The first products are queued before the blocks are read.
     block.multiply(block.a_tile(now), block.b_tile(now), 0);
     rows.read(step + 1);
 #pragma unroll

@@ -25,8 +25,8 @@ inline constexpr int kWgmmaAlignment = 1024;
 /// How the shared memory of a block is divided.
 template <class Rows, int kColumns, int kTerms>
 struct WgmmaShape {
-  /// Of b, and of plain rows of a: one that products of the step before may
-  /// still read, one of this step, two that are on their way.
+  /// Of b, and of plain rows of a: one that products of the step before may still read, one of this step, two that are
+  /// on their way.
   static constexpr int kStages = 4;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -116,8 +116,7 @@ struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
   __device__ __forceinline__ void sync() const {
     sync_warpgroup();
   }
-  /// When the rows of `step` come from a new group, the one after it is copied
-  /// into the place of the one before.
+  /// When the rows of `step` come from a new group, the one after it is copied into the place of the one before.
   __device__ __forceinline__ void copy_for(int step) const {
     if (step % Base::kStepsPerGroup == 0) this->copy_group(step / Base::kStepsPerGroup + 1);
   }

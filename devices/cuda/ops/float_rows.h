@@ -64,6 +64,15 @@ struct FloatRow {
   }
 };
 
+/// The order of top_k and argsort: grows with the value; zeros are equal, NaN is 0 and less than everything.
+__device__ __forceinline__ uint32_t order_of(float value) {
+  if (value == 0.0f) value = 0.0f;  // one zero
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  if (value != value) return 0;
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
 /// Stores what of elements [at, at + 4) lies in a row of f32 without gaps.
 __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
   float* const to = row + at;

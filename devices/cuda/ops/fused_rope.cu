@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "devices/cuda/kernels/quantize.h"
-#include "devices/cuda/ops/overlap.h"
 #include "devices/cuda/ops/rotation.h"
 #include "devices/cuda/ops/select.h"
 

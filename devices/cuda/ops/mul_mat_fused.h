@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "devices/cuda/op_kernel.h"
+#include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
 
@@ -20,6 +21,11 @@ struct JoinedProduct {
   const Tensor* out = nullptr;
   const Tensor* node = nullptr;  ///< the product itself; set by joined_products
 };
+
+/// No queued work writes the weights.
+inline bool has_constant_weights(const JoinedProduct& product) {
+  return is_constant(*product.a) && (!product.up || is_constant(*product.up));
+}
 
 /// mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs, all of one expert; matrix < 0: of none
 /// that is here, their results are 0.

@@ -67,7 +67,7 @@ bool is_sorted(const Tensor& node) {
 
 /// Experts have more pairs on average than kernels for few columns take at a time.
 bool uses_tiles(const Tensor& node) {
-  return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_group(node);
+  return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_join(node);
 }
 
 /// The node's workspace.

@@ -13,10 +13,6 @@ namespace {
 /// multiprocessors without rows is read in less time than a launch takes.
 constexpr int64_t kFewItems = kStreamWarps;
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 constexpr std::array kKernels = std::to_array<const StreamKernel*>({
     &kStreamF32,
     &kStreamF16,
@@ -87,7 +83,7 @@ Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
 
 /// Cuts a part in blocks of so many rows, from block `first` on; returns the first behind.
 int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gated) {
-  const int64_t blocks = ceil_div(part.rows, block_rows);
+  const int64_t blocks = divided_up(part.rows, block_rows);
   part.block_rows = static_cast<int>(block_rows);
   part.first_block = static_cast<int>(first);
   part.last_block = static_cast<int>(first + blocks - 1);
@@ -100,10 +96,10 @@ int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gate
 unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   std::array<int64_t, kStreamParts> of{};
   const auto load = [&](size_t i) {
-    return static_cast<double>(ceil_div(s.parts[i].rows, of[i])) * s.parts[i].row_bytes;
+    return static_cast<double>(divided_up(s.parts[i].rows, of[i])) * s.parts[i].row_bytes;
   };
   for (size_t i = 0; i < count; ++i) {
-    of[i] = ceil_div(static_cast<int64_t>(s.parts[i].rows) << s.gated, kStreamResults);
+    of[i] = divided_up(static_cast<int64_t>(s.parts[i].rows) << s.gated, kStreamResults);
     blocks -= of[i];
   }
   for (; blocks > 0; --blocks) {
@@ -114,7 +110,7 @@ unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   int64_t first = 0;
   for (size_t i = 0; i < count; ++i) {
     StreamPart& part = s.parts[i];
-    first = set_blocks(part, first, ceil_div(part.rows, std::min<int64_t>(of[i], part.rows)), s.gated);
+    first = set_blocks(part, first, divided_up(part.rows, std::min<int64_t>(of[i], part.rows)), s.gated);
   }
   return static_cast<unsigned>(first);
 }
@@ -122,7 +118,7 @@ unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
 int64_t wanted_blocks(const Stream& s, int64_t processors) {
   int64_t items = 0;
   for (const StreamPart& part : s.parts) items += static_cast<int64_t>(part.rows) << s.gated;
-  return std::min(ceil_div(items, kFewItems), processors);
+  return std::min(divided_up(items, kFewItems), processors);
 }
 
 /// Shared memory of a kernel for these parts; tells them what its steps make of rows. The kernel of mixed types has
@@ -133,11 +129,11 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
     StreamPart& part = s.parts[i];
     const DTypeTraits& type = traits(part.dtype);
     const StreamKernel& own = kernel_of(part.dtype);
-    const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = ceil_div(s.k, step);
+    const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = divided_up(s.k, step);
     const size_t step_bytes = static_cast<size_t>(step) / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
     // Each piece of k has as many bytes in any kernel.
-    const int64_t own_steps = ceil_div(steps * step, own.step_elements);
+    const int64_t own_steps = divided_up(steps * step, own.step_elements);
     column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
@@ -186,32 +182,28 @@ StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Ten
 
   const int64_t rows = s.part.rows, of_row = slots << s.gated, processors = gpu.processors;
   const int64_t most_rows = std::max<int64_t>(kStreamResults / (of_row * s.quads), 1);
-  const int64_t needed = ceil_div(rows, most_rows), wanted = std::min(ceil_div(rows * of_row, kFewItems), processors);
-  const int64_t blocks = needed > wanted ? ceil_div(needed, processors) * processors : wanted;
-  int64_t each = ceil_div(rows, std::min(blocks, rows));
-  if (s.packed) each = std::min(ceil_div(each, 4) * 4, rows);
-  int64_t groups = ceil_div(each, s.packed ? kernel.step_elements / s.k : 1);
-  s.group = static_cast<int>(ceil_div(each, groups));
+  const int64_t needed = divided_up(rows, most_rows),
+                wanted = std::min(divided_up(rows * of_row, kFewItems), processors);
+  const int64_t blocks = needed > wanted ? divided_up(needed, processors) * processors : wanted;
+  int64_t each = divided_up(rows, std::min(blocks, rows));
+  if (s.packed) each = std::min(divided_up(each, 4) * 4, rows);
+  int64_t groups = divided_up(each, s.packed ? kernel.step_elements / s.k : 1);
+  s.group = static_cast<int>(divided_up(each, groups));
   while (s.packed && s.group * groups % 4 != 0) ++groups;
   if (s.group * groups > rows) s.group = 1;
   s.part.block_rows = static_cast<int>(s.group == 1 ? each : s.group * groups);
   s.part.row_bytes *= s.group;
-  launch.blocks = static_cast<unsigned>(ceil_div(rows, s.part.block_rows));
+  launch.blocks = static_cast<unsigned>(divided_up(rows, s.part.block_rows));
 
   const int64_t columns = s.x_stride == 0 ? 1 : slots, results = of_row * s.part.block_rows;
   const int64_t column_bytes = traits(s.part.dtype).is_quantized
                                    ? cuda::column_bytes(columns * s.k, kernel.has_four_groups ? 4 : 2)
-                                   : columns * ceil_div(s.k, kernel.step_elements) * kernel.column_step_bytes;
-  s.items_at = static_cast<int>(ceil_div(results * s.quads, 4) * 16);
+                                   : columns * divided_up(s.k, kernel.step_elements) * kernel.column_step_bytes;
+  s.items_at = static_cast<int>(divided_up(results * s.quads, 4) * 16);
   s.rings_at = s.items_at + static_cast<int>(results / s.group * sizeof(StreamItem));
   s.columns_at = s.rings_at + static_cast<int>(kernel.ring_bytes);
   launch.shared_bytes = static_cast<size_t>(s.columns_at) + static_cast<size_t>(column_bytes);
   return launch;
-}
-
-/// They may be asked for before the kernel in front has ended.
-bool has_constant_weights(const JoinedProduct& product) {
-  return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
 }  // namespace
@@ -280,7 +272,7 @@ StreamLaunch<Stream> stream_launch(const LaunchContext& context, const JoinedPro
   launch.shared_bytes = shared_bytes(launch.stream, 1, kernel_of(products));
   deal_out(launch.stream, 1, wanted_blocks(launch.stream, context.gpu.processors));
   StreamPart& part = launch.stream.parts[0];
-  launch.blocks = static_cast<unsigned>(set_blocks(part, 0, ceil_div(part.block_rows, 4) * 4, 0));
+  launch.blocks = static_cast<unsigned>(set_blocks(part, 0, divided_up(part.block_rows, 4) * 4, 0));
   launch.early = has_constant_weights(product);
   return launch;
 }

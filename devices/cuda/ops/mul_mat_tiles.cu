@@ -42,9 +42,6 @@ constexpr auto kTable = std::to_array<Kernels>({
 });
 static_assert(kTable.size() == kDTypeCount, "one entry per dtype, in the order of the enumeration");
 
-int64_t divided_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 size_t rounded_up(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
@@ -230,10 +227,6 @@ TileProduct product_of(const JoinedProduct& first, const TilePlan& plan, std::by
   return p;
 }
 
-bool has_constant_weights(const JoinedProduct& product) {
-  return is_constant(*product.a) && (product.up == nullptr || is_constant(*product.up));
-}
-
 void launch_tiles(const LaunchContext& context, const TilePlan& plan, int64_t blocks, const TileProduct& product) {
   launch_early(context, plan.kernel->kernel, dim3(static_cast<unsigned>(blocks)),
                dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
@@ -382,10 +375,6 @@ void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const Join
     multiply(context, wanted_of(alike), plan, last.workspace, glu);
     left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(alike.size()));
   }
-}
-
-bool mul_mat_tiles_can_group(const Tensor& node) {
-  return mul_mat_tiles_supports(node) && kernels_for_data(node) != nullptr;
 }
 
 TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu) {

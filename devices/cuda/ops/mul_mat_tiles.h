@@ -41,7 +41,6 @@ struct TileGroups {
   int columns;   ///< of a group at most, a power of two
   size_t bytes;  ///< of workspace
 };
-bool mul_mat_tiles_can_group(const Tensor& node);
 TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu);
 /// `product` is that of the node; its matrices are those of all experts.
 void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const JoinedProduct& product,

@@ -100,12 +100,9 @@ int groups_of(DType dtype) {
       return 2;
   }
 }
-int64_t steps_of(int64_t k) {
-  return (k + kStepElements - 1) / kStepElements;
-}
 int64_t column_stride(const Tensor& a) {
   const int64_t k = a.shape[0];
-  if (traits(a.dtype).is_quantized) return steps_of(k) * column_step_bytes(groups_of(a.dtype));
+  if (traits(a.dtype).is_quantized) return divided_up(k, kStepElements) * column_step_bytes(groups_of(a.dtype));
   return (k + 3) / 4 * 16;
 }
 
@@ -127,10 +124,6 @@ bool has_even_rows(const Tensor& b) {
 bool has_vectors(const Tensor& a) {
   const int64_t elements = 16 / static_cast<int64_t>(traits(a.dtype).block_bytes);
   return a.is_row_contiguous() && a.shape[0] % elements == 0 && starts_at_multiples(a, 16);
-}
-
-int64_t blocks_for(int64_t threads) {
-  return (threads + kPrepareThreads - 1) / kPrepareThreads;
 }
 
 /// Warps that share rows so that all multiprocessors have work, each with some part of k.
@@ -169,12 +162,12 @@ PreparedColumns prepare_columns(const LaunchContext& context, const Tensor& a, c
   const FloatRows from{view_of(b), b.dtype, vectors, static_cast<int>(b.shape[0])};
   const dim3 threads(kPrepareThreads);
   if (quantized) {
-    const int steps = static_cast<int>(steps_of(b.shape[0]));
-    const auto blocks = static_cast<unsigned>(blocks_for(rows * steps * (kStepElements / 8)));
+    const int steps = static_cast<int>(divided_up(b.shape[0], kStepElements));
+    const auto blocks = static_cast<unsigned>(divided_up(rows * steps * (kStepElements / 8), kPrepareThreads));
     const auto kernel = groups_of(a.dtype) == 4 ? quantize_columns<4> : quantize_columns<2>;
     launch(context.stream, kernel, dim3(blocks), threads, 0, from, memory, stride, steps);
   } else {
-    const auto blocks = static_cast<unsigned>(blocks_for(rows * ((b.shape[0] + 3) / 4)));
+    const auto blocks = static_cast<unsigned>(divided_up(rows * ((b.shape[0] + 3) / 4), kPrepareThreads));
     launch(context.stream, convert_columns, dim3(blocks), threads, 0, from, memory, stride, rows);
   }
   return {memory, stride};
@@ -222,7 +215,8 @@ void multiply(const LaunchContext& context, const Tensor& a, Product p, const Ve
   const int rows = kernel.kernel ? kernel.rows : kElementRows, results = p.up ? rows / 2 : rows;
   const int64_t teams = (p.m + results - 1) / results;
   const bool quantized = traits(a.dtype).is_quantized;
-  const int64_t pieces = quantized ? steps_of(p.k) : p.k * static_cast<int64_t>(traits(a.dtype).block_bytes) / 2048;
+  const int64_t pieces =
+      quantized ? divided_up(p.k, kStepElements) : p.k * static_cast<int64_t>(traits(a.dtype).block_bytes) / 2048;
   p.split = kernel.kernel ? split_of(p, teams, pieces, context.gpu) : 1;
   const int64_t blocks = (teams + kVecWarps / p.split - 1) / (kVecWarps / p.split) * p.jobs;
   const dim3 grid(static_cast<unsigned>(blocks)), threads(kVecThreads);

@@ -7,8 +7,6 @@
 
 #include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/ops/float_rows.h"
-#include "devices/cuda/ops/order.h"
-#include "devices/cuda/ops/overlap.h"
 
 namespace shoal::cuda {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
-#include "devices/cuda/ops/order.h"
 
 namespace shoal::cuda {
 namespace {
@@ -185,10 +184,6 @@ __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t
   for (uint32_t i = threadIdx.x; i < k; i += blockDim.x) target.put(blockIdx.x * static_cast<int64_t>(k) + i, keys[i]);
 }
 
-int64_t tiles_of(int64_t length, int64_t tile) {
-  return (length + tile - 1) / tile;
-}
-
 /// Threads for rows of a length: one for each key as long as they are few.
 unsigned select_threads(int64_t length, int64_t k) {
   const auto wanted = static_cast<uint64_t>(std::max({length, k, int64_t{kWarp}}));
@@ -199,7 +194,7 @@ unsigned select_threads(int64_t length, int64_t k) {
 template <class Source>
 void queue_select(const LaunchContext& context, const Source& source, int64_t length, int64_t rows, int64_t k,
                   Target target) {
-  const int64_t tiles = tiles_of(length, kSelectTile);
+  const int64_t tiles = divided_up(length, kSelectTile);
   const unsigned threads = select_threads(length, k);
   const size_t shared = (length <= threads ? threads : kSelectTile) * sizeof(Key);
   launch(context.stream, select<Source>, dim3(static_cast<unsigned>(tiles * rows)), dim3(threads), shared, source,
@@ -208,7 +203,7 @@ void queue_select(const LaunchContext& context, const Source& source, int64_t le
 
 /// Keys after the first cut, of all rows; the second cut leaves at most as many.
 int64_t keys_after_first_cut(int64_t length, int64_t rows, int64_t k) {
-  return length <= kSelectTile ? 0 : tiles_of(length, kSelectTile) * k * rows;
+  return length <= kSelectTile ? 0 : divided_up(length, kSelectTile) * k * rows;
 }
 
 void run_select(const LaunchContext& context, Tensor& node) {
@@ -224,7 +219,7 @@ void run_select(const LaunchContext& context, Tensor& node) {
     queue_select(context, Elements<decltype(type)>{view_of(x), 0, true}, length, rows, k, target(from));
   });
   while (length > kSelectTile) {
-    length = tiles_of(length, kSelectTile) * k;
+    length = divided_up(length, kSelectTile) * k;
     queue_select(context, Keys{from, length}, length, rows, k, target(to));
     std::swap(from, to);
   }
@@ -283,14 +278,14 @@ struct SortBatches {
 };
 SortBatches sort_batches(int64_t length, int64_t rows) {
   const int64_t fitting = std::max<int64_t>(1, kSortBytes / (2 * static_cast<int64_t>(sizeof(Key)) * length));
-  return {tiles_of(length, kSortTile), std::min(fitting, rows)};
+  return {divided_up(length, kSortTile), std::min(fitting, rows)};
 }
 
 /// Sorts rows [first, first + rows) of x; the first `kept` indices of each go to the node.
 template <class T>
 void queue_sort(const LaunchContext& context, Tensor& node, bool descending, int64_t first, int64_t rows) {
   const Tensor& x = *node.src[0];
-  const int64_t length = x.shape[0], kept = node.shape[0], tiles = tiles_of(length, kSortTile);
+  const int64_t length = x.shape[0], kept = node.shape[0], tiles = divided_up(length, kSortTile);
   const Target result{nullptr, reinterpret_cast<int32_t*>(node.data) + first * kept};
   Key* from = reinterpret_cast<Key*>(node.workspace);
   Key* to = from + rows * length;
@@ -300,7 +295,7 @@ void queue_sort(const LaunchContext& context, Tensor& node, bool descending, int
   launch(context.stream, sort_tiles<T>, dim3(static_cast<unsigned>(tiles * rows)), dim3(threads), size * sizeof(Key),
          Elements<T>{view_of(x), first, descending}, static_cast<uint32_t>(tiles), one_tile ? kept : length,
          one_tile ? result : Target{from, nullptr});
-  const int64_t blocks = tiles_of(length, kMergeThreads);
+  const int64_t blocks = divided_up(length, kMergeThreads);
   for (int64_t run = kSortTile; run < length; run *= 2) {
     const bool last = 2 * run >= length;
     launch(context.stream, merge_runs, dim3(static_cast<unsigned>(blocks * rows)), dim3(kMergeThreads), 0,
@@ -357,7 +352,8 @@ size_t argsort_workspace(const Tensor& node, const GpuTraits&) {
 bool supports(const Tensor& node) {
   const Tensor* x = node.src[0];
   return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= x->shape[0] &&
-         x->shape[0] <= 0x7fffffff && rows_fit(node) && tiles_of(x->shape[0], kSelectTile) * node.rows() <= 0x7fffffff;
+         x->shape[0] <= 0x7fffffff && rows_fit(node) &&
+         divided_up(x->shape[0], kSelectTile) * node.rows() <= 0x7fffffff;
 }
 
 }  // namespace

@@ -6,6 +6,11 @@
 
 namespace shoal::cuda {
 
+/// a / b, rounded up.
+constexpr int64_t divided_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 struct View {
   std::byte* data = nullptr;
   int64_t shape[4] = {1, 1, 1, 1};
@@ -24,6 +29,10 @@ inline View view_of(const Tensor& tensor) {
 /// f32, f16 or bf16, with any strides.
 inline bool is_float(const Tensor* tensor) {
   return tensor && traits(tensor->dtype).is_float;
+}
+/// Whether they share memory: what kernels that do several nodes at once must know.
+inline bool overlap(const Tensor& a, const Tensor& b) {
+  return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
 /// No queued work writes it: a kernel may read it before wait_for_previous().
 inline bool is_constant(const Tensor& tensor) {
