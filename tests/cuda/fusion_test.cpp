@@ -61,12 +61,6 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
 
-/// Shown nodes need not stay behind a second cut; here they are outputs.
-test::Outcome run_alone(Backend& backend, std::string text, const Names& shown) {
-  for (const std::string& name : shown) text += "output %" + name + "\n";
-  return test::run_text(backend, text, {.cuts = test::all_cuts(text)});
-}
-
 /// What passes between a plan of nodes [1, 6) with these cuts and its neighbours: forms of columns, by their bits.
 std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   test::CudaMesh mesh(1);
@@ -121,7 +115,7 @@ TEST_P(CudaFusion, SavesLaunchesAndNoValues) {
   const std::string text = with_leaves(one.nodes);
   test::CudaMesh mesh(1);
   const test::Outcome fused = test::run_text(mesh.backend(0), text, {.cuts = one.cuts, .shown = one.shown});
-  const test::Outcome alone = run_alone(mesh.backend(0), text, one.shown);
+  const test::Outcome alone = test::run_text(mesh.backend(0), text, {.alone = true, .shown = one.shown});
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
   ASSERT_EQ(fused.bytes.size(), alone.bytes.size());
   ASSERT_FALSE(fused.bytes.empty());

@@ -59,7 +59,7 @@ void check(const Decoder& d, const std::string& nodes, int saved) {
   };
   test::CudaMesh mesh(1);
   const auto fused = test::run_text(mesh.backend(0), text, {.more_inputs = integers});
-  const auto alone = test::run_text(mesh.backend(0), text, {.cuts = test::all_cuts(text), .more_inputs = integers});
+  const auto alone = test::run_text(mesh.backend(0), text, {.alone = true, .more_inputs = integers});
   EXPECT_EQ(alone.launches - fused.launches, saved);
   EXPECT_TRUE(fused.bytes == alone.bytes);
 }

@@ -84,7 +84,7 @@ TEST_P(CudaRouter, ChoosesAndWeighsAsSingleNodes) {
   if (one.special) options.more_inputs = make_special;
   test::CudaMesh mesh(1);
   const test::Outcome fused = test::run_text(mesh.backend(0), text, options);
-  options.cuts = test::all_cuts(text);
+  options.alone = true;
   const test::Outcome alone = test::run_text(mesh.backend(0), text, options);
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
   expect_same(fused, alone, "single nodes");

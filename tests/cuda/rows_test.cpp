@@ -56,6 +56,9 @@ void expect_close(Case& one, Result where = Result::kApart, Tolerance tolerance 
   EXPECT_TRUE(close_to(run_node(one.graph, *one.node, one.leaves, where), expected, tolerance));
 }
 
+int64_t count(const Shape& shape) {
+  return shape[0] * shape[1] * shape[2] * shape[3];
+}
 Values normal_values(int64_t count, double mean = 0, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(static_cast<float>(mean));
@@ -92,9 +95,7 @@ const Pattern kPatterns[] = {
 Values pattern_values(const Pattern& pattern, const Shape& shape) {
   std::mt19937 random(3);
   Values values;
-  for (int64_t row = 0; row < shape[1] * shape[2] * shape[3]; ++row) {
-    for (int64_t i = 0; i < shape[0]; ++i) values.push_back(pattern.value(i, shape[0], random));
-  }
+  for (int64_t i = 0; i < count(shape); ++i) values.push_back(pattern.value(i % shape[0], shape[0], random));
   return values;
 }
 
@@ -183,7 +184,7 @@ TEST(NormsOfRows, ApartAndInPlace) {
   for (const auto& [build, mean] : all) {
     for (const Shape& shape : kSumShapes) {
       for (const Result where : {Result::kApart, Result::kInPlace}) {
-        Case one(DType::kF32, shape, normal_values(shape[0] * shape[1] * shape[2], mean), build);
+        Case one(DType::kF32, shape, normal_values(count(shape), mean), build);
         SCOPED_TRACE(to_string(one.graph));
         expect_close(one, where);
       }
@@ -195,7 +196,7 @@ TEST(NormsOfRows, SumRowsInDouble) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Shape& shape : kSumShapes) {
       SCOPED_TRACE(to_string(shape));
-      Values values = normal_values(shape[0] * shape[1] * shape[2]);
+      Values values = normal_values(count(shape));
       values[0] = 1e6;  // what a sum in f32 would lose digits by
       values[static_cast<size_t>(shape[0]) - 1] = -1e6;
       Case one(dtype, shape, values, [](Graph& g, Tensor* x) { return sum_rows(g, x); });
@@ -282,18 +283,16 @@ TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
       for (const RopeMode mode : {RopeMode::kNeighbours, RopeMode::kHalves}) {
         for (const Result where : {Result::kApart, Result::kInPlace}) {
           SCOPED_TRACE(::testing::Message() << to_string(shape) << " " << dims << " " << static_cast<int>(mode));
-          Graph graph;
-          Tensor* x = graph.input("x", DType::kF32, shape);
-          Tensor* positions = graph.input("positions", DType::kI32, {shape[2], 1, 1, 1});
           RopeParams params = dims == shape[0] ? RopeParams{} : yarn;
           params.dims = dims;
           if (dims < shape[0] && mode == RopeMode::kHalves) params.offset = 41;
           params.mode = mode;
-          Tensor* node = graph.output(rope(graph, x, positions, nullptr, params));
-          TensorValues leaves{{x, normal_values(x->elements())}};
-          for (int64_t t = 0; t < shape[2]; ++t) leaves[positions].push_back(static_cast<double>(1000003 * (t + 1)));
-          const Values expected = reference_eval(graph, leaves).at(node);
-          EXPECT_TRUE(close_to(run_node(graph, *node, leaves, where), expected, {1e-11}));
+          Case one(DType::kF32, shape, normal_values(count(shape)), [&](Graph& g, Tensor* x) {
+            return rope(g, x, g.input("positions", DType::kI32, {shape[2], 1, 1, 1}), nullptr, params);
+          });
+          Values& positions = one.leaves[one.graph.find("positions")];
+          for (int64_t t = 1; t <= shape[2]; ++t) positions.push_back(static_cast<double>(1000003 * t));
+          expect_close(one, where);
         }
       }
     }
@@ -302,48 +301,41 @@ TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
 
 // --- causal_conv and gated_delta ---
 
-/// A text of `tokens` behind a state and tokens that are NaN, with padding that is NaN at the end.
-void expect_finite(Graph& graph, Tensor* node, Tensor* positions, int64_t before, int64_t tokens) {
+constexpr int64_t kBefore = 5, kTokens = 20, kAll = kBefore + kTokens + 1;
+
+/// kTokens of a text behind a state and kBefore tokens that are NaN, with padding that is NaN at the end.
+void expect_finite(Graph& graph, Tensor* node) {
   graph.output(node);
   TensorValues leaves = random_leaves(graph, 1);
-  const int64_t all = before + tokens + 1;
   for (auto& [leaf, values] : leaves) {
     if (leaf->name == "state") std::fill(values.begin(), values.end(), kNan);
-    if (leaf->name == "weight" || leaf->name == "state" || leaf == positions) continue;
-    const auto width = static_cast<int64_t>(values.size()) / all;
-    std::fill_n(values.begin(), before * width, kNan);
+    if (leaf->name == "weight" || leaf->name == "state" || leaf->dtype != DType::kF32) continue;
+    const auto width = static_cast<int64_t>(values.size()) / kAll;
+    std::fill_n(values.begin(), kBefore * width, kNan);
     std::fill_n(values.end() - width, width, kNan);
   }
-  Values& of_tokens = leaves.at(positions);
-  for (int64_t i = 0; i < all; ++i) of_tokens[i] = static_cast<double>(i < before ? 5 + i : i - before);
-  of_tokens.back() = -1;
-  CudaRun cuda(graph, leaves);
-  cuda.run();
-  const Values got = cuda.values(*node), expected = reference_eval(graph, leaves).at(node);
+  Values& positions = leaves.at(graph.find("positions"));
+  for (int64_t i = 0; i < kAll; ++i) positions[i] = static_cast<double>(i < kBefore ? 5 + i : i - kBefore);
+  positions.back() = -1;
+  const Values expected = reference_eval(graph, leaves).at(node), got = run_node(graph, *node, leaves);
   const int64_t width = node->shape[0], columns = node->shape[1];
-  for (size_t i = 0; i < got.size(); ++i) {
-    const int64_t column = static_cast<int64_t>(i) / width % columns;
-    if (column < before) continue;
+  for (int64_t i = 0; i < std::ssize(got); ++i) {
+    const int64_t column = i / width % columns;
+    if (column < kBefore) continue;
     ASSERT_NEAR(got[i], expected[i], 1e-5) << "column " << column << ", element " << i % width;
   }
 }
 
-TEST(CudaStateOps, WhatIsBeforeATextDoesNotCount) {
-  const int64_t before = 5, tokens = 20, all = before + tokens + 1;
+TEST(CudaStateOps, ValuesBeforeATextDoNotCount) {
   Graph conv, delta;
   const auto f32 = [](Graph& g, const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
-  Tensor* positions = conv.input("positions", DType::kI32, {all, 1, 1, 1});
-  expect_finite(conv,
-                causal_conv(conv, f32(conv, "x", {9, all, 1, 1}), f32(conv, "weight", {4, 9, 1, 1}),
-                            f32(conv, "state", {9, 3, 1, 1}), positions),
-                positions, before, tokens);
-  positions = delta.input("positions", DType::kI32, {all, 1, 1, 1});
-  const Shape rows{12, 1, all, 1}, shares{1, all, 1, 1};
-  expect_finite(delta,
-                gated_delta(delta, f32(delta, "q", rows), f32(delta, "k", rows), f32(delta, "v", rows),
-                            f32(delta, "decay", shares), f32(delta, "beta", shares),
-                            f32(delta, "state", {12, 12, 1, 1}), positions, {}),
-                positions, before, tokens);
+  const auto positions = [](Graph& g) { return g.input("positions", DType::kI32, {kAll, 1, 1, 1}); };
+  expect_finite(conv, causal_conv(conv, f32(conv, "x", {9, kAll, 1, 1}), f32(conv, "weight", {4, 9, 1, 1}),
+                                  f32(conv, "state", {9, 3, 1, 1}), positions(conv)));
+  const Shape rows{12, 1, kAll, 1}, shares{1, kAll, 1, 1};
+  expect_finite(delta, gated_delta(delta, f32(delta, "q", rows), f32(delta, "k", rows), f32(delta, "v", rows),
+                                   f32(delta, "decay", shares), f32(delta, "beta", shares),
+                                   f32(delta, "state", {12, 12, 1, 1}), positions(delta), {}));
 }
 
 // --- rms_norm with its neighbours ---

@@ -1,6 +1,6 @@
 // Launches and results of a graph in text form on an emulated GPU, or on any other device without launches.
 //
-//   const Outcome fused = run_text(backend, text), alone = run_text(backend, text, {.cuts = all_cuts(text)});
+//   const Outcome fused = run_text(backend, text), alone = run_text(backend, text, {.alone = true});
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -45,19 +44,10 @@ inline std::string replaced(std::string text, const std::string& what, const std
   return text;
 }
 
-/// Cuts between all nodes of a graph, so that each node runs alone.
-inline std::vector<int> all_cuts(const std::string& text) {
-  TensorContext weights;
-  Graph graph("cut");
-  parse_graph(text, graph, weights);
-  std::vector<int> cuts(graph.nodes().size() - 1);
-  std::iota(cuts.begin(), cuts.end(), 1);
-  return cuts;
-}
-
 struct TextOptions {
   std::vector<int> cuts = {};
-  std::vector<std::string> shown = {};                         ///< names of nodes
+  bool alone = false;                   ///< each node runs alone, between cuts, and shown nodes are outputs
+  std::vector<std::string> shown = {};  ///< names of nodes
   std::function<void(const Loaded& loaded)> more_inputs = {};  ///< overwrites random inputs
 };
 
@@ -77,10 +67,12 @@ inline Outcome run_text(Backend& backend, const std::string& text, const TextOpt
   Loaded loaded(text, backend.device());
   PlanOptions of_plan;
   of_plan.cuts = options.cuts;
+  for (int i = 1; options.alone && i < std::ssize(loaded.graph.nodes()); ++i) of_plan.cuts.push_back(i);
   std::vector<const Tensor*> seen;
-  for (const Tensor* node : loaded.graph.nodes()) {
+  for (Tensor* node : loaded.graph.nodes()) {
     const bool shown = std::count(options.shown.begin(), options.shown.end(), node->name) > 0;
-    if (shown) of_plan.shown.push_back(node);
+    if (shown && !options.alone) of_plan.shown.push_back(node);
+    if (shown && options.alone) loaded.graph.output(node);  // a second cut need not leave its value
     if (shown || node->is_output) seen.push_back(node);
   }
   for (const Tensor* leaf : loaded.weights.tensors()) {
