@@ -6,11 +6,9 @@
 // so that a warp's values, 16 rows by 144 columns, stay in registers; where V has more, blocks with other parts of it
 // (blockIdx.y) compute the same scores again.
 //
-// Queries, weights, and f32 keys and values are sums of two 16-bit floats (attention_parts.h). Of the four products low
-// times low is left out: 2^-22 of the result in f16, 2^-18 in bf16, as what the parts leave out themselves. The product
-// of 32 columns of K times the powers of two that were taken out of the query's row and the key's block joins the
-// scores by fmaf; that of 16 rows of V joins the values. So numbers of any size come through, as far as f32 arithmetic
-// has room for q.k and for sums of weights (at most 1 each) times values.
+// Queries, weights, and f32 keys and values are sums of two 16-bit floats, of whose four products low times low is left
+// out (docs/cuda_attention.md). Products of 32 columns of K and of 16 rows of V join scores and values by fmaf, which
+// takes powers of two back. So numbers of any size come through, as far as f32 arithmetic has room.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"

@@ -5,13 +5,8 @@
 // with a tile's keys, updates its running soft-max (Milakov and Gimelshein 2018, arXiv:1805.02867) and multiplies the
 // weights, which are in registers already as the next product takes them, with the tile's values.
 //
-// Results must be as good as f32 arithmetic gives. K and V are exact as 16-bit floats (q8_0 as integers whose scales
-// are applied to f32 numbers: those of keys to the products of a block, those of values to the weights). Queries and
-// weights are not, so each is the sum of two: x = high + low with high = round(x), low = round(x - high), 22 bits with
-// f16 and 17 with bf16, which doubles the products. A query is first multiplied by a power of two that brings its
-// largest element to [128, 256), and weights that multiply f16 are times 1024, so that neither overflows nor vanishes
-// in f16. Tensor cores round their f32 sums towards zero, so errors of a long chain add up: only one KV tile's values
-// (a query's columns for scores) are summed there, tiles with fmaf.
+// K and V are exact as 16-bit floats (q8_0 as integers, whose scales are applied to f32 numbers). Queries and weights
+// are sums of two. docs/cuda_attention.md tells why, and why only one KV tile is summed by tensor cores.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"

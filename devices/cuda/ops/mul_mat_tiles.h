@@ -1,13 +1,5 @@
 // mul_mat with many columns (prompts): products of tiles, on tensor cores where the dtype of a allows. How tiles are
-// made and how fast they should be: docs/cuda_tiles.md.
-//
-//   a                         b            arithmetic
-//   quantised, rows whole     any          halves (a dequantised, b scaled by powers of two), f32 sums
-//   mxfp4, rows whole         any          bf16 (a dequantised, which is exact, b rounded), f32 sums
-//   f16, aligned rows         any          the same, a as it is
-//   bf16, aligned rows        bf16         bf16, f32 sums
-//   bf16, aligned rows        f32, f16     bf16, b as two terms
-//   f32; f16 and bf16 else    any          f32
+// made, their arithmetic by dtype and how fast they should be: docs/cuda_tiles.md.
 //
 // Any number of columns is right; few are faster elsewhere. Results depend on shapes, dtypes and the kind of GPU only.
 #pragma once
