@@ -101,7 +101,7 @@ struct Event {
   std::shared_ptr<Record> record;  ///< nullptr: never recorded
 };
 
-enum class MemoryKind { kDevice, kPool, kHost, kRegistered };
+enum class MemoryKind { kDevice, kPool, kHost };
 
 struct Allocation {
   size_t size;

@@ -86,8 +86,6 @@ std::pair<const char*, const char*> describe(cudaError_t error) {
     SHOAL_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered")
     SHOAL_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")
     SHOAL_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled")
-    SHOAL_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
-    SHOAL_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
     SHOAL_ERROR(cudaErrorLaunchFailure, "unspecified launch failure")
     SHOAL_ERROR(cudaErrorNotSupported, "operation not supported")
     SHOAL_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")

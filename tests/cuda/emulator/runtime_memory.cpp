@@ -160,31 +160,6 @@ cudaError_t cudaFreeHost(void* address) {
   });
 }
 
-cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
-  return api_outside_capture("cudaHostRegister", [&] {
-    if (address == nullptr || size == 0) return cudaErrorInvalidValue;
-    const auto begin = reinterpret_cast<uintptr_t>(address);
-    Runtime& all = runtime();
-    const std::lock_guard lock(all.mutex);
-    auto behind = all.memory.lower_bound(begin + size);
-    if (behind != all.memory.begin() && (--behind)->first + behind->second.size > begin) {
-      return cudaErrorHostMemoryAlreadyRegistered;
-    }
-    all.memory[begin] = {size, current_gpu(), MemoryKind::kRegistered};
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaHostUnregister(void* address) {
-  return api_outside_capture("cudaHostUnregister", [&] {
-    if (!begins_allocation(address, MemoryKind::kRegistered)) return cudaErrorHostMemoryNotRegistered;
-    synchronize_all();
-    const std::lock_guard lock(runtime().mutex);
-    runtime().memory.erase(reinterpret_cast<uintptr_t>(address));
-    ++runtime().freed;
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   return api("cudaPointerGetAttributes", [&] {
     const Place place = find_place(address);

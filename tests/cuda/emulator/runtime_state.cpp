@@ -59,9 +59,7 @@ Runtime& runtime() {
     ~Owner() {
       for (Stream* stream : std::set(runtime.streams)) delete stream;
       for (auto& [index, gpu] : runtime.gpus) gpu.default_stream.reset();
-      for (auto& [address, allocation] : runtime.memory) {
-        if (allocation.kind != MemoryKind::kRegistered) std::free(reinterpret_cast<void*>(address));
-      }
+      for (auto& [address, allocation] : runtime.memory) std::free(reinterpret_cast<void*>(address));
     }
   } owner;
   return owner.runtime;
