@@ -144,7 +144,7 @@ class CudaCommunicator final : public Communicator {
         backends_(backends.begin(), backends.end()),
         measured_(thresholds_or_found(options.thresholds, devices_of(backends))),
         nccl_from_bytes_(measured_.nccl_from_bytes.value_or(kNcclFromBytes)) {
-    gpus_of(devices_of(backends));
+    gpus_of(devices_of(backends));  // throws for devices of other families
     const std::string& wanted = options.implementation;
     refuse_others(options);
     if (options.processes == nullptr && (wanted == "auto" || wanted == "p2p")) connect_peers();
@@ -184,7 +184,7 @@ class CudaCommunicator final : public Communicator {
   }
 
  private:
-  /// Of the communicators that it has.
+  /// Calls function(communicator) for each that there is.
   void for_each(const auto& function) const {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) function(*one);

@@ -35,7 +35,7 @@ cudaError_t load_kernels(Kernels... kernels) {
   }
   return status;
 }
-/// The same by load(Types<T, W>), which loads the kernels of one Element.
+/// Calls load(Types<T, W>), which loads the kernels of one Element, for each. Returns the first error.
 template <class Load>
 cudaError_t load_for_elements(const Load& load) {
   cudaError_t status = cudaSuccess;

@@ -10,7 +10,7 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Copies the bytes that are whole words from `done` on, which then follows them.
+/// Copies all whole words from byte `done` on, and advances `done` by them.
 template <class Word>
 __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int64_t& done) {
   constexpr int64_t kSize = sizeof(Word);

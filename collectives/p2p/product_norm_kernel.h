@@ -193,7 +193,7 @@ template <class Weights>
 constexpr size_t kFinishBytes =
     cuda::kStreamResults * sizeof(float) + cuda::kStreamWarps* cuda::StreamRing<Weights>::kBytes;
 
-/// Work: cuda::Stream, or of short rows cuda::ExpertStream.
+/// Work: cuda::Stream, or cuda::ExpertStream if rows are short.
 template <class Weights, class Work>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(Work s, Mesh mesh, NormReduction work, int finishers) {

@@ -71,7 +71,7 @@ __device__ inline void round_to_wire(Pack<T, kCount>& pack) {
   }
 }
 
-/// What is read and written at once of kBytes.
+/// The vector by which kBytes are read and written.
 template <int kBytes>
 using Vector = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
 template <int kBytes>

@@ -10,7 +10,7 @@ namespace {
 
 struct Cast {
   Operand to, from;
-  Conversion convert;
+  Conversion<> convert;
 
   __device__ void operator()(const Index& i) const {
     const Index row{0, i.i1, i.i2, i.i3};
@@ -21,7 +21,7 @@ struct Cast {
 constexpr int kWarps = 4;
 
 /// Axis 0 of the shape counts blocks of the result; a warp makes one.
-__global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, Conversion convert) {
+__global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, Conversion<> convert) {
   __shared__ QuantizeScratch scratch[kWarps];
   let_next_start();
   wait_for_previous();
@@ -47,8 +47,8 @@ void run_cast(const LaunchContext& context, Tensor& node) {
                         conversion_of(to, node.dtype, shape, from, x.dtype, x.shape));
   }
   if (!traits(x.dtype).is_quantized) join_axes(shape, {&to, &from});
-  const Conversion convert = conversion_of(to, node.dtype, shape, from, x.dtype, shape);
-  if (convert.eight) shape[0] /= Conversion::kItem;
+  const Conversion<> convert = conversion_of(to, node.dtype, shape, from, x.dtype, shape);
+  if (convert.eight) shape[0] /= Conversion<>::kItem;
   walk(context, shape, Cast{to, from, convert});
 }
 

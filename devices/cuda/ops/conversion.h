@@ -1,5 +1,5 @@
-// Rows from one dtype to another, element by element: what cast, get_rows and set_rows share. The source may be
-// quantised; blocks of 32 elements are made by warps.
+// The conversion of rows from one dtype to another, element by element, for cast, get_rows and set_rows. Warps make
+// blocks of 32 elements.
 #pragma once
 
 #include "devices/cuda/kernels/quantize.h"
@@ -7,6 +7,8 @@
 
 namespace shoal::cuda {
 
+/// kFromBlocks: the source may be quantised; without it the kernels need fewer registers and no stack.
+template <bool kFromBlocks = true>
 struct Conversion {
   static constexpr int kItem = 8;
 
@@ -17,10 +19,20 @@ struct Conversion {
 
   /// Element i of a row of floats or blocks.
   __device__ float element(const std::byte* row, int64_t i) const {
-    if (!quantized) return float_at(from_dtype, row + i * from_stride);
-    float values[kItem];
-    load_eight(from_dtype, row, i / kItem * kItem, values);
-    return pick(values, i % kItem);
+    if constexpr (kFromBlocks) {
+      if (quantized) {
+        float values[kItem];
+        load_eight(from_dtype, row, i / kItem * kItem, values);
+        return pick(values, i % kItem);
+      }
+    }
+    return float_at(from_dtype, row + i * from_stride);
+  }
+  __device__ void load(const std::byte* row, int64_t i, float (&values)[kItem]) const {
+    if constexpr (kFromBlocks) return load_eight(from_dtype, row, i, values);
+    row += i * from_stride;
+    if (from_dtype == DType::kF32) return load_floats<float>(row, values);
+    from_dtype == DType::kF16 ? load_floats<__half>(row, values) : load_floats<__nv_bfloat16>(row, values);
   }
   /// Item `item` of a row, an element or eight; from == nullptr: zeros.
   __device__ void operator()(const std::byte* from, std::byte* to, int64_t item) const {
@@ -32,7 +44,7 @@ struct Conversion {
     }
     if (!eight) return store_float(to_dtype, from ? element(from, first) : 0.0f, to);
     float values[kItem] = {};
-    if (from) load_eight(from_dtype, from, first, values);
+    if (from) load(from, first, values);
     store_eight(to_dtype, values, to);
   }
   /// Block `block` of a row, by all lanes of a warp.
@@ -45,15 +57,16 @@ struct Conversion {
 };
 
 /// Between rows of these shapes.
-inline Conversion conversion_of(const Operand& to, DType to_dtype, const Shape& to_shape, const Operand& from,
-                                DType from_dtype, const Shape& from_shape) {
+template <bool kFromBlocks = true>
+Conversion<kFromBlocks> conversion_of(const Operand& to, DType to_dtype, const Shape& to_shape, const Operand& from,
+                                      DType from_dtype, const Shape& from_shape) {
   const auto is_integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
   const auto fits = [](const Operand& operand, DType dtype, const Shape& shape) {
     const auto bytes = static_cast<int64_t>(traits(dtype).block_bytes);
     return traits(dtype).is_float && has_packs(operand, shape, bytes, 16 / bytes);
   };
   const bool quantized = traits(from_dtype).is_quantized;
-  const bool eight = to_shape[0] % Conversion::kItem == 0 && fits(to, to_dtype, to_shape) &&
+  const bool eight = to_shape[0] % Conversion<>::kItem == 0 && fits(to, to_dtype, to_shape) &&
                      (quantized || fits(from, from_dtype, from_shape));
   return {to_dtype,  from_dtype, to.strides[0], from.strides[0], is_integer(to_dtype) && is_integer(from_dtype),
           quantized, eight};

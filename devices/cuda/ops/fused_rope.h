@@ -8,7 +8,7 @@
 
 namespace shoal::cuda {
 
-/// How many of the nodes that begin these run in one launch; 1 or 0 when none do.
+/// The number of nodes, from the first on, that one launch runs. 1: the first node alone; 0: none.
 size_t count_rope_set_rows(std::span<Tensor* const> nodes);
 
 /// As run() of an op, of as many nodes as that says.

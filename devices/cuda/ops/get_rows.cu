@@ -10,7 +10,7 @@ namespace {
 struct GetRows {
   Operand to, table, ids;
   DType ids_dtype;
-  Conversion convert;
+  Conversion<> convert;
   bool writes_zeros;  ///< for indices that are not here
   Selection selection;
 
@@ -24,9 +24,9 @@ struct GetRows {
 void run(const LaunchContext& context, Tensor& node) {
   const Tensor &table = *node.src[0], &ids = *node.src[1];
   const Operand to = operand_of(node), from = operand_of(table);
-  const Conversion convert = conversion_of(to, node.dtype, node.shape, from, table.dtype, table.shape);
+  const Conversion<> convert = conversion_of(to, node.dtype, node.shape, from, table.dtype, table.shape);
   Shape shape = node.shape;
-  if (convert.eight) shape[0] /= Conversion::kItem;
+  if (convert.eight) shape[0] /= Conversion<>::kItem;
   for_selections(std::get<SelectParams>(node.params), table.shape[1], [&](const Selection& selection, bool is_first) {
     walk(context, shape, GetRows{to, from, operand_of(ids), ids.dtype, convert, is_first, selection});
   });

@@ -164,8 +164,8 @@ bool has_short_rows(const JoinedProduct& product) {
          is_dense;
 }
 
-/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number; of short
-/// rows multiples of four, if there are as many.
+/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number. Blocks of
+/// one matrix with short rows have multiples of four, if there are four.
 StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots,
                                          const GpuTraits& gpu) {
   const StreamKernel& kernel = kernel_of(product.a->dtype);
@@ -186,10 +186,11 @@ StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Ten
                 wanted = std::min(divided_up(rows * of_row, kFewItems), processors);
   const int64_t blocks = needed > wanted ? divided_up(needed, processors) * processors : wanted;
   int64_t each = divided_up(rows, std::min(blocks, rows));
-  if (s.packed) each = std::min(divided_up(each, 4) * 4, rows);
+  const bool in_quads = s.packed && slots == 1;
+  if (in_quads) each = std::min(divided_up(each, 4) * 4, rows);
   int64_t groups = divided_up(each, s.packed ? kernel.step_elements / s.k : 1);
   s.group = static_cast<int>(divided_up(each, groups));
-  while (s.packed && s.group * groups % 4 != 0) ++groups;
+  while (in_quads && s.group * groups % 4 != 0) s.group = static_cast<int>(divided_up(each, ++groups));
   if (s.group * groups > rows) s.group = 1;
   s.part.block_rows = static_cast<int>(s.group == 1 ? each : s.group * groups);
   s.part.row_bytes *= s.group;

@@ -103,7 +103,7 @@ bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, c
 /// The activation is that of the product with `up`, which is the only one then.
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);
 
-/// What a kernel is launched with that is made of stream_part(), or of stream_slots().
+/// The launch of a kernel that calls stream_part() or stream_slots().
 template <class Work>
 struct StreamLaunch {
   Work stream;

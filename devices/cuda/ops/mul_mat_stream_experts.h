@@ -1,4 +1,4 @@
-// What kernels of an ExpertStream (mul_mat_stream.h) do: a block has the same rows of all slots' matrices. A table in
+// The work of an ExpertStream (mul_mat_stream.h): a block has the same rows of all slots' matrices. A table in
 // shared memory lists its items, groups of rows that follow each other; warps take them in turns.
 #pragma once
 

@@ -58,7 +58,7 @@ __device__ __forceinline__ int32_t index_of(const Indexed& best) {
   return best.index == kNoIndex ? 0 : best.index;
 }
 
-/// Of `parts` parts of each row, into `to` if there is one part.
+/// Each row has `parts` parts; with one part the result goes to `to`.
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024)
     argmax(View x, Indexed* found, int32_t* to, int64_t rows, int64_t part_length, uint32_t parts) {
@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kWarp) argmax_of_found(const Indexed* found, i
 }
 
 constexpr int64_t kPartLength = 4096;  ///< at least; a multiple of a quad
+
 /// How many blocks share a row of argmax: as many as the GPU has place for beside those of the other rows.
 int64_t parts_of(const Tensor& node, const GpuTraits& gpu) {
   const int64_t length = node.src[0]->shape[0];

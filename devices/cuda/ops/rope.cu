@@ -9,7 +9,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Axis 0 counts pairs: those that turn, then those that stay, beside each other in front of and behind them.
+/// Axis 0 counts pairs: first those that turn, then pairs of the elements that stay.
 struct Turn {
   Operand to, from;
   DType from_dtype;

@@ -13,7 +13,7 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 struct RowsToSet {
   Operand cache, rows, ids;
   DType ids_dtype;
-  Conversion convert;
+  Conversion<false> convert;
   int64_t count;  ///< of ids
   int64_t items;  ///< of a row, whatever a thread (a warp for blocks) writes at once
   int64_t heads;  ///< length of axis 2
@@ -67,7 +67,7 @@ void run(const LaunchContext& context, Tensor& node) {
   const Tensor &cache = *node.src[0], &rows = *node.src[1], &ids = *node.src[2];
   if (rows.empty()) return;
   const Operand to = operand_of(cache), from = operand_of(rows);
-  const Conversion convert = conversion_of(to, cache.dtype, cache.shape, from, rows.dtype, rows.shape);
+  const Conversion<false> convert = conversion_of<false>(to, cache.dtype, cache.shape, from, rows.dtype, rows.shape);
   const bool blocks = traits(cache.dtype).is_quantized;
   RowsToSet set{to,
                 from,
@@ -76,7 +76,7 @@ void run(const LaunchContext& context, Tensor& node) {
                 convert,
                 rows.shape[1],
                 cache.shape[0] / (blocks          ? quants::kBlock
-                                  : convert.eight ? Conversion::kItem
+                                  : convert.eight ? Conversion<>::kItem
                                                   : 1),
                 rows.shape[2],
                 rows.shape[2] * rows.shape[3],

@@ -30,7 +30,7 @@ inline View view_of(const Tensor& tensor) {
 inline bool is_float(const Tensor* tensor) {
   return tensor && traits(tensor->dtype).is_float;
 }
-/// Whether they share memory: what kernels that do several nodes at once must know.
+/// Do they share memory? Kernels that run several nodes at once must know.
 inline bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
