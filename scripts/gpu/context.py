@@ -64,7 +64,7 @@ class Context:
         return [self.program("shoal"), command, "--plugin", self.plugin, "--devices", devices, *more]
 
     def environment(self, off=(), **more: str) -> dict:
-        """For every program that is built here, with features switched off."""
+        """For every program, with features switched off."""
         features = [name for name in FEATURES if name in (*self.off, *off)]
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
                **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip

@@ -58,9 +58,9 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_check", description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build everything, pack it with its libraries, "
-                        "and end")  # fmt: skip
+                        "and exit")  # fmt: skip
     parser.add_argument("--arch", default="90", help="with --pack: the architecture of the GPU (default: 90)")
-    parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack collected")
+    parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack wrote: its programs run, and nothing is built")
     parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in; no "
                         "benchmarks")  # fmt: skip
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="for gpu_check.json, summary.txt and log.txt "
@@ -78,6 +78,8 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
 
 def make_context(args: argparse.Namespace, models_folder: pathlib.Path) -> Context:
     where = args.build or ROOT / "build" / ("release" if args.emulated else "gpu")
+    if args.deps and args.emulated:
+        raise CheckError("--deps has programs for a GPU: leave out --emulated")
     deps = args.deps.resolve() if args.deps else None
     if deps and not deps.is_dir():
         raise CheckError(f"--deps: there is no folder {deps}")

@@ -26,7 +26,7 @@ MODELS = "tests/models"  # made while test_models is built
 LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line of ldd
 # Every machine has these. Libraries of the GPU's own machine, such as NCCL, may need a newer one than this machine's.
 EVERYWHERE = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp)\.so)")
-# Of make_model.py. NumPy is compiled for one version of Python and therefore not among them.
+# Python packages that make_model.py needs. NumPy is compiled for one version of Python and therefore not among them.
 WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
 MOST_BYTES = 40_000_000  # with 26 MB of the tree itself, what is carried stays below 64 MiB
 
@@ -78,13 +78,14 @@ def report_size(folder: pathlib.Path) -> int:
 
 
 def unpack(context, limit: float) -> Result:
-    """The step programs."""
+    """The step programs. Refuses programs of another commit, GPU or build folder, and those that find no GPU."""
     context.broken = set(targets(context))  # should it fail
+    arch = architecture(context.machine["gpus"])
     end = time.monotonic() + limit
     try:
         with tarfile.open(context.deps / ARCHIVE, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
-            require_fit(context, facts)
+            require_fit(context, facts, arch)
             shutil.rmtree(context.build / "bin", ignore_errors=True)  # not into files that may be running
             packed.extractall(context.build, filter="data")
     except (AttributeError, KeyError, ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
@@ -106,8 +107,7 @@ def require_working(tried: Outcome) -> None:
         raise CheckError(f"shoal devices finds no GPU ({tried.last_line()})")
 
 
-def require_fit(context, facts: dict) -> None:
-    arch = architecture(context.machine["gpus"])
+def require_fit(context, facts: dict, arch: str) -> None:
     a, b = facts["commit"], context.commit
     if not (a.startswith(b) or b.startswith(a)):
         raise CheckError(f"the programs are of commit {a}, not {b}: pack again")

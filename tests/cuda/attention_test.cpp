@@ -280,11 +280,12 @@ TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
 // block that is last.
 TEST(CudaAttention, TheSameLaunchServesEveryPositionWithTheSameBits) {
   for (const DType dtype : kCacheDTypes) {
-    for (const auto& [t, e] : {std::pair<int64_t, int64_t>{1, 64}, {2, 64}, {20, 64}, {1, 1}, {20, 200}}) {
+    for (const auto& [t, e] :
+         {std::pair<int64_t, int64_t>{1, 64}, {2, 64}, {20, 64}, {1, 1}, {20, 1}, {1, 200}, {20, 200}}) {
       if (e % traits(dtype).block_elems != 0) continue;
       Attention attention({.keys = dtype, .e = e, .t = t, .s = 600, .kv_heads = 2, .sinks = true});
       CudaRun cuda(attention.graph, attention.leaves);
-      for (const int64_t last : {25, 599, 64, 200}) {
+      for (const int64_t last : {t < 20 ? 3 : 25, 599, 64, 200}) {
         attention.end_at(last);
         const auto bytes = encode(DType::kI32, attention.leaves[attention.positions]);
         check_cuda(cudaMemcpy(attention.positions->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));

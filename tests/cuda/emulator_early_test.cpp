@@ -26,7 +26,7 @@ using testing::Each;
 using testing::ElementsAre;
 
 constexpr int kBlocks = 6;
-/// If the blocks that begin early see a 0, and those that begin later a 1.
+/// Results if the blocks that begin early see a 0, and those that begin later a 1.
 const std::vector<int> kEarly{0, 0, 1, 1, 0, 0};
 
 __global__ void hold_back(const uint32_t* word) {

@@ -139,7 +139,7 @@ const std::string kBiasedProjections =
     "%t = mul_mat(%wk, %prompt)\n%u = add(%t, %bk)\noutput %q\noutput %s\noutput %u\n";
 const std::string kBiased = "%p = mul_mat(%wv, %a)\n%out = add(%p, %bias)\noutput %out\n";
 const std::string kResidual = "%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n";
-/// Of one column.
+/// Products of one column.
 const std::string kProductsWithSums =
     "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
     "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n";

@@ -136,11 +136,13 @@ struct Projections {
   Graph graph;
   Tensor *residual = nullptr, *last = nullptr, *result = nullptr;
   std::vector<cuda::JoinedProduct> joined;
-  std::optional<CudaRun> run;
 
  private:
   TensorContext weights_;
   TensorValues leaves_;
+
+ public:
+  std::optional<CudaRun> run;  ///< ends before the tensors that it has placed
 };
 
 TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {

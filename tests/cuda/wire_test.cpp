@@ -12,7 +12,7 @@ using test::CudaMesh;
 using test::Environment;
 
 // No product is joined to an all_reduce that travels as bf16.
-TEST(CudaWire, SumsTravelAsTheOptionsSay) {
+TEST(CudaWire, OptionsChooseIt) {
   for (const char* wire : {"f32", "bf16"}) {
     const Environment environment("SHOAL_COMM_WIRE", wire);
     CudaMesh mesh(1, 2);

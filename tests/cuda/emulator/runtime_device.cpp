@@ -99,7 +99,7 @@ std::pair<const char*, const char*> describe(cudaError_t error) {
 #undef SHOAL_ERROR
 }
 
-/// What the plug-in asks for.
+/// Properties that the plug-in reads.
 void describe_gpu(cudaDeviceProp& gpu, int index) {
   gpu = {};
   const Generation& kind = generation(index);

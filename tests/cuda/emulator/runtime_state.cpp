@@ -32,7 +32,7 @@ Calls& calls() {
   static Calls calls;
   return calls;
 }
-/// They are locked while this lives.
+/// Locks calls() for its lifetime.
 struct LockedCalls {
   Calls* operator->() { return &calls(); }
   const std::lock_guard<std::mutex> lock{calls().mutex};

@@ -102,7 +102,7 @@ extern "C" __attribute__((visibility("default"))) shoal::nccl_standin::Control* 
 
 namespace shoal::nccl_standin {
 
-/// That of the library in a file.
+/// Control of a loaded library.
 inline Control& control_of(const std::string& file) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
