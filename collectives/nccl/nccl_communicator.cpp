@@ -231,10 +231,11 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// The waiting rank reports the missing ranks, if it knows them. Ranks of other computers are unknown, but may know
-  /// each other; and one rank of a node speaks for all. So others have more time.
+  /// each other; one rank of a node speaks for all; and the group of processes names a silent process. So others have
+  /// more time.
   void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     const std::vector<int> far = arrivals_.ranks(false);
-    std::chrono::nanoseconds patience = timeout_;
+    std::chrono::nanoseconds patience = spans_ ? timeout_ + timeout_ / 2 : timeout_;
     if (!far.empty() && arrivals_.behind(rank.arrived).empty()) patience += timeout_ / 2 + std::chrono::seconds(1);
     if (!arrivals_.is_first(rank.rank, rank.arrived)) patience += std::chrono::seconds(1);
     if (stuck < patience) return;
