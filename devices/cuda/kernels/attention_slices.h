@@ -6,8 +6,8 @@
 // so that a warp's values, 16 rows by 144 columns, stay in registers; where V has more, blocks with other parts of it
 // (blockIdx.y) compute the same scores again.
 //
-// Queries, weights, and f32 keys and values are sums of two 16-bit floats, of whose four products low times low is left
-// out (docs/cuda_attention.md). Products of 32 columns of K and of 16 rows of V join scores and values by fmaf, which
+// Queries, weights, and f32 keys and values are sums of two 16-bit floats. Products leave out low times low
+// (docs/cuda_attention.md). Products of 32 columns of K and of 16 rows of V join scores and values by fmaf, which
 // takes powers of two back. So numbers of any size come through, as far as f32 arithmetic has room.
 #pragma once
 

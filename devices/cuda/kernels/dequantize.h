@@ -318,7 +318,7 @@ struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
   }
 };
 
-/// One of these in global memory.
+/// A format of 256 elements in global memory.
 template <class F>
 struct By32 : Common<typename F::Block> {
   using Block = typename F::Block;

@@ -155,7 +155,7 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
-/// What formats share. Units lie in spans of kSpan elements, one or more blocks or a part of one.
+/// The common part of all formats. Units lie in spans of kSpan elements, one or more blocks or a part of one.
 template <class B, int kGroups_, int kSpan>
 struct DotFormatOf {
   static constexpr int kGroups = kGroups_;

@@ -27,8 +27,8 @@ inline bool has_constant_weights(const JoinedProduct& product) {
   return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
-/// mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs, all of one expert; matrix < 0: of none
-/// that is here, their results are 0.
+/// mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs, all of one expert. matrix < 0: the
+/// expert is elsewhere, and the results are 0.
 struct ColumnGroup {
   int32_t matrix, first, count;
 };
