@@ -6,8 +6,10 @@
 import argparse
 import contextlib
 import difflib
+import math
 import shlex
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 
@@ -51,3 +53,27 @@ def words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text}: a quotation is not closed, or a backslash is the last") from None
+
+
+def positive(kind: type) -> Callable[[str], int | float]:
+    """A finite number of this kind above 0."""
+    def parse(text: str) -> int | float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def numbers(least: int) -> Callable[[str], list[int]]:
+    """Integers with commas between them."""
+    def parse(text: str) -> list[int]:
+        try:
+            found = [int(word) for word in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas between them") from None
+        if min(found) < least:
+            raise argparse.ArgumentTypeError(f"{text}: {min(found)} is less than {least}")
+        return found
+    return parse

@@ -1,5 +1,5 @@
 """scripts/bench_scaling.py: its runs of a program that computes nothing (bench_scaling_shoal.py), and of `shoal` itself
-where SHOAL_PROGRAM names it. Its parts: bench_scaling_parts_test.py."""
+where SHOAL_PROGRAM names it; and its parts."""
 
 import contextlib
 import csv
@@ -35,7 +35,8 @@ if MISSING := [name for name in PACKAGES if importlib.util.find_spec(name) is No
 import bench_scaling  # noqa: E402
 import hours  # noqa: E402
 from measuring import interference  # noqa: E402
-from scaling import report  # noqa: E402
+from scaling import charts, configurations, results  # noqa: E402
+from scaling.configurations import Configuration, ConfigurationError, Test  # noqa: E402
 
 
 def write_machine(path, environment):
@@ -73,13 +74,13 @@ class ScriptTest(unittest.TestCase):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "FAKE_"))}
         return {**kept, "FAKE_CALLS": str(self.calls), **more}
 
-    def run_script(self, *arguments, status=0, charts=False, others=0.0, **environment):
+    def run_script(self, *arguments, status=0, with_charts=False, others=0.0, **environment):
         """In this process: what it imports takes longer than its runs, and so do charts. `others`: CPU seconds that other
         programs have used more each time that they are asked for."""
         out, err = io.StringIO(), io.StringIO()
-        draw = report.draw if charts else lambda *_: {"speedup": [], "time": [], "memory": []}
+        draw = bench_scaling.draw if with_charts else lambda *_: []
         with (
-            mock.patch.object(report, "draw", draw),
+            mock.patch.object(bench_scaling, "draw", draw),
             mock.patch.object(interference, "_others_seconds", itertools.count(0, others).__next__),
             mock.patch.object(sys, "argv", self.command(*arguments)[1:]),
             contextlib.redirect_stdout(out),
@@ -101,10 +102,6 @@ class ScriptTest(unittest.TestCase):
         calls = [json.loads(line) for line in self.calls.read_text().splitlines()]
         return [call[2:] for call in calls if call[0] == "bench"]
 
-    def probes(self):
-        calls = [json.loads(line) for line in self.calls.read_text().splitlines()]
-        return [call[1] for call in calls if call[0] == "probe"]
-
     def rows(self):
         with open(self.output / "scaling.csv", newline="") as file:
             return {(row["test"], row["configuration"]): row for row in csv.DictReader(file)}
@@ -112,111 +109,54 @@ class ScriptTest(unittest.TestCase):
 
 class FakeTest(ScriptTest):
     def test_figures(self):
-        done = self.run_script("--counts", "1,2,4", "-r", "3", "--whole-machine", "--output", "json")
-        found = json.loads(done.stdout)
-        self.assertEqual(found, json.loads((self.output / "scaling.json").read_text()))
+        self.run_script("--counts", "1,2,4", "-r", "3", "--whole-machine")
         rows = self.rows()
         self.assertEqual(len(rows), 8)
         two = rows["tg128", "CPU0,CPU1"]
-        expected = {
-            "n_devices": 2,
-            "rounds": 3,
-            "speedup_median": 1.8,
-            "speedup_least": 1.8,
-            "speedup_most": 1.8,
-            "ideal_speedup": 2,
-            "efficiency_median": 0.9,
-            "machine_bound": 1.5,
-            "predicted_speedup": 1.98,
-            "predicted_ts": 198,
-            "prediction_error": 198 / (180 / 1.1) - 1,
-            "collective_share": 30 / 170,
-            "predicted_collective_share": 0.35,
-        }
+        expected = {"n_devices": 2, "rounds": 3, "ts": 180 / 1.1, "speedup": 1.8, "speedup_least": 1.8, "speedup_most": 1.8,
+                    "ideal": 2, "efficiency": 0.9, "predicted_ts": 198, "predicted_speedup": 1.98,
+                    "prediction_error": 198 / (180 / 1.1) - 1,
+                    "device_bytes": (8 << 20) + (512 << 10) + (1 << 19) + 4096}  # the largest context
         for name, value in expected.items():
-            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)
-        self.assertAlmostEqual(float(rows["pp512", "CPU0,CPU1,CPU2,CPU3"]["machine_bound"]), 3)  # of cores
-        times = {(row["test"], row["configuration"]): row["times"] for row in found["results"]}["tg128", "CPU0,CPU1"]
-        self.assertEqual([time["device"] for time in times], ["CPU0", "CPU1"])
-        for time_, waiting in zip(times, (0, 20 / 170)):
-            self.assertAlmostEqual(time_["waiting"], waiting, places=3)
-            self.assertAlmostEqual(time_["communication"], 20 / 170, places=3)
-        self.assertAlmostEqual(found["mean_prediction_error"]["model"], (2 * 0.1 + 2 * 0.21 + 2 * 0.21) / 6, places=3)
-        self.assertEqual(found["environment"], {"SHOAL_CPU_DEVICES": "4"})
+            self.assertAlmostEqual(float(two[name]), value, delta=1e-4 * value, msg=name)
+        whole = rows["tg128", "all cores as one device"]
+        self.assertEqual((whole["speedup"], whole["ideal"], whole["predicted_ts"]), ("1", "", ""))
 
-    def test_says_what_makes_figures_doubtful(self):
-        quiet = self.run_script("-r", "2").stdout
-        self.assertNotIn("busy", quiet)
-        self.assertNotIn("ideal cannot be", quiet)
-        busy = self.run_script("-r", "3", "-n", "64", FAKE_GAIN="2.5", others=10.0).stdout
+    def test_says_that_other_programs_were_busy(self):
+        self.assertNotIn("busy", self.run_script("-r", "2").stdout)
+        busy = self.run_script("-r", "3", "-n", "64", others=10.0).stdout
         self.assertRegex(busy, r"other programs kept up to \d+\.\d of \d+ cores busy during 6 of 6 runs: measure again")
-        self.assertIn("model, tg64 on CPU0,CPU1: 225% of the ideal cannot be, unless caches add up: measure again", busy)
-        found = json.loads((self.output / "scaling.json").read_text())
-        self.assertEqual(len([one for one in found["remarks"] if "cores busy" in one or "of the ideal" in one]), 3)
 
     def test_uneven_devices(self):
         uneven = {"SHOAL_CPU_THREADS": "2,1", "SHOAL_CPU_SLOWDOWN": "1,3"}
-        done = self.run_script("-r", "2", "--output", "json", **uneven)
-        rows, found = self.rows(), json.loads(done.stdout)
+        self.run_script("-r", "2", **uneven)
+        self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["ideal"], "", "CPU1 alone is unknown")
+        self.run_script("--devices", "CPU0;CPU1;CPU0,CPU1", "-r", "2", **uneven)
         ideal = (2 + 1 / 3) / 2
-        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1"]["ideal_speedup"]), ideal, places=4)
-        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1"]["efficiency_median"]), 0.9 / ideal, places=4)
-        self.assertAlmostEqual(float(rows["tg128", "CPU1"]["speedup_median"]), 1 / 6, places=4)
-        self.assertEqual(found["environment"], {"SHOAL_CPU_DEVICES": "2", **uneven})
-        self.assertEqual(found["threads"], {"CPU0": 2, "CPU1": 1})
-        text = (self.output / "README.md").read_text()
-        for words in (
-            "CPU0 computes with 2 threads (`SHOAL_CPU_THREADS=2,1`) whether",
-            "CPU1 has 1 thread and is slowed 3 times.",
-            "the devices are not alike; CPU0 and CPU1 were each measured alone",
-            "\n    SHOAL_CPU_SLOWDOWN=1,3 SHOAL_CPU_THREADS=2,1 scripts/bench_scaling.py --shoal",
-            "Environment: `SHOAL_CPU_DEVICES=2`, `SHOAL_CPU_SLOWDOWN=1,3`, `SHOAL_CPU_THREADS=2,1`",
-        ):
-            self.assertIn(words, text)
-        self.assertNotIn("take turns", text)
-        self.run_script("-r", "1", SHOAL_CPU_THREADS="1,3")
-        text = (self.output / "README.md").read_text()
-        self.assertIn("CPU0 computes with 1 thread (`SHOAL_CPU_THREADS=1,3`)", text)
-        self.assertIn("4 threads for 3 cores", text)
-
-    def test_uneven_devices_without_one_alone(self):
-        self.run_script("--counts", "2,4", "-r", "1", SHOAL_CPU_SLOWDOWN="1,2,4,4")
         rows = self.rows()
-        self.assertEqual(rows["pp512", "CPU0"]["baseline"], "CPU0,CPU1")
-        self.assertNotIn(("pp512", "CPU3"), rows, "it is like CPU2")
-        four = float(rows["pp512", "CPU0,CPU1,CPU2,CPU3"]["ideal_speedup"])
-        self.assertAlmostEqual(four, (1 + 1 / 2 + 2 / 4) / (1 + 1 / 2), places=4)
-
-    def test_layers_have_no_collectives(self):
-        self.run_script("-sm", "tensor,layer", "-r", "1")
-        rows = self.rows()
-        for name, measured, predicted in (("CPU0,CPU1", 30 / 170, 0.35), ("CPU0,CPU1 layer", 0, 0)):
-            self.assertAlmostEqual(float(rows["tg128", name]["collective_share"]), measured, places=4)
-            self.assertAlmostEqual(float(rows["tg128", name]["predicted_collective_share"]), predicted, places=4)
+        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1"]["ideal"]), ideal, places=4)
+        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1"]["efficiency"]), 0.9 / ideal, places=4)
+        self.assertAlmostEqual(float(rows["tg128", "CPU1"]["speedup"]), 1 / 6, places=4)
+        text = (self.output / "README.md").read_text()
+        self.assertIn("\n    SHOAL_CPU_SLOWDOWN=1,3 SHOAL_CPU_THREADS=2,1 scripts/bench_scaling.py --shoal", text)
 
     def test_processes(self):
         launched = ("--processes", "2,1,2", "--mpirun", str(self.fake), "-r", "2")
-        done = self.run_script(*launched, "--output", "json", SHOAL_CPU_THREADS="2")
+        self.run_script(*launched, SHOAL_CPU_THREADS="2")
         self.assertEqual(self.benches()[:3], [["CPU0", "1", "1"], ["CPU0", "1", "2"], ["CPU0", "1", "2"]])
         rows = self.rows()
         names = ["CPU0", "CPU0 in 2 processes"]
         self.assertEqual([name for test, name in rows if test == "pp512"], names)
         two = rows["tg128", names[1]]
-        self.assertEqual((two["devices"], two["n_devices"]), ("CPU0", "2"))
-        for name, value in (("speedup_median", 0.9), ("ideal_speedup", 2), ("efficiency_median", 0.45)):
+        self.assertEqual(two["n_devices"], "2")
+        for name, value in (("speedup", 0.9), ("ideal", 2), ("efficiency", 0.45)):
             self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # one alone has two threads
-        times = {row["configuration"]: row["times"] for row in json.loads(done.stdout)["results"]}
-        self.assertEqual([time["device"] for time in times[names[1]]], ["CPU0", "1:CPU0"])
-        self.assertEqual(len(self.probes()), 2)
-        text = (self.output / "README.md").read_text()
-        self.assertIn(f"Processes are started by `{self.fake} -n N`.", text)
-        self.assertIn("The cores of each process are divided among 1 device", text)
+        self.assertEqual(self.calls.read_text().count("probe"), 2)
 
     def test_a_process_that_fails(self):
         launched = ("--processes", "1", "--counts", "1,2", "--mpirun", str(self.fake), "-r", "1")
         self.run_script(*launched, FAKE_FAIL="bench CPU0,CPU1")
-        failure = self.rows()["tg128", "CPU0,CPU1 in 1 process"]["failure"]
-        self.assertEqual(failure, "CPU1 has not enough memory; use fewer layers")
+        self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["failure"], "CPU1 has not enough memory; use fewer layers")
 
     def test_rounds_alternate(self):
         self.run_script("--counts", "1,2", "-r", "3", "--whole-machine")
@@ -227,78 +167,20 @@ class FakeTest(ScriptTest):
         )
 
     def test_the_report(self):
-        self.run_script("--counts", "1,2,4", "-r", "2", "-d", "0,256", charts=True)
+        flags = ("--counts", "1,2,4", "-r", "2", "-d", "0,256")
+        done = self.run_script(*flags, with_charts=True)
         text = (self.output / "README.md").read_text()
-        for title in (
-            "Speed-up",
-            "Where the time goes",
-            "Memory",
-            "Figures",
-            "Predictions",
-            "Machine",
-            "How it was made",
-        ):
-            self.assertIn(f"\n## {title}\n", text)
         links = re.findall(r"\]\(([^)]+)\)", text)
-        self.assertEqual(sum(link.endswith(".svg") for link in links), 3)
-        for link in links:
-            self.assertGreater((self.output / link).stat().st_size, 300, link)
-        self.assertIn("SHOAL_CPU_DEVICES=4", text)
-        self.assertIn("4 threads for 3 cores", text)
-        self.assertIn("--counts 1,2,4", text)
-        self.assertIn("tg128 @ d256", text)
+        self.assertEqual(links, ["speedup-model.svg", "memory-model.svg"])
+        for words in ("SHOAL_CPU_DEVICES=4", "--counts 1,2,4", "| tg128 @ d256 | CPU0,CPU1 |", "predicted t/s"):
+            self.assertIn(words, text)
+        self.assertEqual((done.stderr, done.stdout.count("tg128 @ d256")), ("", 3))
         images = {path: path.read_bytes() for path in self.output.glob("*.svg")}
-        self.assertLess(sum(map(len, images.values())), 45000)
         self.assertIn(b"<text", images[self.output / "speedup-model.svg"])
-        self.run_script("--counts", "1,2,4", "-r", "2", "-d", "0,256", charts=True)
+        done = self.run_script(*flags, with_charts=True)
+        self.assertEqual(done.stderr, "bench_scaling: 19 of 19 runs are there already\n")
         self.assertEqual(images, {path: path.read_bytes() for path in self.output.glob("*.svg")})
-        self.assertEqual(len(self.benches()), 2 * 3 + 3 * 4, "nothing is run twice")
-
-    def test_says_what_it_is_doing(self):
-        """Where there is no terminal for a bar, too."""
-        told = self.run_script("-r", "2").stderr.splitlines()
-        self.assertEqual(
-            told,
-            [
-                "bench_scaling: measuring the devices (shoal probe), about 40 s on an idle machine",
-                "bench_scaling: model: 2 rounds of 2 configurations",
-                "bench_scaling: model: where the time goes, memory and predictions",
-            ],
-        )
-        self.assertEqual(self.run_script("-r", "2").stderr.splitlines(), ["bench_scaling: 13 of 13 runs are there already"])
-
-    def test_a_quick_probe(self):
-        self.assertIn("(shoal probe), about 20 s", self.run_script("--quick", "-r", "1").stderr)
-        self.assertEqual(self.probes(), ["--quick"])
-        self.run_script("--quick", "-r", "1")
-        self.run_script("-r", "1")
-        self.assertEqual(self.probes(), ["--quick", ""], "a thorough one is another")
-
-    def test_kill_loses_nothing(self):
-        child = subprocess.Popen(
-            self.command("-r", "2"),
-            env=self.environment(FAKE_HANG="bench CPU0,CPU1 --trace"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            self.wait_until_it_hangs(child)
-        finally:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-        before = self.records()
-        self.assertEqual(len(before), 10)
-        self.assertEqual([record["kind"] for record in before if record["kind"] == "bench"], ["bench"] * 4)
-        self.assertFalse(any(record["kind"] == "trace" and "," in record["configuration"] for record in before))
-        with open(self.output / "journal.jsonl", "a") as file:
-            file.write('{"kind": "bench", "ke')  # torn
-        called = len(self.benches())
-        done = self.run_script("-r", "2")
-        self.assertIn(f"{len(before)} of 13 runs are there already", done.stderr)
-        self.assertEqual(self.records()[: len(before)], before)
-        self.assertEqual(len(self.records()), 13)
-        self.assertLessEqual(len(self.benches()) - called, 3)
-        self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup_median"]), 1.8, places=4)
+        self.assertEqual(len(self.benches()), 2 * 3, "nothing is run twice")
 
     @property
     def hangs(self):
@@ -310,24 +192,38 @@ class FakeTest(ScriptTest):
             self.assertIsNone(child.poll(), "it has ended")
             time.sleep(0.02)
 
-    def test_signals_keep_what_is_there(self):
+    def test_kill_loses_nothing(self):
+        child = subprocess.Popen(self.command("-r", "2"), env=self.environment(FAKE_HANG="plan CPU0,CPU1"),
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            self.wait_until_it_hangs(child)
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        before = self.records()
+        self.assertEqual([record["kind"] for record in before], ["probe", *["bench"] * 4, "plan", "plan"])
+        with open(self.output / "journal.jsonl", "a") as file:
+            file.write('{"kind": "bench", "ke')  # torn
+        done = self.run_script("-r", "2")
+        self.assertIn("7 of 9 runs are there already", done.stderr)
+        self.assertEqual(self.records()[:7], before)
+        self.assertEqual((len(self.records()), len(self.benches())), (9, 4))
+        self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
+
+    def test_signals_keep_finished_runs(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(number):
                 self.output, self.calls = self.folder / f"out{status}", self.folder / f"calls{status}"
-                child = subprocess.Popen(
-                    self.command("-r", "1"),
-                    env=self.environment(FAKE_HANG="bench CPU0 --trace"),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
+                environment = self.environment(FAKE_HANG="plan CPU0")
+                child = subprocess.Popen(self.command("-r", "1"), env=environment, stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE, text=True)
                 self.wait_until_it_hangs(child)
                 child.send_signal(number)
                 out, err = child.communicate()
                 self.assertEqual(child.returncode, status, err)
-                self.assertIn("the same command goes on", err)
+                self.assertIn("the same command resumes", err)
                 self.assertIn("1.80", out)
-                self.assertIn("**Not finished:**", (self.output / "README.md").read_text())
+                self.assertIn("4 runs are missing", (self.output / "README.md").read_text())
 
     def test_a_configuration_that_fails(self):
         done = self.run_script("--counts", "1,2,4", "-r", "3", FAKE_FAIL="bench CPU0,CPU1")
@@ -336,111 +232,55 @@ class FakeTest(ScriptTest):
         rows = self.rows()
         self.assertEqual(rows["tg128", "CPU0,CPU1"]["rounds"], "0")
         self.assertIn("not enough memory", rows["tg128", "CPU0,CPU1"]["failure"])
-        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1,CPU2,CPU3"]["speedup_median"]), 2.6, places=4)
+        self.assertAlmostEqual(float(rows["tg128", "CPU0,CPU1,CPU2,CPU3"]["speedup"]), 2.6, places=4)
         text = (self.output / "README.md").read_text()
-        self.assertIn("## What failed", text)
-        self.assertNotIn("Not finished", text)
+        self.assertIn("- model, CPU0,CPU1 failed: CPU1 has not enough memory", text)
+        self.assertNotIn("are missing", text)
         failures = [record for record in self.records() if record.get("error")]
         self.assertEqual([record["kind"] for record in failures], ["bench"], "tried once, recorded, skipped")
-        again = self.run_script("--counts", "1,2,4", "-r", "3")
-        self.assertIn("not enough memory", again.stdout)
-        self.run_script("--counts", "1,2,4", "-r", "3", "--retry")
-        self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup_median"]), 1.8, places=4)
+        self.run_script("--counts", "1,2,4", "-r", "3")
+        self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
 
-    def test_runs_that_explain_may_fail(self):
-        for what, missing in (
-            ("plan CPU0,CPU1", "no memory and prediction"),
-            ("bench CPU0,CPU1 --trace", "no time by device"),
-            ("probe CPU0,CPU1", "no predictions"),
-        ):
+    def test_plans_and_probes_may_fail(self):
+        for what, told in (("plan CPU0,CPU1", "model, CPU0,CPU1 failed: "), ("probe CPU0,CPU1", "shoal probe failed: ")):
             with self.subTest(what):
-                self.output, self.calls = self.folder / str(len(what)), self.folder / f"calls{len(what)}"
-                done = self.run_script("-r", "1", charts=True, FAKE_FAIL=what)
-                self.assertIn(missing, done.stdout)
-                self.assertAlmostEqual(float(self.rows()["pp512", "CPU0,CPU1"]["speedup_median"]), 1.8, places=1)
-
-    def test_a_build_that_knows_less(self):
-        done = self.run_script("-r", "1", charts=True, FAKE_LESS="1")
-        self.assertIn("writes no traces", done.stdout)
-        self.assertIn("predicts nothing", done.stdout)
-        text = (self.output / "README.md").read_text()
-        self.assertIn("predicts nothing", text)
-        self.assertNotIn("## Where the time goes", text)
-        self.assertNotIn("predicted t/s", text)
+                self.output, self.calls = self.folder / what[:5], self.folder / f"calls {what[:5]}"
+                done = self.run_script("-r", "1", with_charts=True, FAKE_FAIL=what)
+                self.assertIn(told, done.stdout)
+                self.assertAlmostEqual(float(self.rows()["pp512", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
 
     def test_lists_and_shares(self):
-        self.run_script(
-            "--devices",
-            "CPU0;CPU1;CPU0,CPU1",
-            "-ts",
-            "1,1;3,1",
-            "-sm",
-            "tensor,layer",
-            "-r",
-            "1",
-            "--report",
-            self.folder / "report",
-            "--charts",
-            "png",
-            "--keep-traces",
-            charts=True,
-        )
+        self.run_script("--devices", "CPU0;CPU1;CPU0,CPU1", "-ts", "1,1;3,1", "-sm", "tensor,layer", "-r", "1")
         self.assertEqual(
-            [name for test, name in self.rows_in("report") if test == "pp512"],
+            [name for test, name in self.rows() if test == "pp512"],
             ["CPU0", "CPU1", "CPU0,CPU1 1,1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 1,1", "CPU0,CPU1 layer 3,1"],
         )
-        self.assertTrue((self.folder / "report/speedup-model.png").read_bytes().startswith(b"\x89PNG"))
-        self.assertTrue((self.output / "scaling.json").exists())
-        self.assertEqual(len(list((self.output / "traces").glob("*.json"))), 12)
-
-    def rows_in(self, folder):
-        with open(self.folder / folder / "scaling.csv", newline="") as file:
-            return [(row["test"], row["configuration"]) for row in csv.DictReader(file)]
 
     def test_bad_flags(self):
-        in_line = [
+        cases = [
             (["-p", "0", "-n", "0"], "nothing to measure"),
-            (["--devices", "CPU0,CPU0"], "twice"),
-            (["-ts", "1,2,3"], "no list of devices has 3"),
-            (["--cpu-devices", "1"], "give at least 2"),
-            (["--family", "a b"], "--family"),
+            (["--devices", "CPU0,CPU0"], "empty or there twice"),
+            (["-ts", "1,2,3"], "no list of devices fits"),
             (["-sm", "row"], "known are"),
             (["-m", self.model], "twice"),
-            (["-r", "0"], "-r: '0': expected a positive number"),
+            (["-r", "0"], "-r: 0 is not above 0"),
             (["--counts", "0"], "--counts: 0: 0 is less than 1"),
             (["--counts", "a"], "expected numbers with commas"),
-            (["--timeout", "-1"], "--timeout"),
             (["--timeout", "nan"], "--timeout"),
             (["--bench-arguments", "'x"], "--bench-arguments: 'x: a quotation is not closed"),
-            (["--output", self.folder / "x"], "is neither text nor json; the folder is named with --folder"),
-            (["--output-format", "json"], "unrecognized arguments"),
             (["--nonsense"], "unrecognized arguments: --nonsense"),
             (["--mpirun", "mpirun"], "--mpirun starts several processes; say how many with --processes"),
-            (["--processes", "0"], "--processes: 0: 0 is less than 1"),
             (["--processes", "1,2", "--whole-machine"], "--whole-machine measures one process"),
-            (["--processes", "1,2", "--devices", "@0,@1"], "'@0,@1': with --processes name those that each has"),
+            (["--processes", "1,2", "--devices", "@0,@1"], "with --processes name the devices of each process"),
         ]
-        outside = [
-            (["-m", self.folder / "none"], "No such file", {}),
-            (["--shoal", "/nowhere"], "no program", {}),
-            ([], "SHOAL_CPU_DEVICES is 1, but CPU1", {"SHOAL_CPU_DEVICES": "1"}),
-            (["--counts", "3"], "numbers in SHOAL_CPU_THREADS is 2, but CPU2", {"SHOAL_CPU_THREADS": "1,1"}),
-        ]
-        cases = [(arguments, message, {}, 2) for arguments, message in in_line]
-        for arguments, message, environment, status in cases + [(*one, 1) for one in outside]:
+        outside = [(["-m", self.folder / "none"], "No such file"), (["--shoal", "/nowhere"], "no program")]
+        for arguments, message, status in [*((*one, 2) for one in cases), *((*one, 1) for one in outside)]:
             with self.subTest(arguments):
-                done = self.run_script(*arguments, status=status, **environment)
+                done = self.run_script(*arguments, status=status)
                 self.assertIn(message, done.stderr)
                 self.assertTrue(done.stderr.startswith("bench_scaling.py: error: "), done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                 self.assertEqual((done.stdout, self.output.exists()), ("", False))
-
-    def test_nothing_else_is_overwritten(self):
-        self.output.mkdir()
-        (self.output / "README.md").write_text("# Something else\n")
-        done = self.run_script("-r", "1", status=2)
-        self.assertIn("README.md: is not a report of this script, and would be lost; name another file", done.stderr)
-        self.assertEqual((self.output / "README.md").read_text(), "# Something else\n")
 
     def test_time_limit(self):
         with hours.hours_pass_while(self.hangs):
@@ -449,6 +289,113 @@ class FakeTest(ScriptTest):
         rows = self.rows()
         self.assertEqual(rows["pp512", "CPU0"]["rounds"], "1")
         self.assertEqual(rows["pp512", "CPU0,CPU1"]["failure"], "shoal did not end within 3600 s")
+
+
+class ResultsTest(unittest.TestCase):
+    def test_ratios_are_those_of_rounds(self):
+        found = results.Findings(rates={("m", "a", "t"): {0: 100.0, 1: 80.0, 2: 90.0, 3: 50.0},
+                                        ("m", "b", "t"): {0: 180.0, 1: 150.0, 2: 160.0}})
+        row = results.Row("m", "t", "b", 2)
+        base = found.rates["m", "a", "t"]
+        ideal = {number: 2 * rate for number, rate in base.items()}
+        results.fill(row, found, found.rates["m", "b", "t"], base, ideal, "a")
+        for value, expected in ((row.speedup, 1.8), (row.speedup_least, 160 / 90), (row.speedup_most, 1.875),
+                                (row.efficiency, 0.9), (row.ideal, 2), (row.ts, 160)):
+            self.assertAlmostEqual(value, expected)
+
+    def test_ideal_is_the_sum_of_the_devices(self):
+        alone = {"CPU0": {0: 10.0, 1: 20.0}, "CPU1": {0: 30.0, 1: 50.0, 2: 60.0}}
+        described = {"CPU0": "a", "CPU1": "b", "CPU2": "a", "GPU0": "G, part 1 of 2", "GPU1": "G, part 2 of 2"}
+
+        def ideal(devices, rates=alone):
+            return results.ideal_of(Configuration(devices), rates, described)
+
+        self.assertEqual(ideal("CPU0,CPU1"), {0: 40.0, 1: 70.0})
+        self.assertEqual(ideal("CPU1,CPU2"), {0: 40.0, 1: 70.0}, "CPU2 is like CPU0")
+        self.assertEqual(ideal("CPU0,CPU7"), {}, "CPU7 alone is unknown")
+        self.assertEqual(ideal("GPU0,GPU1", {"GPU0": {0: 5.0}}), {0: 10.0})
+
+
+class ChartTest(unittest.TestCase):
+    def test_values_are_next_to_the_panel(self):
+        rows = [results.Row("m", "tg8", f"CPU{i}", 1, 3, 9, 1.0 + i, 0.9 + i, 1.1 + i, 2, 0.5, 9, 1.5) for i in range(3)]
+        devices = [{"device": "CPU0", "total": 60, "weights": 40, "compute": 10, "communication": 10}]
+        for figure, values in ((charts.speedup(rows), ["1.00", "2.00", "3.00"]),
+                               (charts.memory({"CPU0": devices}), ["5.72e-05 MiB"])):
+            figure.draw_without_rendering()
+            axes = figure.axes[0]
+            self.assertEqual([text.get_text() for text in axes.texts], values)
+            boxes = [text.get_window_extent() for text in axes.texts]
+            for place, box in enumerate(boxes):
+                self.assertFalse(axes.get_window_extent().overlaps(box))
+                self.assertFalse(any(box.overlaps(other) for other in boxes[:place]))
+                self.assertLessEqual(box.x1, figure.bbox.x1)
+
+    def test_without_results_there_is_none(self):
+        self.assertIsNone(charts.speedup([results.Row("m", "tg8", "CPU0", 1)]))
+        self.assertIsNone(charts.memory({"CPU0": []}))
+
+
+class ConfigurationTest(unittest.TestCase):
+    def of(self, lists, modes=("tensor",), shares=(), processes=(0,)):
+        return configurations.configurations_of(list(lists), list(modes), list(shares), list(processes))
+
+    def names(self, *arguments):
+        return [one.name for one in self.of(*arguments)]
+
+    def test_lists_modes_and_shares(self):
+        self.assertEqual(
+            self.names(["CPU0", "CPU0,CPU1"], ["tensor", "layer"], ["3,1"]),
+            ["CPU0", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 3,1"],
+        )
+        grouped = self.of(["CPU0+CPU1,CPU2"], ["layer"], ["2,1"])[0]
+        self.assertEqual(grouped.name, "CPU0+CPU1,CPU2 layer 2,1")
+        self.assertEqual(
+            grouped.flags(), ["--devices", "CPU0+CPU1,CPU2", "--split-mode", "layer", "--tensor-split", "2,1"]
+        )
+        self.assertEqual(configurations.cpu_devices([grouped]), 3)
+
+    def test_processes(self):
+        tensor, layers = self.of(["CPU0,CPU1"], ["tensor", "layer"], [], [2])
+        self.assertEqual((tensor.name, tensor.count), ("CPU0,CPU1 in 2 processes", 4))
+        self.assertEqual(tensor.flags(), ["--devices", "CPU0,CPU1"])
+        self.assertEqual(layers.flags(), ["--devices", "CPU0,CPU1", "--split-mode", "layer"])
+        self.assertEqual(self.names(["CPU0+CPU1"], ["layer"], ["3,1"], [1, 2]),
+                         ["CPU0+CPU1 layer", "CPU0+CPU1 in 2 processes layer 3,1"])
+        one, two = self.of(["CPU0"], ["layer"], [], [1, 2])
+        self.assertEqual((one.name, one.flags(), two.name), ("CPU0", ["--devices", "CPU0"], "CPU0 in 2 processes layer"))
+
+    def test_auto_and_profiles(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "a.json"
+            text = f"@{path}"
+            path.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
+            found = self.of(["CPU0", "CPU0,CPU1", "CPU1,CPU0"], ["tensor"], ["auto", text])
+            expected = ["CPU0", "CPU0,CPU1 auto", f"CPU0,CPU1 {text}", "CPU1,CPU0 auto"]
+            self.assertEqual([one.name for one in found], expected)
+            self.assertEqual(found[2].flags(), ["--devices", "CPU0,CPU1", "--tensor-split", text])
+            for lists, modes, shares, message in (
+                (["CPU0"], ["tensor"], "auto", "no list of devices fits"),
+                (["CPU1,CPU0"], ["tensor"], text, "no list of devices fits"),
+                (["CPU0,CPU1"], ["layer"], text, "no list of devices fits"),
+                (["CPU0,CPU1"], ["tensor"], f"@{folder}/none", "No such file"),
+                (["CPU0,CPU1"], ["tensor"], f"@{TINY}", "is no profile"),
+            ):
+                with self.subTest(message), self.assertRaisesRegex(ConfigurationError, message):
+                    self.of(lists, modes, [shares])
+            path.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [2, 3]}')
+            self.assertNotEqual(found[2], self.of(["CPU0,CPU1"], ["tensor"], [text])[0], "another profile")
+
+    def test_what_makes_no_sense(self):
+        for lists, modes in ((["CPU0,"], ["tensor"]), (["CPU0,CPU0"], ["tensor"]), (["CPU0"], ["row"]),
+                             (["CPU0+CPU1"], ["tensor"])):
+            with self.subTest(lists=lists), self.assertRaises(ConfigurationError):
+                self.of(lists, modes)
+
+    def test_names_of_tests(self):
+        found = configurations.tests_of([512, 0], [128], [0, 1024])
+        self.assertEqual([test.name for test in found], ["pp512", "tg128", "pp512 @ d1024", "tg128 @ d1024"])
+        self.assertEqual(Test(0, 128, 1024).context, 1152)
 
 
 @unittest.skipUnless(os.environ.get("SHOAL_PROGRAM"), "SHOAL_PROGRAM is not set")
@@ -462,7 +409,7 @@ class ProgramTest(ScriptTest):
         write_machine(cls.machine, others | {"SHOAL_CPU_DEVICES": "2"})
 
     def test_the_program_itself(self):
-        arguments = ["-p", "16", "-n", "4", "-r", "1", "--inside", "1", "--quick"]
+        arguments = ["-p", "16", "-n", "4", "-r", "1"]
         command = [sys.executable, str(SCRIPT), "-m", str(TINY), "--folder", str(self.output), *arguments]
         command += ["--shoal", os.environ["SHOAL_PROGRAM"]]
         done = subprocess.run(
@@ -475,17 +422,16 @@ class ProgramTest(ScriptTest):
         rows = self.rows()
         self.assertEqual(set(rows), {(test, name) for test in ("pp16", "tg4") for name in ("CPU0", "CPU0,CPU1")})
         for key, row in rows.items():
-            self.assertGreater(float(row["ts_median"]), 0, key)
+            self.assertGreater(float(row["ts"]), 0, key)
             self.assertEqual(row["failure"], "", key)
-        found = json.loads((self.output / "scaling.json").read_text())
-        memory = {one["configuration"]: one["devices"] for one in found["memory"]}
-        self.assertLess(memory["CPU0,CPU1"][0]["weights"], memory["CPU0"][0]["weights"])
+        bytes_of = {name: int(row["device_bytes"]) for (test, name), row in rows.items() if test == "tg4"}
+        self.assertLess(bytes_of["CPU0,CPU1"], bytes_of["CPU0"])
         self.assertFalse([record for record in self.records() if record.get("error")])
 
     def test_the_program_takes_auto_and_profiles(self):
         profile = self.folder / "a.json"
         profile.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
-        arguments = ["-p", "8", "-n", "0", "-r", "1", "--inside", "1", "--quick"]
+        arguments = ["-p", "8", "-n", "0", "-r", "1"]
         command = self.command("-ts", f"auto;@{profile};1,3", *arguments, "--shoal", os.environ["SHOAL_PROGRAM"])
         command[command.index(str(self.model))] = str(TINY)
         environment = self.environment(SHOAL_MACHINE_FILE=str(self.machine))
@@ -494,8 +440,8 @@ class ProgramTest(ScriptTest):
         names = {"CPU0", *(f"CPU0,CPU1 {one}" for one in ("auto", f"@{profile}", "1,3"))}
         self.assertEqual({name for _, name in self.rows()}, names)
         self.assertFalse([record for record in self.records() if record.get("error")])
-        found = json.loads((self.output / "scaling.json").read_text())
-        memory = {one["configuration"]: [row["weights"] for row in one["devices"]] for one in found["memory"]}
+        plans = [one for one in self.records() if one["kind"] == "plan"]
+        memory = {one["configuration"]: [device["weights"] for device in one["memory"]] for one in plans}
         self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # not even shares
 
 

@@ -333,6 +333,7 @@ class JournalTest(InFolder):
         self.assertEqual(records, [{"n": i} for i in range(len(records))])
 
 
+@unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
 class TextTest(unittest.TestCase):
     COLUMNS, ROWS = ["<split", "t/s"], [["18,6", "9.5"], ["3,1", "101.25"]]
 
@@ -341,7 +342,7 @@ class TextTest(unittest.TestCase):
         text.print_table(self.COLUMNS, self.ROWS, stream, best=1)
         self.assertEqual(stream.getvalue(), "split     t/s\n18,6      9.5\n3,1    101.25\n")
         self.assertEqual(text.markdown_table(self.COLUMNS, self.ROWS),
-                         "| split |    t/s |\n| ----- | -----: |\n| 18,6  |    9.5 |\n| 3,1   | 101.25 |")
+                         "| split | t/s |\n| --- | --: |\n| 18,6 | 9.5 |\n| 3,1 | 101.25 |")
 
     def test_progress_without_a_terminal(self):
         stream = io.StringIO()
@@ -350,42 +351,11 @@ class TextTest(unittest.TestCase):
             progress.say("[bold] is no markup")
         self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
 
-    def on_terminal(self, columns, rows, width, **options):
-        """Lines that a terminal of that width is sent, without colours."""
-        master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-        with os.fdopen(slave, "w") as stream, unittest.mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": ""}):
-            text.print_table(columns, rows, stream, **options)
-        seen = b""
-        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error is the end
-            while piece := reader.read(4096):
-                seen += piece
-        return [re.sub("\x1b\\[[0-9;]*m", "", line) for line in seen.decode().splitlines()]
-
-    @unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
-    def test_narrow_terminals_cut_nothing(self):
-        columns = ["<model", "<devices", "t/s", *(f"column {i}" for i in range(9))]
-        rows = [["a-model-of-some-length", "CPU0,CPU1,CPU2,CPU3", "12.5", *(f"cell {i}" for i in range(9))]] * 2
-        less = [f"column {i}" for i in range(8, -1, -1)]
-        for width in (40, 80, 400):
-            with self.subTest(width):
-                lines = self.on_terminal(columns, rows, width, best=1)
-                self.assertEqual(lines[-1].split(), " ".join(rows[0]).split(), "all of it, however wide")
-                lines = self.on_terminal(columns, rows, width, less_important=less)
-                for word in ("a-model-of-some-length", "CPU0,CPU1,CPU2,CPU3", "12.5"):
-                    self.assertEqual(sum(word in line for line in lines), 2, word)
-                shown = [name for name in columns if name.startswith("column") and name in lines[0]]
-                kept = {40: 0, 80: 2, 400: 9}[width]
-                self.assertEqual(shown, [f"column {i}" for i in range(kept)])
-                self.assertLessEqual(len(lines[2]), max(width, 51))
-                told = [line for line in lines if line.startswith("not shown")]
-                left_out = f"not shown for want of width: {', '.join(columns[3 + kept:])}"
-                self.assertEqual(told, [left_out] if kept < 9 else [])
-
-    @unittest.skipUnless(importlib.util.find_spec("rich"), "no rich")
     def test_a_terminal(self):
+        """Nothing is cut if it is too narrow."""
         master, slave = os.openpty()
-        with os.fdopen(slave, "w") as stream:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 8, 0, 0))
+        with os.fdopen(slave, "w") as stream, unittest.mock.patch.dict(os.environ, {"TERM": "xterm"}):
             text.print_table(self.COLUMNS, self.ROWS, stream, best=1)
             with text.progress(3, stream) as progress:
                 progress.show(2, "[two]")
