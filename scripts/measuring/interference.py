@@ -15,53 +15,26 @@ from collections.abc import Iterator
 AT_REST = 0.2  # cores that system services and a terminal may keep busy
 TICKS = 0.03  # seconds: the system counts in ticks of 10 ms
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq and steal; guests are part of user
-STAT, GROUPS, MOUNTS = "/proc/stat", "/proc/self/cgroup", "/proc/self/mountinfo"
+STAT, OWN_GROUP, GROUPS = "/proc/stat", "/proc/self/cgroup", "/sys/fs/cgroup"
 
 
-def _numbers(path: pathlib.Path) -> list[int]:
-    try:
-        return [int(word) for word in path.read_text().split()]
-    except (OSError, ValueError):
-        return []  # there is no such file, or it says "max"
-
-
-def _quota(group: pathlib.Path) -> int | None:
-    """Processors' worth of time that a control group gives, rounded up; "400000 100000" are 4. Version 1 has two files
-    for it, and -1 for no limit."""
-    found = _numbers(group / "cpu.max") or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
-    most, period = found if len(found) == 2 else (0, 0)
-    return max(1, -(-most // period)) if most > 0 and period > 0 else None
-
-
-def _lines(path: str) -> list[str]:
+def _lines(path: str | os.PathLike) -> list[str]:
     try:
         return pathlib.Path(path).read_text().splitlines()
     except OSError:
         return []
 
 
-def _groups(own: str, mounts: str) -> Iterator[pathlib.Path]:
-    """Folders of this process's control groups that limit processors, of both versions, and of their parents."""
-    places = [line.split(":", 2) for line in _lines(own) if line.count(":") >= 2]
-    for line in _lines(mounts):
-        before, _, after = line.partition(" - ")
-        kind, *_, options = after.split() or ["", ""]
-        is_cpu = kind == "cgroup" and "cpu" in options.split(",")
-        if not (is_cpu or kind == "cgroup2"):
-            continue
-        root, point = before.split()[3:5]
-        for _, controllers, place in places:
-            if is_cpu == ("cpu" in controllers.split(",")) and (is_cpu or not controllers):
-                below = os.path.relpath(place, root)
-                parts = () if below.startswith("..") else pathlib.PurePath(below).parts
-                yield from (pathlib.Path(point, *parts[:count]) for count in range(len(parts) + 1))
-
-
-def usable_processors(own: str = GROUPS, mounts: str = MOUNTS) -> int:
-    """Those that this process may run on, and no more than the quotas of its control groups and of their parents."""
+def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
+    """The processors that this process may run on, and no more than the quotas of its control group and of its parents
+    (version 2), rounded up: "150000 100000" is 2."""
     found = len(os.sched_getaffinity(0))
-    for group in _groups(own, mounts):
-        found = min(found, _quota(group) or found)
+    place = next((line.removeprefix("0::") for line in _lines(own) if line.startswith("0::")), "/")
+    group = pathlib.Path(groups, place.strip("/"))
+    for folder in (group, *group.parents):
+        quota, _, period = "".join(_lines(folder / "cpu.max")).partition(" ")
+        if quota.isdigit() and period.isdigit():
+            found = min(found, max(1, -(-int(quota) // int(period))))
     return found
 
 

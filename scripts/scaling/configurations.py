@@ -1,4 +1,4 @@
-"""The compared configurations: lists of devices with split mode, shares and processes. Pure functions, except for reading profiles."""
+"""The compared configurations: lists of devices with split mode, shares and processes. Only profiles are read."""
 
 import dataclasses
 import json

@@ -72,10 +72,8 @@ class ProcessorsTest(InFolder):
 
     def usable(self, *groups: str) -> int:
         self.write("own", "\n".join(groups))
-        self.write("mounts", "\n".join(f"31 23 0:28 / {self.folder / name} rw shared:9 - {kind}" for name, kind in (
-            ("cpuset", "cgroup cgroup rw,cpuset"), ("cpu", "cgroup cgroup rw,cpu,cpuacct"), ("two", "cgroup2 cgroup2 rw"))))
         with unittest.mock.patch.object(os, "sched_getaffinity", return_value=set(range(8))):
-            return interference.usable_processors(str(self.folder / "own"), str(self.folder / "mounts"))
+            return interference.usable_processors(str(self.folder / "own"), str(self.folder / "two"))
 
     def test_quotas_are_rounded_up_and_the_smallest_one_holds(self):
         group = "0::/outer/inner"
@@ -86,14 +84,6 @@ class ProcessorsTest(InFolder):
             self.assertEqual(self.usable("1:cpuset:/other", group), found)
         self.write("two/cpu.max", "1600000 100000")
         self.assertEqual(self.usable("0::/"), 8)
-
-    def test_version_1_has_a_hierarchy_for_processors(self):
-        self.write("cpu/app/cpu.cfs_period_us", "100000")
-        for quota, found in (("-1", 8), ("250000", 3)):
-            self.write("cpu/app/cpu.cfs_quota_us", quota)
-            self.assertEqual(self.usable("4:cpuset:/x", "3:cpu,cpuacct:/app", "0::/"), found)
-        self.write("two/cpu.max", "100000 100000")
-        self.assertEqual(self.usable("3:cpu,cpuacct:/app", "0::/"), 1, "both versions limit")
 
     def test_without_control_groups_it_is_where_the_process_may_run(self):
         none = str(self.folder / "none")
