@@ -26,41 +26,29 @@ from errors import CompareError
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from measuring.arguments import numbers, positive  # noqa: E402
 from measuring.interference import Others, usable_processors  # noqa: E402
 
 PROGRAM = ROOT / "build/release/bin/shoal"
-
-
-def counts(text: str) -> list[int]:
-    values = [int(word) for word in text.split(",")]
-    if min(values) < 0:
-        raise argparse.ArgumentTypeError(f"{text}: counts are not negative")
-    return values
-
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
-    return int(text)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("-m", dest="models", action="append", default=[], metavar="FILE", help="a GGUF file; may be given again")
-    add("-p", dest="prompts", type=counts, default=[512], metavar="INTS", help="tokens of prompts (512)")
-    add("-n", dest="generations", type=counts, default=[128], metavar="INTS", help="tokens to generate (128)")
-    add("-d", dest="depths", type=counts, default=[0], metavar="INTS", help="tokens that are in the cache before (0)")
+    add("-p", dest="prompts", type=numbers(0), default=[512], metavar="INTS", help="tokens of prompts (512)")
+    add("-n", dest="generations", type=numbers(0), default=[128], metavar="INTS", help="tokens to generate (128)")
+    add("-d", dest="depths", type=numbers(0), default=[0], metavar="INTS", help="tokens that are in the cache before (0)")
     add(
         "-t",
         dest="threads",
-        type=positive,
+        type=positive(int),
         default=usable_processors(),
         metavar="INT",
         help="threads of every engine (the processors that this process may use, or its quota of them)",
     )
-    add("-ub", dest="ubatch", type=positive, default=512, metavar="INT", help="most tokens computed at once (512)")
-    add("-r", dest="rounds", type=positive, default=5, metavar="INT", help="runs of every engine (5)")
+    add("-ub", dest="ubatch", type=positive(int), default=512, metavar="INT", help="most tokens computed at once (512)")
+    add("-r", dest="rounds", type=positive(int), default=5, metavar="INT", help="runs of every engine (5)")
     add("-o", dest="output", choices=["md", "csv", "json"], default="md")
     add(
         "--shoal",
@@ -93,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
         help='put before every run, such as "taskset -c 0,1"',
     )
     bandwidth = parser.add_mutually_exclusive_group()
-    bandwidth.add_argument("--bandwidth", type=float, metavar="GB/s", help="the machine's read bandwidth")
+    bandwidth.add_argument("--bandwidth", type=positive(float), metavar="GB/s", help="the machine's read bandwidth")
     bandwidth.add_argument(
         "--bandwidth-program",
         type=shlex.split,
@@ -105,8 +93,6 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("give a model with -m, or --setup")
     if not any(arguments.prompts) and not any(arguments.generations):
         parser.error("nothing to measure: -p and -n are 0")
-    if arguments.bandwidth is not None and not 0 < arguments.bandwidth < float("inf"):
-        parser.error("--bandwidth: expected a positive number, in GB/s")
     return arguments
 
 

@@ -66,6 +66,13 @@ def positive(kind: type) -> Callable[[str], int | float]:
     return parse
 
 
+def count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
 def numbers(least: int) -> Callable[[str], list[int]]:
     """Integers with commas between them."""
     def parse(text: str) -> list[int]:

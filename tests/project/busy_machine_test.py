@@ -35,7 +35,6 @@ class BusyMachineTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         rows = [f"| m.gguf | 2x1 | {path} | 4.0 | 4.0 | 1.00 | 1.00 - 1.00 |" for path in (one, other)]
         self.assertEqual(done.stdout.splitlines()[2:], rows)
-        self.assertEqual(self.measure("--case", "1x1", "--program", one, "--least", "1.5").returncode, 1)
 
     def test_with_one_core_there_is_one_case(self):
         core = {min(os.sched_getaffinity(0))}
@@ -47,10 +46,9 @@ class BusyMachineTest(unittest.TestCase):
         for flags, code, message in (
             (["--case", "1y2"], 2, "argument --case: 1y2: expected devices x threads, such as 2x1; see"),
             (["--case", "0x1"], 2, "argument --case: 0x1: expected devices x threads"),
-            (["--beside", "-1"], 2, "argument --beside: -1 is less than 0"),
-            (["-r", "0"], 2, "argument -r: 0 is less than 1"),
+            (["--beside", "-1"], 2, "argument --beside: -1 is below 0"),
+            (["-r", "0"], 2, "argument -r: 0 is not above 0"),
             (["-n", "x"], 2, "argument -n: invalid int value: 'x'"),
-            (["--pin", "99999"], 2, "argument --pin: invalid choice: 99999"),
             (["--program", "nope"], 1, "nope; check --program"),
             (["--program", broken], 1, "CPU0 has too little memory"),
         ):
