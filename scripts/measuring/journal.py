@@ -1,13 +1,14 @@
-"""A journal: what a long measurement has found so far, in a file to which each record is added as soon as there is one.
+"""A journal: the results of a long measurement, in a file to which each record is added as soon as there is one.
 
 The file is JSON Lines. The first line holds the settings, {"journal": "tune_split", "version": 1, "settings": {...}};
-each further line is a record. A record is on the disk when add() returns; of one that a crash has torn in the middle
-the rest is cut off when the journal is opened again. One process may have a journal open.
+each further line is a record. A record is on the disk when add() returns; a record that a crash has torn is cut off when
+the journal is opened again. One process may have a journal open.
 
     with Journal.open(path, "tune_split", settings) as journal:
         for record in journal.records: ...                # of earlier runs
         journal.add({"split": [18, 6], "samples": [...]})
 """
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import pathlib
 from typing import Any
 
 VERSION = 1
-LONGEST_HEADER = 1 << 20  # bytes; of a file that is none not more is read
+LONGEST_HEADER = 1 << 20  # bytes that are read of a file that is no journal
 
 
 class JournalError(Exception):
@@ -80,45 +81,38 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | os.PathLike, kind: str, settings: dict) -> "Journal":
-        """Begins a journal, or goes on with that of earlier runs if it has the same settings."""
+        """Begins a journal, or resumes that of earlier runs if it has the same settings."""
         path = pathlib.Path(path)
-        settings = json.loads(json.dumps(settings))
+        own = {"journal": kind, "version": VERSION, "settings": json.loads(json.dumps(settings))}
         try:
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise JournalError(f"{path} is no regular file; name another journal")
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "ab")
+            with contextlib.ExitStack() as on_error:
+                journal = cls._opened(path, on_error.enter_context(open(path, "ab")), own)
+                on_error.pop_all()
+                return journal
         except OSError as error:
             raise JournalError(f"cannot write {path}: {error.strerror}") from None
-        try:
-            return cls._opened(path, file, kind, settings)
-        except OSError as error:
-            file.close()
-            raise JournalError(f"cannot use {path}: {error.strerror}") from None
-        except BaseException:
-            file.close()
-            raise
 
     @classmethod
-    def _opened(cls, path: pathlib.Path, file: Any, kind: str, settings: dict) -> "Journal":
+    def _opened(cls, path: pathlib.Path, file: Any, own: dict) -> "Journal":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise JournalError(f"{path} is in use by another run; wait for it, or name another journal") from None
-        own = {"journal": kind, "version": VERSION, "settings": settings}
         header, records, good = read(path, _line_of(own))
         journal = cls(path, file, records)
-        if not header:
-            file.truncate(0)
-            journal._write(own)
-            return journal
-        if (header["journal"], header.get("version")) != (kind, VERSION):
+        if header and (header["journal"], header.get("version")) != (own["journal"], VERSION):
             raise JournalError(f"{path} is a journal of {header['journal']}, version {header.get('version')}, not of "
-                               f"{kind}, version {VERSION}; name another")
-        if header["settings"] != settings:
-            raise JournalError(f"{path} was made with other settings: {_different(header['settings'], settings)}; "
-                               "remove it to start again, or name another")
+                               f"{own['journal']}, version {VERSION}; name another")
+        if header and header["settings"] != own["settings"]:
+            different = _different(header["settings"], own["settings"])
+            raise JournalError(f"{path} was made with other settings: {different}; remove it to start again, or name "
+                               "another")
         file.truncate(good)
+        if not header:
+            journal._write(own)
         return journal
 
     def add(self, record: dict) -> None:
