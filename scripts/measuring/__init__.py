@@ -1,1 +1,1 @@
-"""What the scripts that measure share: running the program, journals, tables and charts."""
+"""Shared by the scripts that measure: running the program, journals, tables and charts."""

@@ -1,4 +1,4 @@
-"""Flags of a script: what is wrong with them is one line on stderr and exit code 2, as in shoal itself.
+"""Flags of a script: a wrong flag is one line on stderr and exit code 2, as in shoal itself.
 
     parser = arguments.Parser(description=__doc__)
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
@@ -14,8 +14,8 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Does without the usage, which is far longer than the error. A description is printed as it stands, and flags are
-    to be written out: a shortened one would mean something else once there is another that begins so."""
+    """Errors leave out the usage, which is far longer. The description is printed as it stands. Flags must be written
+    out: an abbreviation would change its meaning with the next flag."""
 
     def __init__(self, *arguments, **options):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
 
     def parse_args(self, args=None, namespace=None):
-        """Tells of a flag that does not exist before one that is missing."""
+        """Reports an unknown flag before a missing one."""
         with self._nothing_required():
             _, unknown = self.parse_known_args(args)
         if unknown:
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def words(text: str) -> list[str]:
-    """As a shell takes them apart; for flags that take other programs' flags."""
+    """Words of a shell command; for flags that take flags of other programs."""
     try:
         return shlex.split(text)
     except ValueError:

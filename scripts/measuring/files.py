@@ -1,4 +1,4 @@
-"""Files that a script is to write after long work: whether it will be able to, found out before, and writing them.
+"""Files that a script writes after long work: checks before the work, and the writing.
 No output replaces an input of the script or, without --force, a file that is not of the output's own kind."""
 import contextlib
 import os
@@ -19,7 +19,7 @@ class FileError(Exception):
 
 
 class Refused(FileError):
-    """What is there must not be replaced."""
+    """The existing file must not be replaced."""
     code = 2
 
 
@@ -35,7 +35,7 @@ class Kind:
 
 
 def is_free(path: str | os.PathLike, kind: Kind) -> bool:
-    """Whether nothing is there, or an empty file, or one of this kind."""
+    """Whether the file is missing, empty or of this kind."""
     with contextlib.suppress(OSError):
         if not os.path.isfile(path) or not os.path.getsize(path):
             return True
@@ -58,7 +58,7 @@ def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Itera
 
 
 def _found(path: pathlib.Path) -> os.stat_result | None:
-    """Of what the path leads to, links followed."""
+    """Status of the file, links followed; None without a file."""
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def _found(path: pathlib.Path) -> os.stat_result | None:
 
 
 def stream_of(path: str | os.PathLike) -> TextIO | None:
-    """stdout or stderr where the path leads to what they write to, such as /dev/stdout: that is shared with them."""
+    """stdout or stderr if the path leads to the same file, such as /dev/stdout."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
@@ -77,7 +77,7 @@ def stream_of(path: str | os.PathLike) -> TextIO | None:
 
 
 def is_device(path: str | os.PathLike) -> bool:
-    """Something that is written to and never replaced: a character device, or where this process writes anyway."""
+    """Whether the file is written to and never replaced: a character device, or the target of stdout or stderr."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode) or stream_of(path) is not None
     except OSError:

@@ -1,5 +1,5 @@
-"""Whether measurements had the machine to themselves: the CPU time that other programs used meanwhile, as `shoal probe`
-counts it (machine/probe_interference.h). Children that have ended count as ours.
+"""CPU time that other programs used during a measurement, as `shoal probe` counts it. Children that have exited count
+as ours.
 
     others = Others()
     with others.watched():
@@ -39,7 +39,7 @@ def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
 
 
 def busy_seconds(stat: str, processors: set[int], ticks: int) -> float | None:
-    """CPU seconds in which these processors were at work since the system started; None if it does not say."""
+    """CPU seconds of work of these processors since the system started; None if `stat` lacks them."""
     rows = {words[0]: words[1:] for words in map(str.split, stat.splitlines()) if words}
     try:
         return sum(int(rows[f"cpu{one}"][column]) for one in processors for column in BUSY_COLUMNS) / ticks
@@ -48,7 +48,7 @@ def busy_seconds(stat: str, processors: set[int], ticks: int) -> float | None:
 
 
 def _others_seconds() -> float | None:
-    """CPU seconds of other programs, from any beginning. What lies beyond a quota of ours does not count."""
+    """CPU seconds of other programs since an arbitrary time. Processors beyond our quota do not count."""
     processors = os.sched_getaffinity(0)
     busy = busy_seconds("\n".join(_lines(STAT)), processors, os.sysconf("SC_CLK_TCK"))
     if busy is None:
@@ -58,10 +58,10 @@ def _others_seconds() -> float | None:
 
 
 class Others:
-    """What other programs did during several runs."""
+    """CPU time of other programs during several runs."""
 
     def __init__(self):
-        self.cores: list[float] = []  # that they kept busy, by run; 0: no more than on any machine at rest
+        self.cores: list[float] = []  # kept busy by other programs, by run; 0: no more than on a machine at rest
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

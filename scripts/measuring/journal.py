@@ -41,8 +41,8 @@ def _value(line: bytes) -> dict | None:
 
 
 def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
-    """The first line's value, {} for none. A file that has none is no journal, whatever it holds: it is left alone,
-    unless all of it is the beginning of `own`, the line that would be written."""
+    """Value of the first line; {} if the file is empty or a torn beginning of `own`, the line that would be written.
+    Any other file is no journal and is left alone."""
     if not line.endswith(b"\n") and own.startswith(line):
         return {}  # torn, or empty
     value = _value(line) if line.endswith(b"\n") else None
@@ -53,7 +53,7 @@ def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
 
 def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], int]:
     """The first line, the records, and how many bytes of the file hold them; `own` is the first line that this run
-    would write. Throws JournalError for what no torn write explains."""
+    would write. Throws JournalError if a line is no record, unless it is torn."""
     records: list[dict] = []
     with open(path, "rb") as file:
         line = file.readline(LONGEST_HEADER)
