@@ -149,7 +149,7 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
     const ProductModel& model = product_model(device, products, node);
     cost.seconds = product.elements * model.seconds(product.columns, in_cache);
     cost.seconds += as_double(node.src[1]->elements()) * model.conversion;
-    cost.bytes = in_cache ? 0 : product.elements * element_bytes(node.src[0]->dtype) * model.contention;
+    cost.bytes = in_cache ? 0 : product.elements * element_bytes(node.src[0]->dtype);
   } else if (node.op == Op::kAttention) {
     cost = attention_cost(device, node, kv_rows, in_cache);
   } else {

@@ -10,8 +10,7 @@
 namespace shoal::machine {
 
 /// Seconds of a node of a local graph on a device that has the domain to itself, and the bytes of weights and caches
-/// that it reads from memory meanwhile, as they count for the domain (ProductModel::contention). Views, collectives and
-/// nodes without elements cost nothing.
+/// that it reads from memory meanwhile. Views, collectives and nodes without elements cost nothing.
 struct NodeCost {
   double seconds = 0;
   double bytes = 0;

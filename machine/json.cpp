@@ -46,11 +46,10 @@ std::vector<ProductPoint> product_points(const JsonValue& value) {
 void read_products(const JsonValue& value, DeviceModel& device) {
   for (const auto& [name, item] : value.members()) {
     const std::string dtype(name_of(dtype_of(name, item)));
-    item.object({"streamed", "cached", "conversion", "contention"});
+    item.object({"streamed", "cached", "conversion"});
     ProductModel model;
     model.streamed = product_points(item.at("streamed"));
     if (const auto conversion = item.find("conversion")) model.conversion = conversion->not_negative();
-    if (const auto contention = item.find("contention")) model.contention = contention->positive();
     if (const auto cached = item.find("cached")) model.cached = product_points(*cached);
     if (!device.products.emplace(dtype, std::move(model)).second) item.refuse("each dtype once", name + " again");
   }
@@ -247,12 +246,9 @@ CollectiveAlgorithm read_algorithm(const JsonValue& value) {
 }
 
 HostLink read_link(const JsonValue& value) {
-  value.object({"from", "to", "from_interfaces", "to_interfaces", "latency", "bandwidth"});
-  const auto interfaces = [&](const char* side) { return value.has(side) ? value.at(side).text() : ""; };
+  value.object({"from", "to", "latency", "bandwidth"});
   return {value.at("from").text(),
           value.at("to").text(),
-          interfaces("from_interfaces"),
-          interfaces("to_interfaces"),
           {value.at("latency").not_negative(), value.at("bandwidth").positive()}};
 }
 

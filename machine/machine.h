@@ -34,9 +34,6 @@ struct ProductModel {
   /// Seconds for each element of the columns besides, however many rows the weights have: columns are made fit for the
   /// kernel, which counts where matrices are small, or many devices share one.
   double conversion = 0;
-  /// What its weights count for in the bandwidth of the domain, in multiples of their bytes: more than 1 where devices
-  /// take from each other before they read as much together as they do with another type.
-  double contention = 1;
 
   /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
   /// last in proportion to the columns. One of the two has points.
@@ -115,9 +112,7 @@ struct Network {
 
 /// What passes between processes of two hosts, or of one host (`from` and `to` are the same then), as measured.
 struct HostLink {
-  std::string from, to;         ///< names of hosts
-  std::string from_interfaces;  ///< through which it goes, by what these count: "eth0", "mlx5_0"; "" within a host
-  std::string to_interfaces;
+  std::string from, to;  ///< names of hosts
   Network speed;
   bool operator==(const HostLink&) const = default;
 };

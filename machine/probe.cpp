@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <optional>
+#include <chrono>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
 #include "graph/ops/ops.h"
+#include "machine/other_programs.h"
 #include "machine/probe_device.h"
-#include "machine/probe_interference.h"
 #include "machine/probe_links.h"
 #include "machine/probe_trial.h"
 #include "processes/remote_device.h"
@@ -23,10 +23,8 @@
 namespace shoal::machine {
 namespace {
 
-/// How often a part of the work is done when other programs disturb it, and how many parts are done again at all.
-constexpr int kTries = 2, kMostAgain = 8;
-/// Rounds in which devices are compared that say the same of themselves and seem to differ.
-constexpr int kTwinRounds = 3;
+/// Cores that system services may keep busy while a machine is at rest.
+constexpr double kAtRest = 0.2;
 
 bool is_cpu(const Device& device) {
   return device.type() == DeviceType::kCpu && family_name(device) == "CPU";
@@ -84,25 +82,18 @@ class Probe {
     streamed_.resize(devices_.size());
     find_domains();
     sets_ = member_sets(machine_);
-    total_ = static_cast<int>(devices_.size() * (3 + dtypes().size()) + 2 + sets_.size());
+    total_ = static_cast<int>(2 + sets_.size());
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      if (first_alike(i) == i) total_ += static_cast<int>(3 + supported_dtypes(*devices_[i], dtypes()).size());
+    }
   }
 
   MachineModel run() {
     for (Device* device : devices_) check_memory(*device);
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
-    }
-    tell("devices together");
-    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
-    for (const std::vector<int>& set : sets_) {
-      tell("collectives of " + names_of(devices_of(set)));
-      part([&] { measure_set(set); });
-    }
-    machine_.name = "local";
-    machine_.algorithms = fit_algorithms(machine_);
-    tell("copies");
-    part([&] { measure_all_copies(); });
-    machine_.disturbance = disturbance();
+    const double others = others_();
+    const double seconds = seconds_of([&] { measure_everything(); });
+    const double busy = (others_() - others) / seconds;
+    if (busy > kAtRest) machine_.disturbance = fmt::format("other programs kept {:.1f} cores busy", busy);
     return std::move(machine_);
   }
 
@@ -155,163 +146,93 @@ class Probe {
     }
   }
 
-  /// A part of the work, done again where other programs disturb it: the try counts that they disturbed least.
-  void part(const std::function<void()>& work) {
-    const MachineModel before = machine_;
-    MachineModel best;
-    double least = std::numeric_limits<double>::infinity();
-    for (int tries = 1;; ++tries) {
-      const StretchClock clock(others_);
-      work();
-      const Stretch stretch = clock.stop();
-      const double cores = stretch.is_disturbed() ? stretch.cores() : 0;
-      if (cores < least) {
-        least = cores;
-        best = std::move(machine_);
-      }
-      if (cores == 0 || tries == kTries || again_ == kMostAgain) break;
-      ++again_;
-      machine_ = before;
+  void measure_everything() {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      on_devices(devices_.subspan(i, 1), [&] { measure_device(i); });
     }
-    machine_ = std::move(best);
-    busiest_ = std::max(busiest_, least);
+    tell("devices together");
+    for (size_t d = 0; d < machine_.domains.size(); ++d) measure_domain(static_cast<int>(d));
+    for (const std::vector<int>& set : sets_) {
+      tell("collectives of " + names_of(devices_of(set)));
+      measure_set(set);
+    }
+    machine_.name = "local";
+    machine_.algorithms = fit_algorithms(machine_);
+    tell("copies");
+    measure_all_copies();
   }
 
-  /// Why the figures may be wrong.
-  std::string disturbance() const {
-    if (busiest_ == 0) return unlike_;
-    const std::string others = fmt::format("other programs kept {:.1f} cores busy", busiest_);
-    return unlike_.empty() ? others : others + ", and " + unlike_;
+  /// The first device with the same identity. Its figures serve all of them, so that noise makes no uneven split.
+  size_t first_alike(size_t index) const {
+    size_t first = 0;
+    while (machine_.devices[first].identity != machine_.devices[index].identity) ++first;
+    return first;
   }
 
   void measure_device(size_t index) {
+    if (const size_t first = first_alike(index); first != index) return take_figures(first, index);
     Device& device = *devices_[index];
     const std::vector<DType> types = supported_dtypes(device, dtypes());
     require<DeviceError>(!types.empty(), "[{}] multiplies with none of the types of weights asked for", device.name());
-    const DType last = types.back();
-    tell(fmt::format("{} caches and costs", device.name()));
-    signs_.push_back(sign(index, last));
-    const std::optional<size_t> twin = find_twin(index, last);
-    figures_of_.push_back(index);
-    if (twin && !is_slower(*twin, index)) {
-      figures_of_[index] = figures_of_[*twin];
-      take_figures(*twin, index);
-      done_ += static_cast<int>(dtypes().size()) + 2;
-      return;
-    }
     const auto backend = make(index);
     DeviceProbe probe(device, *backend, effort_);
-    const auto model = [&]() -> DeviceModel& { return machine_.devices[index]; };
-    part([&] { probe.measure_basics(model(), last); });
+    DeviceModel& model = machine_.devices[index];
+    tell(fmt::format("{} caches and costs", device.name()));
+    probe.measure_basics(model, types.back());
     for (const DType dtype : types) {
       tell(fmt::format("{} {}", device.name(), name_of(dtype)));
-      part([&] { probe.measure_products(model(), dtype); });
+      probe.measure_products(model, dtype);
     }
     tell(fmt::format("{} attention", device.name()));
-    part([&] { probe.measure_attention(model()); });
+    probe.measure_attention(model);
     tell(fmt::format("{} activations", device.name()));
-    part([&] { probe.measure_activations(model(), last); });
+    probe.measure_activations(model, types.back());
     streamed_[index] = probe.streamed_bytes();
-    if (twin) replace_figures(figures_of_[*twin], index);
-  }
-
-  /// Of all devices that have those of `from`.
-  void replace_figures(size_t from, size_t by) {
-    for (size_t i = 0; i < by; ++i) {
-      if (figures_of_[i] != from) continue;
-      figures_of_[i] = by;
-      take_figures(by, i);
-    }
-  }
-
-  double sign(size_t index, DType dtype) const {
-    const auto backend = make(index);
-    return DeviceProbe(*devices_[index], *backend, effort_).sign(dtype);
-  }
-
-  /// Was it slower when its turn came?
-  bool is_slower(size_t one, size_t other) const {
-    return compare_twins({{{signs_[one], signs_[other]}}}) != Likeness::kAlike && signs_[one] > signs_[other];
-  }
-
-  /// Is there one measured that says the same of itself, and is as fast as this one, as far as that can be known now?
-  std::optional<size_t> find_twin(size_t index, DType dtype) {
-    for (size_t other = 0; other < index; ++other) {
-      if (machine_.devices[other].identity != machine_.devices[index].identity) continue;
-      std::vector<TwinRound> rounds{{signs_[other], signs_[index]}};
-      if (compare_twins(rounds) == Likeness::kAlike) return other;
-      rounds.clear();
-      for (int i = 0; i < kTwinRounds; ++i) {
-        const StretchClock clock(others_);
-        TwinRound& round = rounds.emplace_back(TwinRound{sign(other, dtype), sign(index, dtype)});
-        round.is_disturbed = clock.stop().is_disturbed();
-      }
-      const Likeness likeness = compare_twins(rounds);
-      if (likeness == Likeness::kAlike) return other;
-      const std::string both = devices_[other]->name() + " and " + devices_[index]->name();
-      unlike_ = fmt::format("{}, which are described alike, took different times for the same work", both);
-      if (likeness == Likeness::kUncertain) return other;
-    }
-    return std::nullopt;
   }
 
   void take_figures(size_t from, size_t to) {
     DeviceModel& model = machine_.devices[to];
-    const DeviceModel own = model;
-    model = machine_.devices[from];
+    const DeviceModel own = std::exchange(model, machine_.devices[from]);
     model.name = own.name;
     model.memory = own.memory;
     model.domain = own.domain;
+    streamed_[to] = streamed_[from];
   }
 
   /// What devices of one domain have together.
   void measure_domain(int number) {
+    Domain& domain = machine_.domains[static_cast<size_t>(number)];
     std::vector<size_t> members;
     for (size_t i = 0; i < devices_.size(); ++i) {
-      if (machine_.devices[i].domain == number) members.push_back(i);
-    }
-    const auto domain = [&]() -> Domain& { return machine_.domains[static_cast<size_t>(number)]; };
-    for (const size_t i : members) {
-      domain().bandwidth += machine_.devices[i].bandwidth;
-      domain().cores += machine_.devices[i].cores;
+      if (machine_.devices[i].domain != number) continue;
+      members.push_back(i);
+      domain.bandwidth += machine_.devices[i].bandwidth;
+      domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
-    const std::vector<std::string> types = common_types(members);
-    if (types.empty()) return;
-    std::vector<SharedReads> reads;
-    for (const std::string& type : types) {
-      part([&] { machine_.devices[members[0]].products.at(type).contention = together(members, type, false); });
-      const double slowdown = machine_.devices[members[0]].products.at(type).contention;
-      reads.push_back({type, read_rate(members, type), slowdown});
+    double most = 0;
+    DType fastest = DType::kF32;
+    for (const DType dtype : probe_dtypes()) {
+      if (const double rate = read_rate(members, dtype); rate > most) most = rate, fastest = dtype;
     }
-    std::vector<DeviceModel*> models;
-    const auto fastest = std::max_element(reads.begin(), reads.end(),
-                                          [](const auto& one, const auto& other) { return one.alone < other.alone; });
-    part([&] { domain().cores /= together(members, fastest->dtype, true); });
-    for (const size_t i : members) models.push_back(&machine_.devices[i]);
-    domain().bandwidth = share_reads(reads, models);
+    if (most == 0) return;
+    domain.bandwidth = most / together(members, fastest, false);
+    domain.cores /= together(members, fastest, true);
   }
 
-  /// Types of weights that all of them multiply with.
-  std::vector<std::string> common_types(const std::vector<size_t>& members) const {
-    std::vector<std::string> types;
-    for (const auto& [name, product] : machine_.devices[members[0]].products) {
-      const auto has_it = [&, &name = name](size_t i) { return machine_.devices[i].products.contains(name); };
-      if (std::all_of(members.begin(), members.end(), has_it)) types.push_back(name);
-    }
-    return types;
-  }
-
-  /// Bytes/s that they read of such weights, each by itself.
-  double read_rate(const std::vector<size_t>& members, const std::string& type) const {
-    const DTypeTraits& t = traits(*dtype_from_name(type));
-    const double bytes = static_cast<double>(t.block_bytes) / static_cast<double>(t.block_elems);
+  /// Bytes/s that they read of such weights, each by itself; 0 if one of them does not multiply with them.
+  double read_rate(const std::vector<size_t>& members, DType dtype) const {
     double rate = 0;
-    for (const size_t i : members) rate += bytes / machine_.devices[i].products.at(type).streamed[0].seconds;
+    for (const size_t i : members) {
+      const auto& products = machine_.devices[i].products;
+      const auto product = products.find(std::string(name_of(dtype)));
+      if (product == products.end()) return 0;
+      rate += static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems) / product->second.streamed[0].seconds;
+    }
     return rate;
   }
 
-  double together(const std::vector<size_t>& members, const std::string& type, bool computes) {
+  double together(const std::vector<size_t>& members, DType dtype, bool computes) {
     std::vector<Device*> devices;
     for (const size_t i : members) devices.push_back(devices_[i]);
     double factor = 1;
@@ -321,7 +242,7 @@ class Probe {
       std::vector<Load> loads;
       for (const size_t i : members) {
         DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
-        loads.push_back(probe.make_load(*dtype_from_name(type), streamed_[figures_of_[i]], computes));
+        loads.push_back(probe.make_load(dtype, streamed_[i], computes));
       }
       factor = slowdown(loads, pointers, effort_.budget, computes);
     });
@@ -378,15 +299,10 @@ class Probe {
   std::span<Device* const> devices_;
   const ProbeOptions& options_;
   const ProbeEffort effort_;
-  const std::function<double()> others_;  ///< CPU seconds of other programs
+  const std::function<double()> others_;  ///< as ProbeOptions has it
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
-  std::vector<double> signs_;       ///< by device
-  std::vector<size_t> figures_of_;  ///< by device: the one that was measured for it
-  std::vector<size_t> streamed_;    ///< by device that was measured: bytes that are not read from caches
-  int again_ = 0;                   ///< parts done again
-  double busiest_ = 0;              ///< cores that other programs kept busy in a part that was disturbed
-  std::string unlike_;              ///< devices that should be alike
+  std::vector<size_t> streamed_;  ///< by device: bytes that are not read from caches
   int done_ = 0, total_ = 0;
 };
 

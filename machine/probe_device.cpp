@@ -165,23 +165,6 @@ double DeviceProbe::run_products(const Matrices& matrices, size_t count, int64_t
   return trial.measure(budget);
 }
 
-double DeviceProbe::sign(DType dtype) {
-  constexpr int kTimes = 12;
-  const Matrices matrices = make_matrices(dtype, 1, 1024, 1024);
-  Trial trial(backend_);
-  mul_mat(trial.graph(), matrices.weights.front(), matrices.columns);
-  trial.compile();
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTimes; ++i) {
-    poll();
-    least = std::min(least, seconds_of([&] {
-                       trial.start(1);
-                       backend_.synchronize();
-                     }));
-  }
-  return least;
-}
-
 void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   measure_costs(model, dtype);
   find_caches(model, dtype);

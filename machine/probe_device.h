@@ -58,8 +58,6 @@ class DeviceProbe {
  public:
   DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort);
 
-  /// Seconds of the same work on every device, the least of several: tells whether two that look alike are alike.
-  double sign(DType dtype);
   /// Bandwidth, caches, and what ops, steps and runs cost.
   void measure_basics(DeviceModel& model, DType dtype);
   /// One type of weights. The bandwidth rises where its products read faster.

@@ -306,17 +306,6 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
   return std::max(1.0, least ? together / alone : middle);
 }
 
-double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices) {
-  double most = 0;
-  for (const SharedReads& read : reads) most = std::max(most, read.alone / read.slowdown);
-  for (const SharedReads& read : reads) {
-    // What does not make others slower is not taken from them.
-    const double contention = read.slowdown > 1 ? most * read.slowdown / read.alone : 1;
-    for (DeviceModel* device : devices) device->products.at(read.dtype).contention = contention;
-  }
-  return most;
-}
-
 std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
                                                  const std::string& comm, ProcessGroup* group) {
   const std::vector kinds{Collective::kAllReduce, Collective::kAllGather};

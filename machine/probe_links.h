@@ -27,16 +27,6 @@ std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 /// median (memory).
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
 
-/// Where devices read weights of a type, and what they take from each other then.
-struct SharedReads {
-  std::string dtype;
-  double alone = 0;     ///< bytes/s of all, each by itself
-  double slowdown = 1;  ///< of all at once
-};
-/// The bandwidth of a domain in bytes/s: that of the type with which its devices read most together, 0 without types.
-/// Sets each type's `contention` in `devices` so that the prediction for all of them at once equals the measurement.
-double share_reads(std::span<const SharedReads> reads, std::span<DeviceModel* const> devices);
-
 /// The collectives that plans use most, on backends made for them; messages up to `largest` bytes, by
 /// the implementation `comm` (ProbeOptions). `group`: the processes that the backends belong to; collective then, and
 /// what process 0 has measured is what counts.

@@ -50,7 +50,6 @@ Json products(const DeviceModel& device) {
     Json& product = all[dtype] = {{"streamed", product_points(model.streamed)}};
     if (!model.cached.empty()) product["cached"] = product_points(model.cached);
     if (model.conversion > 0) product["conversion"] = model.conversion;
-    if (model.contention != 1) product["contention"] = model.contention;
   }
   return all;
 }
@@ -108,8 +107,6 @@ std::string to_json(const MachineModel& machine) {
   for (const HostLink& link : machine.links) {
     json["links"].push_back({{"from", link.from},
                              {"to", link.to},
-                             {"from_interfaces", link.from_interfaces},
-                             {"to_interfaces", link.to_interfaces},
                              {"latency", link.speed.latency},
                              {"bandwidth", link.speed.bandwidth}});
   }

@@ -1,4 +1,4 @@
-// What passes between processes of several hosts (threads here), and through which interfaces, by their counters.
+// What passes between processes of several hosts (threads here).
 #include "machine/host_links.h"
 
 #include <gmock/gmock.h>
@@ -12,30 +12,6 @@ namespace shoal::machine {
 namespace {
 
 using testing::ElementsAre;
-using testing::Pair;
-
-constexpr std::string_view kNetDev =
-    "Inter-|   Receive                                                |  Transmit\n"
-    " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier "
-    "compressed\n"
-    "    lo:    5000      10    0    0    0     0          0         0     5000      10    0    0    0     0       0   "
-    " 0\n"
-    "  eth0:123456789     50    0    0    0     0          0         0    70000      40    0    0    0     0       0   "
-    " 0\n"
-    "ib0:7 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n"
-    "broken: 1 2\n";
-
-TEST(HostLinks, BytesSentByInterface) {
-  EXPECT_THAT(parse_net_dev(kNetDev), ElementsAre(Pair("eth0", 70000), Pair("ib0", 9), Pair("lo", 5000)));
-  EXPECT_TRUE(parse_net_dev("").empty());
-}
-
-TEST(HostLinks, InterfacesThatItWentThrough) {
-  const SentBytes before{{"eth0", 100}, {"ib0", 5}, {"ib1", 5}, {"lo", 1000}};
-  const SentBytes after{{"eth0", 105}, {"ib0", 505}, {"ib1", 605}, {"lo", 1010}, {"new", 900}};
-  EXPECT_EQ(busy_interfaces(before, after, 1000), "ib0,ib1,new");
-  EXPECT_EQ(busy_interfaces(before, before, 1000), "");
-}
 
 /// The links as all processes have them.
 std::vector<HostLink> links_of(const std::vector<std::string>& hosts) {
@@ -53,7 +29,6 @@ TEST(HostLinks, EachPairOfHostsOnceAndHostsOfSeveralProcesses) {
     pairs.insert(link.from + link.to);
     EXPECT_GT(link.speed.latency, 0);
     EXPECT_GT(link.speed.bandwidth, 0);
-    EXPECT_EQ(link.from == link.to ? link.from_interfaces : "", "");
   }
   EXPECT_THAT(pairs, ElementsAre("aa", "ab", "ac", "ad", "bc", "bd", "cd"));
 }
@@ -68,7 +43,7 @@ TEST(HostLinks, OfOneHost) {
 
 TEST(HostLinks, TheSlowestOfSeveral) {
   const std::vector<HostLink> links{
-      {"a", "b", "", "", {1e-6, 1e9}}, {"a", "c", "", "", {5e-6, 2e9}}, {"a", "a", "", "", {9e-6, 1}}};
+      {"a", "b", {1e-6, 1e9}}, {"a", "c", {5e-6, 2e9}}, {"a", "a", {9e-6, 1}}};
   EXPECT_EQ(slowest(links, true), (Network{5e-6, 1e9}));
 }
 

@@ -80,7 +80,7 @@ constexpr const char* kHosts = R"({
   "devices": [{"name": "A", "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}},
               {"name": "B", "host": 3, "memory": 1e9, "bandwidth": 1e9, "rates": {"default": 1e9}}],
   "network": {"latency": 2e-5, "bandwidth": 1.25e9},
-  "links": [{"from": "a", "to": "b", "from_interfaces": "eth0", "latency": 2e-5, "bandwidth": 1.25e9}]
+  "links": [{"from": "a", "to": "b", "latency": 2e-5, "bandwidth": 1.25e9}]
 })";
 
 TEST(MachineJson, Hosts) {
@@ -88,7 +88,7 @@ TEST(MachineJson, Hosts) {
   EXPECT_EQ(machine.devices[0].host, 0);
   EXPECT_EQ(machine.devices[1].host, 3);
   EXPECT_EQ(machine.network, (Network{2e-5, 1.25e9}));
-  EXPECT_THAT(machine.links, ElementsAre(HostLink{"a", "b", "eth0", "", {2e-5, 1.25e9}}));
+  EXPECT_THAT(machine.links, ElementsAre(HostLink{"a", "b", {2e-5, 1.25e9}}));
   EXPECT_EQ(parse_machine(to_json(machine), "y"), machine);
   std::string apart(kHosts);
   apart.erase(apart.find(",\n  \"network\""), apart.rfind('}') - apart.find(",\n  \"network\""));
@@ -185,7 +185,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
         *value = figure();
       }
       device.products = {{"q6_K", {{{1, figure()}, {1 + static_cast<int64_t>(rng() % 99) + 1, figure()}}, {}}},
-                         {"f32", {{{3, figure()}}, {{4, figure()}}, figure(), figure()}}};
+                         {"f32", {{{3, figure()}}, {{4, figure()}}, figure()}}};
       machine.devices.push_back(device);
     }
     machine.collectives = {{{"dev2", "dev0"}, Collective::kAllToAll, {{0, 0}, {figure(), figure()}}}};

@@ -5,16 +5,13 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <climits>
-#include <deque>
 #include <functional>
 #include <utility>
 
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/topology.h"
+#include "machine/other_programs.h"
 #include "machine/probe_device.h"
 #include "machine/probe_links.h"
 #include "machine/probe_trial.h"
@@ -92,7 +89,7 @@ TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
     all = total;
   };
   const MachineModel machine = probe(devices, options);
-  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), std::less_equal<>())) << "parts that a twin has are left out";
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), std::less_equal<>()));
   ASSERT_FALSE(seen.empty());
   EXPECT_EQ(seen.back() + 1, all);
 
@@ -223,152 +220,33 @@ TEST(Probe, NamesDevicesThatFailTogether) {
   cpu::configure("");
 }
 
-/// Other programs, as they are told: `busy` cores from the first call up to call `last`.
-struct Others {
-  double cores = 0;
-  int last = 0, calls = 0;
-  double seconds = 0;
-  std::chrono::steady_clock::time_point before = std::chrono::steady_clock::now();
-
-  double operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (calls++ < last) seconds += cores * std::chrono::duration<double>(now - std::exchange(before, now)).count() + 1;
-    return seconds;
-  }
-};
-
-class ProbeBesideOthers : public ::testing::Test {
- protected:
-  void SetUp() override { cpu::configure("devices=1,threads=1,memory=96M"); }
-  void TearDown() override { cpu::configure(""); }
-
-  /// One device while other programs run.
-  static MachineModel probe_beside(Others& others) {
-    ProbeOptions options = quick();
-    options.others = std::ref(others);
-    Device* device = &Registry::instance().device("CPU0");
-    return probe({&device, 1}, options);
-  }
-};
-
-TEST_F(ProbeBesideOthers, WhatIsDisturbedForAWhileIsMeasuredAgain) {
-  Others none;
-  EXPECT_EQ(probe_beside(none).disturbance, "");
-  Others some{1.5, 3};  // the first part, and the begin of its second try
-  EXPECT_EQ(probe_beside(some).disturbance, "");
-  EXPECT_EQ(some.calls, none.calls + 2);
-}
-
-TEST_F(ProbeBesideOthers, WhatStaysDisturbedIsSaid) {
-  Others none, always{1.5, INT_MAX};
-  probe_beside(none);
-  const MachineModel machine = probe_beside(always);
+TEST(Probe, TellsOfOtherPrograms) {
+  cpu::configure("devices=1,threads=1,memory=96M");
+  Device* device = &Registry::instance().device("CPU0");
+  ProbeOptions options = quick();
+  double used = 0;
+  options.others = [&] { return std::exchange(used, 1e6); };
+  const MachineModel machine = probe({&device, 1}, options);
   EXPECT_THAT(machine.disturbance, ContainsRegex("^other programs kept [0-9.]+ cores busy$"));
-  EXPECT_LE(always.calls, 2 * none.calls) << "each part twice at most";
   EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
   expect_sane(machine.devices[0]);
+  EXPECT_EQ(probe({&device, 1}, quick()).disturbance, "");
+  const double before = other_programs();
+  EXPECT_GE(other_programs(), before - 0.1) << "up to the ticks in which the system counts";
+  cpu::configure("");
 }
 
-class TwinFamily final : public BackendReg {
- public:
-  std::string name() const override { return "TWIN"; }
-  std::span<Device* const> devices() const override { return {}; }
-};
-
-/// A CPU device that says of itself what all of them say.
-class Twin final : public Device {
- public:
-  explicit Twin(Device& inner) : inner_(inner) {}
-  std::string name() const override { return inner_.name(); }
-  std::string description() const override { return "one of several that are alike"; }
-  DeviceType type() const override { return DeviceType::kCpu; }
-  DeviceMemory memory() const override { return inner_.memory(); }
-  DeviceProps props() const override { return {}; }
-  BackendReg& reg() const override {
-    static TwinFamily family;
-    return family;
-  }
-  std::unique_ptr<Backend> init(std::string_view params) override {
-    ++backends_;
-    return inner_.init(params);
-  }
-  BufferType& buffer_type() override { return inner_.buffer_type(); }
-  BufferType& weights_type() override { return inner_.weights_type(); }
-  bool supports_op(const Tensor& node) const override { return inner_.supports_op(node); }
-  /// How many were made: one more by those that are measured alone.
-  int backends() const { return backends_; }
-
- private:
-  Device& inner_;
-  int backends_ = 0;
-};
-
-/// Devices described alike, of which some are slowed.
-class ProbeOfTwins : public ::testing::TestWithParam<const char*> {
- protected:
-  void TearDown() override { cpu::configure(""); }
-
-  static bool first_is_slow() { return GetParam()[0] != '1'; }
-
-  MachineModel probe_twins(double busy) {
-    const std::string slowdown = GetParam();
-    const auto count = 1 + std::count(slowdown.begin(), slowdown.end(), '+');
-    cpu::configure(fmt::format("devices={},threads=1,memory=96M,slowdown={}", count, slowdown));
-    std::deque<Twin> twins;
-    std::vector<Device*> devices;
-    for (int i = 0; i < count; ++i) {
-      devices.push_back(&twins.emplace_back(Registry::instance().device(fmt::format("CPU{}", i))));
-    }
-    Others others{busy, busy > 0 ? INT_MAX : 0};
-    ProbeOptions options = quick();
-    options.others = std::ref(others);
-    const MachineModel machine = probe(devices, options);
-    backends_.clear();
-    for (const Twin& twin : twins) backends_.push_back(twin.backends());
-    return machine;
-  }
-
-  /// Once more where other programs took longer than the devices differ by, in all rounds: then nobody can tell them.
-  MachineModel probe_twins(double busy, const std::function<bool(const MachineModel&)>& are_told) {
-    MachineModel machine = probe_twins(busy);
-    for (int tries = 1; tries < 5 && !are_told(machine); ++tries) machine = probe_twins(busy);
-    return machine;
-  }
-
-  std::vector<int> backends_;
-};
-INSTANTIATE_TEST_SUITE_P(OneIsSlowed, ProbeOfTwins, ::testing::Values("1+5", "5+1"));
-
-TEST_P(ProbeOfTwins, NoiseMakesThemNoLessAlike) {
-  const int once = first_is_slow() ? 0 : 1;
-  const MachineModel machine = probe_twins(1, [&](const auto&) { return backends_[0] - backends_[1] == once; });
+TEST(Probe, DevicesWithOneIdentityHaveOneSetOfFigures) {
+  cpu::configure("devices=3,threads=1,memory=96M,slowdown=1+1+5");
+  const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1,CPU2");
+  const MachineModel machine = probe(devices, quick());
   EXPECT_EQ(machine.devices[0].products, machine.devices[1].products);
   EXPECT_EQ(machine.devices[0].op_seconds, machine.devices[1].op_seconds);
   EXPECT_EQ(machine.devices[1].name, "CPU1");
-  EXPECT_THAT(machine.disturbance, HasSubstr("other programs kept"));
-  EXPECT_THAT(machine.disturbance, HasSubstr("CPU0 and CPU1, which are described alike, took different times"));
-  EXPECT_EQ(backends_[0] - backends_[1], once) << "the slower one is measured only if it is first";
-}
-
-class ProbeOfTriplets : public ProbeOfTwins {};
-INSTANTIATE_TEST_SUITE_P(TwoAreSlowed, ProbeOfTriplets, ::testing::Values("5+5+1"));
-
-TEST_P(ProbeOfTriplets, TheFiguresOfTheQuickestServeAll) {
-  const MachineModel machine = probe_twins(1);
-  EXPECT_EQ(machine.devices[0].products, machine.devices[2].products);
-  EXPECT_EQ(machine.devices[1].products, machine.devices[2].products);
-}
-
-TEST_P(ProbeOfTwins, ADifferenceThatStaysWhenAllIsQuietIsKept) {
-  const auto ratio = [](const MachineModel& machine) {  // of the slow one to the other
-    const auto seconds = [&](size_t i) { return machine.devices[i].products.at("q8_0").streamed.back().seconds; };
-    return first_is_slow() ? seconds(0) / seconds(1) : seconds(1) / seconds(0);
-  };
-  const MachineModel machine =
-      probe_twins(0, [&](const MachineModel& one) { return backends_[0] == backends_[1] && ratio(one) > 2; });
-  EXPECT_GT(ratio(machine), 2);
-  EXPECT_EQ(backends_[0], backends_[1]) << "both are measured";
-  EXPECT_EQ(machine.disturbance, "CPU0 and CPU1, which are described alike, took different times for the same work");
+  EXPECT_NE(machine.devices[0].identity, machine.devices[2].identity);
+  const auto seconds = [&](size_t i) { return machine.devices[i].products.at("q8_0").streamed.back().seconds; };
+  EXPECT_GT(seconds(2), 2 * seconds(0));
+  cpu::configure("");
 }
 
 TEST(ProbeDevice, ReadsNoMoreThanItTakesToReachMemory) {
@@ -477,22 +355,6 @@ MachineModel devices_of(const std::vector<std::string>& identities, std::vector<
 
 MachineModel alike(size_t count) {
   return devices_of(std::vector<std::string>(count, "alike"));
-}
-
-TEST(ProbeLinks, TypesTakeFromEachOtherAsTheyWereMeasured) {
-  DeviceModel one, other;
-  for (DeviceModel* device : {&one, &other}) device->products = {{"q4_0", {}}, {"q4_K", {}}, {"q6_K", {}}};
-  const std::array<DeviceModel*, 2> both{&one, &other};
-  // Of q4_0 all of memory is read, of q4_K less, and yet one is in the way of the other; of q6_K neither.
-  EXPECT_DOUBLE_EQ(
-      share_reads(std::array{SharedReads{"q4_K", 21.6, 1.3}, SharedReads{"q4_0", 32, 1.25}, SharedReads{"q6_K", 20, 1}},
-                  both),
-      25.6);
-  EXPECT_DOUBLE_EQ(one.products.at("q4_0").contention, 1);
-  EXPECT_DOUBLE_EQ(one.products.at("q4_K").contention, 1.3 * 25.6 / 21.6);
-  EXPECT_DOUBLE_EQ(one.products.at("q6_K").contention, 1);
-  EXPECT_EQ(other, one);
-  EXPECT_EQ(share_reads({}, both), 0);
 }
 
 TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {

@@ -177,17 +177,6 @@ TEST(Estimate, RanksOfADomainShareItsBandwidth) {
   EXPECT_EQ(times(found), (Times{{4, 0, 3, 0}, {7, 0, 0, 0}}));
 }
 
-TEST(Estimate, ATypeMayTakeMoreOfTheBandwidthThanItsBytes) {
-  // Each alone takes 29.5 s and reads a fiftieth of what the domain could; both together took 38.6 s.
-  MachineModel machine = machine_of({{"socket", 51.2, 0}}, {0, 0});
-  for (DeviceModel& device : machine.devices) {
-    device.products["f32"].streamed = {{1, 29.5 / 4}};
-    device.products["f32"].contention = 38.6 / 29.5 * 51.2 / (2 * 16 / 29.5);
-  }
-  EXPECT_NEAR(HandMade({{1, 1}}).on(machine).seconds, 38.6, 1e-9);
-  EXPECT_NEAR(HandMade({{1, 0}}).on(machine).seconds, 29.5, 1e-9) << "alone nothing is in its way";
-}
-
 TEST(Estimate, RanksOfADomainShareItsCores) {
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 0, 1.5}}, {0, 0}));
   EXPECT_EQ(times(found), (Times{{4, 0, 3, 0}, {7, 0, 0, 0}}));

@@ -116,14 +116,9 @@ std::string collectives_text(const MachineModel& machine) {
 
 std::string links_text(const MachineModel& machine) {
   if (machine.links.empty()) return "";
-  Rows rows{{"from", "to", "latency us", "GB/s", "through"}};
+  Rows rows{{"from", "to", "latency us", "GB/s"}};
   for (const machine::HostLink& link : machine.links) {
-    const auto shown = [](const std::string& interfaces) { return interfaces.empty() ? "?" : interfaces; };
-    rows.push_back({link.from, link.to, micro(link.speed.latency), fmt::format("{:.2f}", link.speed.bandwidth / 1e9),
-                    link.from == link.to ? "within the host"
-                    : link.from_interfaces == link.to_interfaces
-                        ? shown(link.from_interfaces)
-                        : shown(link.from_interfaces) + " - " + shown(link.to_interfaces)});
+    rows.push_back({link.from, link.to, micro(link.speed.latency), fmt::format("{:.2f}", link.speed.bandwidth / 1e9)});
   }
   return "\n" + format_table(rows);
 }
