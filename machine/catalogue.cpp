@@ -147,8 +147,7 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
 
 /// Bytes and operations add up: while a kernel for many columns decodes weights its matrix units rest.
 ProductModel product(const Gpu& gpu, const DTypeTraits& dtype) {
-  const double bytes = static_cast<double>(dtype.block_bytes) / static_cast<double>(dtype.block_elems);
-  double element = bytes / (gpu.generation.bandwidth_of_peak * gpu.bandwidth_gb_s * 1e9);
+  double element = element_bytes(dtype.dtype) / (gpu.generation.bandwidth_of_peak * gpu.bandwidth_gb_s * 1e9);
   if (dtype.is_quantized && dtype.dtype != DType::kQ8_0) {
     element = std::max(element, 1 / (catalogue().common.decoded_per_clock * gpu.processors * gpu.clock_ghz * 1e9));
   }
@@ -175,9 +174,8 @@ DeviceModel device_of(const Gpu& gpu, int number, int domain) {
   device.attention_bandwidth = common.attention_of_bandwidth * device.bandwidth;
   device.op_seconds = common.op_seconds;
   device.run_seconds = common.run_seconds;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const DTypeTraits& dtype = traits(static_cast<DType>(i));
-    if (dtype.is_float || dtype.is_quantized) device.products[std::string(dtype.name)] = product(gpu, dtype);
+  for (const DType dtype : weight_dtypes()) {
+    device.products[std::string(name_of(dtype))] = product(gpu, traits(dtype));
   }
   return device;
 }
@@ -198,12 +196,9 @@ DeviceModel device_of(const Host& host, int domain) {
   device.attention_rate = common.attention_per_clock * clocks;
   device.op_seconds = common.op_seconds;
   device.run_seconds = common.run_seconds;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const DTypeTraits& dtype = traits(static_cast<DType>(i));
-    if (!dtype.is_float && !dtype.is_quantized) continue;
-    const double rate = (dtype.is_quantized ? common.quantized_per_clock : common.plain_per_clock) * clocks;
-    device.products[std::string(dtype.name)] =
-        product_at_rate(rate, common.bandwidth_of_peak * peak, static_cast<DType>(i));
+  for (const DType dtype : weight_dtypes()) {
+    const double rate = (traits(dtype).is_quantized ? common.quantized_per_clock : common.plain_per_clock) * clocks;
+    device.products[std::string(name_of(dtype))] = product_at_rate(rate, common.bandwidth_of_peak * peak, dtype);
   }
   return device;
 }
@@ -231,7 +226,7 @@ std::string read_text(const std::string& path, const std::function<void()>& poll
   return text;
 }
 
-/// Of what `shoal probe` prints the machine, of what it keeps in a file the one measured last; else all of the text.
+/// Accepts the output of `shoal probe`, a machine file (its latest entry), or a plain description.
 std::string description_in(const std::string& text) {
   using Json = nlohmann::ordered_json;
   const Json json = parse_json_or_nothing<Json>(text);

@@ -11,9 +11,6 @@ namespace {
 double as_double(int64_t number) {
   return static_cast<double>(number);
 }
-double element_bytes(DType dtype) {
-  return static_cast<double>(traits(dtype).block_bytes) / as_double(traits(dtype).block_elems);
-}
 double bytes_of(const Tensor& tensor) {
   return as_double(tensor.elements()) * element_bytes(tensor.dtype);
 }
@@ -148,7 +145,6 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
                                 : expert_product_of(node, all_experts(node, experts), as_double(node.src[2]->shape[1]));
     const ProductModel& model = product_model(device, products, node);
     cost.seconds = product.elements * model.seconds(product.columns, in_cache);
-    cost.seconds += as_double(node.src[1]->elements()) * model.conversion;
     cost.bytes = in_cache ? 0 : product.elements * element_bytes(node.src[0]->dtype);
   } else if (node.op == Op::kAttention) {
     cost = attention_cost(device, node, kv_rows, in_cache);

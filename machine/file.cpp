@@ -7,7 +7,6 @@
 #include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "base/cache_file.h"
 #include "base/error.h"
@@ -73,11 +72,6 @@ size_t points_of(const MachineModel& machine) {
   return least;
 }
 
-/// Did other programs disturb it?
-bool is_disturbed(const Json& entry) {
-  return entry.is_object() && entry.contains("machine") && !text_of(entry["machine"], "disturbance").empty();
-}
-
 /// Those measured where these devices are now, with their collectives; those first that nothing disturbed, of these the
 /// thorough ones, then the latest.
 std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
@@ -91,11 +85,11 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
     const bool same_collectives = devices.size() < 2 || text_of(entry, "collectives") == collectives;
     return !same_collectives || !std::all_of(devices.begin(), devices.end(), is_there);
   });
-  const auto points = [](const Json& entry) {
-    const auto found = entry.find("points");
-    return found != entry.end() && found->is_number_unsigned() ? found->get<size_t>() : 0;
+  const auto rank = [](const Json& entry) {
+    const bool is_quiet = !entry.contains("machine") || text_of(entry["machine"], "disturbance").empty();
+    const auto points = entry.find("points");
+    return std::pair(is_quiet, points != entry.end() && points->is_number_unsigned() ? points->get<size_t>() : 0);
   };
-  const auto rank = [&](const Json& entry) { return std::pair(!is_disturbed(entry), points(entry)); };
   std::stable_sort(entries.begin(), entries.end(),
                    [&](const Json& one, const Json& other) { return rank(one) > rank(other); });
   return entries;
@@ -123,30 +117,6 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
-bool has_tables(const MachineModel& latest, const MachineModel& old) {
-  const auto same_set = [](const std::vector<std::string>& one, const std::vector<std::string>& other) {
-    return std::is_permutation(one.begin(), one.end(), other.begin(), other.end());
-  };
-  const auto has_run = [&](const RunCost& run) {
-    return std::any_of(latest.runs.begin(), latest.runs.end(),
-                       [&](const RunCost& other) { return same_set(other.members, run.members); });
-  };
-  const auto has_table = [&](const CollectiveTable& table) {
-    return std::any_of(latest.collectives.begin(), latest.collectives.end(), [&](const CollectiveTable& other) {
-      return other.kind == table.kind && same_set(other.members, table.members);
-    });
-  };
-  return std::all_of(old.runs.begin(), old.runs.end(), has_run) &&
-         std::all_of(old.collectives.begin(), old.collectives.end(), has_table);
-}
-
-/// Were these devices, or sets from which they follow, measured together?
-bool knows_sets(const MachineModel& machine, std::span<Device* const> devices) {
-  std::vector<int> members;
-  for (const Device* device : devices) members.push_back(machine.index(device->name()));
-  return has_measured(machine, members);
-}
-
 /// Does `latest` have everything that `old` has, as thoroughly, and as good?
 bool replaces(const MachineModel& latest, const MachineModel& old) {
   if (!latest.disturbance.empty() && old.disturbance.empty()) return false;
@@ -157,7 +127,7 @@ bool replaces(const MachineModel& latest, const MachineModel& old) {
              return found != again->products.end() && found->second.streamed.size() >= product.second.streamed.size();
            });
   };
-  return std::all_of(old.devices.begin(), old.devices.end(), has_device) && has_tables(latest, old);
+  return std::all_of(old.devices.begin(), old.devices.end(), has_device);
 }
 
 /// Was `old` measured with the same devices and collectives as `latest`, as far as it has them?
@@ -187,22 +157,16 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
   for (const Json& entry : entries_for(devices, comm)) {
     const std::optional<MeasuredMachine> found = read_entry(entry);
     if (!found) continue;
-    const auto is_there = [&](size_t i) {
-      const std::string identity = probe_identity(*devices[i], threads);
-      const DeviceModel* model = find_device(found->machine, devices[i]->name(), identity);
-      return model != nullptr && has_products(*model, wanted[i]);
-    };
-    std::vector<size_t> all(devices.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    if (std::all_of(all.begin(), all.end(), is_there) && knows_sets(found->machine, devices)) return found;
+    std::vector<int> members;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const DeviceModel* model =
+          find_device(found->machine, devices[i]->name(), probe_identity(*devices[i], threads));
+      if (model != nullptr && has_products(*model, wanted[i])) members.push_back(found->machine.index(model->name));
+    }
+    // Sets from which the set of these devices follows must have been measured.
+    if (members.size() == devices.size() && has_measured(found->machine, members)) return found;
   }
   return std::nullopt;
-}
-
-std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads, std::span<const DType> dtypes,
-                                         std::string_view comm) {
-  std::optional<MeasuredMachine> found = find_measured(devices, threads, dtypes, comm);
-  return found ? std::optional(std::move(found->machine)) : std::nullopt;
 }
 
 void check_machine_file() {

@@ -36,8 +36,6 @@ std::filesystem::path machine_file();
 /// counts as none.
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes = {}, std::string_view comm = {});
-std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,
-                                         std::span<const DType> dtypes = {}, std::string_view comm = {});
 /// Adds it in place of what it has all figures of, measured as thoroughly, and says when it was measured. Throws
 /// as write_cache_file() does.
 std::string save_machine(const MachineModel& machine, std::string_view comm = {});

@@ -46,10 +46,9 @@ std::vector<ProductPoint> product_points(const JsonValue& value) {
 void read_products(const JsonValue& value, DeviceModel& device) {
   for (const auto& [name, item] : value.members()) {
     const std::string dtype(name_of(dtype_of(name, item)));
-    item.object({"streamed", "cached", "conversion"});
+    item.object({"streamed", "cached"});
     ProductModel model;
     model.streamed = product_points(item.at("streamed"));
-    if (const auto conversion = item.find("conversion")) model.conversion = conversion->not_negative();
     if (const auto cached = item.find("cached")) model.cached = product_points(*cached);
     if (!device.products.emplace(dtype, std::move(model)).second) item.refuse("each dtype once", name + " again");
   }
@@ -197,17 +196,6 @@ std::vector<std::string> read_members(const JsonValue& value, const MachineModel
   return members;
 }
 
-void read_runs(const JsonValue& value, MachineModel& machine) {
-  for (const JsonValue& item : value.list("a list of what runs cost")) {
-    item.object({"members", "seconds"});
-    RunCost run{read_members(item.at("members"), machine), item.at("seconds").not_negative()};
-    for (const RunCost& other : machine.runs) {
-      if (other.members == run.members) item.at("members").refuse("other members than before");
-    }
-    machine.runs.push_back(std::move(run));
-  }
-}
-
 CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) {
   value.object({"members", "kind", "points"});
   CollectiveTable table;
@@ -257,8 +245,8 @@ HostLink read_link(const JsonValue& value) {
 MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const nlohmann::ordered_json text = parse_named_json(json, origin);
   const JsonValue value(text, origin);
-  value.object({"version", "name", "disturbance", "domains", "devices", "runs", "collectives", "algorithms",
-                "copy_latency", "copy_bandwidth", "disk_bandwidth", "network", "links"});
+  value.object({"version", "name", "disturbance", "domains", "devices", "collectives", "algorithms", "copy_latency",
+                "copy_bandwidth", "disk_bandwidth", "network", "links"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
     version.refuse(fmt::format("{}, the format that this program knows", kVersion));
   }
@@ -267,7 +255,6 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   if (const auto disturbance = value.find("disturbance")) machine.disturbance = disturbance->text();
   if (const auto domains = value.find("domains")) machine.domains = read_domains(*domains);
   read_devices(value.at("devices"), machine);
-  if (const auto runs = value.find("runs")) read_runs(*runs, machine);
   if (const auto tables = value.find("collectives")) read_collectives(*tables, machine);
   if (const auto algorithms = value.find("algorithms")) {
     for (const JsonValue& item : algorithms->list("a list of algorithms")) {
@@ -289,6 +276,55 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   });
   if (are_apart && !machine.network) value.refuse("a \"network\", as devices are on several hosts", "none");
   return machine;
+}
+
+// --- written ---
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Domain, name, bandwidth, cores)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Network, latency, bandwidth)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveAlgorithm, name, one_shot, latency, latency_per_rank, bandwidth)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceModel, name, identity, host, memory, cores, bandwidth, cache_bytes,
+                                   activation_bandwidth, attention_rate, attention_bandwidth, op_seconds, step_seconds,
+                                   run_seconds)
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json device_json(const DeviceModel& device, const std::vector<Domain>& domains) {
+  Json json = device;
+  json["type"] = name_of(device.type);
+  json["domain"] = domains.at(static_cast<size_t>(device.domain)).name;
+  for (const auto& [dtype, model] : device.products) {
+    for (const ProductPoint& p : model.streamed) json["products"][dtype]["streamed"].push_back({p.columns, p.seconds});
+    for (const ProductPoint& p : model.cached) json["products"][dtype]["cached"].push_back({p.columns, p.seconds});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const MachineModel& machine) {
+  Json json{{"version", kVersion},
+            {"name", machine.name},
+            {"copy_latency", machine.copy_latency},
+            {"copy_bandwidth", machine.copy_bandwidth},
+            {"disk_bandwidth", machine.disk_bandwidth}};
+  if (!machine.disturbance.empty()) json["disturbance"] = machine.disturbance;
+  if (!machine.domains.empty()) json["domains"] = machine.domains;
+  for (const DeviceModel& device : machine.devices) json["devices"].push_back(device_json(device, machine.domains));
+  for (const CollectiveTable& table : machine.collectives) {
+    Json& written = json["collectives"].emplace_back(Json{{"members", table.members}, {"kind", name_of(table.kind)}});
+    for (const CollectiveTable::Point& p : table.points) written["points"].push_back({p.bytes, p.seconds});
+  }
+  if (!machine.algorithms.empty()) json["algorithms"] = machine.algorithms;
+  if (machine.network) json["network"] = *machine.network;
+  for (const HostLink& link : machine.links) {
+    Json& written = json["links"].emplace_back(link.speed);
+    written["from"] = link.from;
+    written["to"] = link.to;
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace shoal::machine

@@ -51,9 +51,21 @@ double rough_collective_seconds(Collective kind, int ranks, double bytes, const 
   return std::min(in_phases, links.latency + (ranks - 1) * bytes / links.bandwidth);
 }
 
+std::vector<DType> weight_dtypes() {
+  std::vector<DType> found;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (traits(dtype).is_float || traits(dtype).is_quantized) found.push_back(dtype);
+  }
+  return found;
+}
+
+double element_bytes(DType dtype) {
+  return static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems);
+}
+
 ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) {
-  const double bytes = static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems);
-  const double reading = bytes / bytes_per_second, column = 2 / rate;
+  const double reading = element_bytes(dtype) / bytes_per_second, column = 2 / rate;
   ProductModel model;
   const double level = std::min(std::floor(reading / column), 1e9);
   if (level >= 1) model.streamed.push_back({1, reading});
@@ -63,10 +75,8 @@ ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype) 
 }
 
 void add_products(DeviceModel& device, double rate, double bytes_per_second) {
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const DTypeTraits& dtype = traits(static_cast<DType>(i));
-    if (!dtype.is_float && !dtype.is_quantized) continue;
-    device.products.try_emplace(std::string(dtype.name), product_at_rate(rate, bytes_per_second, dtype.dtype));
+  for (const DType dtype : weight_dtypes()) {
+    device.products.try_emplace(std::string(name_of(dtype)), product_at_rate(rate, bytes_per_second, dtype));
   }
 }
 
@@ -111,22 +121,8 @@ std::vector<std::vector<int>> MachineModel::by_host(std::span<const int> members
 
 double MachineModel::run_seconds(std::span<const int> members) const {
   double seconds = 0;
-  for (const RunCost& run : runs) {
-    if (members.size() > 1 && has_members(run.members, members, devices)) return run.seconds;
-  }
-  if (const auto hosts = by_host(members); hosts.size() > 1) {
-    for (const auto& host : hosts) seconds = std::max(seconds, run_seconds(host));
-    return seconds + network->latency;
-  }
   for (const int member : members) seconds = std::max(seconds, devices[static_cast<size_t>(member)].run_seconds);
-  if (members.size() < 2) return seconds;
-  MeasuredSets sets(DeviceSet(*this, members));
-  for (const RunCost& run : runs) {
-    const auto set = DeviceSet::of(*this, run.members);
-    if (set && by_host(set->members()).size() == 1) sets.add(*set, run.seconds);
-  }
-  if (const auto measured = sets.seconds()) return *measured;
-  return sets.seconds_of_any().value_or(seconds);
+  return by_host(members).size() > 1 ? seconds + network->latency : seconds;
 }
 
 double MachineModel::collective_seconds(Collective kind, std::span<const int> members, double bytes) const {
@@ -165,10 +161,6 @@ MachineModel several_hosts(const MachineModel& one, int hosts, const Network& ne
   all.network = network;
   for (int host = 1; host < hosts; ++host) {
     const auto renamed = [host](const std::string& name) { return name_in_process(host, name); };
-    const auto with_members = [&](auto entry) {
-      for (std::string& member : entry.members) member = renamed(member);
-      return entry;
-    };
     const int domains = static_cast<int>(all.domains.size());
     for (Domain domain : one.domains) {
       domain.name = renamed(domain.name);
@@ -180,8 +172,10 @@ MachineModel several_hosts(const MachineModel& one, int hosts, const Network& ne
       device.host = host;
       all.devices.push_back(std::move(device));
     }
-    for (const RunCost& run : one.runs) all.runs.push_back(with_members(run));
-    for (const CollectiveTable& table : one.collectives) all.collectives.push_back(with_members(table));
+    for (CollectiveTable table : one.collectives) {
+      for (std::string& member : table.members) member = renamed(member);
+      all.collectives.push_back(std::move(table));
+    }
   }
   return all;
 }

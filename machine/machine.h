@@ -31,10 +31,6 @@ struct ProductPoint {
 struct ProductModel {
   std::vector<ProductPoint> streamed;  ///< weights come from memory
   std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
-  /// Seconds for each element of the columns besides, however many rows the weights have: columns are made fit for the
-  /// kernel, which counts where matrices are small, or many devices share one.
-  double conversion = 0;
-
   /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
   /// last in proportion to the columns. One of the two has points.
   double seconds(double columns, bool in_cache) const;
@@ -83,13 +79,6 @@ struct CollectiveTable {
   bool operator==(const CollectiveTable&) const = default;
 };
 
-/// What a run costs its host where all of these devices take part: there may be more threads than cores then.
-struct RunCost {
-  std::vector<std::string> members;  ///< names of devices, in rank order
-  double seconds = 0;                ///< as DeviceModel::run_seconds
-  bool operator==(const RunCost&) const = default;
-};
-
 /// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
 /// traffic is (n - 1) for one shot; otherwise the bus_factor() of the kind, 2 (n - 1) / n for an all_reduce; of an
@@ -122,7 +111,6 @@ struct MachineModel {
   std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
-  std::vector<RunCost> runs;                    ///< measured
   std::vector<CollectiveTable> collectives;     ///< measured
   std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
   double copy_latency = 20e-6;     ///< seconds of passing a value from one device to another, as schedulers do
@@ -137,14 +125,13 @@ struct MachineModel {
   int index(std::string_view device) const;
   /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
   /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
-  /// line, beyond the last as steep as between the last two. Where there is none, and the devices have identities, from
-  /// the tables of sets like theirs (machine/sets.h). Otherwise of the fastest algorithm; where there is none,
-  /// from tables of another kind in proportion to the traffic; and without those rough_collective_seconds(). Over a
-  /// network, where these members were not measured: within the hosts, where that takes longest, and between them.
+  /// line, beyond the last as steep as between the last two. Without such a table, from the tables of sets like theirs
+  /// (machine/sets.h) if the devices have identities; else of the fastest algorithm; else from tables of another kind in
+  /// proportion to the traffic; else rough_collective_seconds(). If members on several hosts were not measured
+  /// together: the longest time within a host, and the time between the hosts.
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
-  /// What a run on these devices (indices) costs: measured of all of them, or else, where they have identities, of sets
-  /// like theirs, or of as many devices; where no sets were measured, the most that one of them has. Over a network,
-  /// where these were not measured, the other hosts are told first what to do.
+  /// Cost of a run on these devices (indices): the most that one of them has, and the latency of the network if they are
+  /// on several hosts, which are told first what to do.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
@@ -156,6 +143,11 @@ double rough_collective_seconds(Collective kind, int ranks, double bytes, const 
 /// A machine so many times, joined by a network. The devices of its host 1 are called "1:H200.0", as those of
 /// process 1.
 MachineModel several_hosts(const MachineModel& one, int hosts, const Network& network);
+
+/// Types that weights can have in products: floats and all quantised types.
+std::vector<DType> weight_dtypes();
+/// Bytes of one element; a fraction for quantised types.
+double element_bytes(DType dtype);
 
 /// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each
 /// element max(bytes / bytes_per_second, 2 * columns / rate) seconds, exact at whole numbers of columns.
@@ -178,8 +170,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second);
 ///   cache_bytes           0
 ///   efficiency            0.8: of the bandwidth, when products read their weights
 ///   products, rates       one of them; "rates" (operations/s by dtype) makes the products of dtypes that "products"
-///   does
-///                         not name, "default" those of all others: for each element of the weights
+///                         does not name, "default" those of all others: for each element of the weights
 ///                         max(bytes / (efficiency * bandwidth), 2 * columns / rate) seconds
 ///   activation_bandwidth  the bandwidth
 ///   attention_bandwidth   efficiency * bandwidth

@@ -157,7 +157,6 @@ class Probe {
       measure_set(set);
     }
     machine_.name = "local";
-    machine_.algorithms = fit_algorithms(machine_);
     tell("copies");
     measure_all_copies();
   }
@@ -210,10 +209,13 @@ class Probe {
       domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
+    // Models are mostly quantised: types that are not may read faster together.
     double most = 0;
     DType fastest = DType::kF32;
-    for (const DType dtype : probe_dtypes()) {
-      if (const double rate = read_rate(members, dtype); rate > most) most = rate, fastest = dtype;
+    for (const DType dtype : weight_dtypes()) {
+      const double rate = read_rate(members, dtype);
+      const bool is_preferred = traits(dtype).is_quantized == traits(fastest).is_quantized ? rate > most : rate > 0;
+      if (is_preferred) most = rate, fastest = dtype;
     }
     if (most == 0) return;
     domain.bandwidth = most / together(members, fastest, false);
@@ -227,7 +229,7 @@ class Probe {
       const auto& products = machine_.devices[i].products;
       const auto product = products.find(std::string(name_of(dtype)));
       if (product == products.end()) return 0;
-      rate += static_cast<double>(traits(dtype).block_bytes) / static_cast<double>(traits(dtype).block_elems) / product->second.streamed[0].seconds;
+      rate += element_bytes(dtype) / product->second.streamed[0].seconds;
     }
     return rate;
   }
@@ -260,19 +262,15 @@ class Probe {
       std::vector<std::unique_ptr<Backend>> backends;
       std::vector<Backend*> pointers;
       for (const int i : set) pointers.push_back(backends.emplace_back(make(static_cast<size_t>(i))).get());
-      // Collectives first: threads settle with them.
-      const auto tables = measure_collectives(pointers, effort_.budget / 2, largest_message(), options_.comm);
-      machine_.collectives.insert(machine_.collectives.end(), tables.begin(), tables.end());
-      machine_.runs.push_back(measure_run(pointers, effort_.budget));
+      machine_.collectives.push_back(
+          measure_collectives(pointers, effort_.budget / 2, largest_message(options_.quick), options_.comm));
     });
   }
-
-  size_t largest_message() const { return options_.quick ? 4 * kMega : 16 * kMega; }
 
   /// Better before anything has been measured than at the last set.
   void check_memory(Device& device) const {
     const size_t free = device.memory().free;
-    const size_t messages = devices_.size() > 1 ? 2 * largest_message() : 0;
+    const size_t messages = devices_.size() > 1 ? largest_message(options_.quick) : 0;
     const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
     require<OutOfMemory>(
         free >= least,
@@ -348,12 +346,7 @@ std::string probe_place(const Device& device) {
 }
 
 std::vector<DType> probe_dtypes() {
-  std::vector<DType> found;
-  for (int i = 0; i < kDTypeCount; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (traits(dtype).is_float || traits(dtype).is_quantized) found.push_back(dtype);
-  }
-  return found;
+  return weight_dtypes();
 }
 
 std::vector<DType> supported_dtypes(const Device& device, std::span<const DType> dtypes) {

@@ -10,7 +10,6 @@
 #include "devices/cpu/topology.h"
 #include "graph/ops/ops.h"
 #include "machine/costs.h"
-#include "machine/probe_links.h"
 
 namespace shoal::machine {
 namespace {
@@ -63,8 +62,8 @@ void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
 }  // namespace
 
 ProbeEffort probe_effort(bool quick) {
-  if (quick) return {{1, 4, 32, 512}, {1, 4, 32, 512}, 6e-3, 128 * kMega};
-  return {{1, 2, 4, 8, 32, 128, 512}, {1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
+  if (quick) return {{1, 4, 32, 512}, 6e-3, 128 * kMega};
+  return {{1, 2, 4, 8, 32, 128, 512}, 15e-3, 512 * kMega};
 }
 
 size_t most_cache(const Device& device) {
@@ -97,29 +96,7 @@ size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<c
   const int64_t side = side_for(device);
   size_t matrix = 0;
   for (const DType dtype : dtypes) matrix = std::max(matrix, bytes_for(dtype, side * side));
-  return matrix + bytes_for(DType::kF32, side * effort.streamed_columns.back());
-}
-
-double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements) {
-  const double row = std::max(0.0, (more.seconds - few.seconds) / static_cast<double>(more.rows - few.rows));
-  return std::max(0.0, few.seconds - op_seconds - static_cast<double>(few.rows) * row) / elements;
-}
-
-void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows) {
-  const std::pair<std::vector<ProductPoint>*, int64_t> measured[] = {{&product.streamed, streamed_rows},
-                                                                     {&product.cached, cached_rows}};
-  // Columns for an element of the weights.
-  const auto share = [](const ProductPoint& point, int64_t rows) {
-    return static_cast<double>(point.columns) / static_cast<double>(rows);
-  };
-  for (const auto& [points, rows] : measured) {
-    for (const ProductPoint& point : *points) {
-      product.conversion = std::min(product.conversion, point.seconds / 2 / share(point, rows));
-    }
-  }
-  for (const auto& [points, rows] : measured) {
-    for (ProductPoint& point : *points) point.seconds -= share(point, rows) * product.conversion;
-  }
+  return matrix + bytes_for(DType::kF32, side * effort.columns.back());
 }
 
 /// Weights of one type, and columns to multiply them with.
@@ -150,8 +127,7 @@ DeviceProbe::Matrices DeviceProbe::make_matrices(DType dtype, size_t bytes, int6
   made.leaves = std::make_unique<TrialLeaves>(device_);
   const size_t count = std::max<size_t>(1, affordable(bytes) / bytes_for(dtype, k * m));
   for (size_t i = 0; i < count; ++i) made.weights.push_back(made.leaves->add(dtype, {k, m, 1, 1}, Role::kWeight));
-  const int64_t columns = std::max(effort_.streamed_columns.back(), effort_.cached_columns.back());
-  made.columns = made.leaves->add(DType::kF32, {k, columns, 1, 1}, Role::kCache);
+  made.columns = made.leaves->add(DType::kF32, {k, effort_.columns.back(), 1, 1}, Role::kCache);
   made.leaves->place();
   return made;
 }
@@ -169,8 +145,7 @@ void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   measure_costs(model, dtype);
   find_caches(model, dtype);
   model.step_seconds = step_cost();
-  Backend* alone = &backend_;
-  model.run_seconds = measure_run({&alone, 1}, effort_.budget).seconds;
+  model.run_seconds = run_cost();
 }
 
 /// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
@@ -229,6 +204,42 @@ double DeviceProbe::step_cost() {
   return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
+/// Runs of two lengths, as long as a token of a small model and four times that, each with input and output. A host that
+/// waits for an almost empty run would meet threads on their way to rest, which a token never does.
+double DeviceProbe::run_cost() {
+  constexpr int kOps = 24, kTimes = 4, kRounds = 3;
+  constexpr int64_t kElements = 32 * 1024;  // enough for all threads of a device
+  std::vector<std::byte> host(4 * 1024);
+  const auto seconds = [&](int ops) {
+    TrialLeaves leaves(device_);
+    Tensor* input = leaves.add(DType::kF32, {kElements, 1, 1, 1}, Role::kCache);
+    leaves.place();
+    Trial trial(backend_);
+    Tensor* y = input;
+    for (int i = 0; i < ops; ++i) y = scale(trial.graph(), y, {1.0f, 0.0f});
+    const Tensor* output = trial.graph().output(y);
+    trial.compile();
+    const auto run = [&] {
+      {
+        const HeldBackend held(backend_);
+        backend_.set_async(*input, host.data(), 0, host.size());
+        trial.start(1);
+      }
+      backend_.get_async(*output, host.data(), 0, host.size());
+      backend_.synchronize();
+    };
+    run();
+    return repeat_for(2 * effort_.budget / kRounds, [&] { return seconds_of(run); });
+  };
+  std::vector<double> few, many;
+  for (int round = 0; round < kRounds; ++round) {
+    few.push_back(seconds(kOps));
+    many.push_back(seconds(kTimes * kOps));
+  }
+  const double one = median(few), several = median(many);
+  return std::clamp(one - (several - one) / (kTimes - 1), 1e-7, one);
+}
+
 /// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
 void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   const int64_t side = 1024;
@@ -256,11 +267,10 @@ void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   }
 }
 
-std::vector<ProductPoint> DeviceProbe::measure_points(const Matrices& matrices, const DeviceModel& model,
-                                                      std::span<const int64_t> columns) {
+std::vector<ProductPoint> DeviceProbe::measure_points(const Matrices& matrices, const DeviceModel& model) {
   std::vector<ProductPoint> points;
   const auto elements = static_cast<double>(matrices.elements());
-  for (const int64_t n : columns) {
+  for (const int64_t n : effort_.columns) {
     size_t count = matrices.weights.size();
     if (!points.empty() && n > 8) {
       const double expected =
@@ -279,33 +289,15 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
   const int64_t side = side_for(device_);
   {
     const Matrices matrices = make_matrices(dtype, streamed_bytes_, side, side);
-    product.streamed = measure_points(matrices, model, effort_.streamed_columns);
-    const double rate =
-        static_cast<double>(matrices.bytes()) / static_cast<double>(matrices.elements()) / product.streamed[0].seconds;
-    model.bandwidth = std::max(model.bandwidth, rate);
+    product.streamed = measure_points(matrices, model);
+    model.bandwidth = std::max(model.bandwidth, element_bytes(dtype) / product.streamed[0].seconds);
   }
   if (model.cache_bytes > 0) {
     // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
     // small as there.
     const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
-    product.cached = measure_points(matrices, model, effort_.cached_columns);
+    product.cached = measure_points(matrices, model);
   }
-  product.conversion = measure_conversion(model, dtype);
-  take_out_conversion(product, side, kSmall);
-}
-
-/// Many columns with few rows and with more of them: what does not grow with the rows.
-double DeviceProbe::measure_conversion(const DeviceModel& model, DType dtype) {
-  constexpr int64_t kFew = 64, kMore = 512;
-  // What a GPU does with small ones is all launches.
-  const bool is_small = device_.type() == DeviceType::kCpu;
-  const int64_t length = is_small ? kSmall : side_for(device_), columns = is_small ? 256 : 512;
-  const auto trial = [&](int64_t rows) {
-    const Matrices matrices = make_matrices(dtype, kMega, length, rows);
-    const size_t count = std::min<size_t>(matrices.weights.size(), 8);
-    return RowTrial{rows, run_products(matrices, count, columns, effort_.budget) / static_cast<double>(count)};
-  };
-  return conversion_of(trial(kFew), trial(kMore), model.op_seconds, static_cast<double>(length * columns));
 }
 
 /// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.

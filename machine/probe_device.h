@@ -14,10 +14,9 @@ namespace shoal::machine {
 
 /// How much is measured.
 struct ProbeEffort {
-  std::vector<int64_t> streamed_columns, cached_columns;
-  double budget;  ///< seconds for one figure
-  size_t
-      working_set;  ///< bytes of weights that are looked at when caches are sought, if they are not known to be large
+  std::vector<int64_t> columns;  ///< of products, ascending
+  double budget;                 ///< seconds for one figure
+  size_t working_set;            ///< bytes of weights that the search for caches reads, unless caches are known to be large
 };
 ProbeEffort probe_effort(bool quick);
 /// The caches of a device are no larger, as far as that is known without measuring.
@@ -36,16 +35,6 @@ double memory_rate(std::span<const ReadRate> rates);
 size_t least_beyond_caches(std::span<const ReadRate> rates);
 /// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
-
-/// What a product takes for each of the `elements` of its columns however many rows it has, from what it takes with few
-/// rows and with more. What every op costs besides is no part of it.
-struct RowTrial {
-  int64_t rows = 0;
-  double seconds = 0;
-};
-double conversion_of(const RowTrial& few, const RowTrial& more, double op_seconds, double elements);
-/// Takes it out of products with this many rows. It becomes smaller where it would be more than half of one of them.
-void take_out_conversion(ProductModel& product, int64_t streamed_rows, int64_t cached_rows);
 
 /// A product that keeps a device busy, to see what devices take from each other.
 struct Load {
@@ -78,10 +67,9 @@ class DeviceProbe {
   double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
   void measure_costs(DeviceModel& model, DType dtype);
   double step_cost();
-  double measure_conversion(const DeviceModel& model, DType dtype);
+  double run_cost();
   void find_caches(DeviceModel& model, DType dtype);
-  std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model,
-                                           std::span<const int64_t> columns);
+  std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model);
   size_t affordable(size_t bytes) const;
 
   Device& device_;

@@ -17,9 +17,8 @@ namespace shoal::machine {
 /// domains, by device.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
-/// Sets of devices (indices, ascending) that people use together. Of few devices all sets. Of many: the first 2, 4, 8,
-/// ... and all of each kind (machine/sets.h), two of a kind that share a domain and two that do not, and where
-/// there are several kinds 1, 2, 4, ... and all of each together.
+/// Sets of devices (indices, ascending) that are measured: all sets of up to four devices. Of more devices the first 2,
+/// 4, 8, ... and all of each kind (machine/sets.h); with several kinds also 1, 2, 4, ... and all of each together.
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
 /// All loads at once, each as long as it would take alone: that long, in multiples of the time alone, which is taken
@@ -27,16 +26,14 @@ std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 /// median (memory).
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
 
-/// The collectives that plans use most, on backends made for them; messages up to `largest` bytes, by
-/// the implementation `comm` (ProbeOptions). `group`: the processes that the backends belong to; collective then, and
-/// what process 0 has measured is what counts.
-std::vector<CollectiveTable> measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
-                                                 const std::string& comm, ProcessGroup* group = nullptr);
-/// A run on all of them that hardly computes anything: until the host has the first one's result and all are done.
-RunCost measure_run(std::span<Backend* const> backends, double budget);
-/// For members that have not been measured together: what the tables have in common, of those with the same kinds of
-/// devices as the largest set. GPUs talk to each other as they do not with the host.
-std::vector<CollectiveAlgorithm> fit_algorithms(const MachineModel& machine);
+/// Bytes of the largest message that is measured.
+inline size_t largest_message(bool quick) {
+  return (quick ? 4 : 16) * kMega;
+}
+/// all_reduce on backends made for it, of messages up to `largest` bytes, by the implementation `comm` (ProbeOptions).
+/// `group`: the processes that the backends belong to. Collective then; the figures of process 0 count.
+CollectiveTable measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
+                                    const std::string& comm, ProcessGroup* group = nullptr);
 
 /// Between which devices (indices) copies are measured: two GPUs, which is where layers lie if there are several, and
 /// the host and a GPU, for what stays in the host's memory; else the first two devices.

@@ -10,7 +10,6 @@
 #include "machine/host_links.h"
 #include "machine/probe_links.h"
 #include "machine/probe_trial.h"
-#include "machine/sets.h"
 #include "processes/remote_device.h"
 
 namespace shoal::machine {
@@ -18,9 +17,6 @@ namespace {
 
 /// Adds what a process has measured, under the names that all use.
 void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& group) {
-  const auto rename = [&](std::vector<std::string>& members) {
-    for (std::string& member : members) member = name_in_process(process, member);
-  };
   const int before = static_cast<int>(all.domains.size());
   for (Domain& domain : own.domains) {
     domain.name = fmt::format("{}/{}/{}", group.host(process), process, domain.name);
@@ -32,8 +28,10 @@ void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& g
     device.host = group.node(process);
     all.devices.push_back(std::move(device));
   }
-  for (CollectiveTable& table : own.collectives) rename(table.members), all.collectives.push_back(std::move(table));
-  for (RunCost& run : own.runs) rename(run.members), all.runs.push_back(std::move(run));
+  for (CollectiveTable& table : own.collectives) {
+    for (std::string& member : table.members) member = name_in_process(process, member);
+    all.collectives.push_back(std::move(table));
+  }
   if (!own.disturbance.empty()) {
     all.disturbance += fmt::format("{}process {}: {}", all.disturbance.empty() ? "" : "; ", process, own.disturbance);
   }
@@ -50,31 +48,16 @@ void take_copies(MachineModel& all, std::span<const MachineModel> processes) {
   }
 }
 
-/// All devices; where processes have several of them the first of each; and where there are several hosts those of each
-/// host that has several processes. What one process has by itself it has measured.
+/// The first device of each process, and all devices. What one process has by itself it has measured.
 std::vector<std::vector<Device*>> sets_of(std::span<Device* const> devices, const ProcessGroup& group) {
-  const auto process = [&](const Device* device) { return process_of(*device, group.own()); };
-  const std::vector<Device*> all(devices.begin(), devices.end());
-  std::vector<Device*> first;
-  std::map<int, std::vector<Device*>> by_host;
-  for (Device* device : devices) {
-    by_host[group.node(process(device))].push_back(device);
-    const bool is_first = std::none_of(first.begin(), first.end(),
-                                       [&](const Device* other) { return process(other) == process(device); });
-    if (is_first) first.push_back(device);
+  std::map<int, Device*> first;
+  for (Device* device : devices) first.try_emplace(process_of(*device, group.own()), device);
+  if (first.size() < 2) return {};
+  std::vector<std::vector<Device*>> sets(first.size() < devices.size() ? 2 : 1);
+  if (sets.size() > 1) {
+    for (const auto& [process, device] : first) sets.front().push_back(device);
   }
-  std::vector<std::vector<Device*>> sets;
-  for (auto& [host, members] : by_host) {
-    const int first_process = process(members.front());
-    const bool is_of_several = std::any_of(members.begin(), members.end(),
-                                           [&](const Device* device) { return process(device) != first_process; });
-    if (is_of_several && by_host.size() > 1) sets.push_back(std::move(members));
-  }
-  if (first.size() > 1 && first.size() < all.size()) sets.push_back(std::move(first));
-  sets.push_back(all);
-  std::erase_if(sets, [&](const auto& set) {
-    return std::all_of(set.begin(), set.end(), [&](Device* device) { return process(device) == process(set.front()); });
-  });
+  sets.back().assign(devices.begin(), devices.end());
   return sets;
 }
 
@@ -85,24 +68,6 @@ void add_links(MachineModel& machine, std::vector<HostLink> links) {
     machine.copy_bandwidth = std::min(machine.copy_bandwidth, inside->bandwidth);
   }
   machine.links = std::move(links);
-}
-
-/// The others are told what to do before they can run.
-double seconds_to_tell(const MachineModel& machine, const std::vector<std::string>& members) {
-  std::vector<int> indices;
-  for (const std::string& member : members) indices.push_back(machine.index(member));
-  const bool over_network = machine.by_host(indices).size() > 1;
-  return slowest(machine.links, over_network).value_or(Network{}).latency;
-}
-
-/// For sets that were not measured; hosts are added to what one of them takes.
-std::vector<CollectiveAlgorithm> fit_within_hosts(const MachineModel& machine) {
-  MachineModel within = machine;
-  std::erase_if(within.collectives, [&](const CollectiveTable& table) {
-    const auto set = DeviceSet::of(machine, table.members);
-    return !set || machine.by_host(set->members()).size() > 1;
-  });
-  return fit_algorithms(within);
 }
 
 }  // namespace
@@ -137,20 +102,12 @@ MachineModel probe_everywhere(ProcessGroup& group, std::span<Device* const> devi
   for (const std::vector<Device*>& set : sets_of(devices, group)) {
     std::vector<std::unique_ptr<Backend>> backends;
     std::vector<Backend*> pointers;
-    RunCost run;
     for (Device* device : set) {
       pointers.push_back(backends.emplace_back(device->init(probe_params(*device, options.threads))).get());
-      run.members.push_back(common_name(*device, &group));
-      run.seconds =
-          std::max(run.seconds, machine.devices[static_cast<size_t>(machine.index(run.members.back()))].run_seconds);
     }
-    const size_t largest = options.quick ? 4 * kMega : 16 * kMega;
-    const auto tables = measure_collectives(pointers, 0, largest, options.comm, &group);
-    machine.collectives.insert(machine.collectives.end(), tables.begin(), tables.end());
-    run.seconds += seconds_to_tell(machine, run.members);
-    machine.runs.push_back(std::move(run));
+    machine.collectives.push_back(
+        measure_collectives(pointers, 0, largest_message(options.quick), options.comm, &group));
   }
-  machine.algorithms = fit_within_hosts(machine);
   return parse_machine(group.broadcast(to_json(machine), "probe"), "process 0");
 }
 

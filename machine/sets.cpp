@@ -65,34 +65,26 @@ bool DeviceSet::has_kinds_of(const DeviceSet& other) const {
   return std::includes(kinds_.begin(), kinds_.end(), other.kinds_.begin(), other.kinds_.end());
 }
 
-DeviceSet::Spread DeviceSet::spread() const {
-  if (by_domain_.size() == 1) return Spread::kOneDomain;
-  return by_domain_.size() == members_.size() ? Spread::kOwnDomains : Spread::kSomeDomains;
-}
-
 void MeasuredSets::add(const DeviceSet& set, double seconds) {
   if (set.is_same(wanted_) && !same_) same_ = seconds;
   // Described devices may differ in what their description does not say.
   if (!set.is_measured() || !wanted_.is_measured()) return;
   if (set.is_alike(wanted_)) alike_.add(seconds);
-  const auto add_to = [&](Sizes& sizes) {
-    OfOneSize& of_size = sizes[set.size()];
-    of_size.all.add(seconds);
-    if (set.spreads_like(wanted_)) of_size.spread_alike.add(seconds);
-  };
-  if (set.has_same_kinds(wanted_)) add_to(same_kinds_);
-  if (set.has_kinds_of(wanted_)) add_to(more_kinds_);
-  add_to(all_);
+  if (set.has_same_kinds(wanted_)) by_kinds_[0][set.size()].add(seconds);
+  if (set.has_kinds_of(wanted_)) by_kinds_[1][set.size()].add(seconds);
+  by_kinds_[2][set.size()].add(seconds);
 }
 
 std::optional<double> MeasuredSets::seconds() const {
   if (same_) return same_;
   if (alike_.count > 0) return alike_.value();
-  return by_size(same_kinds_.empty() ? more_kinds_ : same_kinds_);
+  for (const Sizes& sizes : by_kinds_) {
+    if (!sizes.empty()) return by_size(sizes);
+  }
+  return std::nullopt;
 }
 
-std::optional<double> MeasuredSets::by_size(const Sizes& sizes) const {
-  if (sizes.empty()) return std::nullopt;
+double MeasuredSets::by_size(const Sizes& sizes) const {
   const auto above = sizes.lower_bound(wanted_.size());
   if (above == sizes.begin() || sizes.size() == 1) return sizes.begin()->second.value();
   const bool beyond = above == sizes.end();
@@ -106,14 +98,14 @@ std::optional<double> MeasuredSets::by_size(const Sizes& sizes) const {
 }
 
 bool has_measured(const MachineModel& machine, std::span<const int> members) {
-  if (machine.runs.empty()) return true;
+  if (machine.collectives.empty()) return true;
   std::map<int, std::vector<int>> kinds;
   for (const int member : members) kinds[first_of_kind(machine, member)].push_back(member);
   return std::all_of(kinds.begin(), kinds.end(), [&](const auto& kind) {
     const DeviceSet wanted(machine, kind.second);
     bool smaller = false, larger = false;
-    for (const RunCost& run : machine.runs) {
-      const auto set = DeviceSet::of(machine, run.members);
+    for (const CollectiveTable& table : machine.collectives) {
+      const auto set = DeviceSet::of(machine, table.members);
       if (!set || !(set->is_same(wanted) || set->has_same_kinds(wanted))) continue;
       smaller = smaller || set->size() <= wanted.size();
       larger = larger || set->size() >= wanted.size();

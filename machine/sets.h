@@ -2,6 +2,7 @@
 // decides which sets are measured.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -34,30 +35,22 @@ class DeviceSet {
   bool has_same_kinds(const DeviceSet& other) const { return kinds_ == other.kinds_; }
   /// All kinds of the other one, and perhaps more.
   bool has_kinds_of(const DeviceSet& other) const;
-  /// Both within one domain, both with a domain for each device, or neither.
-  bool spreads_like(const DeviceSet& other) const { return spread() == other.spread(); }
 
  private:
-  enum class Spread { kOneDomain, kOwnDomains, kSomeDomains };
-  Spread spread() const;
-
   std::vector<int> members_;                 ///< ascending
   std::vector<int> kinds_;                   ///< ascending, each once
   std::vector<std::vector<int>> by_domain_;  ///< the kinds of its devices in each domain
   bool is_measured_ = true;
 };
 
-/// Collects what was measured of sets, and says what is to be expected of the one that is wanted. A set that was
-/// measured counts first, then the mean of those that are alike, then those of the same kinds by size: between two
-/// sizes a straight line, beyond the last as steep as between the last two. Sets that spread over domains as the wanted
-/// one does come before others of their size. Where kinds are mixed as nowhere else, sets count that have all of them.
+/// Collects the times of measured sets, and estimates the time of the wanted set: its own measurement, or the mean of
+/// sets that are alike, or an interpolation by size. Sets of the same kinds come first then, sets with more kinds next,
+/// and any other sets last. Beyond the largest set the line between the last two goes on.
 class MeasuredSets {
  public:
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
   void add(const DeviceSet& set, double seconds);
   std::optional<double> seconds() const;
-  /// Of whatever sets there are, by size.
-  std::optional<double> seconds_of_any() const { return by_size(all_); }
 
  private:
   struct Mean {
@@ -66,22 +59,18 @@ class MeasuredSets {
     void add(double seconds) { sum += seconds, ++count; }
     double value() const { return sum / count; }
   };
-  struct OfOneSize {
-    Mean spread_alike, all;
-    double value() const { return spread_alike.count > 0 ? spread_alike.value() : all.value(); }
-  };
-  using Sizes = std::map<size_t, OfOneSize>;
+  using Sizes = std::map<size_t, Mean>;
 
-  std::optional<double> by_size(const Sizes& sizes) const;
+  double by_size(const Sizes& sizes) const;
 
   DeviceSet wanted_;
   std::optional<double> same_;
   Mean alike_;
-  Sizes same_kinds_, more_kinds_, all_;
+  std::array<Sizes, 3> by_kinds_;  ///< the same kinds, more kinds, any
 };
 
 /// Is there a set of these devices (indices), of as many like them, or are there both smaller and larger ones of the
-/// same kinds? Sets of several kinds: of each kind. True for a machine of which no sets were measured.
+/// same kinds? Sets of several kinds: of each kind. True for a machine without measured sets.
 bool has_measured(const MachineModel& machine, std::span<const int> members);
 
 }  // namespace shoal::machine

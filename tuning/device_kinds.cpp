@@ -23,7 +23,7 @@ bool alike(const std::vector<machine::ProductPoint>& a, const std::vector<machin
 }
 
 bool alike(const machine::ProductModel& a, const machine::ProductModel& b) {
-  return alike(a.streamed, b.streamed) && alike(a.cached, b.cached) && alike(a.conversion, b.conversion);
+  return alike(a.streamed, b.streamed) && alike(a.cached, b.cached);
 }
 
 /// By everything but their names and domains.

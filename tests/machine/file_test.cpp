@@ -50,6 +50,12 @@ class MachineFile : public ::testing::Test {
     return machine;
   }
 
+  static std::optional<MachineModel> find_machine(std::span<Device* const> devices, int threads,
+                                                  std::span<const DType> dtypes = {}, std::string_view comm = {}) {
+    const auto found = find_measured(devices, threads, dtypes, comm);
+    return found ? std::optional(found->machine) : std::nullopt;
+  }
+
   static std::string text() { return test::text_of(machine_file()); }
   static void write(const std::string& text) {
     std::filesystem::create_directories(machine_file().parent_path());
@@ -161,7 +167,7 @@ TEST_F(MachineFile, IsADescriptionOfTheLatest) {
     // A file that was read as a description is an input, which is not replaced.
     const std::filesystem::path copy = folder_.path() / "copy.json";
     std::filesystem::copy_file(machine_file(), copy, std::filesystem::copy_options::overwrite_existing);
-    EXPECT_EQ(find_machine(copy.string()), latest);
+    EXPECT_EQ(machine::find_machine(copy.string()), latest);
   }
 }
 
@@ -218,29 +224,21 @@ TEST_F(MachineFile, KeepsWhatIsMoreThorough) {
 TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
   MachineModel known = machine(4, 30e9);
   known.devices[0].identity += ", other";  // not what it is now
-  known.runs = {{{"CPU0", "CPU1"}, 1e-4}, {{"CPU0", "CPU1", "CPU2", "CPU3"}, 1e-4}};
+  const auto set = [](std::vector<std::string> members) {
+    return CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
+  };
+  known.collectives = {set({"CPU0", "CPU1"}), set({"CPU0", "CPU1", "CPU2", "CPU3"})};
   save_machine(known);
   const std::vector<Device*> two{devices_[1], devices_[2]}, three{devices_[3], devices_[2], devices_[1]};
   EXPECT_TRUE(find_machine(std::vector<Device*>{devices_[3]}, 0));
   EXPECT_FALSE(find_machine(two, 0)) << "only sets with another kind of device besides";
-  known.runs.push_back({{"CPU2", "CPU3"}, 1e-4});
+  known.collectives.push_back(set({"CPU2", "CPU3"}));
   save_machine(known);
   EXPECT_TRUE(find_machine(two, 0)) << "others like them";
   EXPECT_FALSE(find_machine(three, 0)) << "none is as large";
-  known.runs.push_back({{"CPU1", "CPU2", "CPU3"}, 1e-4});
+  known.collectives.push_back(set({"CPU1", "CPU2", "CPU3"}));
   save_machine(known);
   EXPECT_TRUE(find_machine(three, 0)) << "in another order";
-}
-
-TEST_F(MachineFile, KeepsSetsOfMembersThatTheLatestLacks) {
-  MachineModel pairs = machine(3, 30e9);
-  pairs.runs = {{{"CPU0", "CPU2"}, 1e-4}};
-  save_machine(pairs);
-  save_machine(machine(3, 20e9));
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u);
-  std::swap(pairs.runs[0].members[0], pairs.runs[0].members[1]);
-  save_machine(pairs);
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u) << "sets have no order";
 }
 
 TEST_F(MachineFile, OfAnotherVersionIsNone) {
@@ -256,6 +254,17 @@ TEST_F(MachineFile, OfAnotherVersionIsNone) {
   json["version"] = 99;
   write(json.dump());
   EXPECT_FALSE(find_machine(first(2), 0));
+}
+
+TEST_F(MachineFile, AnEntryWithUnknownFieldsIsNoneAndIsReplaced) {
+  save_machine(machine(2, 30e9));
+  nlohmann::json json = nlohmann::json::parse(text());
+  json["machines"][0]["machine"]["devices"][0]["products"]["q4_0"]["contention"] = 1.5;  // of older versions
+  write(json.dump());
+  EXPECT_FALSE(find_machine(first(2), 0));
+  save_machine(machine(2, 20e9));
+  EXPECT_TRUE(find_machine(first(2), 0));
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 1u);
 }
 
 TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {

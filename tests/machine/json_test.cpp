@@ -1,4 +1,4 @@
-// The JSON form of machines (machine/json.cpp, text.cpp).
+// The JSON form of machines (machine/json.cpp).
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -185,7 +185,7 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
         *value = figure();
       }
       device.products = {{"q6_K", {{{1, figure()}, {1 + static_cast<int64_t>(rng() % 99) + 1, figure()}}, {}}},
-                         {"f32", {{{3, figure()}}, {{4, figure()}}, figure()}}};
+                         {"f32", {{{3, figure()}}, {{4, figure()}}}}};
       machine.devices.push_back(device);
     }
     machine.collectives = {{{"dev2", "dev0"}, Collective::kAllToAll, {{0, 0}, {figure(), figure()}}}};
@@ -208,7 +208,7 @@ const Mistake kMistakes[] = {
     {"\"version\": 1,", "", "version: expected a value, got nothing"},
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
-     "nane: unknown key; there are version, name, disturbance, domains, devices, runs, collectives, algorithms, "
+     "nane: unknown key; there are version, name, disturbance, domains, devices, collectives, algorithms, "
      "copy_latency, copy_bandwidth, disk_bandwidth"},
     {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" is there twice in one object"},
     {"\"bandwidth\": 66e9", "\"bandwidth\": -66e9",

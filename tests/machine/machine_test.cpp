@@ -77,15 +77,15 @@ TEST(Machine, MeasuredCollectives) {
 TEST(Machine, MeasuredSetsHaveNoOrder) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b", "c"}, Collective::kAllReduce, {{100, 2.0}}}};
-  machine.runs = {{{"a", "b", "c"}, 3.0}};
   machine.algorithms = {{"ring", false, 1000, 0, 1}};
-  for (const std::vector<int>& members : {std::vector<int>{2, 1, 0}, {0, 2, 1}}) {
-    EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), 2);
-    EXPECT_EQ(machine.run_seconds(members), 3);
-  }
-  machine.runs.push_back({{"c", "b", "a"}, 5.0});
-  EXPECT_EQ(machine.run_seconds(std::vector<int>{2, 1, 0}), 5) << "its own order, if there is one";
-  EXPECT_EQ(machine.run_seconds(std::vector<int>{0, 1, 2}), 3);
+  const auto seconds = [&](const std::vector<int>& members) {
+    return machine.collective_seconds(Collective::kAllReduce, members, 100);
+  };
+  EXPECT_EQ(seconds({2, 1, 0}), 2);
+  EXPECT_EQ(seconds({0, 2, 1}), 2);
+  machine.collectives.push_back({{"c", "b", "a"}, Collective::kAllReduce, {{100, 5.0}}});
+  EXPECT_EQ(seconds({2, 1, 0}), 5) << "its own order, if there is one";
+  EXPECT_EQ(seconds({0, 1, 2}), 2);
 }
 
 /// `count` alike devices with identities, all in one domain or each in its own.
@@ -107,7 +107,6 @@ MachineModel alike_devices(int count, bool one_domain) {
 void add_set(MachineModel& machine, int count, double seconds) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);
-  machine.runs.push_back({names, seconds});
   machine.collectives.push_back({names, Collective::kAllReduce, {{100, seconds}}});
 }
 
@@ -118,7 +117,6 @@ std::vector<int> range(int from, int count) {
 }
 
 void expect_seconds(const MachineModel& machine, const std::vector<int>& members, double seconds) {
-  EXPECT_DOUBLE_EQ(machine.run_seconds(members), seconds);
   EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), seconds);
 }
 
@@ -129,7 +127,6 @@ TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
   add_set(machine, 4, 40);
   expect_seconds(machine, range(1, 4), 40);
   expect_seconds(machine, range(3, 2), 20);
-  machine.runs.push_back({{"d1", "d2"}, 30.0});
   machine.collectives.push_back({{"d1", "d2"}, Collective::kAllReduce, {{100, 30.0}}});
   expect_seconds(machine, {3, 4}, 25);
   expect_seconds(machine, {2, 1}, 30);
@@ -157,7 +154,7 @@ TEST(Machine, SetsOfOtherSizesAreBetweenThoseMeasured) {
   expect_seconds(one, range(0, 5), 20);
 }
 
-TEST(Machine, SetsWithinOneDomainAreNotAsThoseOfSeveral) {
+TEST(Machine, SetsThatShareDomainsAlikeComeFirst) {
   MachineModel machine = alike_devices(8, true);  // on two nodes
   machine.domains.push_back({"second", 0, 0});
   for (size_t i = 0; i < 8; ++i) machine.devices[i].identity = "8 cores, node " + std::to_string(i / 4) + "; one of 8";
@@ -165,12 +162,10 @@ TEST(Machine, SetsWithinOneDomainAreNotAsThoseOfSeveral) {
   add_set(machine, 2, 20);
   add_set(machine, 4, 40);
   add_set(machine, 8, 80);
-  machine.runs.push_back({{"d0", "d4"}, 30.0});
   machine.collectives.push_back({{"d0", "d4"}, Collective::kAllReduce, {{100, 30.0}}});
   expect_seconds(machine, range(4, 4), 40);
   expect_seconds(machine, {3, 7}, 30);
   expect_seconds(machine, {5, 6}, 20);
-  expect_seconds(machine, range(5, 3), 30);
 }
 
 TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
@@ -180,13 +175,11 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
   const auto add = [&](const std::vector<int>& members, double seconds) {
     std::vector<std::string> names;
     for (const int i : members) names.push_back(machine.devices[static_cast<size_t>(i)].name);
-    machine.runs.push_back({names, seconds});
     machine.collectives.push_back({names, Collective::kAllReduce, {{100, seconds}}});
   };
   add({1, 2}, 2);
   add({1, 2, 3, 4}, 4);
-  EXPECT_EQ(machine.run_seconds(std::vector<int>{0, 1, 2}), 3) << "as many devices";
-  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000);
+  expect_seconds(machine, {0, 1, 2}, 3);  // as many devices
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
   expect_seconds(machine, {2, 3}, 2);
@@ -200,8 +193,6 @@ TEST(Machine, DescribedDevicesAreLikeNoOthers) {
   for (DeviceModel& device : machine.devices) device.identity.clear();
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
   add_set(machine, 2, 20);
-  EXPECT_EQ(machine.run_seconds(range(1, 2)), 1);
-  EXPECT_EQ(machine.run_seconds(range(0, 3)), 1);
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, range(1, 2), 0), 1000);
 }
 
@@ -246,7 +237,6 @@ MachineModel two_hosts() {
   for (DeviceModel& device : one.devices) device.run_seconds = 5e-6;
   one.algorithms = {{"ring", false, 1e-6, 0, 1e10}};
   one.collectives = {{{"b", "a"}, Collective::kAllGather, {{0, 7e-6}}}};
-  one.runs = {{{"a", "b"}, 6e-6}};
   return several_hosts(one, 2, {10e-6, 1e9});
 }
 
@@ -279,27 +269,22 @@ TEST(SeveralHosts, CollectivesWithinThemAndBetweenThem) {
 TEST(SeveralHosts, TheOthersAreToldWhatToRun) {
   const MachineModel machine = two_hosts();
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2}), 5e-6);
-  EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 6e-6);
-  EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 16e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 5e-6);
+  EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 15e-6);
 }
 
 TEST(SeveralHosts, WhatWasMeasuredBetweenThemComesFirst) {
   MachineModel machine = two_hosts();
   machine.collectives.push_back({{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-6}}});
-  machine.runs.push_back({{"a", "1:a"}, 8e-6});
   const std::vector<int> measured{0, 2};
   EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, measured, 1e4), 3e-6);
-  EXPECT_DOUBLE_EQ(machine.run_seconds(measured), 8e-6);
-  EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 16e-6) << "of others it says nothing";
 }
 
 TEST(SeveralHosts, WhatWasMeasuredBetweenThemSaysNothingOfOneHost) {
   MachineModel machine = two_hosts();
   for (DeviceModel& device : machine.devices) device.identity = "one kind";
   machine.collectives = {{{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-3}}}};
-  machine.runs = {{{"a", "1:a"}, 8e-3}};
   EXPECT_LT(machine.collective_seconds(Collective::kAllReduce, kAB, 1e4), 1e-3);
-  EXPECT_DOUBLE_EQ(machine.run_seconds(kAB), 5e-6);
 }
 
 }  // namespace
