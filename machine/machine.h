@@ -1,4 +1,4 @@
-// What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (machine/probe.h),
+// What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (tuning/probe/probe.h),
 // written down for a machine that does not exist (`shoal simulate`), read and written as JSON. estimate.h turns a Plan
 // and this into seconds. Values; thread-safe as such.
 //

@@ -1,4 +1,4 @@
-// shoal probe: measures what devices can do and keeps it for predictions (machine/file.h); shows what is kept.
+// shoal probe: measures what devices can do and keeps it for predictions (tuning/probe/file.h); shows what is kept.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,8 +9,6 @@
 
 #include "base/text.h"
 #include "devices/cpu/cpu_device.h"
-#include "machine/file.h"
-#include "machine/probe.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/flags.h"
@@ -22,6 +20,8 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tools/startup/machine_choice.h"
+#include "tuning/probe/file.h"
+#include "tuning/probe/probe.h"
 
 namespace shoal::tools {
 namespace {

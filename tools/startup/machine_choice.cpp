@@ -8,9 +8,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "machine/catalogue.h"
-#include "machine/file.h"
-#include "machine/probe.h"
-#include "machine/probe_processes.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output.h"
@@ -18,6 +15,9 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
+#include "tuning/probe/file.h"
+#include "tuning/probe/probe.h"
+#include "tuning/probe/probe_processes.h"
 #include "tuning/sim_device.h"
 
 namespace shoal::tools {

@@ -1,5 +1,5 @@
 // Which machine predictions are made for: one of the catalogue or of a file (machine/catalogue.h), or this one as it
-// was probed (machine/probe.h).
+// was probed (tuning/probe/probe.h).
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 #include "devices/device.h"
 #include "machine/machine.h"
-#include "machine/probe.h"
 #include "models/place/placement.h"
 #include "tools/cli/flags.h"
+#include "tuning/probe/probe.h"
 
 namespace shoal::tools {
 

@@ -1,5 +1,5 @@
 // The part of a probe that measures several devices together: what they take from each other, and how they talk. Used
-// by machine/probe.cpp.
+// by tuning/probe/probe.cpp.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "machine/machine.h"
-#include "machine/probe_device.h"
 #include "processes/process_group.h"
+#include "tuning/probe/probe_device.h"
 
 namespace shoal::machine {
 

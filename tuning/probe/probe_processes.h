@@ -1,8 +1,8 @@
 // A probe of devices that belong to several processes.
 #pragma once
 
-#include "machine/probe.h"
 #include "processes/process_group.h"
+#include "tuning/probe/probe.h"
 
 namespace shoal::machine {
 

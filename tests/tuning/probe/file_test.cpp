@@ -1,4 +1,4 @@
-#include "machine/file.h"
+#include "tuning/probe/file.h"
 
 #include <gmock/gmock.h>
 
@@ -10,8 +10,8 @@
 #include "base/user_file.h"
 #include "devices/cpu/cpu_device.h"
 #include "machine/catalogue.h"
-#include "machine/probe.h"
 #include "tests/support/temporary.h"
+#include "tuning/probe/probe.h"
 
 namespace shoal::machine {
 namespace {

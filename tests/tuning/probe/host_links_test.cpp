@@ -1,5 +1,5 @@
 // What passes between processes of several hosts (threads here).
-#include "machine/host_links.h"
+#include "tuning/probe/host_links.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "machine/host_links.h"
+#include "tuning/probe/host_links.h"
 
 #include <fmt/format.h>
 
@@ -6,14 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "machine/probe_trial.h"
+#include "tuning/probe/probe_trial.h"
 
 namespace shoal::machine {
 namespace {
 
 constexpr const char* kWhat = "links between hosts";
-constexpr size_t kSmall = 1024, kLarge = 4 * kMega;
-constexpr int kSmallTimes = 50, kRounds = 6;
+constexpr size_t kShort = 1024, kLong = 4 * kMega;
+constexpr int kShortTimes = 50, kLinkRounds = 6;
 
 /// Two processes; they may be of one host.
 std::vector<std::pair<int, int>> pairs_of(const ProcessGroup& group) {
@@ -49,17 +49,17 @@ double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<
 }
 
 Network measure_link(ProcessGroup& group, int peer, bool begins) {
-  std::vector<std::byte> bytes(kLarge);
+  std::vector<std::byte> bytes(kLong);
   std::vector<double> small, large;
   // Single messages: a median leaves out those that other programs held up.
-  for (int round = 0; round < kRounds; ++round) {
-    for (int i = 0; i < kSmallTimes; ++i) {
-      small.push_back(seconds_of_message(group, peer, begins, std::span(bytes).first(kSmall)));
+  for (int round = 0; round < kLinkRounds; ++round) {
+    for (int i = 0; i < kShortTimes; ++i) {
+      small.push_back(seconds_of_message(group, peer, begins, std::span(bytes).first(kShort)));
     }
     large.push_back(seconds_of_message(group, peer, begins, bytes));
   }
   const double latency = median(small), whole = median(large);
-  return {latency, static_cast<double>(kLarge) / std::max(whole - latency, whole / 2)};
+  return {latency, static_cast<double>(kLong) / std::max(whole - latency, whole / 2)};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "machine/file.h"
+#include "tuning/probe/file.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "collectives/communicator.h"
-#include "machine/probe.h"
 #include "machine/sets.h"
+#include "tuning/probe/probe.h"
 
 namespace shoal::machine {
 namespace {

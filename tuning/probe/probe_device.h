@@ -1,4 +1,4 @@
-// The part of a probe that measures one device while the others rest. Used by machine/probe.cpp.
+// The part of a probe that measures one device while the others rest. Used by tuning/probe/probe.cpp.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "machine/machine.h"
-#include "machine/probe_trial.h"
+#include "tuning/probe/probe_trial.h"
 
 namespace shoal::machine {
 

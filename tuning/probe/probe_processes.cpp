@@ -1,4 +1,4 @@
-#include "machine/probe_processes.h"
+#include "tuning/probe/probe_processes.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <memory>
 
 #include "base/error.h"
-#include "machine/host_links.h"
-#include "machine/probe_links.h"
-#include "machine/probe_trial.h"
 #include "processes/remote_device.h"
+#include "tuning/probe/host_links.h"
+#include "tuning/probe/probe_links.h"
+#include "tuning/probe/probe_trial.h"
 
 namespace shoal::machine {
 namespace {

@@ -27,7 +27,7 @@ struct ProbeOptions {
   std::function<void(int done, int total, const std::string& what)> progress = {};
   /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.
   std::function<void()> poll = {};
-  /// CPU seconds that other programs have used so far; empty: other_programs() (machine/other_programs.h).
+  /// CPU seconds that other programs have used so far; empty: other_programs() (tuning/probe/other_programs.h).
   std::function<double()> others = {};
 };
 

@@ -1,5 +1,5 @@
 // Figures of real devices: what physics says of them, not how large they are.
-#include "machine/probe.h"
+#include "tuning/probe/probe.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,11 +11,11 @@
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/topology.h"
-#include "machine/other_programs.h"
-#include "machine/probe_device.h"
-#include "machine/probe_links.h"
-#include "machine/probe_trial.h"
 #include "meta/device/meta_device.h"
+#include "tuning/probe/other_programs.h"
+#include "tuning/probe/probe_device.h"
+#include "tuning/probe/probe_links.h"
+#include "tuning/probe/probe_trial.h"
 
 namespace shoal::machine {
 namespace {

@@ -1,4 +1,4 @@
-#include "machine/probe.h"
+#include "tuning/probe/probe.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,11 +14,11 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/functions.h"
 #include "graph/ops/ops.h"
-#include "machine/other_programs.h"
-#include "machine/probe_device.h"
-#include "machine/probe_links.h"
-#include "machine/probe_trial.h"
 #include "processes/remote_device.h"
+#include "tuning/probe/other_programs.h"
+#include "tuning/probe/probe_device.h"
+#include "tuning/probe/probe_links.h"
+#include "tuning/probe/probe_trial.h"
 
 namespace shoal::machine {
 namespace {

@@ -1,4 +1,4 @@
-#include "machine/other_programs.h"
+#include "tuning/probe/other_programs.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "machine/probe_device.h"
+#include "tuning/probe/probe_device.h"
 
 #include <algorithm>
 #include <cmath>

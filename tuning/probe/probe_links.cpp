@@ -1,4 +1,4 @@
-#include "machine/probe_links.h"
+#include "tuning/probe/probe_links.h"
 
 #include <fmt/format.h>
 

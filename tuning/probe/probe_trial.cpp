@@ -1,4 +1,4 @@
-#include "machine/probe_trial.h"
+#include "tuning/probe/probe_trial.h"
 
 #include <algorithm>
 #include <chrono>
