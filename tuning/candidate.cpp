@@ -179,16 +179,13 @@ class Placed {
   static std::string key(const models::Placement& placement, std::span<const Tensor* const> tensors) {
     Digest digest;
     if (placement.latent().parts > 1) digest.add(fmt::format("{} parts", placement.latent().parts));
-    const bool has_slices = placement.experts().slices > 1;
-    if (has_slices) digest.add(fmt::format("{} slices", placement.experts().slices));
     for (const Tensor* tensor : tensors) {
       const int device = placement.device_of(*tensor);
       digest.add(tensor->name);
       digest.add(placement.devices()[static_cast<size_t>(device)]->name());
       const models::SplitPolicy* policy = placement.policy_of(device);
       if (policy == nullptr) continue;
-      const Tensor* weight = has_slices ? placement.weights().find(tensor->name) : nullptr;
-      digest.add((*policy)(weight != nullptr ? *weight : *tensor).to_string());
+      digest.add((*policy)(*tensor).to_string());
     }
     return digest.text();
   }

@@ -247,7 +247,6 @@ class Walk {
     }
     double longest = 0;
     for (const Todo& todo : todo_) longest = std::max(longest, todo.end());
-    // Ranks with slices of the same experts are unlucky at once.
     longest += *std::max_element(excess_.begin(), excess_.end());
     std::fill(excess_.begin(), excess_.end(), 0.0);
     for (size_t rank = 0; rank < todo_.size(); ++rank) finish(rank, longest);

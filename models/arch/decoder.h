@@ -41,8 +41,7 @@ namespace shoal::models {
 /// Is a bias added to a product?
 enum class Bias : uint8_t { kNone, kOptional, kRequired };
 
-/// The tensor of a spec; nullptr for one that is optional and absent. Asked once for each tensor, of experts in slices
-/// once for each slice.
+/// The tensor of a spec; nullptr for one that is optional and absent. Asked once for each tensor.
 using WeightSource = std::function<Tensor*(const TensorSpec& spec)>;
 
 struct Qkv {
@@ -171,9 +170,6 @@ class Layer {
   Tensor* expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias);
   Tensor* sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result);
   Tensor* times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result);
-  void find_slices(const Tensor& weights);
-  SelectParams of_slice() const;
-  std::string name_of_slice(std::string_view of) const;
   Tensor* hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind);
   Tensor* shared_expert(Tensor* x, const FeedForward& kind);
 
@@ -182,7 +178,6 @@ class Layer {
   int index_;
   const LayerHparams& h_;
   Tensor *keys_ = nullptr, *values_ = nullptr;  // the caches as attention() has written them
-  int64_t slice_ = 0, slices_ = 1;              // of experts
 };
 
 class Decoder {

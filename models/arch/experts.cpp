@@ -80,24 +80,6 @@ Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool u
   return mul(g_, x, reshape(g_, of_ids, {1, used, t, 1}, named("factors")), name(result));
 }
 
-/// How many slices the columns of the layer's experts are in (models/place/expert_split.h): each is an expert of its
-/// own in `weights`, behind those of the slices before it.
-void Layer::find_slices(const Tensor& weights) {
-  slices_ = weights.shape[2] / h_.experts;
-}
-
-/// Which of a layer's weights ids name: those of the slice at hand.
-SelectParams Layer::of_slice() const {
-  if (slices_ == 1) return {};
-  const int64_t before = slice_ * h_.experts, behind = (slices_ - 1) * h_.experts - before;
-  return {{{kNoId, before}, {0, h_.experts}, {kNoId, behind}}};
-}
-
-/// "experts.gate", with several slices "experts.gate.0".
-std::string Layer::name_of_slice(std::string_view of) const {
-  return slices_ == 1 ? std::string(of) : fmt::format("{}.{}", of, slice_);
-}
-
 /// Of the experts that `ids` names, f32 [length, used, t]; nullptr where there are none.
 Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias) {
   if (bias == Bias::kNone) return nullptr;
@@ -106,10 +88,9 @@ Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, C
   Tensor* table = d_.source_({name(of) + ".bias", shape, index_, cut, bias == Bias::kOptional, false, true, role});
   if (table == nullptr) return nullptr;
   const int64_t used = ids->shape[0], t = ids->shape[1];
-  const std::string result = name(name_of_slice(of));
-  const SelectParams select = table->shape[1] > h_.experts ? of_slice() : SelectParams();
+  const std::string result = name(of);
   Tensor* flat = reshape(g_, ids, {used * t, 1, 1, 1}, result + ".ids");
-  Tensor* rows = get_rows(g_, table, flat, select, result + ".rows");
+  Tensor* rows = get_rows(g_, table, flat, {}, result + ".rows");
   return reshape(g_, rows, {table->shape[0], used, t, 1}, result + ".biases");
 }
 
@@ -122,8 +103,8 @@ Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view pr
   return reshape(g_, sum_rows(g_, by_element, named("sum")), {each->shape[0], each->shape[2], 1, 1}, name(result));
 }
 
-/// What the experts that `ids` names, or the slice at hand of them, make of their input [embd, 1, t] before
-/// ffn_down_exps: [ff / slices, used, t]. The matrices of gate and up are one tensor (ffn_gate_up_exps) in some files.
+/// What the experts that `ids` names make of their input [embd, 1, t] before ffn_down_exps: [ff, used, t]. The matrices
+/// of gate and up are one tensor (ffn_gate_up_exps) in some files.
 Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind) {
   const Shape shape{d_.h_.embd, h_.ff, h_.experts, 1}, both{shape[0], 2 * h_.ff, h_.experts, 1};
   const Cut columns{CutGroup::kFeedForward, 1, 1}, twice{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
@@ -131,24 +112,20 @@ Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& 
     Tensor* fused =
         d_.source_({name("ffn_gate_up_exps.weight"), both, index_, twice, true, true, false, TensorRole::kExperts});
     if (fused != nullptr) {
-      find_slices(*fused);
-      const std::string both_of = name_of_slice("experts.gate_up");
-      Tensor* product = mul_mat_id(g_, fused, input, ids, of_slice(), name(both_of));
-      Tensor* gate_up = times_factors("ffn_gate_up_exps", product, ids, false, both_of + ".scaled");
-      return activate_fused(gate_up, kind.activation, name_of_slice("experts.hidden"));
+      Tensor* product = mul_mat_id(g_, fused, input, ids, {}, name("experts.gate_up"));
+      Tensor* gate_up = times_factors("ffn_gate_up_exps", product, ids, false, "experts.gate_up.scaled");
+      return activate_fused(gate_up, kind.activation, "experts.hidden");
     }
   }
-  const auto part = [&](std::string_view of, std::string_view of_all) {
+  const auto part = [&](std::string_view of, std::string_view result) {
     Tensor* matrices = weight(of, shape, columns, TensorRole::kExperts);
-    find_slices(*matrices);
-    const std::string result = name_of_slice(of_all);
-    Tensor* product = mul_mat_id(g_, matrices, input, ids, of_slice(), name(result));
+    Tensor* product = mul_mat_id(g_, matrices, input, ids, {}, name(result));
     product = times_factors(of, product, ids, false, fmt::format("{}.scaled", result));
     Tensor* added = expert_biases(of, ids, h_.ff, {CutGroup::kFeedForward, 0, 1}, kind.bias);
     return added == nullptr ? product : add(product, added, fmt::format("{}.biased", result));
   };
   Tensor* gate = part("ffn_gate_exps", "experts.gate");
-  return activate(gate, part("ffn_up_exps", "experts.up"), kind.activation, name_of_slice("experts.hidden"));
+  return activate(gate, part("ffn_up_exps", "experts.up"), kind.activation, "experts.hidden");
 }
 
 Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
@@ -156,16 +133,12 @@ Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
   const auto [ids, weights] = route(routed, kind.bias);
   Tensor* input = reshape(g_, x, {embd, 1, t, 1}, name("experts.input"));
   const Cut rows{CutGroup::kFeedForward, 0, 1};
-  Tensor *sum = nullptr, *factors = nullptr;
-  for (slice_ = 0; slice_ < slices_; ++slice_) {
-    Tensor* hidden = hidden_of_experts(input, ids, kind);
-    Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
-    if (slice_ == 0) factors = times_factors("ffn_down_exps", weights, ids, kind.factors, "experts.weights");
-    // Directly before its weighted sum: devices may compute both at once.
-    Tensor* each = mul_mat_id(g_, down, hidden, ids, of_slice(), name(name_of_slice("experts.each")));
-    Tensor* of_all = sum_of_experts(each, factors, name_of_slice("experts"), name_of_slice("ffn_out"));
-    sum = slice_ == 0 ? of_all : add(sum, of_all, name_of_slice("ffn_out.slices"));
-  }
+  Tensor* hidden = hidden_of_experts(input, ids, kind);
+  Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
+  Tensor* factors = times_factors("ffn_down_exps", weights, ids, kind.factors, "experts.weights");
+  // Directly before its weighted sum: devices may compute both at once.
+  Tensor* each = mul_mat_id(g_, down, hidden, ids, {}, name("experts.each"));
+  Tensor* sum = sum_of_experts(each, factors, "experts", "ffn_out");
   // Added once, to the sum over devices.
   Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);
   if (biases == nullptr) return sum;

@@ -30,10 +30,9 @@ struct Model {
   /// Of the weights: one for each device of the placement that they were loaded with, nullptr where it has none of
   /// them; empty until loaded.
   std::vector<std::unique_ptr<Buffer>> buffers;
-  /// What these hold: `weights`, or those of the placement (Placement::weights()); nullptr until loaded.
-  const TensorContext* loaded = nullptr;
+  bool loaded = false;
 
-  bool is_loaded() const { return loaded != nullptr; }
+  bool is_loaded() const { return loaded; }
   /// Is the embedding the output head, too?
   bool is_tied() const;
   /// Bytes in the file of the tensors in `specs`.

@@ -1,11 +1,7 @@
 #include "models/place/expert_split.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -15,7 +11,7 @@
 namespace shoal::models {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames{"auto", "inside", "whole", "groups"};
+constexpr std::array<std::string_view, 3> kNames{"auto", "inside", "whole"};
 
 /// What a device does for a layer's experts, as nodes to ask for their costs.
 class Products {
@@ -70,56 +66,16 @@ double shared_seconds(const ExpertLayer& layer, const meta::Partition& columns, 
   return sum;
 }
 
-/// `experts` has `slices` of each. `alike`: ranks that have slices of the same ones, one for each slice, which are busy
-/// at once.
-double seconds_of(const ExpertLayer& layer, const ExpertParts& parts, int64_t slices,
-                  std::span<const std::vector<int>> alike, const ExpertOptions& options) {
-  const meta::Partition& experts = parts.experts;
-  double longest = 0;
-  std::vector<int64_t> counts;
-  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds, by matrix and ranks that are alike
-  for (const std::vector<int>& ranks : alike) {
-    const auto slices_of = [&](int rank) { return std::count(ranks.begin(), ranks.end(), rank); };
-    counts.push_back(experts.local_length(ranks.front()) / slices_of(ranks.front()));
-    for (std::vector<double>& seconds : pairs) seconds.push_back(0);
-    for (const int rank : ranks) {
-      const int kind = options.costs.kind_of(rank);
-      const auto times = static_cast<double>(slices_of(rank));
-      const Products products(layer, layer.ff / slices, counts.back(), options.tokens);
-      longest = std::max(longest, times * products.seconds(options.costs, kind, layer.experts) +
-                                      shared_seconds(layer, parts.shared, rank, options));
-      for (size_t i = 0; i < pairs.size(); ++i) {
-        const double seconds = times * options.costs.pair_seconds(*products.nodes()[i], kind, layer.experts);
-        pairs[i].back() = std::max(pairs[i].back(), seconds);
-      }
-    }
-  }
-  for (const std::vector<double>& seconds : pairs) {
-    longest += machine::expected_excess(counts, seconds, layer.used, options.tokens);
-  }
-  return longest;
-}
-
 }  // namespace
 
-std::string to_string(const ExpertWay& way) {
-  const std::string name(kNames[static_cast<size_t>(way.split)]);
-  return way.slices > 0 ? fmt::format("{}:{}", name, way.slices) : name;
+std::string_view name_of(ExpertSplit split) {
+  return kNames[static_cast<size_t>(split)];
 }
 
-ExpertWay parse_expert_way(std::string_view text) {
-  constexpr std::string_view kOfSize = "groups:";
-  if (text.starts_with(kOfSize)) {
-    const std::string_view size = text.substr(kOfSize.size());
-    int64_t slices = 0;
-    const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), slices);
-    const bool is_whole = error == std::errc() && end == size.data() + size.size();
-    require<InvalidArgument>(is_whole && slices >= 2, "groups are of 2 devices or more, got '{}'", text);
-    return {ExpertSplit::kGroups, slices};
-  }
+ExpertSplit parse_expert_split(std::string_view text) {
   const auto found = std::find(kNames.begin(), kNames.end(), text);
-  require<InvalidArgument>(found != kNames.end(),
-                           "experts cannot be split '{}'; there are auto, inside, whole, groups and groups:N", text);
+  require<InvalidArgument>(found != kNames.end(), "experts cannot be split '{}'; there are auto, inside and whole",
+                           text);
   return static_cast<ExpertSplit>(found - kNames.begin());
 }
 
@@ -129,32 +85,6 @@ bool is_of_experts(const TensorSpec& spec) {
 
 int expert_axis(const TensorSpec& spec) {
   return spec.elementwise ? 1 : 2;
-}
-
-Shape sliced(const TensorSpec& spec, int64_t slices) {
-  Shape shape = spec.shape;
-  shape[spec.cut.axis] /= slices;
-  shape[expert_axis(spec)] *= slices;
-  return shape;
-}
-
-int64_t slices_of(const TensorSpec& spec, const Tensor& tensor) {
-  return is_of_experts(spec) ? spec.shape[spec.cut.axis] / tensor.shape[spec.cut.axis] : 1;
-}
-
-std::vector<std::vector<int>> expert_groups(std::span<const double> shares, int64_t slices) {
-  std::vector<int> sharers;
-  for (size_t d = 0; d < shares.size(); ++d) {
-    if (shares[d] > 0) sharers.push_back(static_cast<int>(d));
-  }
-  const auto count = static_cast<int64_t>(sharers.size()), size = std::min(count, slices);
-  std::vector<std::vector<int>> groups(static_cast<size_t>(count / size));
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (int64_t j = 0; j < slices; ++j) {
-      groups[g].push_back(sharers[g * static_cast<size_t>(size) + static_cast<size_t>(j * size / slices)]);
-    }
-  }
-  return groups;
 }
 
 double seconds_inside(const ExpertLayer& layer, const ExpertParts& parts, const ExpertOptions& options) {
@@ -172,14 +102,23 @@ double seconds_inside(const ExpertLayer& layer, const ExpertParts& parts, const 
 }
 
 double seconds_whole(const ExpertLayer& layer, const ExpertParts& parts, const ExpertOptions& options) {
-  std::vector<std::vector<int>> ranks;
-  for (int rank = 0; rank < parts.experts.devices(); ++rank) ranks.push_back({rank});
-  return seconds_of(layer, parts, 1, ranks, options);
-}
-
-double seconds_groups(const ExpertLayer& layer, const ExpertParts& parts, std::span<const std::vector<int>> groups,
-                      const ExpertOptions& options) {
-  return seconds_of(layer, parts, parts.experts.length() / layer.experts, groups, options);
+  double longest = 0;
+  std::vector<int64_t> counts;
+  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds, by matrix and rank
+  for (int rank = 0; rank < parts.experts.devices(); ++rank) {
+    const int kind = options.costs.kind_of(rank);
+    counts.push_back(parts.experts.local_length(rank));
+    const Products products(layer, layer.ff, counts.back(), options.tokens);
+    longest = std::max(longest, products.seconds(options.costs, kind, layer.experts) +
+                                    shared_seconds(layer, parts.shared, rank, options));
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      pairs[i].push_back(options.costs.pair_seconds(*products.nodes()[i], kind, layer.experts));
+    }
+  }
+  for (const std::vector<double>& seconds : pairs) {
+    longest += machine::expected_excess(counts, seconds, layer.used, options.tokens);
+  }
+  return longest;
 }
 
 }  // namespace shoal::models

@@ -53,45 +53,6 @@ meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t
   return meta::Partition::from_shares(counts);
 }
 
-/// Experts go to groups of devices as others do to devices.
-class GroupDivision {
- public:
-  GroupDivision(std::span<const double> shares, int64_t slices)
-      : slices_(slices), groups_(expert_groups(shares, slices)), ledger_(shares_of(groups_, shares)) {}
-
-  /// By slices. What devices have of it is entered in `devices`.
-  meta::Partition divide(ShareLedger& devices, const GroupNeeds& needs, int64_t experts) {
-    const meta::Partition by_group = divide_plain(ledger_, needs, experts, 1);
-    std::vector<meta::Run> runs;
-    for (int64_t slice = 0; slice < slices_; ++slice) {
-      for (size_t g = 0; g < groups_.size(); ++g) {
-        const int device = groups_[g][static_cast<size_t>(slice)];
-        const int64_t count = by_group.local_length(static_cast<int>(g));
-        runs.push_back({count, {device}});
-        devices.give(device, needs.bytes * static_cast<double>(count) / static_cast<double>(experts * slices_));
-      }
-    }
-    return {devices.devices(), std::move(runs)};
-  }
-
- private:
-  /// A device counts as often as it has slices, so that all of a group have the same.
-  static std::vector<double> shares_of(std::span<const std::vector<int>> groups, std::span<const double> shares) {
-    std::vector<double> of_groups;
-    for (const std::vector<int>& devices : groups) {
-      of_groups.push_back(0);
-      for (const int device : devices) of_groups.back() += shares[static_cast<size_t>(device)];
-    }
-    const double sum = std::accumulate(of_groups.begin(), of_groups.end(), 0.0);
-    for (double& share : of_groups) share /= sum;
-    return of_groups;
-  }
-
-  int64_t slices_;
-  std::vector<std::vector<int>> groups_;
-  ShareLedger ledger_;
-};
-
 }  // namespace
 
 Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
@@ -146,14 +107,12 @@ int64_t state_unit(const RecurrentHparams& r) {
 }
 
 Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-                ExpertSplit split, int64_t slices) {
+                ExpertSplit split) {
   Division out;
   // What all tokens use beside experts has its own: more of it would not help a device with fewer bytes of experts, of
   // which a token uses few.
   ShareLedger attention(shares), feed_forward(shares), experts(shares), beside(shares), whole(shares);
   Needs needs = collect_needs(tensors, split);
-  const Needs inside = slices > 1 ? collect_needs(tensors, ExpertSplit::kInside) : Needs();
-  GroupDivision groups(shares, slices);
   for (int layer = 0; layer < h.layers; ++layer) {
     const LayerHparams& own = h.layer(layer);
     if (own.attends() && own.kv_layer >= 0) {
@@ -176,15 +135,7 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
       const auto found = needs.find({layer, group});
       if (found != needs.end()) out.partitions[found->first] = divide_plain(ledger, found->second, length, unit);
     };
-    const auto of_experts = needs.find({layer, CutGroup::kExperts});
-    if (slices > 1 && of_experts != needs.end()) {
-      out.partitions[of_experts->first] = groups.divide(experts, of_experts->second, own.experts);
-      ShareLedger unsliced(shares);
-      out.partitions[{layer, CutGroup::kFeedForward}] =
-          divide_plain(unsliced, inside.at({layer, CutGroup::kFeedForward}), own.ff, kFeedForwardUnit);
-    } else {
-      add(CutGroup::kExperts, experts, own.experts, 1);
-    }
+    add(CutGroup::kExperts, experts, own.experts, 1);
     add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
     // Beside experts of which some devices have nothing these have more of the one that all tokens use.
     const auto shared = needs.find({layer, CutGroup::kSharedExpert});

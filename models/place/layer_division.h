@@ -43,8 +43,7 @@ struct Division {
   Partitions partitions;
   std::vector<double> bytes;
 };
-/// With columns in `slices`; in groups those of experts are divided inside, too, for layers that are not in slices.
 Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-                ExpertSplit split, int64_t slices = 1);
+                ExpertSplit split);
 
 }  // namespace shoal::models

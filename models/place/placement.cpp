@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -110,7 +109,7 @@ Placement::Placement(const Model& model, std::vector<Device*> devices, const Pla
     : Placement(model, groups_of(std::move(devices), options.mode), options) {}
 
 Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options)
-    : threads_(options.threads), weights_(&model.weights), host_(options.host) {
+    : threads_(options.threads), host_(options.host) {
   if (options.mode == SplitMode::kTensor) groups = joined(groups);
   for (const auto& group : groups) {
     require<InvalidArgument>(!group.empty(), "no device to run on; name at least one");
@@ -128,7 +127,6 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
   place_layers(model, groups, options);
   place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);
-  if (experts_.slices > 1) slice_experts(model);
 }
 
 // First which group each tensor is for, then the devices that have something, with the policies of meta devices.
@@ -191,14 +189,7 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
   // Of all tensors: those that lie elsewhere may be copied here for large batches.
-  ExpertOptions experts{ways_known_ ? experts_.way() : options.experts, options.expert_tokens, {}};
-  // Layers of which some experts lie elsewhere are not in slices.
-  experts.may_be_sliced = options.may_slice_experts && options.expert_layers == 0 && options.overrides.empty();
-  const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
-  require<InvalidArgument>(
-      group.size() == 1 || ways_known_ || experts.way.slices <= sharers || layers_of_experts(model).empty(),
-      "experts of {} devices cannot be divided as {}; name more devices, or make groups smaller", sharers,
-      to_string(experts.way));
+  ExpertOptions experts{ways_known_ ? experts_.split : options.experts, options.expert_tokens, {}};
   std::vector<std::string> names;
   for (const Device* member : group) names.push_back(member->name());
   experts.costs = machine::CostModel::of(options.machine, names);
@@ -282,26 +273,6 @@ void Placement::override_tensors(const Model& model, const DeviceGroups& groups,
     }
     require<InvalidArgument>(matches > 0, "no tensor of {} matches '{}'; names are such as {}", model.file.path(),
                              entry.pattern, model.specs.back().name);
-  }
-}
-
-/// Of layers all of whose experts lie on one meta device of several.
-void Placement::slice_experts(const Model& model) {
-  std::map<int, std::set<int>> homes;  // by layer
-  for (const TensorSpec& spec : model.specs) {
-    if (is_of_experts(spec)) homes[spec.layer].insert(homes_.at(spec.name));
-  }
-  const auto is_sliced = [&](const TensorSpec& spec) {
-    if (!is_of_experts(spec)) return false;
-    const std::set<int>& of_layer = homes.at(spec.layer);
-    const SplitPolicy* policy = policy_of(*of_layer.begin());
-    return of_layer.size() == 1 && policy != nullptr && policy->devices() > 1;
-  };
-  sliced_ = std::make_unique<TensorContext>();
-  for (size_t i = 0; i < model.specs.size(); ++i) {
-    const TensorSpec& spec = model.specs[i];
-    const DType dtype = model.weights.tensors()[i]->dtype;
-    sliced_->add(spec.name, dtype, is_sliced(spec) ? sliced(spec, experts_.slices) : spec.shape);
   }
 }
 

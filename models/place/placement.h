@@ -64,9 +64,8 @@ struct PlacementOptions {
   std::string comm = {};
   /// How meta devices divide routed experts; kAuto: as is faster for batches of this many tokens, for which the first
   /// meta device speaks.
-  ExpertWay experts = {};
+  ExpertSplit experts = ExpertSplit::kAuto;
   int64_t expert_tokens = 1;
-  bool may_slice_experts = true;  ///< else kAuto does not put them in groups; nor where tensors stay on the host
   /// How meta devices have latent caches; kAuto: as is faster for texts of this length.
   LatentSplit latent = LatentSplit::kAuto;
   int64_t latent_rows = 0;
@@ -102,9 +101,6 @@ class Placement {
   const SplitPolicy& policy() const { return *policies_.front(); }
   /// How meta devices divide routed experts.
   const ExpertChoice& experts() const { return experts_; }
-  /// Of the model, in its order: its own, or where experts are in slices others in their place, which go with the
-  /// placement.
-  const TensorContext& weights() const { return sliced_ != nullptr ? *sliced_ : *weights_; }
   /// How meta devices have latent caches.
   const LatentChoice& latent() const { return latent_; }
   /// Is one of devices() a meta device of several?
@@ -120,13 +116,10 @@ class Placement {
                   const PlacementOptions& options);
   int host_index(const DeviceGroups& groups);
   void place_experts(const Model& model, const DeviceGroups& groups, int64_t layers);
-  void slice_experts(const Model& model);
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
   int threads_ = 0;
   ExpertChoice experts_;
-  const TensorContext* weights_ = nullptr;  ///< of the model
-  std::unique_ptr<TensorContext> sliced_;
   LatentChoice latent_;
   bool ways_known_ = false;
   Device* host_ = nullptr;

@@ -18,8 +18,6 @@ namespace {
 
 // Experts lie whole where that is so much faster: less is rounding.
 constexpr double kLeastGain = 1e-6;
-// Shares that differ by less count as equal.
-constexpr double kEqual = 1.01;
 
 /// One KV head that all devices share.
 bool is_everywhere(const meta::Partition& partition) {
@@ -138,26 +136,6 @@ class ExpertCosts {
   std::map<std::string, double> known_;
 };
 
-/// Can the columns of all of them be cut into `slices` without cutting blocks, or units of kFeedForwardUnit where
-/// nothing asks for these?
-bool can_slice(const Needs& inside, const std::map<int, ExpertLayer>& layers, int64_t slices, bool is_asked_for) {
-  return std::all_of(layers.begin(), layers.end(), [&](const auto& one) {
-    const GroupNeeds& needs = inside.at({one.first, CutGroup::kFeedForward});
-    const int64_t unit = is_asked_for ? needs.block_unit : plain_unit(needs, one.second.ff, kFeedForwardUnit);
-    return one.second.ff % (slices * unit) == 0;
-  });
-}
-
-/// All devices of a group have as many bytes of experts, and should have.
-bool have_equal_shares(std::span<const std::vector<int>> groups, std::span<const double> shares) {
-  return std::all_of(groups.begin(), groups.end(), [&](const std::vector<int>& devices) {
-    const auto [least, most] = std::minmax_element(devices.begin(), devices.end(), [&](int a, int b) {
-      return shares[static_cast<size_t>(a)] < shares[static_cast<size_t>(b)];
-    });
-    return shares[static_cast<size_t>(*most)] <= kEqual * shares[static_cast<size_t>(*least)];
-  });
-}
-
 /// The ways to divide routed experts, of which one is taken.
 class ExpertSearch {
  public:
@@ -165,45 +143,18 @@ class ExpertSearch {
                const ExpertOptions& options)
       : h_(h), tensors_(tensors), shares_(shares), options_(options), layers_(expert_layers(h, tensors)) {}
 
-  /// Throws InvalidArgument for groups that are asked for and not possible.
   Division run(ExpertChoice& choice) {
-    const ExpertWay& way = options_.way;
-    const auto sharers = std::count_if(shares_.begin(), shares_.end(), [](double share) { return share > 0; });
     if (layers_.empty() || shares_.size() < 2) return divide(h_, tensors_, shares_, ExpertSplit::kInside);
     choice.tokens = options_.tokens;
-    if (way.split == ExpertSplit::kAuto || way.split == ExpertSplit::kInside) {
-      take(choice, choice.inside, ExpertSplit::kInside, 1, seconds_inside);
-    }
-    if (way.split == ExpertSplit::kAuto || way.split == ExpertSplit::kWhole) {
-      take(choice, choice.whole, ExpertSplit::kWhole, 1, seconds_whole);
-    }
-    if ((way.split == ExpertSplit::kAuto && options_.may_be_sliced) || way.split == ExpertSplit::kGroups) {
-      const bool is_asked_for = way.slices > 0;
-      const Needs inside = collect_needs(tensors_, ExpertSplit::kInside);
-      const int64_t least = is_asked_for ? way.slices : 2, most = is_asked_for ? way.slices : sharers / 2;
-      for (int64_t slices = least; slices <= most; ++slices) {
-        const auto groups = expert_groups(shares_, slices);
-        // Without being asked: no device is left over, and none gets more than its share.
-        const bool is_fair = sharers % slices == 0 && have_equal_shares(groups, shares_);
-        if ((!is_asked_for && !is_fair) || !can_slice(inside, layers_, slices, is_asked_for)) continue;
-        take(choice, choice.groups[slices], ExpertSplit::kGroups, slices,
-             [&](const ExpertLayer& layer, const ExpertParts& parts, const ExpertOptions& options) {
-               return seconds_groups(layer, parts, groups, options);
-             });
-      }
-      require<InvalidArgument>(
-          best_.has_value(),
-          "experts of {} columns cannot be divided over {} device(s) as {}: no slice may cut a quantisation block, and "
-          "without a number there must be two or more groups of as many devices with equal shares; use inside or whole",
-          layers_.begin()->second.ff, sharers, to_string(way));
-    }
-    choice.chosen = way.split == ExpertSplit::kAuto || (way.split == ExpertSplit::kGroups && way.slices == 0);
+    choice.chosen = options_.split == ExpertSplit::kAuto;
+    if (options_.split != ExpertSplit::kWhole) take(choice, choice.inside, ExpertSplit::kInside, seconds_inside);
+    if (options_.split != ExpertSplit::kInside) take(choice, choice.whole, ExpertSplit::kWhole, seconds_whole);
     return *std::move(best_);
   }
 
  private:
-  void take(ExpertChoice& choice, double& seconds, ExpertSplit split, int64_t slices, ExpertCosts::Seconds of_layer) {
-    Division division = divide(h_, tensors_, shares_, split, slices);
+  void take(ExpertChoice& choice, double& seconds, ExpertSplit split, ExpertCosts::Seconds of_layer) {
+    Division division = divide(h_, tensors_, shares_, split);
     ExpertCosts costs(std::move(of_layer), options_);
     const CutGroup group = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
     for (const auto& [number, layer] : layers_) {
@@ -214,7 +165,7 @@ class ExpertSearch {
     }
     if (best_ && seconds >= seconds_ * (1 - kLeastGain)) return;
     seconds_ = seconds, best_ = std::move(division);
-    choice.split = split, choice.slices = slices;
+    choice.split = split;
   }
 
   const Hparams& h_;
@@ -233,13 +184,13 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
     : devices_(static_cast<int>(shares.size())) {
   Division division = ExpertSearch(h, tensors, shares, experts).run(experts_);
   for (const ModelTensor& tensor : tensors) {
-    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split), tensor.spec->cut};
+    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split)};
   }
   partitions_ = std::move(division.partitions);
   bytes_ = std::move(division.bytes);
   choose_latent(h, shares, latent, parts);
   const KvCacheOptions cache{.rows = latent_.parts, .parts = latent_.parts};
-  for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut, spec.cut};
+  for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
 }
 
 void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares, const LatentOptions& options,
@@ -280,12 +231,7 @@ const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {
 meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   auto found = cuts_.find(tensor.name);
   require<InvalidArgument>(found != cuts_.end(), "the split policy does not know the tensor {}", describe(tensor));
-  const int layer = found->second.layer;
-  // In groups experts that are not in slices are divided inside.
-  const Cut& cut = experts_.slices > 1 && found->second.cut.group == CutGroup::kExperts &&
-                           tensor.shape[found->second.cut.axis] != partition(layer, CutGroup::kExperts).length()
-                       ? found->second.of_columns
-                       : found->second.cut;
+  const auto& [layer, cut] = found->second;
   const bool is_mirrored = cut.group == CutGroup::kNone ||
                            (cut.more[0].group == CutGroup::kNone && is_everywhere(partition(layer, cut.group)));
   if (is_mirrored) return meta::SplitState::mirrored();

@@ -23,8 +23,8 @@
 // Layers that read what an earlier layer keeps (LayerHparams::kv_layer) have its division: units are such that it is
 // legal for all of them, and the bytes of all of them are given out with it.
 //
-// Experts. Where a layer has routed experts their columns are divided, or the experts, or both (expert_split.h): for
-// all such layers alike, as is fastest unless one way is asked for. Experts are accounted for apart, too, because of
+// Experts. If a layer has routed experts, their columns are divided, or the experts (expert_split.h): for all such
+// layers alike, as is faster unless one way is asked for. Experts are accounted for apart, too, because of
 // their bytes a token reads few. Of the expert that all tokens use those have more that have nothing of a layer's
 // routed ones. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
 //
@@ -96,7 +96,7 @@ class SplitPolicy {
   std::map<std::pair<int, CutGroup>, meta::Partition> partitions_;
   struct Placed {
     int layer;
-    Cut cut, of_columns;  ///< of_columns: as its spec has it
+    Cut cut;
   };
   std::unordered_map<std::string, Placed> cuts_;
   std::vector<double> bytes_;

@@ -12,7 +12,6 @@
 #include "meta/device/meta_device.h"
 #include "models/place/weights_placement.h"
 #include "models/session/pieces.h"
-#include "models/session/slices.h"
 
 namespace shoal::models {
 namespace {
@@ -20,10 +19,10 @@ namespace {
 /// Hands out the pieces of all weights in the order of the files, and adds up what has been loaded.
 class Work {
  public:
-  Work(const Model& model, const TensorContext& weights, const LoadProgress& report)
+  Work(const Model& model, const LoadProgress& report)
       : total_(model.weight_bytes()), report_(report) {
     for (size_t i = 0; i < model.specs.size(); ++i) {
-      cut(*weights.tensors()[i], model.file.tensor(model.specs[i].name), model.specs[i], pieces_);
+      cut(*model.weights.tensors()[i], model.file.tensor(model.specs[i].name), pieces_);
     }
     std::sort(pieces_.begin(), pieces_.end(),
               [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
@@ -60,34 +59,11 @@ bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
   return tensor.data == source.data;
 }
 
-/// Of experts in slices: they are read when a device of this process is found to have some of them.
-void fill_slices(const GgufFile& file, const Piece& piece) {
-  Tensor& tensor = *piece.tensor;
-  const TensorSpec& spec = *piece.spec;
-  const auto all = static_cast<size_t>(spec.shape[expert_axis(spec)]);
-  const size_t expert = piece.source->bytes / all, count = piece.bytes / expert, slice = piece.bytes / piece.slices;
-  std::vector<std::byte> bytes;
-  for (size_t i = 0; i < piece.slices; ++i) {
-    const size_t begin = (i * all + piece.offset / expert) * (expert / piece.slices);
-    tensor.buffer->fill(tensor, begin, slice, [&](size_t offset, std::span<std::byte> to) {
-      if (bytes.empty()) {
-        std::vector<std::byte> read(piece.bytes);
-        file.read(*piece.source, piece.offset, read);
-        bytes.resize(piece.bytes);
-        copy_in_slices(spec, static_cast<int64_t>(count), static_cast<int64_t>(piece.slices), read, bytes);
-      }
-      std::copy_n(bytes.data() + i * slice + offset - begin, to.size(), to.data());
-    });
-  }
-}
-
 void load_pieces(const GgufFile& file, Work& work) {
   while (const Piece* piece = work.next()) {
     Tensor& tensor = *piece->tensor;
     const GgufTensor& source = *piece->source;
-    if (piece->slices > 1) {
-      fill_slices(file, *piece);
-    } else if (is_mapped(tensor, source)) {
+    if (is_mapped(tensor, source)) {
       file.fetch(source, piece->offset, piece->bytes);
     } else {
       tensor.buffer->fill(tensor, piece->offset, piece->bytes,
@@ -97,8 +73,8 @@ void load_pieces(const GgufFile& file, Work& work) {
   }
 }
 
-void load_all(const Model& model, const TensorContext& weights, int threads, const LoadProgress& progress) {
-  Work work(model, weights, progress);
+void load_all(const Model& model, int threads, const LoadProgress& progress) {
+  Work work(model, progress);
   {
     std::vector<std::jthread> team;
     const auto load = [&] {
@@ -145,13 +121,12 @@ void require_room_for_copy(const Model& model, const Device& device, std::span<T
 
 using DeviceOf = std::function<int(const Tensor&)>;
 
-void place(Model& model, const TensorContext& weights, std::span<Device* const> devices, const DeviceOf& device_of,
-           const LoadOptions& options) {
-  model.loaded = &weights;
+void place(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, const LoadOptions& options) {
+  model.loaded = true;
   for (size_t d = 0; d < devices.size(); ++d) {
     Device& device = *devices[d];
     std::vector<Tensor*> tensors;
-    for (Tensor* tensor : weights.tensors()) {
+    for (Tensor* tensor : model.weights.tensors()) {
       if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
@@ -166,13 +141,13 @@ void place(Model& model, const TensorContext& weights, std::span<Device* const> 
   }
 }
 
-void load(Model& model, const TensorContext& weights, std::span<Device* const> devices, const DeviceOf& device_of,
-          int members, const LoadProgress& progress, const LoadOptions& options) {
+void load(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, int members,
+          const LoadProgress& progress, const LoadOptions& options) {
   require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
                            model.file.path());
   try {
-    place(model, weights, devices, device_of, options);
-    load_all(model, weights, loading_threads(members), progress);
+    place(model, devices, device_of, options);
+    load_all(model, loading_threads(members), progress);
   } catch (...) {
     unload_weights(model);
     throw;
@@ -188,8 +163,7 @@ int loading_threads(int devices) {
 
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
   load(
-      model, placement.weights(), placement.devices(),
-      [&](const Tensor& tensor) { return placement.device_of(tensor); }, static_cast<int>(placement.members().size()),
+      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); }, static_cast<int>(placement.members().size()),
       progress, options);
 }
 
@@ -197,14 +171,14 @@ void load_weights(Model& model, Device& device, const LoadProgress& progress, co
   Device* devices[] = {&device};
   const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
   load(
-      model, model.weights, devices, [](const Tensor&) { return 0; },
+      model, devices, [](const Tensor&) { return 0; },
       meta_device != nullptr ? static_cast<int>(meta_device->members().size()) : 1, progress, options);
 }
 
 void unload_weights(Model& model) {
-  if (model.loaded == nullptr) return;
+  if (!model.loaded) return;
   model.buffers.clear();  // unplaces the tensors
-  model.loaded = nullptr;
+  model.loaded = false;
 }
 
 }  // namespace shoal::models

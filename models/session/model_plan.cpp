@@ -49,7 +49,7 @@ class Planner {
     PlannedGraph planned;
     planned.shape = shape;
     shape.candidates = std::min(options_.candidates, model_.hparams.vocab);
-    planned.graph = model_.architecture->build(model_.hparams, placement_.weights(), plan_.cache, shape);
+    planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
     sched::ScheduleOptions options;
     options.op_offload = options_.op_offload;
     options.home = [this](const Tensor& tensor) -> const BufferType* {
@@ -133,7 +133,7 @@ std::vector<DeviceUse> add_up(const Persistent& p, const Add& add) {
   }
   for (size_t d = 0; d < p.placement.devices().size(); ++d) {
     const auto members = p.placement.members_of(static_cast<int>(d));
-    const std::vector<Tensor*> weights = tensors_on(p.placement, d, p.placement.weights().tensors());
+    const std::vector<Tensor*> weights = tensors_on(p.placement, d, p.model.weights.tensors());
     const size_t mapped = mapped_bytes(p.model, p.homes[d], weights);
     const auto weight_use = meta::persistent_memory(weights, p.stores[d], members,
                                                     p.homes[d].repacked ? &Device::weights_type : &Device::buffer_type);
@@ -151,11 +151,11 @@ std::vector<DeviceUse> add_up(const Persistent& p, const Add& add) {
   return uses;
 }
 
-std::vector<meta::ShardStore> stores_of(const Placement& placement, const KvCache& cache) {
+std::vector<meta::ShardStore> stores_of(const Model& model, const Placement& placement, const KvCache& cache) {
   std::vector<meta::ShardStore> stores;
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     stores.emplace_back(static_cast<int>(placement.members_of(static_cast<int>(d)).size()));
-    declare(stores.back(), placement, static_cast<int>(d), placement.weights().tensors());
+    declare(stores.back(), placement, static_cast<int>(d), model.weights.tensors());
     declare(stores.back(), placement, static_cast<int>(d), cache.context.tensors());
   }
   return stores;
@@ -164,7 +164,7 @@ std::vector<meta::ShardStore> stores_of(const Placement& placement, const KvCach
 std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& placement, const LoadOptions& load) {
   std::vector<WeightsPlacement> homes;
   for (size_t d = 0; d < placement.devices().size(); ++d) {
-    const auto weights = tensors_on(placement, d, placement.weights().tensors());
+    const auto weights = tensors_on(placement, d, model.weights.tensors());
     homes.push_back(place_weights(model, *placement.devices()[d], weights, placement.devices().first(d), load));
   }
   return homes;
@@ -176,7 +176,7 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
                      const LoadOptions& load, size_t most_prompts)
     : load(load), size(session_size(model.hparams, options)) {
   declare_cache(cache, model.hparams, cache_options(size, options, placement.latent().parts));
-  stores = stores_of(placement, cache);
+  stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});
@@ -197,16 +197,16 @@ std::vector<DeviceUse> persistent_use(const Model& model, const Placement& place
   KvCache cache;
   declare_cache(cache, model.hparams,
                 cache_options(session_size(model.hparams, options), options, placement.latent().parts));
-  const std::vector<meta::ShardStore> stores = stores_of(placement, cache);
+  const std::vector<meta::ShardStore> stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   return add_up({model, placement, cache, stores, homes}, [](DeviceUse&, size_t, size_t) {});
 }
 
-void ModelPlan::announce(const Placement& placement) const {
+void ModelPlan::announce(const Model& model, const Placement& placement) const {
   for (size_t d = 0; d < placement.devices().size(); ++d) {
     auto* device = dynamic_cast<meta::MetaDevice*>(placement.devices()[d]);
     if (device == nullptr) continue;
-    for (const TensorContext* context : {&placement.weights(), &cache.context}) {
+    for (const TensorContext* context : {&model.weights, &cache.context}) {
       for (const Tensor* tensor : tensors_on(placement, d, context->tensors())) device->adopt(*tensor, stores[d]);
     }
   }

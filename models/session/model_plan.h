@@ -47,7 +47,7 @@ struct ModelPlan {
             size_t most_prompts = std::numeric_limits<size_t>::max());
   /// Tells the placement's meta devices of the plan's shards, before weights are loaded there: else its graphs are
   /// planned again when a Session is made from it.
-  void announce(const Placement& placement) const;
+  void announce(const Model& model, const Placement& placement) const;
 
   LoadOptions load;  ///< how weights are loaded for it
   SessionSize size;

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "models/arch/tensor_spec.h"
+#include "graph/tensor.h"
 #include "models/gguf/gguf.h"
 
 namespace shoal::models {
@@ -18,12 +18,10 @@ struct Piece {
   const GgufTensor* source = nullptr;
   size_t offset = 0;  ///< of the file's tensor
   size_t bytes = 0;
-  const TensorSpec* spec = nullptr;
-  size_t slices = 1;  ///< into which experts are cut; more than 1: a piece is of whole experts
 };
 
 /// Appends the pieces of a tensor, in order: about a megabyte each, of whole groups of rows of a matrix or of whole
 /// matrices. Example: 512 rows of 4352 bytes are 2 pieces of 240 rows and one of 32.
-void cut(Tensor& tensor, const GgufTensor& source, const TensorSpec& spec, std::vector<Piece>& pieces);
+void cut(Tensor& tensor, const GgufTensor& source, std::vector<Piece>& pieces);
 
 }  // namespace shoal::models

@@ -157,7 +157,7 @@ std::unique_ptr<Session::Compiled> Session::build(BatchShape shape) const {
   auto fresh = std::make_unique<Compiled>();
   fresh->shape = shape;
   shape.candidates = candidates_per_output_;
-  fresh->graph = model_.architecture->build(model_.hparams, *model_.loaded, cache_, shape);
+  fresh->graph = model_.architecture->build(model_.hparams, model_.weights, cache_, shape);
   return fresh;
 }
 

@@ -30,12 +30,11 @@ void SplitFlags::add_to(CLI::App& app, std::string_view group) {
 
 void SplitFlags::add_ways_to(CLI::App& app) {
   const auto read_experts = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { experts = models::parse_expert_way(text); });
+    naming(flag, [&] { experts = models::parse_expert_split(text); });
   };
   add_parsed(app, "--expert-split", "WAY", read_experts,
              "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
-             "each has some of the experts; groups or groups:N: N devices have the columns of some of the experts; "
-             "auto: as is predicted to be faster")
+             "each has some of the experts; auto: as is predicted to be faster")
       ->default_str("auto");
   const auto read_latent = [this](const std::string& flag, const std::string& text) {
     naming(flag, [&] { latent = models::parse_latent_split(text); });
@@ -58,8 +57,8 @@ void SplitFlags::warn_of_ways(const models::Model& model, int together) const {
     const std::string why = has ? "no devices act as one" : fmt::format("the model has no {}", what);
     warn(fmt::format("{} has no effect: {}", way, why));
   };
-  if (experts.split != models::ExpertSplit::kAuto) {
-    check("--expert-split " + models::to_string(experts), models::layers_with_experts(model) > 0, "experts");
+  if (experts != models::ExpertSplit::kAuto) {
+    check(fmt::format("--expert-split {}", models::name_of(experts)), models::layers_with_experts(model) > 0, "experts");
   }
   if (latent != models::LatentSplit::kAuto) {
     check(fmt::format("--latent-split {}", models::name_of(latent)), models::has_latent_cache(model.hparams),

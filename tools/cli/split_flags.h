@@ -12,7 +12,7 @@ namespace shoal::tools {
 struct SplitFlags {
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
-  models::ExpertWay experts = {};
+  models::ExpertSplit experts = models::ExpertSplit::kAuto;
   models::LatentSplit latent = models::LatentSplit::kAuto;
 
   /// `group`: an example of devices that act as one, such as CPU0+CPU1.

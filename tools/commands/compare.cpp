@@ -36,12 +36,6 @@ struct CompareFlags {
                       "can be compared; use a profile for -sm tensor, or shares",
                       devices.profile->path));
     }
-    if (devices.split.experts.split == models::ExpertSplit::kGroups) {
-      throw UsageError(
-          fmt::format("--expert-split {}: experts in groups are tensors that one device does not have, and "
-                      "cannot be compared; use inside, whole or auto",
-                      models::to_string(devices.split.experts)));
-    }
     if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
   }
 };
@@ -76,7 +70,6 @@ int compare(CompareFlags& flags) {
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
   Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
-  request.placement.may_slice_experts = false;  // one graph for both sides
   choose_shares(request);
   choose_machine(request);
   const std::vector<NodeError> errors =

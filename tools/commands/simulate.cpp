@@ -65,10 +65,7 @@ void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
   spell_out_devices(flags.lists, [&] { return machine.first(most); });
   for (std::string& list : flags.lists.devices) list = machine.spell_out_hosts(list);
   if (!flags.lists.devices.empty()) return;
-  // Experts do not go into groups on any number of devices.
-  const bool in_groups = flags.split.experts.split == models::ExpertSplit::kGroups;
-  const std::vector<int64_t> usual = in_groups ? std::vector{most} : usual_counts(most);
-  for (const int64_t count : flags.device_counts.empty() ? usual : flags.device_counts) {
+  for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
     if (count > most) {
       throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.model().name, most));
     }

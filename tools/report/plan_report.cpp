@@ -293,38 +293,24 @@ std::string experts_text(const models::Model& model, const models::Placement& pl
   const bool inside = choice.split == models::ExpertSplit::kInside;
   const auto group = inside ? models::CutGroup::kFeedForward : models::CutGroup::kExperts;
   const meta::Partition& partition = policy->partition(layer, group);
-  const bool groups = choice.slices > 1;
-  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", to_string(choice.way()),
-                                 parts_of(partition), partition.length(),
-                                 inside   ? "columns"
-                                 : groups ? "slices of experts"
-                                          : "experts");
+  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(choice.split),
+                                 parts_of(partition), partition.length(), inside ? "columns" : "experts");
   if (!choice.chosen) return text + "\n";
-  std::vector<std::string> others;
-  double taken = 0;
-  const auto add = [&](const models::ExpertWay& way, double seconds) {
-    if (seconds <= 0) return;
-    if (to_string(way) == to_string(choice.way())) return void(taken = seconds);
-    others.push_back(fmt::format("{} {}", to_string(way), time_text(seconds)));
-  };
-  add(models::ExpertSplit::kInside, choice.inside);
-  add(models::ExpertSplit::kWhole, choice.whole);
-  for (const auto& [slices, seconds] : choice.groups) add({models::ExpertSplit::kGroups, slices}, seconds);
   const std::string batch = choice.tokens == 1 ? "a token" : fmt::format("{} tokens", choice.tokens);
-  text += fmt::format("; their products take {} for {}", time_text(taken), batch);
-  return others.empty() ? text + "\n" : fmt::format("{} ({})\n", text, fmt::join(others, ", "));
+  return fmt::format("{}; their products take {} for {} ({} {})\n", text,
+                     time_text(inside ? choice.inside : choice.whole), batch, inside ? "whole" : "inside",
+                     time_text(inside ? choice.whole : choice.inside));
 }
 
 void add_experts(Json& json, const models::Model& model, const models::Placement& placement) {
   const models::SplitPolicy* policy = divided_experts(model, placement).policy;
   if (policy == nullptr) return;
   const models::ExpertChoice& choice = policy->experts();
-  Json& experts = json["experts"] = {{"split", to_string(choice.way())}};
+  Json& experts = json["experts"] = {{"split", name_of(choice.split)}};
   if (!choice.chosen) return;
   experts["tokens"] = choice.tokens;
-  if (choice.inside > 0) experts["inside_seconds"] = choice.inside;
-  if (choice.whole > 0) experts["whole_seconds"] = choice.whole;
-  for (const auto& [slices, seconds] : choice.groups) experts["groups_seconds"][fmt::format("{}", slices)] = seconds;
+  experts["inside_seconds"] = choice.inside;
+  experts["whole_seconds"] = choice.whole;
 }
 
 namespace {

@@ -32,7 +32,7 @@ void place(Deployment& deployment, const Request& request) {
 nlohmann::json choices_of(const Request& request, const models::Placement& placement, const models::ModelPlan& plan) {
   const models::SessionOptions& session = request.session;
   nlohmann::json choices{{"ratio", request.placement.ratio},
-                         {"experts", models::to_string(placement.experts().way())},
+                         {"experts", models::name_of(placement.experts().split)},
                          {"latent", models::name_of(placement.latent().split)},
                          {"context", session.context},
                          {"batch", session.batch},
@@ -47,7 +47,7 @@ nlohmann::json choices_of(const Request& request, const models::Placement& place
 
 void take_choices(const nlohmann::json& choices, Request& request) {
   request.placement.ratio = choices["ratio"];
-  request.placement.experts = models::parse_expert_way(choices["experts"].get<std::string>());
+  request.placement.experts = models::parse_expert_split(choices["experts"].get<std::string>());
   request.placement.latent = models::parse_latent_split(choices["latent"].get<std::string>());
   models::SessionOptions& session = request.session;
   session.context = choices["context"];
@@ -179,7 +179,7 @@ void load(Deployment& deployment) {
   Tracer* tracer = deployment.session_options.tracer;
   const TraceRowUse row = tracer != nullptr ? tracer->row("host") : nullptr;
   const TraceScope scope(row.get(), TraceKind::kHost, {"load weights"});
-  deployment.plan->announce(*deployment.placement);
+  deployment.plan->announce(*deployment.model, *deployment.placement);
   const auto start = std::chrono::steady_clock::now();
   models::load_weights(*deployment.model, *deployment.placement, progress, deployment.plan->load);
   deployment.load_time = std::chrono::steady_clock::now() - start;

@@ -185,48 +185,6 @@ INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
                            return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
                          });
 
-/// All models with experts whose columns can be cut so, in groups of devices. Some have their layers divided over
-/// several meta devices.
-struct Groups {
-  std::vector<int> devices;
-  const char* ratio;
-  int64_t slices;
-};
-class ExpertsInGroups : public ::testing::TestWithParam<Groups> {};
-
-TEST_P(ExpertsInGroups, GiveTheLogitsOfTransformers) {
-  const Groups& groups = GetParam();
-  PlacementOptions options{groups.ratio, 1};
-  options.mode = groups.devices.size() > 1 ? SplitMode::kLayer : SplitMode::kTensor;
-  options.experts = {ExpertSplit::kGroups, groups.slices};
-  int models = 0;
-  for (const std::string& name : cases()) {
-    const auto model = open_model(model_path(name));
-    if (model->hparams.experts_used == 0 || model->hparams.ff % groups.slices != 0) continue;
-    SCOPED_TRACE(name);
-    ++models;
-    const ReferenceCase reference(name);
-    const auto context = reference.file.get<uint32_t>("reference.context");
-    LoadedModel loaded(model_path(name), cpu_groups(groups.devices), options, session_options(context, 48));
-    EXPECT_EQ(loaded.placement.experts().slices, groups.slices);
-    for (const Answer& answer : reference.answers) {
-      EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
-      EXPECT_LE(error_of(*loaded.session, answer, 7), kClose) << answer.ids.size() << " tokens in pieces";
-    }
-  }
-  EXPECT_GE(models, 4);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, ExpertsInGroups,
-                         ::testing::Values(Groups{{2}, "", 2}, Groups{{4}, "", 2}, Groups{{4}, "1,3,2,2", 2},
-                                           Groups{{5}, "1,4,0,2,3", 2}, Groups{{6}, "", 3}, Groups{{7}, "", 3},
-                                           Groups{{8}, "", 4}, Groups{{5, 3}, "", 4}, Groups{{4, 1, 2}, "", 2}),
-                         [](const auto& info) {
-                           const Groups& groups = info.param;
-                           return fmt::format("{}_by_{}{}", fmt::join(groups.devices, "_"), groups.slices,
-                                              *groups.ratio == 0 ? "" : "_uneven");
-                         });
-
 /// All models with latent caches, of which devices have a part each.
 class LatentRows : public ::testing::TestWithParam<DevicesAndShares> {};
 
@@ -391,7 +349,7 @@ class LayersOf : public ::testing::TestWithParam<std::string> {};
 TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
   const auto model = open_model(model_path(GetParam()));
   const Reductions each = reductions_of(*model);
-  const auto check = [&](const DevicesAndShares& mesh, const ExpertWay& experts) {
+  const auto check = [&](const DevicesAndShares& mesh, ExpertSplit experts) {
     PlacementOptions options{mesh.ratio, 1};
     options.experts = experts;
     const Placement placement(*model, cpu_devices(mesh.devices), options);
@@ -415,7 +373,6 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
     check(mesh, ExpertSplit::kInside);
     if (model->hparams.experts_used == 0) continue;
     check(mesh, ExpertSplit::kWhole);
-    if (model->hparams.ff % 2 == 0) check({4, mesh.ratio[0] == '3' ? "3,1,2,2" : ""}, {ExpertSplit::kGroups, 2});
   }
 }
 

@@ -312,17 +312,11 @@ ExpertSplit chosen(const Hparams& h, DType dtype, int devices, int64_t tokens = 
   const SplitPolicy policy = model.policy("", devices, options);
   const ExpertChoice& choice = policy.experts();
   EXPECT_TRUE(choice.chosen);
-  double fastest = std::min(choice.inside, choice.whole);
-  for (const auto& [slices, seconds] : choice.groups) fastest = std::min(fastest, seconds);
-  const bool groups = choice.split == ExpertSplit::kGroups;
-  EXPECT_EQ(groups                                ? choice.groups.at(choice.slices)
-            : choice.split == ExpertSplit::kWhole ? choice.whole
-                                                  : choice.inside,
-            fastest);
+  EXPECT_EQ(choice.split == ExpertSplit::kWhole ? choice.whole : choice.inside, std::min(choice.inside, choice.whole));
   EXPECT_EQ(model.policy("", devices, options).experts().whole, choice.whole) << "the same each time";
   const bool inside = choice.split == ExpertSplit::kInside;
   EXPECT_EQ(policy.partition(0, inside ? CutGroup::kFeedForward : CutGroup::kExperts).length(),
-            inside ? h.ff : choice.slices * h.experts);
+            inside ? h.ff : h.experts);
   return choice.split;
 }
 
@@ -341,36 +335,6 @@ TEST(SplitPolicy, NarrowExpertsLieWholeWhereThereAreFewUnits) {
   EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 2), ExpertSplit::kWhole) << "5.05 of 8 experts, or 2 of 3 units";
   EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 3), ExpertSplit::kInside) << "a unit each";
   EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 4), ExpertSplit::kInside) << "8 / 3 or 3.5 of 8 experts";
-}
-
-TEST(SplitPolicy, ExpertsAreDividedOverGroupsOfDevices) {
-  const Declared model(narrow_experts(), DType::kQ4_K);  // 128 of 3 units
-  const SplitPolicy six = model.policy("", 6, {{ExpertSplit::kGroups, 3}});
-  EXPECT_EQ(six.partition(0, CutGroup::kExperts).to_string(), "64:{0} 64:{3} 64:{1} 64:{4} 64:{2} 64:{5}");
-  EXPECT_EQ(six.experts().slices, 3);
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 6), ExpertSplit::kGroups) << "5.05 / 3 of 8 experts, or 2.7";
-  // A group has what its devices have together, and a device without a share is in none.
-  const SplitPolicy uneven = model.policy("1,2,0,3,1,1", 6, {{ExpertSplit::kGroups, 3}});
-  EXPECT_EQ(uneven.partition(0, CutGroup::kExperts).to_string(), "128:{0} 128:{1} 128:{3}");
-  const SplitPolicy pairs = Declared(wide_experts(), DType::kQ4_K).policy("1,2,0,3,2", 5, {{ExpertSplit::kGroups, 2}});
-  EXPECT_EQ(pairs.partition(0, CutGroup::kExperts).to_string(), "3:{0} 5:{3} 3:{1} 5:{4}");
-  // Without being asked for: where shares within a group are equal, and no device is left over.
-  const auto offered = [&](std::string_view ratio, int devices, bool may_be_sliced = true) {
-    return model.policy(ratio, devices, {{}, 1, {}, may_be_sliced}).experts().groups.contains(3);
-  };
-  EXPECT_TRUE(offered("2,2,2,1,1,1", 6));
-  EXPECT_FALSE(offered("2,2,1,2,1,1", 6));
-  EXPECT_FALSE(offered("", 7));
-  EXPECT_TRUE(offered("1,1,1,0,1,1,1", 7));
-  EXPECT_FALSE(offered("", 6, false));
-  // Tensors that are not in slices are divided inside.
-  const char* const gate = "blk.0.ffn_gate_exps.weight";
-  EXPECT_EQ(model.layout(six, gate), model.layout(model.policy("", 6, kInsideExperts), gate));
-  EXPECT_THAT(message_of([&] {
-                model.policy("", 6, {{ExpertSplit::kGroups, 2}});
-              }),
-              HasSubstr("experts of 768 columns cannot be divided over 6 device(s) as groups:2: "));
-  EXPECT_THAT(message_of([&] { model.policy("", 8, {{ExpertSplit::kGroups}}); }), HasSubstr("as groups: "));
 }
 
 TEST(SplitPolicy, LargeBatchesUseAllExpertsAlike) {

@@ -10,7 +10,6 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "models/session/slices.h"
 #include "tests/models/checks.h"
 #include "tests/models/model_parts.h"
 #include "tests/models/synthetic_model.h"
@@ -48,40 +47,6 @@ TEST(Loader, EveryByteArrives) {
       Placement placement(*model, cpu_devices(devices), {ratio, 1});
       load_weights(*model, placement, {}, {.use_mapping = false});
       EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>()) << ratio;
-      unload_weights(*model);
-    }
-  }
-}
-
-/// In slices: small experts, of which a piece has several, and large ones.
-TEST(Loader, EveryByteOfSlicesArrives) {
-  for (const auto& [ff, experts] : std::vector<std::pair<int64_t, int64_t>>{{384, 40}, {6000, 3}}) {
-    SyntheticModel moe;
-    moe.h.ff = ff, moe.h.experts = experts, moe.h.experts_used = 1;
-    auto model = open_model(moe.write());
-    for (const auto& [devices, ratio, slices] :
-         std::vector<std::tuple<int, const char*, int64_t>>{{4, "", 2}, {3, "1,2,1", 3}, {6, "1,2,0,3,2,1", 4}}) {
-      PlacementOptions options{ratio, 1};
-      options.experts = {ExpertSplit::kGroups, slices};
-      const Placement placement(*model, cpu_devices(devices), options);
-      size_t loaded = 0;
-      load_weights(*model, placement, [&](size_t done, size_t) { loaded = done; });
-      EXPECT_EQ(loaded, model->file.tensor_bytes());
-      int sliced = 0;
-      for (size_t i = 0; i < model->specs.size(); ++i) {
-        const Tensor& tensor = *placement.weights().tensors()[i];
-        const GgufTensor& source = model->file.tensor(tensor.name);
-        std::vector<std::byte> bytes(source.bytes), expected(source.bytes);
-        tensor_get(tensor, bytes.data(), 0, bytes.size());
-        model->file.read(source, 0, expected);
-        if (slices_of(model->specs[i], tensor) > 1) {
-          ++sliced;
-          const std::vector<std::byte> from = expected;
-          copy_in_slices(model->specs[i], experts, slices, from, expected);
-        }
-        EXPECT_TRUE(bytes == expected) << tensor.name << " in " << slices;
-      }
-      EXPECT_GE(sliced, 3);
       unload_weights(*model);
     }
   }

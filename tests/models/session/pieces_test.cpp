@@ -15,7 +15,7 @@ std::vector<size_t> sizes(DType dtype, Shape shape) {
   source.bytes = static_cast<size_t>(shape[0] / type.block_elems * shape[1] * shape[2] * shape[3]) * type.block_bytes;
   Tensor tensor;
   std::vector<Piece> pieces;
-  cut(tensor, source, {}, pieces);
+  cut(tensor, source, pieces);
   std::vector<size_t> out;
   size_t end = 0;
   for (const Piece& piece : pieces) {

@@ -133,21 +133,6 @@ TEST_F(PlanExperts, SaysHowTheyAreDividedAndWhy) {
       AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token (inside ")));
 }
 
-TEST_F(PlanExperts, SaysHowTheyLieInGroups) {
-  const auto plan = [&](std::vector<std::string> args) {
-    args.insert(args.begin(), {"plan", "-m", file_.path, "-c", "64", "--machine", "H200x6-nvlink"});
-    return run(args).out;
-  };
-  EXPECT_THAT(plan({"--expert-split", "groups:3"}),
-              AllOf(HasSubstr("routed experts groups:3: 16 of 96 slices of experts on each device\n"),
-                    HasSubstr("[256, 256, 96]       split 2 [16:{0} 16:{3} 16:{1} 16:{4} 16:{2} 16:{5}]")));
-  const json asked = json::parse(plan({"--expert-split", "groups", "--output", "json"}))["experts"];
-  EXPECT_EQ(asked["split"], "groups:3");
-  EXPECT_GT(asked["groups_seconds"]["3"], 0.0);
-  EXPECT_FALSE(asked.contains("inside_seconds"));
-  EXPECT_TRUE(json::parse(plan({"--output", "json"}))["experts"]["groups_seconds"].contains("3"));
-}
-
 TEST_F(PlanPredict, SaysHowALatentCacheLiesAndWhy) {
   const auto plan = [&](std::vector<std::string> args, const std::string& output) {
     args.insert(args.begin(), {"plan", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "-c", "64", "--machine",
@@ -170,21 +155,6 @@ TEST_F(PlanPredict, SaysHowALatentCacheLiesAndWhy) {
               HasSubstr("latent cache by rows: 2 parts\n"));
   EXPECT_THAT(plan({"-dev", "CPU0,CPU1"}, "text").out, HasSubstr("; attention of a token to 32 rows takes "));
   EXPECT_TRUE(plan_json({"-dev", "CPU0,CPU1"})["latent_cache"].is_null());
-}
-
-TEST_F(PlanExperts, RefusesAnotherWord) {
-  const auto refused = [&](const char* way, const char* message) {
-    const Finished wrong = plan({"-dev", "CPU0,CPU1", "--expert-split", way}, "text");
-    EXPECT_NE(wrong.code, 0) << way;
-    EXPECT_THAT(wrong.err, HasSubstr(message));
-  };
-  refused("row", "--expert-split: experts cannot be split 'row'; there are auto, inside, whole, groups and groups:N");
-  for (const char* way : {"groups:", "groups:1", "groups:-2", "groups:2x", "groups:99999999999999999999"}) {
-    refused(way, "--expert-split: groups are of 2 devices or more, got 'groups:");
-  }
-  refused("groups", "experts of 768 columns cannot be divided over 2 device(s) as groups: ");
-  refused("groups:2", "experts of 768 columns cannot be divided over 2 device(s) as groups:2: ");
-  refused("groups:3", "experts of 2 devices cannot be divided as groups:3; name more devices");
 }
 
 TEST_F(PlanPredict, RecommendsBothDevicesOrOne) {
