@@ -146,8 +146,10 @@ models::PlacementOptions placement_of(const Candidate& candidate, models::Placem
 models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario) {
   models::PlacementOptions options = placement_of(candidate, scenario.placement);
   options.machine = {std::shared_ptr<const void>(), &scenario.machine};  // without a share in its ownership
-  if (options.latent_rows == 0) options.latent_rows = rows_seen(scenario.workload);
-  options.latent_dtype = scenario.session.dtype_k;
+  AskedWays ways = scenario.ways;
+  if (ways.rows == 0) ways.rows = rows_seen(scenario.workload);
+  ways.cache_type = scenario.session.dtype_k;
+  take_faster_ways(scenario.model, candidate.groups, ways, options);
   return options;
 }
 
@@ -178,7 +180,7 @@ class Placed {
  private:
   static std::string key(const models::Placement& placement, std::span<const Tensor* const> tensors) {
     Digest digest;
-    if (placement.latent().parts > 1) digest.add(fmt::format("{} parts", placement.latent().parts));
+    if (placement.latent_parts() > 1) digest.add(fmt::format("{} parts", placement.latent_parts()));
     for (const Tensor* tensor : tensors) {
       const int device = placement.device_of(*tensor);
       digest.add(tensor->name);

@@ -19,6 +19,7 @@
 
 #include "machine/machine.h"
 #include "models/session/model_plan.h"
+#include "tuning/choose/ways.h"
 #include "tuning/estimate.h"
 
 namespace shoal::tuning {
@@ -101,6 +102,7 @@ struct Scenario {
   models::LoadOptions load;
   Workload workload;
   Poll poll = {};
+  AskedWays ways = {};  ///< rows 0: those that the workload sees
   /// With the weights repacked where there is room, as models::plan_to_load(). Throws InvalidArgument for what
   /// ModelPlan refuses, for a device or dtype that the machine does not know, and for more tokens than the context has.
   Prediction predict(const Candidate& candidate) const;
@@ -124,7 +126,8 @@ std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& c
 
 /// The options for a candidate's Placement.
 models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options);
-/// The same in a scenario: its options, and plans for its machine, which must outlive the placement.
+/// The same in a scenario: its options, with the ways that it asks for or that are faster, and plans for its machine,
+/// which must outlive the placement.
 models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario);
 /// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
 std::string split_key(const models::Model& model, const models::Placement& placement);

@@ -55,9 +55,13 @@ meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t
 
 }  // namespace
 
+bool is_of_experts(const TensorSpec& spec) {
+  return spec.role == TensorRole::kExperts && spec.cut.group == CutGroup::kFeedForward;
+}
+
 Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
-  if (split != ExpertSplit::kInside && is_of_experts(spec)) return {CutGroup::kExperts, expert_axis(spec), 1};
-  return spec.cut;
+  if (split == ExpertSplit::kInside || !is_of_experts(spec)) return spec.cut;
+  return {CutGroup::kExperts, spec.elementwise ? 1 : 2, 1};  // experts are counted by matrices, or by rows of biases
 }
 
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {

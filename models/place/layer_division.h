@@ -27,6 +27,8 @@ struct GroupNeeds {
 using Needs = std::map<std::pair<int, CutGroup>, GroupNeeds>;
 using Partitions = std::map<std::pair<int, CutGroup>, meta::Partition>;
 
+/// Does it have something for each expert that may be cut by columns?
+bool is_of_experts(const TensorSpec& spec);
 /// As the tensor says, or by experts.
 Cut cut_of(const TensorSpec& spec, ExpertSplit split);
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split);

@@ -189,21 +189,9 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
   // Of all tensors: those that lie elsewhere may be copied here for large batches.
-  ExpertOptions experts{ways_known_ ? experts_.split : options.experts, options.expert_tokens, {}};
-  std::vector<std::string> names;
-  for (const Device* member : group) names.push_back(member->name());
-  experts.costs = machine::CostModel::of(options.machine, names);
-  // A cache on the host is attended to there, by one device.
-  const bool stays_whole = options.cache_on_host && options.latent == LatentSplit::kAuto;
-  const LatentSplit asked = stays_whole ? LatentSplit::kMirrored : options.latent;
-  LatentOptions latent{ways_known_ ? latent_.split : asked, options.latent_rows, options.expert_tokens,
-                       options.latent_dtype, experts.costs};
-  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, experts, latent,
-                                                    ways_known_ ? latent_.parts : 0));
-  if (!ways_known_ && group.size() > 1) {
-    experts_ = policies_.back()->experts(), latent_ = policies_.back()->latent();
-    ways_known_ = true;
-  }
+  policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, options.experts,
+                                                    options.latent, latent_parts_));
+  if (latent_parts_ == 0 && group.size() > 1) latent_parts_ = policies_.back()->latent_parts();
   metas_.push_back(meta::MetaDevice::create(group, *policies_.back(), std::move(meta_options)));
   devices_.push_back(metas_.back().get());
   params_.emplace_back();

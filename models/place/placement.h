@@ -11,6 +11,7 @@
 //   devices CUDA0, expert_layers 8             the host has the experts of the first eight layers that have any
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <regex>
 #include <string>
@@ -62,14 +63,9 @@ struct PlacementOptions {
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Collectives of meta devices by which implementation (meta::MetaOptions::comm); empty: its default.
   std::string comm = {};
-  /// How meta devices divide routed experts; kAuto: as is faster for batches of this many tokens, for which the first
-  /// meta device speaks.
-  ExpertSplit experts = ExpertSplit::kAuto;
-  int64_t expert_tokens = 1;
-  /// How meta devices have latent caches; kAuto: as is faster for texts of this length.
-  LatentSplit latent = LatentSplit::kAuto;
-  int64_t latent_rows = 0;
-  DType latent_dtype = DType::kF16;  ///< of the caches
+  /// How meta devices divide routed experts, and have latent caches; tuning/choose/ways.h chooses.
+  ExpertSplit experts = ExpertSplit::kInside;
+  LatentSplit latent = LatentSplit::kMirrored;
   /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
   ProcessGroup* processes = nullptr;
 
@@ -99,12 +95,10 @@ class Placement {
   const SplitPolicy* policy_of(int device) const { return policies_[static_cast<size_t>(device)].get(); }
   /// Of the first device, which must be a meta device.
   const SplitPolicy& policy() const { return *policies_.front(); }
-  /// How meta devices divide routed experts.
-  const ExpertChoice& experts() const { return experts_; }
-  /// How meta devices have latent caches.
-  const LatentChoice& latent() const { return latent_; }
+  /// Parts of latent caches on meta devices (SplitPolicy::latent_parts()), the same on all.
+  int64_t latent_parts() const { return std::max<int64_t>(1, latent_parts_); }
   /// Is one of devices() a meta device of several?
-  bool acts_as_one() const { return ways_known_; }
+  bool acts_as_one() const { return latent_parts_ > 0; }
   /// Members of devices()[device]: it alone, if it is simple.
   std::span<Device* const> members_of(int device) const;
   /// A stream of work on each of devices(), with the threads asked for.
@@ -119,9 +113,7 @@ class Placement {
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
   int threads_ = 0;
-  ExpertChoice experts_;
-  LatentChoice latent_;
-  bool ways_known_ = false;
+  int64_t latent_parts_ = 0;  ///< as the first meta device of several has; 0: there is none
   Device* host_ = nullptr;
   std::vector<Device*> members_, devices_;
   std::vector<std::string> params_;                     ///< for Device::init, one for each of devices_

@@ -1,13 +1,9 @@
 #include "models/place/split_policy.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -15,9 +11,6 @@
 
 namespace shoal::models {
 namespace {
-
-// Experts lie whole where that is so much faster: less is rounding.
-constexpr double kLeastGain = 1e-6;
 
 /// One KV head that all devices share.
 bool is_everywhere(const meta::Partition& partition) {
@@ -93,132 +86,35 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
   return units;
 }
 
-namespace {
-
-/// The layers with routed experts, by number.
-std::map<int, ExpertLayer> expert_layers(const Hparams& h, std::span<const ModelTensor> tensors) {
-  std::map<int, ExpertLayer> layers;
-  for (const ModelTensor& tensor : tensors) {
-    const TensorSpec& spec = *tensor.spec;
-    if (spec.cut.group == CutGroup::kSharedExpert && spec.layer >= 0 && h.layer(spec.layer).experts > 0) {
-      ExpertLayer& layer = layers[spec.layer];
-      layer.shared_ff = h.layer(spec.layer).shared_ff;
-      if (!spec.elementwise) layer.shared.push_back(tensor);
-    }
-    if (!is_of_experts(spec)) continue;
-    const LayerHparams& own = h.layer(spec.layer);
-    ExpertLayer& layer = layers[spec.layer];
-    layer.experts = own.experts, layer.used = h.experts_used, layer.ff = own.ff;
-    if (!spec.elementwise) layer.matrices.push_back(tensor);
-  }
-  return layers;
-}
-
-/// Layers that are alike are costed once.
-class ExpertCosts {
- public:
-  using Seconds = std::function<double(const ExpertLayer&, const ExpertParts&, const ExpertOptions&)>;
-  ExpertCosts(Seconds seconds, const ExpertOptions& options) : seconds_(std::move(seconds)), options_(options) {}
-
-  double of(const ExpertLayer& layer, const ExpertParts& parts) {
-    std::string key =
-        fmt::format("{} {} {} {}", layer.experts, layer.ff, parts.experts.to_string(), parts.shared.to_string());
-    for (const ModelTensor& matrix : layer.matrices) key += fmt::format(" {}", name_of(matrix.dtype));
-    for (const ModelTensor& matrix : layer.shared) key += fmt::format(" {}", name_of(matrix.dtype));
-    const auto [found, is_new] = known_.try_emplace(std::move(key), 0.0);
-    if (is_new) found->second = seconds_(layer, parts, options_);
-    return found->second;
-  }
-
- private:
-  Seconds seconds_;
-  const ExpertOptions& options_;
-  std::map<std::string, double> known_;
-};
-
-/// The ways to divide routed experts, of which one is taken.
-class ExpertSearch {
- public:
-  ExpertSearch(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-               const ExpertOptions& options)
-      : h_(h), tensors_(tensors), shares_(shares), options_(options), layers_(expert_layers(h, tensors)) {}
-
-  Division run(ExpertChoice& choice) {
-    if (layers_.empty() || shares_.size() < 2) return divide(h_, tensors_, shares_, ExpertSplit::kInside);
-    choice.tokens = options_.tokens;
-    choice.chosen = options_.split == ExpertSplit::kAuto;
-    if (options_.split != ExpertSplit::kWhole) take(choice, choice.inside, ExpertSplit::kInside, seconds_inside);
-    if (options_.split != ExpertSplit::kInside) take(choice, choice.whole, ExpertSplit::kWhole, seconds_whole);
-    return *std::move(best_);
-  }
-
- private:
-  void take(ExpertChoice& choice, double& seconds, ExpertSplit split, ExpertCosts::Seconds of_layer) {
-    Division division = divide(h_, tensors_, shares_, split);
-    ExpertCosts costs(std::move(of_layer), options_);
-    const CutGroup group = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
-    for (const auto& [number, layer] : layers_) {
-      const auto shared = division.partitions.find({number, CutGroup::kSharedExpert});
-      const bool has_shared = shared != division.partitions.end();
-      seconds +=
-          costs.of(layer, {division.partitions.at({number, group}), has_shared ? shared->second : meta::Partition()});
-    }
-    if (best_ && seconds >= seconds_ * (1 - kLeastGain)) return;
-    seconds_ = seconds, best_ = std::move(division);
-    choice.split = split;
-  }
-
-  const Hparams& h_;
-  std::span<const ModelTensor> tensors_;
-  std::span<const double> shares_;
-  const ExpertOptions& options_;
-  std::map<int, ExpertLayer> layers_;
-  std::optional<Division> best_;
-  double seconds_ = 0;
-};
-
-}  // namespace
-
 SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
-                         const ExpertOptions& experts, const LatentOptions& latent, int64_t parts)
+                         ExpertSplit experts, LatentSplit latent, int64_t parts)
     : devices_(static_cast<int>(shares.size())) {
-  Division division = ExpertSearch(h, tensors, shares, experts).run(experts_);
+  const bool has_experts = std::any_of(tensors.begin(), tensors.end(),
+                                       [](const ModelTensor& tensor) { return is_of_experts(*tensor.spec); });
+  if (has_experts && devices_ > 1) experts_ = experts;
+  Division division = divide(h, tensors, shares, experts_);
   for (const ModelTensor& tensor : tensors) {
-    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_.split)};
+    cuts_[tensor.spec->name] = {tensor.spec->layer, cut_of(*tensor.spec, experts_)};
   }
   partitions_ = std::move(division.partitions);
   bytes_ = std::move(division.bytes);
-  choose_latent(h, shares, latent, parts);
-  const KvCacheOptions cache{.rows = latent_.parts, .parts = latent_.parts};
+  const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
+  if (parts == 0) parts = sharers;
+  if (latent == LatentSplit::kRows && parts > 1 && has_latent_cache(h)) divide_cache(h, shares, sharers, parts);
+  const KvCacheOptions cache{.rows = latent_parts_, .parts = latent_parts_};
   for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
 }
 
-void SplitPolicy::choose_latent(const Hparams& h, std::span<const double> shares, const LatentOptions& options,
-                                int64_t parts) {
-  const auto sharers = std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
-  if (!has_latent_cache(h) || parts == 1 || (parts == 0 && sharers < 2)) return;
-  cache_tensors(h, {.dtype_k = options.dtype});  // refuses a type that its rows cannot have
-  if (parts == 0) parts = sharers;
-  // As evenly as goes: of groups of devices the first says how many parts there are.
+// As evenly as goes: of groups of devices the first says how many parts there are.
+void SplitPolicy::divide_cache(const Hparams& h, std::span<const double> shares, int64_t sharers, int64_t parts) {
   std::vector<int64_t> counts;
   int64_t sharer = 0;
   for (const double share : shares) {
     counts.push_back(share > 0 ? parts * (sharer + 1) / sharers - parts * sharer / sharers : 0);
     sharer += share > 0;
   }
+  latent_parts_ = parts;
   const meta::Partition divided = meta::Partition::from_shares(counts);
-  LatentChoice& choice = latent_;
-  choice.split = options.split;
-  if (options.split == LatentSplit::kAuto) {
-    choice.chosen = true, choice.rows = options.rows, choice.tokens = options.tokens;
-    for (int layer = 0; layer < h.layers; ++layer) {
-      choice.mirrored += seconds_mirrored(h.layer(layer), partition(layer, CutGroup::kQueryHeads), options);
-      choice.by_rows += seconds_by_rows(h.layer(layer), divided, options);
-    }
-    choice.split = choice.by_rows < choice.mirrored ? LatentSplit::kRows : LatentSplit::kMirrored;
-  }
-  if (choice.split != LatentSplit::kRows) return;
-  choice.parts = parts;
   for (int layer = 0; layer < h.layers; ++layer) partitions_.insert({{layer, CutGroup::kCacheParts}, divided});
 }
 

@@ -23,10 +23,9 @@
 // Layers that read what an earlier layer keeps (LayerHparams::kv_layer) have its division: units are such that it is
 // legal for all of them, and the bytes of all of them are given out with it.
 //
-// Experts. If a layer has routed experts, their columns are divided, or the experts (expert_split.h): for all such
-// layers alike, as is faster unless one way is asked for. Experts are accounted for apart, too, because of
-// their bytes a token reads few. Of the expert that all tokens use those have more that have nothing of a layer's
-// routed ones. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
+// Experts. If a layer has routed experts, their columns are divided, or the experts (expert_split.h). Experts have an
+// account of their own, because a token reads few of their bytes. Devices without anything of a layer's routed experts
+// have more of its shared one. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
 //
 // Latent caches lie whole on every device that has query heads, or in parts (latent_split.h), one for each device with
 // a share, whatever its size.
@@ -68,10 +67,11 @@ std::map<CutGroup, int64_t> split_units(const Hparams& hparams, std::span<const 
 
 class SplitPolicy {
  public:
-  /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads. `parts`: that the latent
-  /// caches of all of a placement's devices have; 0: as this one is to choose.
+  /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads. `parts`: of latent caches by
+  /// rows; 0: one for each device with a share.
   SplitPolicy(const Hparams& hparams, std::span<const ModelTensor> tensors, std::span<const double> shares,
-              const ExpertOptions& experts = {}, const LatentOptions& latent = {}, int64_t parts = 0);
+              ExpertSplit experts = ExpertSplit::kInside, LatentSplit latent = LatentSplit::kMirrored,
+              int64_t parts = 0);
 
   /// The answer for a weight or a tensor of the KV cache, by name.
   meta::SplitState operator()(const Tensor& tensor) const;
@@ -79,20 +79,19 @@ class SplitPolicy {
   int devices() const { return devices_; }
   /// How a group of a layer (-1 for the vocabulary) is divided.
   const meta::Partition& partition(int layer, CutGroup group) const;
-  /// How routed experts are divided; "inside" where there are none.
-  const ExpertChoice& experts() const { return experts_; }
-  /// How latent caches lie; mirrored where there are none.
-  const LatentChoice& latent() const { return latent_; }
+  /// Inside if the model has no routed experts, or there is one device.
+  ExpertSplit experts() const { return experts_; }
+  /// Parts of the rows of latent caches; 1: mirrored, or there are none.
+  int64_t latent_parts() const { return latent_parts_; }
   /// Split weight bytes given to each device, a shared KV head counted once.
   std::span<const double> bytes() const { return bytes_; }
 
  private:
-  int devices_;
-  void choose_latent(const Hparams& hparams, std::span<const double> shares, const LatentOptions& options,
-                     int64_t parts);
+  void divide_cache(const Hparams& hparams, std::span<const double> shares, int64_t sharers, int64_t parts);
 
-  ExpertChoice experts_;
-  LatentChoice latent_;
+  int devices_;
+  ExpertSplit experts_ = ExpertSplit::kInside;
+  int64_t latent_parts_ = 1;
   std::map<std::pair<int, CutGroup>, meta::Partition> partitions_;
   struct Placed {
     int layer;

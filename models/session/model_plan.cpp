@@ -175,7 +175,7 @@ std::vector<WeightsPlacement> homes_of(const Model& model, const Placement& plac
 ModelPlan::ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options,
                      const LoadOptions& load, size_t most_prompts)
     : load(load), size(session_size(model.hparams, options)) {
-  declare_cache(cache, model.hparams, cache_options(size, options, placement.latent().parts));
+  declare_cache(cache, model.hparams, cache_options(size, options, placement.latent_parts()));
   stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   Planner planner(model, placement, options, homes, *this);
@@ -196,7 +196,7 @@ std::vector<DeviceUse> persistent_use(const Model& model, const Placement& place
                                       const LoadOptions& load) {
   KvCache cache;
   declare_cache(cache, model.hparams,
-                cache_options(session_size(model.hparams, options), options, placement.latent().parts));
+                cache_options(session_size(model.hparams, options), options, placement.latent_parts()));
   const std::vector<meta::ShardStore> stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   return add_up({model, placement, cache, stores, homes}, [](DeviceUse&, size_t, size_t) {});

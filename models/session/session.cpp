@@ -103,7 +103,7 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
-  if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options, placement.latent().parts));
+  if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options, placement.latent_parts()));
   allocate_cache(placement);
   for (size_t layer = 0; layer < cache_.layers.size(); ++layer) {
     if (!model.hparams.layer(static_cast<int64_t>(layer)).attends()) recurrent_ = true;

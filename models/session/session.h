@@ -73,7 +73,7 @@ struct SessionSize {
 /// Throws InvalidArgument for a batch below 1 and for a context, candidates or checkpoints below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
-/// The KV cache of a session, in so many parts (Placement::latent()).
+/// The KV cache of a session, in so many parts (Placement::latent_parts()).
 KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options, int64_t parts);
 
 /// One run of a graph: that many tokens in a graph of that shape.

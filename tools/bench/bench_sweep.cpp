@@ -261,13 +261,13 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
   return most;
 }
 
-void aim_at(const std::vector<BenchTest>& tests, models::PlacementOptions& placement) {
+void aim_at(const std::vector<BenchTest>& tests, tuning::AskedWays& ways) {
   const tuning::Workload most = most_of(tests);
-  placement.latent_rows = tuning::rows_seen(most);
-  placement.expert_tokens = 1;
+  ways.rows = tuning::rows_seen(most);
+  ways.tokens = 1;
   if (most.generate > 0) return;
   for (const BenchTest& test : tests) {
-    placement.expert_tokens = std::max(placement.expert_tokens, std::min({test.batch, test.ubatch, test.prompt}));
+    ways.tokens = std::max(ways.tokens, std::min({test.batch, test.ubatch, test.prompt}));
   }
 }
 

@@ -66,6 +66,6 @@ std::vector<BenchTest> make_tests(const BenchLists& lists);
 /// The most that a test does of each.
 tuning::Workload most_of(const std::vector<BenchTest>& tests);
 /// Where a placement chooses by itself, it is for these tests: for generation, if there is any.
-void aim_at(const std::vector<BenchTest>& tests, models::PlacementOptions& placement);
+void aim_at(const std::vector<BenchTest>& tests, tuning::AskedWays& ways);
 
 }  // namespace shoal::tools

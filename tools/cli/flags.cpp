@@ -131,7 +131,7 @@ void check_for_processes(const DeviceFlags& flags) {
 models::PlacementOptions DeviceFlags::placement() const {
   check_for_processes(*this);
   models::PlacementOptions options{.ratio = ratio, .threads = threads, .comm = comm, .processes = processes()};
-  split.put_into(options);
+  options.mode = split.mode;
   host.put_into(options);
   return options;
 }

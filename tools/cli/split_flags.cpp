@@ -30,25 +30,19 @@ void SplitFlags::add_to(CLI::App& app, std::string_view group) {
 
 void SplitFlags::add_ways_to(CLI::App& app) {
   const auto read_experts = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { experts = models::parse_expert_split(text); });
+    naming(flag, [&] { experts = tuning::parse_expert_split(text); });
   };
   add_parsed(app, "--expert-split", "WAY", read_experts,
              "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
              "each has some of the experts; auto: as is predicted to be faster")
       ->default_str("auto");
   const auto read_latent = [this](const std::string& flag, const std::string& text) {
-    naming(flag, [&] { latent = models::parse_latent_split(text); });
+    naming(flag, [&] { latent = tuning::parse_latent_split(text); });
   };
   add_parsed(app, "--latent-split", "WAY", read_latent,
              "How devices that act as one have the cache of latent attention. mirrored: each has all rows; rows: each "
              "has some, and what it sees of them is merged; auto: as is predicted to be faster")
       ->default_str("auto");
-}
-
-void SplitFlags::put_into(models::PlacementOptions& options) const {
-  options.mode = mode;
-  options.experts = experts;
-  options.latent = latent;
 }
 
 void SplitFlags::warn_of_ways(const models::Model& model, int together) const {
@@ -57,11 +51,12 @@ void SplitFlags::warn_of_ways(const models::Model& model, int together) const {
     const std::string why = has ? "no devices act as one" : fmt::format("the model has no {}", what);
     warn(fmt::format("{} has no effect: {}", way, why));
   };
-  if (experts != models::ExpertSplit::kAuto) {
-    check(fmt::format("--expert-split {}", models::name_of(experts)), models::layers_with_experts(model) > 0, "experts");
+  if (experts) {
+    check(fmt::format("--expert-split {}", models::name_of(*experts)), models::layers_with_experts(model) > 0,
+          "experts");
   }
-  if (latent != models::LatentSplit::kAuto) {
-    check(fmt::format("--latent-split {}", models::name_of(latent)), models::has_latent_cache(model.hparams),
+  if (latent) {
+    check(fmt::format("--latent-split {}", models::name_of(*latent)), models::has_latent_cache(model.hparams),
           "latent attention");
   }
 }

@@ -3,23 +3,25 @@
 
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <string_view>
 
 #include "models/place/placement.h"
+#include "tuning/choose/ways.h"
 
 namespace shoal::tools {
 
 struct SplitFlags {
   models::SplitMode mode = models::SplitMode::kTensor;
   bool mode_given = false;
-  models::ExpertSplit experts = models::ExpertSplit::kAuto;
-  models::LatentSplit latent = models::LatentSplit::kAuto;
+  std::optional<models::ExpertSplit> experts = {};  ///< nullopt: auto
+  std::optional<models::LatentSplit> latent = {};
 
   /// `group`: an example of devices that act as one, such as CPU0+CPU1.
   void add_to(CLI::App& app, std::string_view group);
   /// --expert-split --latent-split alone.
   void add_ways_to(CLI::App& app);
-  void put_into(models::PlacementOptions& options) const;
+  tuning::AskedWays ways() const { return {experts, latent}; }
   /// Warns of a way that was asked for and has no effect. `together`: most devices that act as one.
   void warn_of_ways(const models::Model& model, int together) const;
 };

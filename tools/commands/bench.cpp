@@ -105,10 +105,11 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
 
 Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests) {
   const DeviceFlags devices = flags_of(flags, setup);
-  models::PlacementOptions placement = devices.placement();
-  aim_at(tests, placement);
-  return {models::open_model(setup.model), devices.find_groups(), std::move(placement), largest_session(flags, tests),
-          flags.load.load(flags.options.op_offload)};
+  Request request{models::open_model(setup.model), devices.find_groups(), devices.placement(),
+                  largest_session(flags, tests), flags.load.load(flags.options.op_offload)};
+  request.ways = devices.split.ways();
+  aim_at(tests, request.ways);
+  return request;
 }
 
 /// Shares in place of "auto", for what most of the tests do.

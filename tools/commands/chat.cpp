@@ -284,6 +284,7 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
 
 Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
   Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  request.ways = flags.devices.split.ways();
   models::SessionOptions& session = request.session = flags.context.session();
   session.candidates = flags.generation.sampling.candidates();
   session.checkpoints = flags.context.checkpoints;

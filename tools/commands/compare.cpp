@@ -70,8 +70,10 @@ int compare(CompareFlags& flags) {
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
   Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
+  request.ways = flags.devices.split.ways();
   choose_shares(request);
   choose_machine(request);
+  take_faster_ways(*request.model, request.devices, request.ways, request.placement);
   const std::vector<NodeError> errors =
       compare_nodes(std::move(request.model), devices, request.placement, request.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),

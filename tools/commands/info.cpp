@@ -50,7 +50,10 @@ struct Fit {
 Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags& flags) {
   DeviceFlags devices = flags.devices;
   devices.take(names);
-  const models::Placement placement(model, devices.find_groups(), devices.placement());
+  const models::DeviceGroups groups = devices.find_groups();
+  models::PlacementOptions ways = devices.placement();
+  take_faster_ways(model, groups, devices.split.ways(), ways);
+  const models::Placement placement(model, groups, ways);
   models::SessionOptions session = flags.context.session();
   Fit fit;
   fit.devices = names;

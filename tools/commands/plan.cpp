@@ -262,7 +262,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
                                   planned.session_options,
                                   planned.load_options,
                                   flags.workload.workload(planned.plan->size.context),
-                                  poll};
+                                  poll,
+                                  planned.asked_ways};
   try {
     outlook.prediction = scenario.predict(planned.candidate(), *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
@@ -319,10 +320,11 @@ Request request_of(const PlanFlags& flags) {
   request.load = flags.load.load(request.session.op_offload);
   request.fit = flags.fit.asked(flags.context.context);
   request.goal = goal_of(flags, request);
-  if (flags.objective() == tuning::Objective::kPrompt) request.placement.expert_tokens = request.session.batch;
+  request.ways = flags.devices.split.ways();
+  if (flags.objective() == tuning::Objective::kPrompt) request.ways.tokens = request.session.batch;
   if (flags.workload.depth) {
     const int64_t context = models::session_size(request.model->hparams, request.session).context;
-    request.placement.latent_rows = tuning::rows_seen(flags.workload.workload(context));
+    request.ways.rows = tuning::rows_seen(flags.workload.workload(context));
   }
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
   request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
@@ -349,16 +351,16 @@ int plan_model(PlanFlags& flags) {
     json["model_type"] = describe_model(*planned.model);
     json["descriptions"] = descriptions(planned.devices);
     json["units"] = units_json(*planned.model);
-    add_experts(json, *planned.model, *planned.placement);
-    add_latent_cache(json, *planned.model, *planned.placement);
+    add_experts(json, *planned.model, *planned.placement, planned.ways);
+    add_latent_cache(json, *planned.model, *planned.placement, planned.ways);
     json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
     json["tensor_split"] = shares_json(planned.candidate());
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
   }
-  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement) +
-                     latent_cache_text(*planned.model, *planned.placement);
+  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement, planned.ways) +
+                     latent_cache_text(*planned.model, *planned.placement, planned.ways);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
   if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective());

@@ -198,6 +198,7 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
 
 Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, Tracer* tracer) {
   Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
+  request.ways = flags.devices.split.ways();
   models::SessionOptions& session = request.session = flags.context.session();
   session.candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
   session.tracer = tracer;

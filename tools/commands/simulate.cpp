@@ -246,13 +246,15 @@ class Simulation {
                              "larger one (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
     models::PlacementOptions placement;
-    flags_.split.put_into(placement);
+    placement.mode = flags_.split.mode;
     flags_.host.put_into(placement);
-    aim_at(tests_, placement);
+    tuning::AskedWays ways = flags_.split.ways();
+    aim_at(tests_, ways);
     placement.host = machine_.host_beside(machine_.groups(setup.devices));
-    return {model, machine_.model(), placement, session, load, workload, [] {
-              if (interrupted()) throw Interrupted();
-            }};
+    const auto poll = [] {
+      if (interrupted()) throw Interrupted();
+    };
+    return {model, machine_.model(), placement, session, load, workload, poll, ways};
   }
   static tuning::Objective objective_of(const BenchTest& test) {
     return test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;

@@ -274,6 +274,10 @@ DividedExperts divided_experts(const models::Model& model, const models::Placeme
   return {};
 }
 
+std::string batch_text(int64_t tokens) {
+  return tokens == 1 ? "a token" : fmt::format("{} tokens", tokens);
+}
+
 /// "16", "10 to 11": the parts that devices have.
 std::string parts_of(const meta::Partition& partition) {
   int64_t least = partition.length(), most = 0;
@@ -286,64 +290,52 @@ std::string parts_of(const meta::Partition& partition) {
 
 }  // namespace
 
-std::string experts_text(const models::Model& model, const models::Placement& placement) {
+std::string experts_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
   const auto [policy, layer] = divided_experts(model, placement);
   if (policy == nullptr) return {};
-  const models::ExpertChoice& choice = policy->experts();
-  const bool inside = choice.split == models::ExpertSplit::kInside;
+  const bool inside = policy->experts() == models::ExpertSplit::kInside;
   const auto group = inside ? models::CutGroup::kFeedForward : models::CutGroup::kExperts;
   const meta::Partition& partition = policy->partition(layer, group);
-  std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(choice.split),
-                                 parts_of(partition), partition.length(), inside ? "columns" : "experts");
-  if (!choice.chosen) return text + "\n";
-  const std::string batch = choice.tokens == 1 ? "a token" : fmt::format("{} tokens", choice.tokens);
-  return fmt::format("{}; their products take {} for {} ({} {})\n", text,
-                     time_text(inside ? choice.inside : choice.whole), batch, inside ? "whole" : "inside",
-                     time_text(inside ? choice.whole : choice.inside));
+  const std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(policy->experts()),
+                                       parts_of(partition), partition.length(), inside ? "columns" : "experts");
+  if (ways.inside <= 0) return text + "\n";
+  return fmt::format("{}; their products take {} for {} ({} {})\n", text, time_text(inside ? ways.inside : ways.whole),
+                     batch_text(ways.tokens), inside ? "whole" : "inside",
+                     time_text(inside ? ways.whole : ways.inside));
 }
 
-void add_experts(Json& json, const models::Model& model, const models::Placement& placement) {
+void add_experts(Json& json, const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
   const models::SplitPolicy* policy = divided_experts(model, placement).policy;
   if (policy == nullptr) return;
-  const models::ExpertChoice& choice = policy->experts();
-  Json& experts = json["experts"] = {{"split", name_of(choice.split)}};
-  if (!choice.chosen) return;
-  experts["tokens"] = choice.tokens;
-  experts["inside_seconds"] = choice.inside;
-  experts["whole_seconds"] = choice.whole;
+  Json& experts = json["experts"] = {{"split", name_of(policy->experts())}};
+  if (ways.inside <= 0) return;
+  experts["tokens"] = ways.tokens;
+  experts["inside_seconds"] = ways.inside;
+  experts["whole_seconds"] = ways.whole;
 }
 
-namespace {
-
-/// Of a model with a latent cache on several devices that act as one; else nullptr.
-const models::LatentChoice* latent_choice(const models::Model& model, const models::Placement& placement) {
-  const bool has_choice = models::has_latent_cache(model.hparams) && placement.acts_as_one();
-  return has_choice ? &placement.latent() : nullptr;
+std::string latent_cache_text(const models::Model& model, const models::Placement& placement,
+                              const tuning::Ways& ways) {
+  if (!models::has_latent_cache(model.hparams) || !placement.acts_as_one()) return {};
+  const bool rows = placement.latent_parts() > 1;
+  const std::string text =
+      rows ? fmt::format("latent cache by rows: {} parts", placement.latent_parts()) : "latent cache mirrored";
+  if (ways.mirrored <= 0) return text + "\n";
+  return fmt::format("{}; attention of {} to {} rows takes {}, {} if it were {}\n", text, batch_text(ways.tokens),
+                     ways.rows, time_text(rows ? ways.by_rows : ways.mirrored),
+                     time_text(rows ? ways.mirrored : ways.by_rows), rows ? "mirrored" : "by rows");
 }
 
-}  // namespace
-
-std::string latent_cache_text(const models::Model& model, const models::Placement& placement) {
-  const models::LatentChoice* choice = latent_choice(model, placement);
-  if (choice == nullptr) return {};
-  const bool rows = choice->split == models::LatentSplit::kRows;
-  std::string text = rows ? fmt::format("latent cache by rows: {} parts", choice->parts) : "latent cache mirrored";
-  if (!choice->chosen || choice->rows == 0) return text + "\n";
-  return text + fmt::format("; attention of {} to {} rows takes {}, {} if it were {}\n",
-                            choice->tokens == 1 ? "a token" : fmt::format("{} tokens", choice->tokens), choice->rows,
-                            time_text(rows ? choice->by_rows : choice->mirrored),
-                            time_text(rows ? choice->mirrored : choice->by_rows), rows ? "mirrored" : "by rows");
-}
-
-void add_latent_cache(Json& json, const models::Model& model, const models::Placement& placement) {
-  const models::LatentChoice* choice = latent_choice(model, placement);
-  if (choice == nullptr) return;
-  Json& latent = json["latent_cache"] = {{"split", name_of(choice->split)}, {"parts", choice->parts}};
-  if (!choice->chosen || choice->rows == 0) return;
-  latent["rows"] = choice->rows;
-  latent["tokens"] = choice->tokens;
-  latent["mirrored_seconds"] = choice->mirrored;
-  latent["rows_seconds"] = choice->by_rows;
+void add_latent_cache(Json& json, const models::Model& model, const models::Placement& placement,
+                      const tuning::Ways& ways) {
+  if (!models::has_latent_cache(model.hparams) || !placement.acts_as_one()) return;
+  const auto split = placement.latent_parts() > 1 ? models::LatentSplit::kRows : models::LatentSplit::kMirrored;
+  Json& latent = json["latent_cache"] = {{"split", name_of(split)}, {"parts", placement.latent_parts()}};
+  if (ways.mirrored <= 0) return;
+  latent["rows"] = ways.rows;
+  latent["tokens"] = ways.tokens;
+  latent["mirrored_seconds"] = ways.mirrored;
+  latent["rows_seconds"] = ways.by_rows;
 }
 
 /// By CutGroup.

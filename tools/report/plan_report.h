@@ -25,14 +25,16 @@ nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
 /// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
 void add_recommendation(nlohmann::json& json, const tuning::Recommendation& recommendation);
 /// A line: how meta devices divide routed experts, and why. "" where there are none.
-std::string experts_text(const models::Model& model, const models::Placement& placement);
+std::string experts_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways);
 /// Adds the same as "experts": {"split", and where that was chosen "tokens", "inside_seconds", "whole_seconds"}.
-void add_experts(nlohmann::json& json, const models::Model& model, const models::Placement& placement);
+void add_experts(nlohmann::json& json, const models::Model& model, const models::Placement& placement,
+                 const tuning::Ways& ways);
 /// A line: how meta devices have a latent cache, and why. "" where there is none.
-std::string latent_cache_text(const models::Model& model, const models::Placement& placement);
+std::string latent_cache_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways);
 /// Adds the same as "latent_cache": {"split", "parts", and where that was chosen "rows", "tokens", "mirrored_seconds",
 /// "rows_seconds"}.
-void add_latent_cache(nlohmann::json& json, const models::Model& model, const models::Placement& placement);
+void add_latent_cache(nlohmann::json& json, const models::Model& model, const models::Placement& placement,
+                      const tuning::Ways& ways);
 /// {"query_heads": 4, "feed_forward": 24, "vocabulary": 32}: models::split_units.
 nlohmann::json units_json(const models::Model& model);
 

@@ -62,7 +62,7 @@ tuning::BestShares search_shares(const tuning::Scenario& scenario, const tuning:
 /// A remedy that fits into a list of them: for a cache that several devices have whole.
 std::string_view rows_remedy(const Request& request, const models::Placement& placement) {
   const bool is_mirrored =
-      models::has_latent_cache(request.model->hparams) && placement.acts_as_one() && placement.latent().parts == 1;
+      models::has_latent_cache(request.model->hparams) && placement.acts_as_one() && placement.latent_parts() == 1;
   return is_mirrored ? "the latent cache by rows (--latent-split rows), " : "";
 }
 
@@ -114,7 +114,8 @@ bool choose(Request& request, models::PlacementOptions& placement, bool says_mis
   choose_machine(request, true);
   placement.machine = request.machine->model;
   const tuning::Workload workload = workload_of(request.goal, session_size(model.hparams, request.session).context);
-  const tuning::Scenario scenario{model, *request.machine->model, placement, request.session, request.load, workload};
+  const tuning::Scenario scenario{
+      model, *request.machine->model, placement, request.session, request.load, workload, {}, request.ways};
   const tuning::Candidate candidate{request.devices, placement.mode, {}};
   const tuning::BestShares found = search_shares(scenario, candidate, request.goal.objective);
   placement.ratio = found.best.candidate.ratio();
@@ -147,6 +148,7 @@ bool choose_again(Request& request) {
   if (!choose(request, other, true) || other.ratio == request.placement.ratio) return false;
   const models::Model& model = *request.model;
   const int64_t context = session_size(model.hparams, request.session).context;
+  take_faster_ways(model, request.devices, request.ways, other);
   const models::Placement there(model, request.devices, other);
   if (tuning::largest_context(model, there, request.session, request.load, *request.fit) != context) {
     const std::string& ratio = request.placement.ratio;

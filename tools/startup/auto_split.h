@@ -31,6 +31,7 @@ struct Request {
   std::optional<KnownMachine> machine = {};  ///< choose_machine(); also in `placement`
   bool starts_threads = true;                ///< of the devices' backends
   std::string remark = {};                   ///< what fit_context() did, a line for stderr
+  tuning::AskedWays ways = {};
 };
 
 /// Where several devices act as one: the machine that they are of, so that meta devices plan for its speeds and links.

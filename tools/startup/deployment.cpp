@@ -19,8 +19,9 @@
 namespace shoal::tools {
 namespace {
 
-void place(Deployment& deployment, const Request& request) {
+void place(Deployment& deployment, Request& request) {
   deployment.backends.clear();
+  deployment.ways = take_faster_ways(*request.model, request.devices, request.ways, request.placement);
   deployment.placement = std::make_unique<models::Placement>(*request.model, request.devices, request.placement);
   if (!request.starts_threads) return;
   // Memory is planned for the threads there are.
@@ -29,11 +30,11 @@ void place(Deployment& deployment, const Request& request) {
 }
 
 /// What process 0 has chosen, for the others.
-nlohmann::json choices_of(const Request& request, const models::Placement& placement, const models::ModelPlan& plan) {
+nlohmann::json choices_of(const Request& request, const models::ModelPlan& plan) {
   const models::SessionOptions& session = request.session;
   nlohmann::json choices{{"ratio", request.placement.ratio},
-                         {"experts", models::name_of(placement.experts().split)},
-                         {"latent", models::name_of(placement.latent().split)},
+                         {"experts", models::name_of(request.placement.experts)},
+                         {"latent", models::name_of(request.placement.latent)},
                          {"context", session.context},
                          {"batch", session.batch},
                          {"candidates", session.candidates},
@@ -47,8 +48,8 @@ nlohmann::json choices_of(const Request& request, const models::Placement& place
 
 void take_choices(const nlohmann::json& choices, Request& request) {
   request.placement.ratio = choices["ratio"];
-  request.placement.experts = models::parse_expert_split(choices["experts"].get<std::string>());
-  request.placement.latent = models::parse_latent_split(choices["latent"].get<std::string>());
+  request.ways.experts = tuning::parse_expert_split(choices["experts"].get<std::string>());
+  request.ways.latent = tuning::parse_latent_split(choices["latent"].get<std::string>());
   models::SessionOptions& session = request.session;
   session.context = choices["context"];
   session.batch = choices["batch"];
@@ -85,6 +86,7 @@ Deployment finish(Request request, Deployment deployment, models::ModelPlan plan
   deployment.devices = std::move(request.devices);
   deployment.machine = std::move(request.machine);
   deployment.placement_options = std::move(request.placement);
+  deployment.asked_ways = request.ways;
   deployment.session_options = request.session;
   deployment.load_options = request.load;
   deployment.plan = std::make_unique<models::ModelPlan>(std::move(plan));
@@ -123,10 +125,10 @@ Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
   // Of a text that fills its context a token sees half on the average.
   const auto half_of_context = [&] { return session_size(request.model->hparams, request.session).context / 2; };
-  int64_t& rows = request.placement.latent_rows;
+  int64_t& rows = request.ways.rows;
   const bool sees_half = rows == 0;
   if (sees_half) rows = half_of_context();
-  request.placement.latent_dtype = request.session.dtype_k;
+  request.ways.cache_type = request.session.dtype_k;
   if (group != nullptr) {
     require_same(*group, request.model->file);
     share_traits(request);
@@ -146,8 +148,7 @@ Deployment resolve(Request request) {
     place(deployment, request);
     planned.reset();
   }
-  const bool may_lie_otherwise =
-      has_latent_cache(request.model->hparams) && request.placement.latent == models::LatentSplit::kAuto;
+  const bool may_lie_otherwise = has_latent_cache(request.model->hparams) && !request.ways.latent;
   if (sees_half && may_lie_otherwise && rows != half_of_context()) {
     rows = half_of_context();  // of what fits
     place(deployment, request);
@@ -164,7 +165,7 @@ Deployment resolve(Request request) {
   }
   if (models::has_room(planned->memory)) write_err(request.remark);  // an error follows otherwise
   if (group != nullptr)
-    group->broadcast(choices_of(request, *deployment.placement, *planned).dump(), "choices of process 0");
+    group->broadcast(choices_of(request, *planned).dump(), "choices of process 0");
   return finish(std::move(request), std::move(deployment), std::move(*planned));
 }
 

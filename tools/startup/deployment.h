@@ -28,6 +28,8 @@ struct Deployment {
   models::DeviceGroups devices;
   std::optional<KnownMachine> machine;  ///< that the plan is for, where several devices act as one and it is known
   models::PlacementOptions placement_options;  ///< with the shares that were chosen
+  tuning::AskedWays asked_ways;
+  tuning::Ways ways;  ///< of the placement
   models::SessionOptions session_options;      ///< with the context that fits
   models::LoadOptions load_options;            ///< as asked for; the plan says how weights are loaded
   std::vector<std::unique_ptr<Backend>> backends;

@@ -30,7 +30,9 @@ bool fits(const std::vector<models::DeviceUse>& memory, const tuning::FitOptions
 
 /// With everything on the devices.
 bool fits_on_devices(const Request& request, const models::SessionOptions& session) {
-  const models::Placement there(*request.model, request.devices, request.placement);
+  models::PlacementOptions options = request.placement;
+  take_faster_ways(*request.model, request.devices, request.ways, options);
+  const models::Placement there(*request.model, request.devices, options);
   if (!fits(models::persistent_use(*request.model, there, session, request.load), *request.fit)) return false;
   return fits(models::plan_to_load(*request.model, there, session, request.load, 1).memory, *request.fit);
 }
@@ -110,10 +112,12 @@ bool choose_host_part(Request& request) {
   const int64_t context = session_size(request.model->hparams, session).context;
   tuning::Workload workload = tuning::clipped(request.goal.workload, context);
   if (workload.generate > 0 && request.goal.objective == tuning::Objective::kGeneration) workload.prompt = 0;
+  const auto poll = [] {
+    if (interrupted()) throw Interrupted();
+  };
   const tuning::Scenario scenario{
-      *request.model, known ? *known->model : none, request.placement, session, request.load, workload, [] {
-        if (interrupted()) throw Interrupted();
-      }};
+      *request.model, known ? *known->model : none, request.placement, session, request.load, workload, poll,
+      request.ways};
   Candidate way{request.devices, request.placement.mode, {}};
   const bool by_layer = way.mode == models::SplitMode::kLayer;
   if (!request.placement.ratio.empty()) {

@@ -167,7 +167,7 @@ TEST_P(WholeExperts, GiveTheLogitsOfTransformers) {
     const ReferenceCase reference(name);
     const auto context = reference.file.get<uint32_t>("reference.context");
     LoadedModel loaded(model_path(name), cpu_groups({mesh.devices}), options, session_options(context, 48));
-    EXPECT_EQ(loaded.placement.experts().split, ExpertSplit::kWhole);
+    EXPECT_EQ(loaded.placement.policy().experts(), ExpertSplit::kWhole);
     for (const Answer& answer : reference.answers) {
       EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
       EXPECT_LE(error_of(*loaded.session, answer, 7), kClose) << answer.ids.size() << " tokens in pieces";
@@ -200,7 +200,7 @@ TEST_P(LatentRows, GiveTheLogitsOfTransformers) {
     const ReferenceCase reference(name);
     const auto context = reference.file.get<uint32_t>("reference.context");
     LoadedModel loaded(model_path(name), cpu_groups({mesh.devices}), options, session_options(context, 48));
-    EXPECT_GE(loaded.placement.latent().parts, 2);
+    EXPECT_GE(loaded.placement.latent_parts(), 2);
     for (const Answer& answer : reference.answers) {
       EXPECT_LE(error_of_last(*loaded.session, answer), kClose) << answer.ids.size() << " tokens at once";
       EXPECT_LE(error_of(*loaded.session, answer, 20), kClose) << answer.ids.size() << " tokens in pieces";

@@ -202,11 +202,10 @@ TEST(LatentAttention, TypesThatRowsCannotHaveAreRefusedAlikeOnAnyDevices) {
   const auto model = open_model(SyntheticLatent{}.write());
   for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL}) {
     for (const int devices : {1, 2, 3}) {
-      for (const LatentSplit split : {LatentSplit::kAuto, LatentSplit::kMirrored, LatentSplit::kRows}) {
+      for (const LatentSplit split : {LatentSplit::kMirrored, LatentSplit::kRows}) {
         const auto plan = [&] {
           PlacementOptions options{{}, 1};
           options.latent = split;
-          options.latent_dtype = dtype;
           const Placement placement(*model, cpu_devices(devices), options);
           ModelPlan(*model, placement, {.dtype_k = dtype});
         };
@@ -288,7 +287,7 @@ TEST(LatentAttention, DevicesHaveAPartOfTheRows) {
   // Where one device has everything there is nothing to divide.
   for (const LatentMesh& mesh : {LatentMesh{1, ""}, LatentMesh{3, "0,1,0"}}) {
     const Placement placement(*model, cpu_devices(mesh.devices), by_rows(mesh.ratio));
-    EXPECT_EQ(placement.latent().parts, 1);
+    EXPECT_EQ(placement.latent_parts(), 1);
   }
 }
 

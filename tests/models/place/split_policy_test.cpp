@@ -64,7 +64,7 @@ struct Declared {
     }
     declare_cache(cache, h, {h.context, DType::kF16, DType::kF16});
   }
-  SplitPolicy policy(std::string_view ratio, int devices, const ExpertOptions& experts = {}) const {
+  SplitPolicy policy(std::string_view ratio, int devices, ExpertSplit experts = ExpertSplit::kInside) const {
     return SplitPolicy(h, tensors, parse_ratio(ratio, devices), experts);
   }
   std::string layout(const SplitPolicy& policy, const std::string& name) const {
@@ -238,7 +238,7 @@ TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
   }
 }
 
-const ExpertOptions kWholeExperts{ExpertSplit::kWhole, 1, {}}, kInsideExperts{ExpertSplit::kInside, 1, {}};
+constexpr ExpertSplit kWholeExperts = ExpertSplit::kWhole, kInsideExperts = ExpertSplit::kInside;
 
 TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
   Declared model(narrow_experts(), DType::kQ4_K);
@@ -248,15 +248,14 @@ TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
     EXPECT_EQ(model.layout(whole, name), "split 2 [96:{0} 32:{1}]") << name;
   }
   EXPECT_EQ(model.layout(whole, "blk.1.ffn_gate_inp.weight"), "mirrored");
-  EXPECT_FALSE(whole.experts().chosen);
   const SplitPolicy inside = model.policy("2,1,0", 3, kInsideExperts);
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_gate_exps.weight"), "split 1 [512:{0} 256:{1}]");
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_down_exps.weight"), "split 0 [512:{0} 256:{1}]");
   EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no such group"));
-  EXPECT_EQ(inside.experts().split, ExpertSplit::kInside);
+  EXPECT_EQ(inside.experts(), ExpertSplit::kInside);
   // Nothing to divide.
-  EXPECT_EQ(model.policy("", 1, kWholeExperts).experts().split, ExpertSplit::kInside);
-  EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts().split, ExpertSplit::kInside);
+  EXPECT_EQ(model.policy("", 1, kWholeExperts).experts(), ExpertSplit::kInside);
+  EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts(), ExpertSplit::kInside);
 }
 
 // What one layer's experts are out by is not made good by what all tokens use.
@@ -304,43 +303,6 @@ TEST(SplitPolicy, BiasesLieWithTheirExperts) {
   EXPECT_EQ(model.layout(whole, "blk.0.ffn_up_exps.bias"), "split 1 [8:{0} 8:{1} 8:{2} 8:{3}]");
   EXPECT_EQ(model.layout(whole, "blk.0.ffn_down_exps.bias"), "mirrored") << "added once, to the sum";
   EXPECT_EQ(model.layout(inside, "blk.0.ffn_up_exps.bias"), "split 0 [736:{0} 736:{1} 704:{2} 704:{3}]");
-}
-
-ExpertSplit chosen(const Hparams& h, DType dtype, int devices, int64_t tokens = 1) {
-  const ExpertOptions options{ExpertSplit::kAuto, tokens, {}};
-  const Declared model(h, dtype);
-  const SplitPolicy policy = model.policy("", devices, options);
-  const ExpertChoice& choice = policy.experts();
-  EXPECT_TRUE(choice.chosen);
-  EXPECT_EQ(choice.split == ExpertSplit::kWhole ? choice.whole : choice.inside, std::min(choice.inside, choice.whole));
-  EXPECT_EQ(model.policy("", devices, options).experts().whole, choice.whole) << "the same each time";
-  const bool inside = choice.split == ExpertSplit::kInside;
-  EXPECT_EQ(policy.partition(0, inside ? CutGroup::kFeedForward : CutGroup::kExperts).length(),
-            inside ? h.ff : h.experts);
-  return choice.split;
-}
-
-TEST(SplitPolicy, WideExpertsAreDividedInside) {
-  for (const int devices : {2, 3, 4, 8}) {
-    EXPECT_EQ(chosen(wide_experts(), DType::kQ4_K, devices), ExpertSplit::kInside) << devices;
-  }
-  for (const int devices : {2, 3, 4}) {
-    EXPECT_EQ(chosen(narrow_experts(), DType::kQ8_0, devices), ExpertSplit::kInside) << "24 units on " << devices;
-  }
-}
-
-TEST(SplitPolicy, NarrowExpertsLieWholeWhereThereAreFewUnits) {
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 8), ExpertSplit::kWhole) << "5 of 8 would idle";
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 16), ExpertSplit::kWhole);
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 2), ExpertSplit::kWhole) << "5.05 of 8 experts, or 2 of 3 units";
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 3), ExpertSplit::kInside) << "a unit each";
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 4), ExpertSplit::kInside) << "8 / 3 or 3.5 of 8 experts";
-}
-
-TEST(SplitPolicy, LargeBatchesUseAllExpertsAlike) {
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 4, 512), ExpertSplit::kWhole);
-  EXPECT_EQ(chosen(narrow_experts(), DType::kQ4_K, 8, 512), ExpertSplit::kWhole);
-  EXPECT_EQ(chosen(wide_experts(), DType::kQ4_K, 8, 512), ExpertSplit::kInside);
 }
 
 /// Any model, any ratio: every answer is legal, devices without a share get nothing, heads and KV heads go together.

@@ -29,7 +29,7 @@ struct Processes {
   std::string ratio = {};
   int64_t candidates = 0;
   std::string model = tiny_model_path("q8_0");
-  LatentSplit latent = LatentSplit::kAuto;
+  LatentSplit latent = LatentSplit::kMirrored;
 };
 
 /// Does `lead` with the session of process 0, the others follow. What each process ended with.

@@ -144,8 +144,8 @@ TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
   request.fit = tuning::FitOptions{.least_context = 4, .margin = 0, .required = false};
   const Deployment deployment = resolve(std::move(request));
   EXPECT_LT(deployment.plan->size.context, 512);
-  EXPECT_TRUE(deployment.placement->latent().chosen);
-  EXPECT_EQ(deployment.placement->latent().rows, deployment.plan->size.context / 2);
+  EXPECT_GT(deployment.ways.mirrored, 0);
+  EXPECT_EQ(deployment.ways.rows, deployment.plan->size.context / 2);
 }
 
 /// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.

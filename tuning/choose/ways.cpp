@@ -1,0 +1,276 @@
+#include "tuning/choose/ways.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "base/error.h"
+#include "graph/ops/ops.h"
+#include "machine/cost_model.h"
+#include "machine/expert_load.h"
+#include "models/arch/kv_cache.h"
+#include "models/place/layer_division.h"
+
+namespace shoal::tuning {
+namespace {
+
+using models::CutGroup;
+using models::ExpertSplit;
+using models::LatentSplit;
+
+// Experts lie whole if that is so much faster: less is rounding.
+constexpr double kLeastGain = 1e-6;
+
+/// The experts of a layer.
+struct ExpertLayer {
+  int64_t experts = 0, used = 0, ff = 0, shared_ff = 0;
+  std::vector<models::ModelTensor> matrices;  ///< cut by columns on axis 1 (gate, up) or 0 (down)
+  std::vector<models::ModelTensor> shared;    ///< the same of the expert that all tokens use
+};
+
+/// By number of the layer; only those with routed experts.
+std::map<int, ExpertLayer> expert_layers(const models::Hparams& h, std::span<const models::ModelTensor> tensors) {
+  std::map<int, ExpertLayer> layers;
+  for (const models::ModelTensor& tensor : tensors) {
+    const models::TensorSpec& spec = *tensor.spec;
+    const bool is_shared =
+        spec.cut.group == CutGroup::kSharedExpert && spec.layer >= 0 && h.layer(spec.layer).experts > 0;
+    if (!is_shared && !models::is_of_experts(spec)) continue;
+    const models::LayerHparams& own = h.layer(spec.layer);
+    ExpertLayer& layer = layers[spec.layer];
+    (is_shared ? layer.shared_ff : layer.ff) = is_shared ? own.shared_ff : own.ff;
+    if (!is_shared) layer.experts = own.experts, layer.used = h.experts_used;
+    if (!spec.elementwise) (is_shared ? layer.shared : layer.matrices).push_back(tensor);
+  }
+  return layers;
+}
+
+/// Seconds of experts by layer; equal layers are costed once.
+class ExpertCosts {
+ public:
+  ExpertCosts(const machine::CostModel& costs, int64_t tokens, ExpertSplit split)
+      : costs_(costs), tokens_(tokens), whole_(split == ExpertSplit::kWhole) {}
+
+  /// `parts`: of the columns of each expert (inside), or of the experts (whole); `shared`: of the shared one's columns.
+  double of(const ExpertLayer& layer, const meta::Partition& parts, const meta::Partition& shared) {
+    std::string key = fmt::format("{} {} {} {}", layer.experts, layer.ff, parts.to_string(), shared.to_string());
+    for (const auto* matrices : {&layer.matrices, &layer.shared}) {
+      for (const models::ModelTensor& matrix : *matrices) key += fmt::format(" {}", name_of(matrix.dtype));
+    }
+    const auto [found, is_new] = known_.try_emplace(std::move(key), 0.0);
+    if (is_new) found->second = seconds(layer, parts, shared);
+    return found->second;
+  }
+
+ private:
+  double seconds(const ExpertLayer& layer, const meta::Partition& parts, const meta::Partition& shared) const {
+    double longest = 0;
+    std::vector<int64_t> counts;
+    std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds, by matrix and rank
+    for (int rank = 0; rank < parts.devices(); ++rank) {
+      const int64_t own = parts.local_length(rank);
+      double sum = 0;
+      if (!layer.shared.empty() && shared.local_length(rank) > 0) {
+        sum += shared_seconds(layer, shared.local_length(rank), rank);
+      }
+      counts.push_back(own);
+      if (whole_ || own > 0) sum += routed_seconds(layer, own, rank, pairs);
+      longest = std::max(longest, sum);
+    }
+    for (const std::vector<double>& of_matrix : pairs) {
+      if (whole_) longest += machine::expected_excess(counts, of_matrix, layer.used, tokens_);
+    }
+    return longest;
+  }
+
+  /// Adds the seconds of one more pair of each matrix to `pairs` if experts lie whole.
+  double routed_seconds(const ExpertLayer& layer, int64_t own, int rank,
+                        std::vector<std::vector<double>>& pairs) const {
+    const int kind = costs_.kind_of(rank);
+    const int64_t columns = whole_ ? layer.ff : own, among = whole_ ? layer.experts : 0;
+    Graph graph("experts");
+    TensorContext weights;
+    Tensor* ids = graph.input("ids", DType::kI32, {layer.used, tokens_, 1, 1});
+    // Gate and up are read, and their product is written.
+    double sum = costs_.copy(3.0 * static_cast<double>(columns * layer.used * tokens_) * sizeof(float));
+    for (size_t i = 0; i < layer.matrices.size(); ++i) {
+      const models::TensorSpec& spec = *layer.matrices[i].spec;
+      Shape shape = spec.shape;
+      shape[spec.cut.axis] = shape[spec.cut.axis] / layer.ff * columns;
+      shape[2] = whole_ ? own : layer.experts;
+      const int64_t slots = spec.cut.axis == 0 ? layer.used : 1;
+      Tensor* x = graph.input(spec.name + ".x", DType::kF32, {shape[0], slots, tokens_, 1});
+      const Tensor* node = mul_mat_id(graph, weights.add(spec.name, layer.matrices[i].dtype, shape), x, ids);
+      sum += costs_.compute(*node, kind, among);
+      if (whole_) pairs[i].push_back(costs_.pair_seconds(*node, kind, among));
+    }
+    return sum;
+  }
+
+  double shared_seconds(const ExpertLayer& layer, int64_t columns, int rank) const {
+    Graph graph("shared");
+    TensorContext weights;
+    double sum = 0;
+    for (const models::ModelTensor& matrix : layer.shared) {
+      Shape shape = matrix.spec->shape;
+      shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / layer.shared_ff * columns;
+      Tensor* x = graph.input(matrix.spec->name + ".x", DType::kF32, {shape[0], tokens_, 1, 1});
+      const Tensor* node = mul_mat(graph, weights.add(matrix.spec->name, matrix.dtype, shape), x);
+      sum += costs_.compute(*node, costs_.kind_of(rank), 0);
+    }
+    return sum;
+  }
+
+  const machine::CostModel& costs_;
+  int64_t tokens_;
+  bool whole_;
+  std::map<std::string, double> known_;
+};
+
+/// Seconds of attention to a layer's latent cache until the last device is done.
+class LatentCosts {
+ public:
+  LatentCosts(const machine::CostModel& costs, const AskedWays& asked) : costs_(costs), asked_(asked) {}
+
+  double mirrored(const models::LayerHparams& layer, const meta::Partition& heads) const {
+    double longest = 0;
+    for (int rank = 0; rank < heads.devices(); ++rank) {
+      if (heads.local_length(rank) == 0) continue;
+      Graph graph("attention");
+      TensorContext caches;
+      const Tensor* node = attend(graph, caches, layer, heads.local_length(rank), asked_.rows, 1);
+      longest = std::max(longest, costs_.compute(*node, costs_.kind_of(rank)));
+    }
+    return longest;
+  }
+
+  /// Every device in `sharers` has one part of the rows.
+  double by_rows(const models::LayerHparams& layer, std::span<const int> sharers, int ranks) const {
+    const auto all = static_cast<int64_t>(sharers.size());
+    double longest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t parts = std::count(sharers.begin(), sharers.end(), rank);
+      const int kind = costs_.kind_of(rank);
+      Graph graph("attention");
+      TensorContext caches;
+      Tensor* part = attend(graph, caches, layer, layer.heads, (asked_.rows + all - 1) / all, parts);
+      // The counts of all parts are packed, unpacked and used to merge them.
+      const Shape& s = part->shape;
+      Tensor* lse = graph.input("lse", DType::kF32, {all, s[1], s[2], 1});
+      const double packing = costs_.compute(*contiguous(graph, slice(graph, part, {0, s[0] - 1, 1})), kind) +
+                             costs_.compute(*contiguous(graph, lse), kind);
+      const double merging = packing + costs_.compute(*merge_attention(graph, part, lse), kind);
+      longest = std::max(longest, costs_.compute(*part, kind) + merging);
+    }
+    const double queries = sizeof(float) * static_cast<double>(layer.heads * asked_.tokens);  // with one element
+    const auto collective = [&](Collective kind, double elements) {
+      return costs_.collective(kind, ranks, queries * elements) + costs_.copy(queries * elements);
+    };
+    const auto values = static_cast<double>(layer.head_dim_v), count = static_cast<double>(all);
+    // The counts of all parts; then sums over each device's own, or the results of all parts, merged everywhere.
+    const double merging = std::min(collective(Collective::kReduceScatter, values),
+                                    collective(Collective::kAllGather, count * (values + 1)));
+    return longest + collective(Collective::kAllGather, static_cast<double>(layer.head_dim_k)) +
+           collective(Collective::kAllGather, count) + merging;
+  }
+
+ private:
+  Tensor* attend(Graph& graph, TensorContext& caches, const models::LayerHparams& layer, int64_t heads, int64_t rows,
+                 int64_t parts) const {
+    Tensor* k = caches.add("k", asked_.cache_type, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
+    Tensor* v = slice(graph, k, {0, 0, layer.head_dim_v});
+    Tensor* q = graph.input("q", DType::kF32, {layer.head_dim_k, asked_.tokens, heads, 1});
+    return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
+  }
+
+  const machine::CostModel& costs_;
+  const AskedWays& asked_;
+};
+
+}  // namespace
+
+std::optional<ExpertSplit> parse_expert_split(std::string_view text) {
+  if (text == "auto") return std::nullopt;
+  for (const ExpertSplit split : {ExpertSplit::kInside, ExpertSplit::kWhole}) {
+    if (name_of(split) == text) return split;
+  }
+  fail<InvalidArgument>("experts cannot be split '{}'; there are auto, inside and whole", text);
+}
+
+std::optional<LatentSplit> parse_latent_split(std::string_view text) {
+  if (text == "auto") return std::nullopt;
+  for (const LatentSplit split : {LatentSplit::kMirrored, LatentSplit::kRows}) {
+    if (name_of(split) == text) return split;
+  }
+  fail<InvalidArgument>("a latent cache cannot be split '{}'; there are auto, mirrored and rows", text);
+}
+
+Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, std::span<const double> shares,
+                 const machine::MachineModel* machine, const AskedWays& asked) {
+  const models::Hparams& h = model.hparams;
+  Ways ways{asked.experts.value_or(ExpertSplit::kInside), asked.latent.value_or(LatentSplit::kMirrored), asked.tokens,
+            asked.rows};
+  std::vector<int> sharers;
+  for (size_t d = 0; d < shares.size(); ++d) {
+    if (shares[d] > 0) sharers.push_back(static_cast<int>(d));
+  }
+  const bool chooses_experts = !asked.experts && h.experts_used > 0 && group.size() > 1;
+  const bool chooses_latent = !asked.latent && asked.rows > 0 && models::has_latent_cache(h) && sharers.size() > 1;
+  if (!chooses_experts && !chooses_latent) return ways;
+  std::vector<std::string> names;
+  for (const Device* device : group) names.push_back(device->name());
+  const auto costs = machine::CostModel::of({std::shared_ptr<const void>(), machine}, names);
+  const std::vector<models::ModelTensor> tensors = model.split_tensors();
+  const models::Division inside = models::divide(h, tensors, shares, ExpertSplit::kInside);
+  if (chooses_experts) {
+    const std::map<int, ExpertLayer> layers = expert_layers(h, tensors);
+    const auto seconds = [&](const models::Division& division, ExpertSplit split) {
+      ExpertCosts of(costs, asked.tokens, split);
+      const CutGroup cut = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
+      double sum = 0;
+      for (const auto& [number, layer] : layers) {
+        const auto shared = division.partitions.find({number, CutGroup::kSharedExpert});
+        sum += of.of(layer, division.partitions.at({number, cut}),
+                     shared == division.partitions.end() ? meta::Partition() : shared->second);
+      }
+      return sum;
+    };
+    ways.inside = seconds(inside, ExpertSplit::kInside);
+    ways.whole = seconds(models::divide(h, tensors, shares, ExpertSplit::kWhole), ExpertSplit::kWhole);
+    if (ways.whole < ways.inside * (1 - kLeastGain)) ways.experts = ExpertSplit::kWhole;
+  }
+  if (chooses_latent) {
+    models::cache_tensors(h, {.dtype_k = asked.cache_type});  // refuses a type that its rows cannot have
+    const LatentCosts of(costs, asked);
+    for (int layer = 0; layer < h.layers; ++layer) {
+      ways.mirrored += of.mirrored(h.layer(layer), inside.partitions.at({layer, CutGroup::kQueryHeads}));
+      ways.by_rows += of.by_rows(h.layer(layer), sharers, static_cast<int>(shares.size()));
+    }
+    if (ways.by_rows < ways.mirrored) ways.latent = LatentSplit::kRows;
+  }
+  return ways;
+}
+
+Ways take_faster_ways(const models::Model& model, const models::DeviceGroups& groups, const AskedWays& asked,
+                      models::PlacementOptions& options) {
+  const bool by_layer = options.mode == models::SplitMode::kLayer;
+  const models::DeviceGroups meshes = by_layer ? groups : models::joined(groups);
+  std::vector<double> shares = models::parse_ratio(
+      options.ratio, static_cast<int>(by_layer ? meshes.size() : meshes.front().size()));
+  AskedWays wanted = asked;
+  if (options.cache_on_host && !asked.latent) wanted.latent = LatentSplit::kMirrored;
+  Ways ways{wanted.experts.value_or(ExpertSplit::kInside), wanted.latent.value_or(LatentSplit::kMirrored)};
+  for (size_t g = 0; g < meshes.size(); ++g) {
+    const size_t devices = meshes[g].size();
+    if (devices < 2 || (by_layer && shares[g] <= 0)) continue;
+    if (by_layer) shares.assign(devices, 1.0 / static_cast<double>(devices));
+    ways = faster_ways(model, meshes[g], shares, options.machine.get(), wanted);
+    break;
+  }
+  options.experts = ways.experts, options.latent = ways.latent;
+  return ways;
+}
+
+}  // namespace shoal::tuning
