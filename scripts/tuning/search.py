@@ -1,49 +1,36 @@
-"""The search: what to measure next, from what has been measured, until no neighbour of the best split is better.
+"""The search: the next split to measure, given those measured, until no neighbour of the best split is better.
 
-    starts       the predicted split, even shares; without a prediction each device alone, for its speed
-    model        the optimiser's proposals, for as long as they are expected to gain something
-    neighbour    those of the best split: one unit on another device
-    again        the best split once more, which tells how much runs differ
-    round        the best and a contender in turn, until the contender is not better by more than the tolerance
+    prediction   the predicted shares
+    even         even shares
+    alone        each device alone, if there is no prediction or even shares are better
+    memory       shares in proportion to the devices' memory, if even shares do not fit
+    half         half of the model on each device in turn, if none of these works
+    speeds       the shares that follow from these
+    leap         the last gaining move of units once more, then its half, its quarter, ...
+    neighbour    a split with one unit of the best one on another device
+    again        the best split once more, which shows the noise between runs
+    round        the best split and a contender in turn, until the contender is not better by more than the tolerance
 
-No more than Limits.trials splits are measured; what has been is told apart by further runs all the same.
+At most `most` splits are measured; those are then told apart by further runs all the same.
 
 Decisions depend on the trials alone: a resumed search goes on as if it had not been interrupted.
 """
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from measuring.program import ProgramError
+from measuring.program import ratio_text as text
 from tuning.measure import full_devices, lacking
-from tuning.optimiser import Optimiser
-from tuning.splits import Grid, Keys, Split, text
+from tuning.speeds import Speeds
+from tuning.splits import Grid, Split
 from tuning.trials import Trial, Trials
 
-FEWEST_TRIALS = 8
-FEW_DEVICES = 3  # up to this many, all neighbours are measured
-SMALL_CHANCE = 0.05
-FAILURES, UNFIT = 4, 20  # by device: after this many that fail, or do not fit, with none that works, it gives up
-IDLE_PROPOSALS = 4  # of a sampler that does not say what it expects, without a better split
-
-
-@dataclass(frozen=True)
-class Limits:
-    trials: int
-    tolerance: float = 0.01
-    rounds: int = 4
-    failures: int = 0  # that are not counted among the trials
-    said: str = "--trials"  # of `trials`
-
-    @staticmethod
-    def usual(grid: Grid) -> int:
-        """Splits: a third of all; where these are few as many as are needed to fit the model, and where they are many
-        as many as it has use for."""
-        return min(4 + 8 * grid.devices, max(FEWEST_TRIALS, grid.count() // 3))
-
-    @staticmethod
-    def repeats(trials: int) -> int:
-        """How many runs may be spent on what has been measured already: as many again."""
-        return max(FEWEST_TRIALS, trials)
+FEWEST_TRIALS = 8  # also the fewest runs that may repeat
+FEW_DEVICES = 3  # all neighbours of the best split are measured up to this many
+NOT_FIRST = ("half", "speeds", "leap", "neighbour")
+CLIMBING = ("leap", "neighbour")
+ROUNDS = 4  # of the best split and one contender, at most
 
 
 @dataclass(frozen=True)
@@ -53,10 +40,10 @@ class Step:
     key: str = ""
     round: dict | None = None
     failed: str | None = None  # known without a run
-    full: tuple[int, ...] = ()  # devices for which it is then too large
+    full: tuple[int, ...] = ()  # devices whose memory is too small
 
     def record(self) -> dict:
-        """What the journal says of it, without the result."""
+        """The journal's record without the result."""
         made = {"split": list(self.split), "key": self.key, "origin": self.origin}
         if self.round:
             made["round"] = self.round
@@ -71,208 +58,161 @@ class End:
     complete: bool = True
 
 
-@dataclass(frozen=True)
-class Most:
-    """The largest context that there may be."""
-    tokens: int
-    why: str
-
-
-@dataclass
 class Search:
-    grid: Grid
-    trials: Trials
-    keys: Keys
-    optimiser: Optimiser
-    limits: Limits
-    starts: list[tuple[Split, str]] = field(default_factory=list)
-    most: Most | None = None
+    """`plan` gives the plan of a split as JSON, or throws ProgramError. `most`: splits to measure."""
+
+    def __init__(self, grid: Grid, trials: Trials, plan: Callable[[Split], dict], predicted: Split | None = None,
+                 most: int | None = None):
+        self.grid, self.trials, self.predicted = grid, trials, predicted
+        self._plan, self._most = plan, most
+        self._usual = min(4 + 8 * grid.devices, max(FEWEST_TRIALS, grid.count() // 3))
 
     def next(self) -> Step | End:
-        step = self._start() or self._reached() or self._proposal() or self._neighbour()
-        counted = self._counted()
-        full = step is not None and counted >= self.limits.trials
-        if isinstance(step, End) or (step is not None and not full):
+        step = self._start() or self._leap() or self._neighbour()
+        count = len(self.trials.measured())
+        full = step is not None and count >= (self._most or self._usual)
+        if step is not None and not full:
             return step
-        if not self.trials.measured():
+        if count == 0:
             return End("no split could be measured", complete=False)
-        unfinished = f"{counted} splits have been measured ({self.limits.said}); " if full else ""
-        repeated = self._confirmation() or self._round()
+        limit = "--trials" if self._most else f"of {self.grid.count()}; --trials allows more"
+        unfinished = f"{count} splits have been measured ({limit}); " if full else ""
+        repeated = self._again() or self._round()
         if repeated is None:
             return End(unfinished + self._settled(full), complete=not full)
-        if self.trials.repeats() >= self.limits.repeats(counted):
+        if self.trials.repeats() >= max(FEWEST_TRIALS, count):
             return End(f"{unfinished}the runs differ too much: {self._settled(full)}", complete=False)
         return repeated
 
     def _settled(self, full: bool) -> str:
-        undecided = [text(trial.split) for trial in self.contenders()]
+        undecided = [text(trial.split) for trial in self.trials.contenders()]
         if not undecided:
             return f"no {'other of them' if full else 'neighbour'} is significantly better"
         more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
         return f"no split is significantly better, but {', '.join(undecided[:3])}{more} may be"
 
-    def _reached(self) -> End | None:
-        """Whether nothing is left to be gained, after the first splits."""
-        best = self.best()
-        if self.most is None or best is None or round(best.level("context").value) < self.most.tokens:
+    def _start(self) -> Step | None:
+        return next((self._step(split, origin) for split, origin in self._starts() if not self._is_known(split)), None)
+
+    def _starts(self) -> Iterator[tuple[Split, str]]:
+        """Asked for one at a time: later ones depend on the trials of the earlier ones."""
+        grid, even = self.grid, self.grid.even()
+        if self.predicted is not None:
+            yield self.predicted, "prediction"
+        yield even, grid.name_of_even()
+        if self._is_lost():
+            if even in self.trials and self.trials[even].full:
+                yield grid.rounded([row["free"] for row in self._plan(even)["memory"]]), "memory"
+            yield from ((grid.alone(device), "alone") for device in range(grid.devices))
+        if not any(trial.scores for trial in self.trials if trial.origin not in NOT_FIRST):
+            yield from ((grid.rounded([grid.devices * (d == device) + 1.0 for d in range(grid.devices)]), "half")
+                        for device in range(grid.devices))
+        if self._is_lost() and self.trials.measured():
+            yield grid.rounded(self._speeds().balanced()), "speeds"
+
+    def _is_lost(self) -> bool:
+        """Whether there is no prediction, or one that is worse than even shares."""
+        known = self._measured(self.grid.even()), self._measured(self.predicted)
+        if self.predicted is None or None in known:
+            return self.predicted is None
+        mean, error = self.trials.difference(*known)
+        return mean - error > self.trials.tolerance
+
+    def _measured(self, split: Split | None) -> Trial | None:
+        return self.trials[split] if split in self.trials and self.trials[split].scores else None
+
+    def _speeds(self) -> Speeds:
+        """From all measured splits; there must be one."""
+        measured = [(self.grid.shares(trial.split), math.exp(-trial.score)) for trial in self.trials.measured()]
+        return Speeds(measured, self.trials.tolerance)
+
+    def _leap(self) -> Step | None:
+        """The sum of the last two gaining moves, so that a long way takes growing moves."""
+        way = self._way()
+        if len(way) < 2:
             return None
-        return End(f"{text(best.split)} has {self.most.tokens} tokens, {self.most.why}, and of the splits that were "
-                   "tried the most spare memory")
+        best, before = way[-1], way[-3 if len(way) > 3 else -2]
+        move = [new - old for new, old in zip(best, before)]
+        while max(map(abs, move)) >= 1:
+            wanted = [units + by for units, by in zip(best, move)]
+            split = self.grid.rounded(wanted) if min(wanted) >= 0 else best
+            if not self._is_known(split):
+                return self._step(split, "leap")
+            move = [by / 2 for by in move]
+        return None
 
-    def trials_run(self) -> int:
-        return sum(1 for trial in self.trials if trial.was_run)
+    def _way(self) -> list[Split]:
+        """The best split of the starts, and those that were better in turn."""
+        climbing = [trial for trial in self.trials if trial.scores and trial.origin in CLIMBING]
+        starts = [trial for trial in self.trials.measured() if trial.origin not in CLIMBING]
+        way = starts[:1]
+        for trial in climbing:
+            if not way or trial.score > way[-1].score:
+                way.append(trial)
+        return [trial.split for trial in way]
 
-    def _counted(self) -> int:
-        """Splits, towards the limit: some may fail."""
-        return self.trials_run() - min(self.trials_run() - len(self.trials.measured()), self.limits.failures)
-
-    def best(self) -> Trial | None:
-        """The one with the best score, unless another has beaten it in rounds between the two."""
+    def _neighbour(self) -> Step | None:
+        """The one that is expected to be fastest. With many devices those are left out that cannot be faster: a unit
+        must leave the device for which the others wait."""
         best = self.trials.best()
-        seen: set[Split] = set()
-        while best is not None and best.split not in seen:
-            seen.add(best.split)
-            for trial in self.trials.measured():
-                rounds = self.trials.rounds(trial.split, best.split)
-                if len(rounds) > 1 and self.trials.difference(trial, best).mean > 0:
-                    best = trial
-                    break
-        return best
+        if best is None:
+            return None
+        speeds = self._speeds()
+        untried = [split for split in self._distinct_neighbours(best.split) if not self._is_known(split)]
+        if self.grid.devices > FEW_DEVICES:
+            fast = math.exp(-best.score - self.trials.tolerance)
+            untried = [split for split in untried if speeds.least(self.grid.shares(split)) < fast]
 
-    def same_as(self, split: Split) -> Split | None:
-        """The tried split that is the same to the program."""
+        def expected(split: Split) -> float:
+            shares = self.grid.shares(split)
+            return speeds.least(shares) + speeds.most(shares)
+
+        return self._step(min(untried, key=expected), "neighbour") if untried else None
+
+    def _distinct_neighbours(self, best: Split) -> Iterator[Split]:
+        """One unit away; if that has the same layouts, the next ones in the same direction."""
+        for split in self.grid.neighbours(best):
+            move = [new - old for new, old in zip(split, best)]
+            while min(split) >= 0 and self._twin(split) == best:
+                split = tuple(units + by for units, by in zip(split, move))
+            if min(split) >= 0:
+                yield split
+
+    def _twin(self, split: Split) -> Split | None:
+        """The tried split with the same layouts."""
         if split in self.trials:
             return split
         try:
-            twin = self.trials.with_key(self.keys[split])
+            key = self._plan(split)["split_key"]
         except ProgramError:
-            return None  # measured to be told why
-        return twin.split if twin else None
+            return None  # it is measured for its message
+        return next((trial.split for trial in self.trials if trial.key == key), None)
+
+    def _is_known(self, split: Split) -> bool:
+        """Whether a trial tells the result: one with the same layouts, or one that was too large for a device that gets
+        no less here."""
+        too_large = any(split[d] >= trial.split[d] for trial in self.trials for d in trial.full)
+        return too_large or self._twin(split) is not None
 
     def _step(self, split: Split, origin: str) -> Step:
         try:
-            plan = self.keys.plan(split)
+            plan = self._plan(split)
         except ProgramError as error:
             return Step(split, origin, failed=str(error))
-        full = full_devices(plan) if len(plan.get("devices", [])) == self.grid.devices else []
-        return Step(split, origin, self.keys[split], failed=lacking(plan), full=tuple(full))
+        full = full_devices(plan) if len(plan["memory"]) == self.grid.devices else ()
+        return Step(split, origin, plan["split_key"], failed=lacking(plan), full=tuple(full))
 
-    def _known(self, split: Split) -> Split | None:
-        """The tried split that tells what would become of this one: the same, or one that was too large for a device
-        which gets no less here."""
-        larger = (trial.split for trial in self.trials for d in trial.full if split[d] >= trial.split[d])
-        return next(larger, None) or self.same_as(split)
-
-    def _start(self) -> Step | None:
-        return next((self._step(split, origin) for split, origin in self.starts if self.same_as(split) is None), None)
-
-    def _proposal(self) -> Step | None:
-        if not self.trials.measured() and (self.trials_run() >= FAILURES * self.grid.devices or
-                                           len(self.trials) >= UNFIT * self.grid.devices):
-            return None
-        split, gain = self.optimiser.propose(self.trials, self._known)
-        if split is None or gain < 0.1 * math.log1p(self.limits.tolerance):
-            return None
-        return None if math.isinf(gain) and self.trials.measured() and self._idle() else self._step(split, "model")
-
-    def _idle(self) -> bool:
+    def _again(self) -> Step | None:
         best = self.trials.best()
-        after = [trial for trial in self.trials if trial.origin == "model"]
-        if best is not None and best.origin == "model":
-            after = after[after.index(best) + 1:]
-        return len(after) >= IDLE_PROPOSALS
-
-    def _tolerance(self) -> float:
-        return math.log1p(self.limits.tolerance) if not self.trials.exact else 1e-9
-
-    def _neighbour(self) -> Step | None:
-        best = self.best()
-        if best is None:
-            return None
-        untried = [split for split in self._distinct_neighbours(best) if self._known(split) is None]
-        if not untried:
-            return None
-        surrogate = self.optimiser.surrogate(self.trials)
-        shares = [[units / self.grid.units for units in split] for split in untried]
-        chances = surrogate.chance(shares, best.score + self._tolerance())
-        expected = surrogate.predict(shares)[0]
-        order = sorted(range(len(untried)), key=lambda i: -expected[i])
-        if self.grid.devices > FEW_DEVICES:
-            order = [i for i in order if chances[i] > SMALL_CHANCE]
-        return self._step(untried[order[0]], "neighbour") if order else None
-
-    def _distinct_neighbours(self, best: Trial) -> list[Split]:
-        """One unit away; where that is the same to the program, the next ones in the same direction."""
-        found = []
-        for split in self.grid.neighbours(best.split):
-            move = [new - old for new, old in zip(split, best.split)]
-            while min(split) >= 0 and self.same_as(split) == best.split:
-                split = tuple(units + by for units, by in zip(split, move))
-            if min(split) >= 0:
-                found.append(split)
-        return found
-
-    def _confirmation(self) -> Step | None:
-        best = self.best()
-        if self.trials.exact or len(best.runs) > 1 or best.failure or len(self.trials.measured()) < 2:
+        if len(best.runs) > 1 or best.failure or len(self.trials.measured()) < 2:
             return None
         return Step(best.split, "again", best.key)
 
-    def contenders(self) -> list[Trial]:
-        """Those that may be better than the best by more than the tolerance, the likeliest first."""
-        best = self.best()
-        differences = {trial.split: self.trials.difference(trial, best) for trial in self.trials.measured()
-                       if trial is not best and not trial.failure}
-        open_ones = [trial for trial in self.trials.measured()
-                     if trial.split in differences and differences[trial.split].high > self._tolerance()]
-        return sorted(open_ones, key=lambda trial: -differences[trial.split].high)
-
     def _round(self) -> Step | None:
-        best = self.best()
-        if self.trials.exact or best.failure:
-            return None
-        for contender in self.contenders():
+        best = self.trials.best()
+        for contender in self.trials.contenders() if not best.failure else ():
             split, number = self.trials.next_of_rounds(best.split, contender.split)
-            if number < self.limits.rounds:
+            if number < ROUNDS:
                 pair = {"pair": [list(best.split), list(contender.split)], "number": number}
                 return Step(split, "round", self.trials[split].key, pair)
         return None
-
-
-class Exhaustive:
-    """Every split of the grid, this many times each, in an order that mixes them, so that drift does not look like a
-    slope."""
-
-    def __init__(self, grid: Grid, trials: Trials, keys: Keys, passes: int):
-        self.grid, self.trials = grid, trials
-        self._keys, self._passes = keys, passes
-        splits = list(grid.all())
-        stride = next(step for step in range(int(len(splits) * 0.382) + 1, 2 * len(splits) + 2)
-                      if math.gcd(step, len(splits)) == 1)
-        self._order = [splits[i * stride % len(splits)] for i in range(len(splits))]
-
-    def next(self) -> Step | End:
-        for number in range(self._passes):
-            for split in self._order:
-                trial = self.trials[split] if split in self.trials else None
-                if trial is None or (len(trial.runs) <= number and not trial.failure):
-                    return self._step(split)
-        return End("every split has been measured")
-
-    def _step(self, split: Split) -> Step:
-        try:
-            twin = self.trials.with_key(self._keys[split])
-            if twin is not None and twin.split != split:
-                return Step(split, "exhaustive", "", failed=f"is the same as {twin.split}")
-            return Step(split, "exhaustive", self._keys[split], failed=lacking(self._keys.plan(split)))
-        except ProgramError as error:
-            return Step(split, "exhaustive", failed=str(error))
-
-    def best(self) -> Trial | None:
-        return self.trials.best()
-
-    def contenders(self) -> list[Trial]:
-        return []
-
-    def trials_run(self) -> int:
-        return sum(1 for trial in self.trials if trial.scores)

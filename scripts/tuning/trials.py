@@ -1,54 +1,46 @@
-"""Trials: what has been measured of each split, and how sure a difference between two of them is.
+"""Trials: the measurements of each split, and the certainty of a difference between two splits.
 
-A trial is one split; a run is one call of the program for it, with a few repetitions. Scores are compared as
-logarithms, so that differences are relative. Two kinds of noise are told apart, both estimated from all trials
-together: that of repetitions within a run, and that from run to run (memory placed elsewhere, a machine that became
-slower), which more repetitions do not average out. Trials that were measured in turn with the best one are compared
-pair by pair, which cancels the drift of the machine.
+A trial is one split; a run is one call of `shoal bench` for it, with a few repetitions. Scores are compared as
+logarithms, so that differences are relative. More repetitions do not average out the noise between runs (memory placed
+elsewhere, a machine that became slower), so that only further runs tell close splits apart. The best split and a
+contender are measured in rounds, in turn; rounds are compared pair by pair, which cancels the drift of the machine.
 """
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scipy import special
-
 from tuning.splits import Split
 
-# Before runs were repeated: that runs differ by half a per cent, weighing as much as four repeated runs.
+# Before runs were repeated: runs differ by half a per cent, and this weighs as much as four repeated runs.
 RUN_NOISE, RUN_NOISE_WEIGHT = 0.005, 4
-# Of the memory that a context leaves, so that it decides between equals only; in parts of which a system's own ups and
-# downs are fewer than one.
-LEFT_COUNTS, LEFT_DIGITS = 1e-6, 3
+MARGIN = 1.65  # standard errors beyond which a difference counts as real: 95 % for one side
 
-Samples = dict[str, list[float]]  # by kind ("prompt", "generation"): of each repetition
+Samples = dict[str, list[float]]  # tokens/s of each repetition, by kind ("prompt", "generation")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is to be large. `weight`: of generation, in a mix."""
-    name: str  # generation, prompt, mix, context
-    weight: float = 0.5
-
-    def scores(self, run: Samples) -> list[float]:
-        """Logarithms of the score of each repetition. A mix is generation^weight * prompt^(1 - weight): a gain of 1 %
-        in one is worth as much whatever the units."""
-        if self.name == "context":
-            return [math.log(tokens) + LEFT_COUNTS * round(left, LEFT_DIGITS)
-                    for tokens, left in zip(run["context"], run["left"])]
-        if self.name != "mix":
-            return [math.log(value) for value in run[self.name]]
-        return [self.weight * math.log(g) + (1 - self.weight) * math.log(p)
-                for g, p in zip(run["generation"], run["prompt"], strict=True)]
+    """The quantity to maximise; the tokens of its tests."""
+    name: str  # generation, prompt, mix
+    prompt: int = 0
+    generate: int = 0
 
     def kinds(self) -> tuple[str, ...]:
         return ("prompt", "generation") if self.name == "mix" else (self.name,)
+
+    def scores(self, run: Samples) -> list[float]:
+        """Logarithms of tokens/s of each repetition; in a mix of all tokens, as in `shoal plan --objective mix`."""
+        if self.name != "mix":
+            return [math.log(rate) for rate in run[self.name]]
+        return [math.log((self.prompt + self.generate) / (self.prompt / p + self.generate / g))
+                for p, g in zip(run["prompt"], run["generation"], strict=True)]
 
 
 @dataclass
 class Trial:
     split: Split
     origin: str  # why it was tried
-    key: str = ""
+    key: str = ""  # equal for splits with the same layouts
     runs: list[Samples] = field(default_factory=list)
     scores: list[list[float]] = field(default_factory=list)  # by run
     failure: str | None = None
@@ -57,7 +49,7 @@ class Trial:
     @property
     def score(self) -> float:
         """Logarithm; the mean of the runs."""
-        return math.fsum(_mean(one) for one in self.scores) / len(self.scores)
+        return _mean([_mean(run) for run in self.scores])
 
     @property
     def was_run(self) -> bool:
@@ -69,14 +61,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Level:
-    """How fast a split is in one of the kinds, as people are told."""
+    """Tokens/s of a split in one of the kinds."""
     value: float
     deviation: float  # of single repetitions
 
 
 def level(runs: Sequence[Sequence[float]]) -> Level | None:
-    """The same statistic as the score's, so that figures and scores say the same: e to the mean of the runs' mean
-    logarithms, which is the geometric mean."""
+    """The geometric mean, so that figures and scores agree."""
     if not runs:
         return None
     logs = [[math.log(value) for value in run] for run in runs]
@@ -84,33 +75,18 @@ def level(runs: Sequence[Sequence[float]]) -> Level | None:
     return Level(value, value * math.sqrt(_pooled([[one for run in logs for one in run]])[0]))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Of the logarithms of two scores, with its bounds (each holds with the confidence asked for)."""
-    mean: float
-    low: float
-    high: float
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 class Trials:
-    """All of them, by split, in the order in which they were first tried."""
+    """All trials, by split, in the order in which they were first tried. `tolerance`: a relative difference that does
+    not matter."""
 
-    def __init__(self, objective: Objective, exact: bool = False, confidence: float = 0.95):
+    def __init__(self, objective: Objective, tolerance: float = 0.01):
         self.objective = objective
-        self.exact = exact  # measured without noise
-        self.confidence = confidence
+        self.tolerance = math.log1p(tolerance)
         self._trials: dict[Split, Trial] = {}
         self._rounds: dict[frozenset[Split], dict[int, dict[Split, float]]] = {}
 
     def __iter__(self):
         return iter(self._trials.values())
-
-    def __len__(self) -> int:
-        return len(self._trials)
 
     def __contains__(self, split: Split) -> bool:
         return split in self._trials
@@ -119,11 +95,14 @@ class Trials:
         return self._trials[split]
 
     def runs(self) -> int:
-        """What is known not to fit takes none."""
+        """Splits that are known not to fit take none."""
         return sum(len(trial.runs) + (trial.failure is not None and trial.was_run) for trial in self)
 
+    def splits_run(self) -> int:
+        return sum(trial.was_run for trial in self)
+
     def repeats(self) -> int:
-        """Runs of what had been measured already."""
+        """Runs of splits that had been measured before."""
         return sum(max(len(trial.runs) - 1, 0) for trial in self)
 
     def add(self, record: Mapping) -> None:
@@ -134,53 +113,40 @@ class Trials:
             trial.failure = record["failed"]
             trial.full = tuple(record.get("full", ()))
             return
-        run = record["samples"]
-        scores = self.objective.scores(run)
+        scores = self.objective.scores(record["samples"])
         trial.failure = None
-        trial.runs.append(run)
+        trial.runs.append(record["samples"])
         trial.scores.append(scores)
         if "round" in record:
             pair = frozenset(map(tuple, record["round"]["pair"]))
             self._rounds.setdefault(pair, {}).setdefault(record["round"]["number"], {})[split] = _mean(scores)
 
     def measured(self) -> list[Trial]:
-        """Those with a score, best first; of equals the earlier."""
+        """Those with a score, best first; among equals the earlier."""
         return sorted((trial for trial in self if trial.scores), key=lambda trial: -trial.score)
 
     def best(self) -> Trial | None:
-        return next(iter(self.measured()), None)
+        """The one with the best score, unless another has beaten it in rounds between the two."""
+        measured = self.measured()
+        best, seen = (measured[0] if measured else None), set()
+        while best is not None and best.split not in seen:
+            seen.add(best.split)
+            winners = [trial for trial in measured if len(self.rounds(trial.split, best.split)) > 1 and
+                       self.difference(trial, best)[0] > 0]
+            best = winners[0] if winners else best
+        return best
 
-    def with_key(self, key: str) -> Trial | None:
-        return next((trial for trial in self if trial.key == key), None)
-
-    def gain(self, trial: Trial, other: Trial) -> float:
-        """How much better its score is: 0.1 is 10 %. Memory that is left only decides between equals."""
-        if self.objective.name == "context":
-            return trial.level("context").value / other.level("context").value - 1
-        return math.expm1(trial.score - other.score)
-
-    # Noise.
-
-    def within_variance(self) -> tuple[float, int]:
-        """Of repetitions of one run, and its degrees of freedom."""
-        return _pooled(run for trial in self for run in trial.scores)
-
-    def run_variance(self) -> tuple[float, int]:
-        """From run to run, beyond what the repetitions explain."""
-        within, _ = self.within_variance()
-        repeated = [trial for trial in self if len(trial.scores) > 1]
-        total, freedom = _pooled([_mean(run) for run in trial.scores] for trial in repeated)
-        explained = _mean([within / len(run) for trial in repeated for run in trial.scores]) if repeated else 0.0
-        own = max(total - explained, 0.0)
-        known = RUN_NOISE_WEIGHT + freedom
-        return (RUN_NOISE_WEIGHT * RUN_NOISE**2 + freedom * own) / known, known
+    def noise(self) -> float:
+        """Standard deviation of a run's score, from all repeated runs."""
+        within, _ = _pooled(run for trial in self for run in trial.scores)
+        repetitions = max((len(run) for trial in self for run in trial.scores), default=1)
+        between, freedom = _pooled([_mean(run) for run in trial.scores] for trial in self)
+        expected = within / repetitions + RUN_NOISE**2
+        return math.sqrt((RUN_NOISE_WEIGHT * expected + freedom * between) / (RUN_NOISE_WEIGHT + freedom))
 
     def error(self, trial: Trial) -> float:
         """Standard error of its score."""
-        if self.exact or not trial.scores:
-            return 0.0
-        samples = sum(map(len, trial.scores))
-        return math.sqrt(self.within_variance()[0] / samples + self.run_variance()[0] / len(trial.scores))
+        return self.noise() / math.sqrt(len(trial.scores))
 
     def rounds(self, a: Split, b: Split) -> list[float]:
         """a - b of each finished round of the two."""
@@ -188,44 +154,33 @@ class Trials:
         return [pair[a] - pair[b] for _, pair in sorted(pairs.items()) if len(pair) == 2]
 
     def next_of_rounds(self, a: Split, b: Split) -> tuple[Split, int]:
-        """Which of the two is measured next, in which round: a b, b a, a b, ..."""
+        """The split that is measured next, and the number of its round: a b, b a, a b, ..."""
         pairs = self._rounds.get(frozenset((a, b)), {})
-        first, second = sorted((a, b))
-        for number in range(len(pairs) + 1):
-            done = pairs.get(number, {})
-            for split in ((first, second), (second, first))[number % 2]:
-                if split not in done:
-                    return split, number
-        raise AssertionError("a round always remains")
+        number = next(number for number in range(len(pairs) + 1) if len(pairs.get(number, {})) < 2)
+        order = sorted((a, b), reverse=number % 2 == 1)
+        return next(split for split in order if split not in pairs.get(number, {})), number
 
-    def difference(self, a: Trial, b: Trial) -> Difference:
-        """Score of a less that of b."""
-        mean = a.score - b.score
-        if self.exact:
-            return Difference(mean, mean, mean)
-        within, within_freedom = self.within_variance()
+    def difference(self, a: Trial, b: Trial) -> tuple[float, float]:
+        """Score of a less the score of b, and its standard error."""
         rounds = self.rounds(a.split, b.split)
-        between, freedom = self._round_variance() if len(rounds) > 1 else self.run_variance()
         if len(rounds) > 1:
-            mean = _mean(rounds)
-            error = math.sqrt(between / len(rounds))
-        else:
-            error = math.hypot(self.error(a), self.error(b))
-            freedom = min(freedom + within_freedom, 30) if within_freedom else 0
-        if not freedom:
-            return Difference(mean, -math.inf, math.inf)
-        reach = float(special.stdtrit(freedom, self.confidence)) * error
-        return Difference(mean, mean - reach, mean + reach)
+            return _mean(rounds), self.noise() * math.sqrt(2 / len(rounds))
+        return a.score - b.score, math.hypot(self.error(a), self.error(b))
 
-    def _round_variance(self) -> tuple[float, int]:
-        """Of the differences of one round, from all pairs."""
-        own, freedom = _pooled(differences for pair in self._rounds if len(pair) == 2
-                               for differences in [self.rounds(*sorted(pair))])
-        within, within_freedom = self.within_variance()
-        repetitions = max((len(run) for trial in self for run in trial.scores), default=1)
-        expected = 2 * (within / repetitions + RUN_NOISE**2)
-        weight = min(within_freedom, RUN_NOISE_WEIGHT)
-        return (own * freedom + expected * weight) / max(freedom + weight, 1), freedom + weight
+    def contenders(self) -> list[Trial]:
+        """Those that may be better than the best by more than the tolerance, the likeliest first."""
+        best = self.best()
+        reach = {}
+        for trial in self.measured():
+            if trial is not best and not trial.failure:
+                mean, error = self.difference(trial, best)
+                reach[trial.split] = mean + MARGIN * error
+        likeliest = sorted(reach, key=lambda split: -reach[split])
+        return [self[split] for split in likeliest if reach[split] > self.tolerance]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:

@@ -1,13 +1,12 @@
-"""A program that answers `plan`, `bench` and `simulate` as shoal does, for devices of known speeds; for tests.
+"""A program that answers `plan` and `bench` as shoal does, for devices of known speeds; for tests.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
 "prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A
 token takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
 exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log";
-the line number is part of what seeds the noise. "simulated" are devices of --machine; `memory` is how many units fit
-into each device; "trained" is the context that the model was trained for; "descriptions" are those of the devices
-(null: a program that does not tell); the run of number "hangs_at" does not end; a failure holds where a device's share
-is in [low, high) of "share", [device, low, high].
+the line number is a part of the noise's seed. "memory" is the number of units that fit into each device; "descriptions"
+are those of the devices; the run of number "hangs_at" does not end; a failure holds if a device's share is in [low,
+high) of "share", [device, low, high].
 """
 import json
 import math
@@ -44,19 +43,15 @@ def seconds(config, units, phase="generation"):
 def plan(config, devices, shares):
     units = rounded(shares, config["units"])
     most = config.get("memory", [10**9] * len(devices))
-    context = int(flag("-c", "0")) or config.get("trained", 4096)
-    cells = [part * (1 + context / 65536) for part in units]
-    runs = ", ".join(f"{part}:{{{d}}}" for d, part in enumerate(units))
+    cells = [part * (1 + int(flag("-c")) / 65536) for part in units]
     answer = {
-        "devices": devices, "context": context, "fits": all(part <= room for part, room in zip(cells, most)),
+        "fits": all(part <= room for part, room in zip(cells, most)),
         "memory": [{"device": name, "total": int(part * 2**20), "free": int(room * 2**20)}
                    for name, part, room in zip(devices, cells, most)],
-        "tensors": [{"name": "blk.0.ffn_down.weight", "dtype": "q8_0", "shape": [32 * config["units"], 256, 1, 1],
-                     "layout": f"split 0 [{runs}]"}],
+        "descriptions": config.get("descriptions", [f"fake, {name}" for name in devices]),
+        "model_type": "fake 1B Q8_0", "build_commit": "0123abc",
+        "units": {"vocabulary": 4096, "ffn": config["units"]}, "split_key": ",".join(map(str, units)),
     }
-    described = config.get("descriptions", [f"fake, {name}" for name in devices])
-    if described is not None:
-        answer.update(descriptions=described, model_type="fake 1B Q8_0", build_commit="0123abc")
     if flag("--tensor-split") == "auto":
         answer["tensor_split"] = list(shares)
         answer["prediction"] = {"generation": {"tokens_per_second": 1 / seconds(config, units)}}
@@ -107,11 +102,8 @@ def main():
     with open(os.environ["FAKE_SHOAL"]) as file:
         config = json.load(file)
     devices = flag("--devices").split(",")
-    unknown = set(devices) - set(config.get("simulated", devices))
-    if flag("--machine") and unknown:
-        sys.exit(f"shoal: error: machine {flag('--machine')} has no device '{unknown.pop()}'; it has A, B")
     shares = shares_of(config, devices)
-    {"plan": plan, "bench": bench, "simulate": bench}[sys.argv[1]](config, devices, shares)
+    {"plan": plan, "bench": bench}[sys.argv[1]](config, devices, shares)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from measuring import charts, files, python  # noqa: E402
 
 if __name__ == "__main__":
-    python.use_packages("outputs_test", "gguf", "matplotlib", "numpy", "optuna", "rich", "scipy", "sklearn")
+    python.use_packages("outputs_test", "gguf", "matplotlib", "numpy", "rich")
 
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 TUNE = ["tune_split.py", "--devices", "CPU0,CPU1", "--shoal", "/bin/false"]

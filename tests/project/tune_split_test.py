@@ -16,7 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/tune_split.py"
 FAKE = ROOT / "tests/project/fake_shoal.py"
-if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "optuna", "rich", "scipy", "sklearn")):
+if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "rich")):
     print("skipped: run scripts/install_python")
     sys.exit(77)  # what CTest takes for skipped
 
@@ -116,35 +116,44 @@ class TuneSplit(unittest.TestCase):
 
 
 class SearchTest(TuneSplit):
-    def test_the_best_split_in_a_third_of_the_trials_of_an_exhaustive_search(self):
-        machines = ([1, 3], 0.05, 0.01), ([3, 1], 0.0, 0.02), ([1, 1], 0.3, 0.01), ([1, 7], 0.1, 0.005)
-        for number, (speeds, wait, noise) in enumerate(machines):
+    def best(self, wait=0.0, **config):
+        config["wait"] = wait
+        return min(((a, UNITS - a) for a in range(UNITS + 1)), key=lambda split: seconds(config, split))
+
+    def test_finds_the_best_split_in_few_runs(self):
+        """`most`: splits that an earlier search, by Gaussian processes, measured."""
+        machines = ([1, 3], 0.05, 0.01, 6), ([3, 1], 0.0, 0.02, 6), ([1, 1], 0.3, 0.01, 5), ([1, 7], 0.1, 0.005, 6)
+        for number, (speeds, wait, noise, most) in enumerate(machines):
             with self.subTest(speeds=speeds, wait=wait, noise=noise):
-                self.again()
-                self.machine(speeds=speeds, wait=wait)
-                exhaustive = self.tune("--exhaustive", "--journal", f"all{number}.jsonl")
-                self.assertEqual(exhaustive["trials"], UNITS + 1)
-                self.assertEqual(len(set(self.log())), UNITS + 1)
                 self.again()
                 self.machine(speeds=speeds, wait=wait, noise=noise, seed=number)
                 tuned = self.tune()
-                self.assertLessEqual(distance(tuned["best"]["split"], exhaustive["best"]["split"]), 1, tuned)
-                self.assertLessEqual(tuned["runs"], exhaustive["trials"] / 3, tuned)
+                self.assertLessEqual(distance(tuned["best"]["split"], self.best(wait, speeds=speeds)), 1, tuned)
+                self.assertLessEqual(tuned["trials"], most)
+                self.assertLessEqual(tuned["runs"], most + 1, tuned)
                 self.assertEqual(len(self.log()), tuned["runs"])
                 self.assertTrue(tuned["complete"])
 
     def test_noise_that_hides_differences_takes_runs_not_other_splits(self):
-        for seed, noise, run_noise in (0, 0.05, 0.02), (1, 0.05, 0.02), (2, 0.1, 0.2):
+        for seed, noise, run_noise in (0, 0.05, 0.02), (1, 0.05, 0.02), (3, 0.1, 0.2):
             with self.subTest(seed=seed):
                 self.again()
                 self.machine(speeds=[1, 3], wait=0.05, noise=noise, run_noise=run_noise, drift=0.003, seed=seed)
-                tuned = self.tune("--tolerance", "0.02")
-                if noise < 0.1:
+                done = self.run_script("--output", "json", "--chart", "none", "--tolerance", "0.02")
+                tuned = json.loads(done.stdout)
+                if noise < 0.1:  # beyond, the profile may be refused
+                    self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertLessEqual(distance(tuned["best"]["split"], (6, 18)), 1, tuned)
                 self.assertLessEqual(tuned["trials"], (UNITS + 1) / 3)
                 self.assertLessEqual(tuned["runs"], 2 * (UNITS + 1) / 3)
-        self.assertRegex(tuned["ended"], r"8 splits have been measured \(of 25; --trials allows more\); ")
+
+    def test_trials_limit_the_splits(self):
+        self.machine(speeds=[1, 3], wait=0.05)
+        tuned = self.tune("--trials", 4)
+        self.assertIn("4 splits have been measured (--trials); no other of them is significantly", tuned["ended"])
         self.assertFalse(tuned["complete"])
+        self.assertEqual(len(set(self.log())), 4)
+        self.assertTrue(self.tune()["complete"])
 
     def test_no_profile_is_made_of_noise(self):
         self.machine(speeds=[1, 3], wait=0.05, noise=1.5, run_noise=1.5)
@@ -155,7 +164,7 @@ class SearchTest(TuneSplit):
     def test_other_programs_are_told_of(self):
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
             self.machine(speeds=[1, 3], wait=0.05, seconds=0.5)
-            done = self.run_script("--chart", "none", "--trials", "2", "--rounds", "1")
+            done = self.run_script("--chart", "none", "--trials", "2")
             busy.kill()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"tune_split: other programs kept up to \d\.\d of \d+ cores busy during \d+ of ")
@@ -171,8 +180,9 @@ class SearchTest(TuneSplit):
                 layouts = [tuple(round(units * part / 24) for part in split[:1]) for split in splits]
                 self.assertEqual(len(layouts), len(set(layouts)), splits)
                 self.assertLessEqual(len(layouts), most or 25)
-                best = min(((a, units - a) for a in range(units + 1)), key=lambda split: seconds(self.config, split))
-                self.assertEqual(round(units * tuned["best"]["split"][0] / 24), best[0])
+                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # of two splits that tie
+                found = round(units * tuned["best"]["split"][0] / 24)
+                self.assertAlmostEqual(seconds(self.config, (found, units - found)), fastest)
 
     def test_the_prediction_is_where_it_starts(self):
         self.machine(speeds=[1, 3], wait=0.05, prediction=[1, 3.1])
@@ -195,15 +205,10 @@ class SearchTest(TuneSplit):
         self.assertLess(seconds(self.config, tuned["best"]["split"]), 1.06 * seconds(self.config, (4, 12, 8, 8)))
         self.assertLessEqual(tuned["runs"], 20)
 
-    def test_other_samplers_come_there_too(self):
-        for sampler in ("tpe", "random"):
-            self.again()
-            self.assertEqual(self.tune("--sampler", sampler, "--trials", 25)["best"]["split"], [6, 18])
-
     def test_objectives(self):
         self.machine(speeds=[1, 1], generation_speeds=[1, 3], prompt_speeds=[3, 1], wait=0.02)
         best = {}
-        for name, more in (("generation", []), ("prompt", []), ("mix", ["--weight", "0.9"])):
+        for name, more in (("generation", []), ("prompt", []), ("mix", ["-p", "1000", "-n", "40"])):
             self.again()
             found = self.tune("--objective", name, *more)
             best[name] = found["best"]["split"][0]
@@ -211,57 +216,9 @@ class SearchTest(TuneSplit):
                              ["generation", "prompt"] if name == "mix" else [name])
         self.assertEqual((best["generation"], best["prompt"]), (6, 18))
         splits = [(a, 24 - a) for a in range(25)]
-        score = {split[0]: -0.9 * math.log(seconds(self.config, split)) -
-                 0.1 * math.log(seconds(self.config, split, "prompt")) for split in splits}
-        self.assertLessEqual(abs(best["mix"] - max(score, key=score.get)), 1)
-
-    def test_a_simulation_is_measured_once(self):
-        tuned = self.tune("--simulate", "two.json", devices="A,B")
-        self.assertEqual(tuned["best"]["split"], [6, 18])
-        self.assertEqual((tuned["units"], tuned["runs"]), (UNITS, tuned["trials"]))
-        self.assertEqual(len(self.log()), tuned["runs"])
-        self.assertEqual((tuned["simulated"], self.profile()["simulated"]), ("two.json", "two.json"))
-        done = self.run_script("--simulate", "two.json", "--chart", "a.svg", devices="A,B")
-        self.assertEqual(done.stdout.splitlines()[0], "simulated on two.json, not measured:")
-        self.assertIn(">simulated on two.json, not measured</text>", (self.folder / "a.svg").read_text())
-
-    def test_a_simulation_of_devices_that_the_machine_lacks_ends_at_once(self):
-        self.machine(speeds=[1, 3], simulated=["A", "B"])
-        self.fails("tune_split: machine two.json has no device 'X'", "--simulate", "two.json", devices="A,X")
-        self.assertEqual(self.log(), [])
-        self.assertFalse((self.folder / "model.split.journal.jsonl").exists())
-
-    def test_the_largest_context_needs_no_run(self):
-        self.machine(speeds=[1, 1], memory=[8, 20])
-        tuned = self.tune("--objective", "context", "--context-step", 64, "--context-most", 1 << 20)
-        self.assertEqual(self.log(), [])
-        contexts = {a: 65536 * (min(8 / a if a else 99, 20 / (24 - a) if a < 24 else 99) - 1) for a in range(25)}
-        best = max(contexts, key=contexts.get)
-        self.assertEqual(tuned["best"]["split"], [best, 24 - best])
-        self.assertEqual(tuned["best"]["context"], int(contexts[best]) // 64 * 64)
-        self.assertLessEqual(len(tuned["all"]), 8)  # what is too large is not tried larger still
-        self.again()
-        self.machine(speeds=[1, 1], memory=[8, 20], trained=1 << 20)  # which fits nowhere
-        self.assertEqual(self.tune("--objective", "context", "--context-step", 64)["best"]["split"], [best, 24 - best])
-
-    def test_a_context_that_cannot_be_larger_ends_the_search(self):
-        self.machine(speeds=[1, 1], memory=[30, 45])
-        done = self.run_script("--objective", "context", "--context-step", 4000, "--chart", "none")
-        lines = done.stdout.splitlines()
-        self.assertEqual(" ".join(lines[0].split()),
-                         "split shares context spare memory vs even runs why remark", done.stderr)
-        self.assertRegex(lines[1], r"^10,14 +42% 58% +4096 +64\.6 % +\+0\.0 % +1 +memory +best$")
-        self.assertRegex(lines[2], r"^12,12 +50% 50% +4096 +57\.5 % +\+0\.0 % +1 +even$")
-        self.assertIn("10,14 has 4096 tokens, as many as the model was trained for, and of the splits that were tried "
-                      "the most spare memory; 2 splits in 2 runs", lines[3])
-        profile = self.profile()
-        self.assertEqual((profile["tensor_split"], profile["measured"]["context"]), ([10, 14], 4096))
-        self.assertEqual(profile["model"]["type"], "fake 1B Q8_0")
-        self.assertEqual(profile["shoal"]["commit"], "0123abc")
-        self.again()
-        found = self.tune("--objective", "context", "--context-most", 1000)
-        self.assertIn("10,14 has 1000 tokens, as many as --context-most allows", found["ended"])
-        self.assertAlmostEqual(found["best"]["spare_memory"], 1 - 10 * (1 + 1000 / 65536) / 30, delta=1e-4)
+        time = {split[0]: 40 * seconds(self.config, split) + 1000 / 50 * seconds(self.config, split, "prompt")
+                for split in splits}
+        self.assertLessEqual(abs(best["mix"] - min(time, key=time.get)), 1)
 
 
 class FailureTest(TuneSplit):
@@ -313,18 +270,16 @@ class FailureTest(TuneSplit):
                 (2, "is no list of two devices or more", ["--devices", "CPU0"]),
                 (2, "is no list of two devices or more", ["--devices", "CPU0,,CPU1"]),
                 (2, "invalid choice: 'speed'", ["--objective", "speed"]),
-                (2, "1.5 is not between 0 and 1", ["--weight", "1.5"]),
+                (2, "1.5 is not between 0 and 1", ["--tolerance", "1.5"]),
                 (2, "0 is not above 0", ["--trials", "0"]),
                 (2, "4097 is more than 4096", ["--units", "4097"]),
-                (2, "invalid units value: 'x'", ["--units", "x"]),
+                (2, "invalid int value: 'x'", ["--units", "x"]),
                 (1, "--units 1 is less than the 2 devices", ["--units", "1"]),
                 (2, "unrecognized arguments: --trial; did you mean --trials?; see tune_split", ["--trial", "5"]),
                 (2, "argument -p: the objective mix needs more than 0 tokens", ["--objective", "mix", "-p", "0"]),
                 (2, "argument -n: the objective generation needs", ["--objective", "generation", "-n", "0"]),
                 (2, "argument -p: the objective prompt needs", ["-p", "0", "-n", "0"]),
-                (2, "argument -p/--n-prompt: -1 is below 0", ["-p", "-1"]),
-                (2, "must be at least 0.5 and below 1", ["--confidence", "1"]),
-                (2, "leave --simulate out", ["--objective", "context", "--simulate", "x"])):
+                (2, "argument -p/--n-prompt: -1 is below 0", ["-p", "-1"])):
             with self.subTest(arguments):
                 done = self.fails(words, *arguments, code=code)
                 self.assertEqual(len(done.stderr.splitlines()), 1)
@@ -454,19 +409,6 @@ class InterruptionTest(TuneSplit):
         self.assertEqual(self.interrupted(signal.SIGKILL)[0], -signal.SIGKILL)
         self.resumed()
 
-    def test_a_budget_ends_it_and_a_larger_one_goes_on(self):
-        self.machine(speeds=[1, 3], wait=0.05, seconds=0.3)
-        first = self.tune("--budget", 1)
-        self.assertFalse(first["complete"])
-        self.assertIn("(--budget)", first["ended"])
-        self.assertLess(len(self.log()), 4)
-        self.assertRegex(first["ended"], r"^\d+(\.\d+)? s have been measured, and another run would take more than the 1 s")
-        second = self.tune("--trials", 4)
-        self.assertIn("4 splits have been measured (--trials); no other of them is significantly", second["ended"])
-        self.assertEqual(len(set(self.log())), 4)
-        self.assertTrue(self.tune()["complete"])
-        self.assertEqual(len(self.log()), len(set(self.log())) + 1)  # the best one again
-
 
 class OutputTest(TuneSplit):
     def test_the_profile(self):
@@ -481,24 +423,17 @@ class OutputTest(TuneSplit):
         self.assertAlmostEqual(profile["even"]["generation"], 1 / seconds(self.config, (12, 12)), delta=0.1)
         self.assertEqual(profile["even"]["tensor_split"], [12, 12])
         self.assertIsNone(profile["prediction"])
-        self.assertNotIn("simulated", profile)
         self.assertEqual(profile["shoal"], {"commit": "0123abc"})
         self.assertEqual(profile["descriptions"], ["fake, CPU0", "fake, CPU1"])
         self.again()
-        self.machine(speeds=[1, 3], wait=0.05, descriptions=None)  # an older program
         self.tune("-t", 2)
-        self.assertNotIn("descriptions", self.profile())
-        self.assertEqual(self.profile()["model"]["type"], "fake 1B Q8_0")
         self.assertEqual(self.profile()["workload"], {"generate": 128, "threads": 2})
 
     def test_figures_and_scores_agree(self):
         self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean is some per cent more than the median
-        found = self.tune("--objective", "mix", "--weight", 0.3, "--trials", 5)
-        even = next(trial for trial in found["all"] if trial["split"] == [12, 12])
-        for trial in found["all"]:
-            score = trial["generation"]**0.3 * trial["prompt"]**0.7
-            self.assertAlmostEqual(trial["score"] / score, 1, delta=1e-3)
-            self.assertAlmostEqual(trial["vs_even"], score / even["generation"]**0.3 / even["prompt"]**0.7 - 1, 2)
+        for trial in self.tune("--objective", "mix", "--trials", 5)["all"]:
+            score = 640 / (512 / trial["prompt"] + 128 / trial["generation"])
+            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # the mean of a mix is not the mix of means
         self.again()
         for trial in self.tune("--trials", 3)["all"]:
             self.assertAlmostEqual(trial["generation"] / trial["score"], 1, delta=1e-3)
@@ -518,7 +453,7 @@ class OutputTest(TuneSplit):
         self.assertNotIn("\x1b", done.stdout + done.stderr)
         lines = done.stdout.splitlines()
         self.assertEqual(lines[0].split()[:2], ["split", "shares"])
-        self.assertRegex(lines[1], r"^6,18 +25% 75% +3\.\d\d ± 0\.0\d +\+[78]\d\.\d % +2 +model +best$")
+        self.assertRegex(lines[1], r"^6,18 +25% 75% +3\.\d\d ± 0\.0\d +\+[78]\d\.\d % +2 +speeds +best$")
         self.assertIn("CPU1 has too little memory", lines[-2])
         self.assertIn("no neighbour is significantly better", lines[-1])
         self.assertIn("--tensor-split 6,18", lines[-1])
