@@ -27,10 +27,6 @@ class Speeds:
         """Shares for which all devices need the same time."""
         return [1 / b for b in self._bounds(self._likeliest)]
 
-    def busy(self, device: int, share: float) -> float:
-        """Seconds that this device works, at most."""
-        return self._bounds(self._likeliest)[device] * share
-
     def most(self, shares: Sequence[float]) -> float:
         """Seconds if each device is as slow as the measurements allow."""
         return self._seconds(self._likeliest, self._bounds(self._likeliest), shares)
