@@ -1,7 +1,13 @@
-// The sharding rule of every op as text (grammar: meta/rules/rule.h): one row an op. A row writes one operand for each
+// The sharding rules of ops as text (grammar: meta/rules/rule.h): one row per op. A row writes one operand for each
 // source, "-" where it is absent and `1` on broadcast axes; one that depends on the node is a function, which gets a
-// node whose shapes are checked already. Without a row the op's sources are gathered and it runs mirrored; views and
-// concat map layouts on runs instead (meta/layout/layout.h), and fill has no source to split: every rank fills its own.
+// node whose shapes are checked already. Without a row the op's sources are gathered and it runs mirrored.
+//
+// The planner lays out these ops by other means, some in addition to their rule:
+//
+//   reshape, slice, permute, concat   exact arithmetic on runs        meta/layout/layout.h, meta/plan/strategies.cpp
+//   fill                              has no source: each rank fills its own part
+//   top_k, argmax; get_rows of them   each rank selects candidates    meta/plan/candidates.h
+//   mul_mat_id and its users          sums with rows on one rank      meta/plan/routed.h
 #include <fmt/format.h>
 
 #include <array>
