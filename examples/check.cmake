@@ -1,5 +1,13 @@
-# Runs an example: it must succeed, and its last line must be the one expected.
-execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+# Runs the command after "--": it must succeed, and its last line must be LAST.
+set(command "")
+foreach(i RANGE 1 ${CMAKE_ARGC})
+  if(is_command)
+    list(APPEND command "${CMAKE_ARGV${i}}")
+  elseif(CMAKE_ARGV${i} STREQUAL "--")
+    set(is_command TRUE)
+  endif()
+endforeach()
+execute_process(COMMAND ${command} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "exit code ${result}\n${output}${errors}")
 endif()
