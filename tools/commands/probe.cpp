@@ -33,7 +33,7 @@ using machine::ProductPoint;
 struct ProbeFlags {
   PluginFlags plugins;
   std::vector<std::string> names;
-  machine::ProbeOptions options;
+  probe::ProbeOptions options;
   bool force = false;
   OutputFlag output;
 };
@@ -123,8 +123,8 @@ std::string links_text(const MachineModel& machine) {
   return "\n" + format_table(rows);
 }
 
-void show(const machine::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
-  const std::string file = machine::machine_file().string();
+void show(const probe::MeasuredMachine& found, bool kept, double seconds, const ProbeFlags& flags) {
+  const std::string file = probe::machine_file().string();
   if (flags.output.json()) {
     nlohmann::json json{{"file", file},
                         {"measured", found.measured},  // empty: not saved
@@ -170,14 +170,14 @@ std::vector<Device*> devices_of(const ProbeFlags& flags) {
 /// Types without which the figures would have to be measured again.
 std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* const> devices) {
   if (!flags.options.dtypes.empty()) return flags.options.dtypes;
-  std::vector<DType> wanted = machine::probe_dtypes();
-  for (const Device* device : devices) wanted = machine::supported_dtypes(*device, wanted);
+  std::vector<DType> wanted = machine::weight_dtypes();
+  for (const Device* device : devices) wanted = probe::supported_dtypes(*device, wanted);
   return wanted;
 }
 
 MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) {
   ProgressBar bar("probing");
-  machine::ProbeOptions options = flags.options;
+  probe::ProbeOptions options = flags.options;
   options.poll = [] {
     if (interrupted()) throw Interrupted();
   };
@@ -193,7 +193,7 @@ void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags
   std::string measured;
   std::exception_ptr failure;
   try {
-    measured = machine::save_machine(machine);
+    measured = probe::save_machine(machine);
   } catch (const Error&) {
     failure = std::current_exception();
   }
@@ -207,7 +207,7 @@ int probe(const ProbeFlags& flags) {
   const std::vector<Device*> devices = devices_of(flags);
   const int threads = flags.options.threads;
   if (!flags.force) {
-    auto found = is_leader() ? machine::find_measured(devices, threads, wanted_dtypes(flags, devices)) : std::nullopt;
+    auto found = is_leader() ? probe::find_measured(devices, threads, wanted_dtypes(flags, devices)) : std::nullopt;
     const bool is_known =
         processes() != nullptr && processes()->broadcast(found ? "yes" : "no", "figures of the devices") == "yes";
     if (is_known && !is_leader()) return kSuccess;
@@ -218,9 +218,9 @@ int probe(const ProbeFlags& flags) {
     }
   }
   require_threads(threads_needed(devices, threads));
-  machine::check_machine_file();
+  probe::check_machine_file();
   for (const Device* device : devices) {
-    if (const std::string doubt = machine::probe_warning(*device); !doubt.empty()) warn(doubt);
+    if (const std::string doubt = probe::probe_warning(*device); !doubt.empty()) warn(doubt);
   }
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
@@ -233,7 +233,7 @@ int probe(const ProbeFlags& flags) {
 
 std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text) {
   std::string known;
-  for (const DType dtype : machine::probe_dtypes()) known += (known.empty() ? "" : ", ") + std::string(name_of(dtype));
+  for (const DType dtype : machine::weight_dtypes()) known += (known.empty() ? "" : ", ") + std::string(name_of(dtype));
   std::vector<DType> found;
   for (const std::string& part : split_list(text)) {
     const auto dtype = dtype_from_name(part);

@@ -26,7 +26,7 @@ namespace {
 /// Of the products of a model; those who have no figures of its types have nothing to say of it.
 std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
-  const std::vector<DType> known = machine::probe_dtypes();
+  const std::vector<DType> known = machine::weight_dtypes();
   // Single rows of the embedding are read, unless it is the output head too.
   for (const models::TensorSpec& spec : model.specs) {
     using models::TensorRole;
@@ -99,17 +99,17 @@ std::string lack_of(const KnownMachine& machine, const MachineQuestion& question
 
 std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
-  auto found = machine::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
+  auto found = probe::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
   if (!found) return std::nullopt;
   warn_of_disturbance(found->machine, remedy_for(question));
   return KnownMachine{std::make_shared<machine::MachineModel>(std::move(found->machine)),
                       "measured " + found->measured};
 }
 
-machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options) {
+machine::MachineModel probe_devices(std::span<Device* const> devices, const probe::ProbeOptions& options) {
   try {
-    if (ProcessGroup* const group = processes()) return machine::probe_everywhere(*group, devices, options);
-    return machine::probe(devices, options);
+    if (ProcessGroup* const group = processes()) return probe::probe_everywhere(*group, devices, options);
+    return probe::probe(devices, options);
   } catch (const OutOfMemory& error) {
     fail<OutOfMemory>("{} (--devices)", error.what());
   }
@@ -118,8 +118,8 @@ machine::MachineModel probe_devices(std::span<Device* const> devices, const mach
 namespace {
 
 /// Progress is shown by the bar.
-machine::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& bar) {
-  machine::ProbeOptions options;
+probe::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& bar) {
+  probe::ProbeOptions options;
   options.threads = question.threads;
   options.dtypes = dtypes_of(question.model);
   options.comm = question.comm;
@@ -147,7 +147,7 @@ void measure_for_processes(const MachineQuestion& question) {
   tell_of_probe(question);
   ProgressBar bar("probing");
   const machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
-  if (is_leader()) machine::save_machine(machine, question.comm);
+  if (is_leader()) probe::save_machine(machine, question.comm);
 }
 
 KnownMachine require_machine(const MachineQuestion& question) {
@@ -158,7 +158,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   }
   check(processes() == nullptr, "devices of several processes must have been measured");
   try {
-    machine::check_machine_file();
+    probe::check_machine_file();
   } catch (const DeviceError&) {
     // Said below: the devices are measured all the same.
   }
@@ -167,7 +167,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   ProgressBar bar("probing");
   machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
   try {
-    machine::save_machine(machine, question.comm);
+    probe::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {
     bar.clear();
     warn(fmt::format("{}; only this command plans for what was measured", error.what()));

@@ -47,9 +47,9 @@ void measure_for_processes(const MachineQuestion& question);
 /// The same; where there is none, the devices are probed quickly and the figures kept, which a line on stderr says.
 /// Throws InvalidArgument with lack_of() of a machine that is named.
 KnownMachine require_machine(const MachineQuestion& question);
-/// machine::probe, or of several processes probe_everywhere; where a device has too little memory for it, the error
+/// probe::probe, or of several processes probe_everywhere; where a device has too little memory for it, the error
 /// names the flag that leaves it out.
-machine::MachineModel probe_devices(std::span<Device* const> devices, const machine::ProbeOptions& options);
+machine::MachineModel probe_devices(std::span<Device* const> devices, const probe::ProbeOptions& options);
 /// Why a machine that was named is of no use for the question: it lacks the host that the options of the placement ask
 /// for. Empty where it has all devices.
 std::string lack_of(const KnownMachine& machine, const MachineQuestion& question);

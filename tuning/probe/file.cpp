@@ -15,7 +15,7 @@
 #include "machine/sets.h"
 #include "tuning/probe/probe.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 constexpr int kVersion = 1;
@@ -99,7 +99,7 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
 std::optional<MeasuredMachine> read_entry(const Json& entry) {
   if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
   try {
-    return MeasuredMachine{parse_machine(entry["machine"].dump(), machine_file().string()), text_of(entry, "measured")};
+    return MeasuredMachine{machine::parse_machine(entry["machine"].dump(), machine_file().string()), text_of(entry, "measured")};
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -175,7 +175,7 @@ void check_machine_file() {
 
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
-  parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
+  machine::parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
   const Json latest{{"program", SHOAL_VERSION},     {"measured", now()},
                     {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size(), comm)},
                     {"points", points_of(machine)}, {"machine", Json::parse(text)}};
@@ -193,4 +193,4 @@ std::string save_machine(const MachineModel& machine, std::string_view comm) {
   return text_of(latest, "measured");
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -19,7 +19,10 @@
 
 #include "machine/machine.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
+
+using machine::DeviceModel;
+using machine::MachineModel;
 
 struct MeasuredMachine {
   MachineModel machine;
@@ -42,4 +45,4 @@ std::string save_machine(const MachineModel& machine, std::string_view comm = {}
 /// Throws what save_machine would, before there is anything to be saved.
 void check_machine_file();
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

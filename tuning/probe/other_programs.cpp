@@ -13,7 +13,7 @@
 
 #include "devices/cpu/topology.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 /// CPU seconds in which the hardware threads were at work, or taken by a hypervisor, since the system started.
@@ -50,4 +50,4 @@ double other_programs() {
          std::max(0.0, spare) * now.count();
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -20,7 +20,7 @@
 #include "tuning/probe/probe_links.h"
 #include "tuning/probe/probe_trial.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 /// Cores that system services may keep busy while a machine is at rest.
@@ -98,7 +98,7 @@ class Probe {
   }
 
  private:
-  std::vector<DType> dtypes() const { return options_.dtypes.empty() ? probe_dtypes() : options_.dtypes; }
+  std::vector<DType> dtypes() const { return options_.dtypes.empty() ? machine::weight_dtypes() : options_.dtypes; }
 
   void check_arguments() const {
     require<InvalidArgument>(!devices_.empty(), "[probe] expected at least one device, got none");
@@ -110,7 +110,7 @@ class Probe {
       require<InvalidArgument>(seen.insert(device).second, "[probe] {} is listed twice; name each device once",
                                device->name());
     }
-    const std::vector<DType> known = probe_dtypes();
+    const std::vector<DType> known = machine::weight_dtypes();
     for (const DType dtype : options_.dtypes) {
       require<InvalidArgument>(std::find(known.begin(), known.end(), dtype) != known.end(),
                                "[probe] weights cannot be of type {}", name_of(dtype));
@@ -140,7 +140,7 @@ class Probe {
     const std::vector<std::string> names = domain_names(devices_);
     for (size_t i = 0; i < devices_.size(); ++i) {
       const auto known = std::find_if(machine_.domains.begin(), machine_.domains.end(),
-                                      [&](const Domain& domain) { return domain.name == names[i]; });
+                                      [&](const machine::Domain& domain) { return domain.name == names[i]; });
       machine_.devices[i].domain = static_cast<int>(known - machine_.domains.begin());
       if (known == machine_.domains.end()) machine_.domains.push_back({names[i], 0, 0});
     }
@@ -200,7 +200,7 @@ class Probe {
 
   /// What devices of one domain have together.
   void measure_domain(int number) {
-    Domain& domain = machine_.domains[static_cast<size_t>(number)];
+    machine::Domain& domain = machine_.domains[static_cast<size_t>(number)];
     std::vector<size_t> members;
     for (size_t i = 0; i < devices_.size(); ++i) {
       if (machine_.devices[i].domain != number) continue;
@@ -212,7 +212,7 @@ class Probe {
     // Models are mostly quantised: types that are not may read faster together.
     double most = 0;
     DType fastest = DType::kF32;
-    for (const DType dtype : weight_dtypes()) {
+    for (const DType dtype : machine::weight_dtypes()) {
       const double rate = read_rate(members, dtype);
       const bool is_preferred = traits(dtype).is_quantized == traits(fastest).is_quantized ? rate > most : rate > 0;
       if (is_preferred) most = rate, fastest = dtype;
@@ -229,7 +229,7 @@ class Probe {
       const auto& products = machine_.devices[i].products;
       const auto product = products.find(std::string(name_of(dtype)));
       if (product == products.end()) return 0;
-      rate += element_bytes(dtype) / product->second.streamed[0].seconds;
+      rate += machine::element_bytes(dtype) / product->second.streamed[0].seconds;
     }
     return rate;
   }
@@ -246,7 +246,7 @@ class Probe {
         DeviceProbe probe(*devices_[i], *pointers.emplace_back(backends.emplace_back(make(i)).get()), effort_);
         loads.push_back(probe.make_load(dtype, streamed_[i], computes));
       }
-      factor = slowdown(loads, pointers, effort_.budget, computes);
+      factor = slowdown(loads, pointers, effort_.budget);
     });
     return factor;
   }
@@ -345,10 +345,6 @@ std::string probe_place(const Device& device) {
   return remote != nullptr ? remote->place : place_of(device);
 }
 
-std::vector<DType> probe_dtypes() {
-  return weight_dtypes();
-}
-
 std::vector<DType> supported_dtypes(const Device& device, std::span<const DType> dtypes) {
   std::vector<DType> found;
   for (const DType dtype : dtypes) {
@@ -362,4 +358,4 @@ std::vector<DType> supported_dtypes(const Device& device, std::span<const DType>
   return found;
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -16,7 +16,10 @@
 #include "devices/device.h"
 #include "machine/machine.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
+
+using machine::DeviceModel;
+using machine::MachineModel;
 
 struct ProbeOptions {
   int threads = 0;                 ///< of each CPU device; 0: its default
@@ -46,9 +49,7 @@ std::string probe_params(const Device& device, int threads);
 std::string probe_identity(const Device& device, int threads);
 /// Which one of those alike it is: its PCI address, or the numbers of a CPU device's cores.
 std::string probe_place(const Device& device);
-/// Types of weights that figures can be measured for: f32, f16, bf16 and all quantised ones.
-std::vector<DType> probe_dtypes();
-/// Those of them that the device multiplies with.
+/// Those of the types that the device multiplies with.
 std::vector<DType> supported_dtypes(const Device& device, std::span<const DType> dtypes);
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -11,7 +11,7 @@
 #include "graph/ops/ops.h"
 #include "machine/costs.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 /// Weights are read from memory when there are this many times more of them than the caches hold.
@@ -290,7 +290,7 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
   {
     const Matrices matrices = make_matrices(dtype, streamed_bytes_, side, side);
     product.streamed = measure_points(matrices, model);
-    model.bandwidth = std::max(model.bandwidth, element_bytes(dtype) / product.streamed[0].seconds);
+    model.bandwidth = std::max(model.bandwidth, machine::element_bytes(dtype) / product.streamed[0].seconds);
   }
   if (model.cache_bytes > 0) {
     // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
@@ -370,4 +370,4 @@ Load DeviceProbe::make_load(DType dtype, size_t bytes, bool computes) {
   return load;
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

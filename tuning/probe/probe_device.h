@@ -10,7 +10,11 @@
 #include "machine/machine.h"
 #include "tuning/probe/probe_trial.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
+
+using machine::DeviceModel;
+using machine::ProductModel;
+using machine::ProductPoint;
 
 /// How much is measured.
 struct ProbeEffort {
@@ -78,4 +82,4 @@ class DeviceProbe {
   size_t streamed_bytes_;
 };
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

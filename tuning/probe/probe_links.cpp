@@ -14,7 +14,7 @@
 #include "machine/sets.h"
 #include "processes/remote_device.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 using collectives::Call;
@@ -210,7 +210,7 @@ std::vector<std::vector<int>> member_sets(const MachineModel& machine) {
   }
   for (int i = 0; devices > kFew && i < devices; ++i) {
     const auto same = [&](const std::vector<int>& group) {
-      return DeviceSet(machine, {{i}}).has_same_kinds(DeviceSet(machine, {{group.front()}}));
+      return machine::DeviceSet(machine, {{i}}).has_same_kinds(machine::DeviceSet(machine, {{group.front()}}));
     };
     const auto found = std::find_if(groups.begin(), groups.end(), same);
     (found == groups.end() ? groups.emplace_back() : *found).push_back(i);
@@ -220,7 +220,7 @@ std::vector<std::vector<int>> member_sets(const MachineModel& machine) {
   return sets;
 }
 
-double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least) {
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget) {
   constexpr int kTimes = 4;
   const double wanted = std::max(budget, 10e-3);
   std::vector<int> runs;
@@ -232,7 +232,7 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
     });
   };
   double alone = std::numeric_limits<double>::infinity(), together = alone;
-  const double middle = repeat_for(kTimes * wanted * static_cast<double>(loads.size() + 1), [&] {
+  repeat_for(kTimes * wanted * static_cast<double>(loads.size() + 1), [&] {
     double longest = 0;
     for (size_t i = 0; i < loads.size(); ++i) longest = std::max(longest, seconds(i, i + 1));
     const double all = seconds(0, loads.size());
@@ -240,7 +240,7 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
     together = std::min(together, all);
     return all / longest;
   });
-  return std::max(1.0, least ? together / alone : middle);
+  return std::max(1.0, together / alone);
 }
 
 CollectiveTable measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
@@ -288,4 +288,4 @@ CopyCost measure_copies(Backend& from, Backend& to, double budget) {
   return {latency, bytes / std::max(large - latency, large / 2)};
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -11,7 +11,10 @@
 #include "processes/process_group.h"
 #include "tuning/probe/probe_device.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
+
+using machine::CollectiveTable;
+using machine::MachineModel;
 
 /// Devices that share memory and cores, as far as they say so themselves: those of one node, or one GPU. Names of the
 /// domains, by device.
@@ -21,10 +24,9 @@ std::vector<std::string> domain_names(std::span<Device* const> devices);
 /// 4, 8, ... and all of each kind (machine/sets.h); with several kinds also 1, 2, 4, ... and all of each together.
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
-/// All loads at once, each as long as it would take alone: that long, in multiples of the time alone, which is taken
-/// in turn with it. `least`: of the quickest tries, for what only other programs can make longer (cores); otherwise the
-/// median (memory).
-double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget, bool least);
+/// Slowdown when all loads run together, relative to each running alone: the least times of several tries, in which the
+/// two are measured alternately.
+double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
 
 /// Bytes of the largest message that is measured.
 inline size_t largest_message(bool quick) {
@@ -46,4 +48,4 @@ struct CopyCost {
 /// Passing a value on.
 CopyCost measure_copies(Backend& from, Backend& to, double budget);
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

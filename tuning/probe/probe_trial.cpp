@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "devices/allocate.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 constexpr int kFewestSamples = 3, kMostSamples = 50;
@@ -125,4 +125,4 @@ double Trial::measure(double budget) {
   return repeat_for(budget, [&] { return series(runs); });
 }
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

@@ -18,7 +18,7 @@
 #include "devices/device.h"
 #include "graph/graph.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 
 /// The middle one. Not of nothing.
 double median(std::vector<double> values);
@@ -83,4 +83,4 @@ class Trial {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-}  // namespace shoal::machine
+}  // namespace shoal::probe

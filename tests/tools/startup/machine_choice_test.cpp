@@ -52,7 +52,7 @@ TEST(MachineChoice, DevicesOfThisMachineShareItsMemory) {
 TEST(MachineChoice, AProbeThatLacksMemoryNamesTheFlag) {
   cpu::configure("devices=1,threads=1,memory=7M");
   const std::vector<Device*> devices{&Registry::instance().device("CPU0")};
-  machine::ProbeOptions options;
+  probe::ProbeOptions options;
   options.quick = true;
   EXPECT_THAT([&] { probe_devices(devices, options); },
               testing::ThrowsMessage<OutOfMemory>(testing::EndsWith(

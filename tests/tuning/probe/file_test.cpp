@@ -13,7 +13,7 @@
 #include "tests/support/temporary.h"
 #include "tuning/probe/probe.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 using ::testing::HasSubstr;
@@ -225,7 +225,7 @@ TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
   MachineModel known = machine(4, 30e9);
   known.devices[0].identity += ", other";  // not what it is now
   const auto set = [](std::vector<std::string> members) {
-    return CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
+    return machine::CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
   };
   known.collectives = {set({"CPU0", "CPU1"}), set({"CPU0", "CPU1", "CPU2", "CPU3"})};
   save_machine(known);
@@ -367,4 +367,4 @@ TEST(MachineFilePath, FollowsTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace shoal::machine
+}  // namespace shoal::probe

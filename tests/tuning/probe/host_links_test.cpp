@@ -1,5 +1,5 @@
 // What passes between processes of several hosts (threads here).
-#include "tuning/probe/host_links.h"
+#include "tuning/probe/probe_processes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "tests/support/thread_processes.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 using testing::ElementsAre;
@@ -48,4 +48,4 @@ TEST(HostLinks, TheSlowestOfSeveral) {
 }
 
 }  // namespace
-}  // namespace shoal::machine
+}  // namespace shoal::probe

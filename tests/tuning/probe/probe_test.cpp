@@ -17,7 +17,7 @@
 #include "tuning/probe/probe_links.h"
 #include "tuning/probe/probe_trial.h"
 
-namespace shoal::machine {
+namespace shoal::probe {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -120,7 +120,7 @@ TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
   }
   EXPECT_GT(machine.copy_latency, 0);
   EXPECT_GT(machine.copy_bandwidth, 0);
-  EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
+  EXPECT_EQ(machine::parse_machine(to_json(machine), "the probe"), machine);
   cpu::configure("");
 }
 
@@ -225,7 +225,7 @@ TEST(Probe, TellsOfOtherPrograms) {
   options.others = [&] { return std::exchange(used, 1e6); };
   const MachineModel machine = probe({&device, 1}, options);
   EXPECT_THAT(machine.disturbance, ContainsRegex("^other programs kept [0-9.]+ cores busy$"));
-  EXPECT_EQ(parse_machine(to_json(machine), "the probe"), machine);
+  EXPECT_EQ(machine::parse_machine(to_json(machine), "the probe"), machine);
   expect_sane(machine.devices[0]);
   EXPECT_EQ(probe({&device, 1}, quick()).disturbance, "");
   const double before = other_programs();
@@ -365,4 +365,4 @@ TEST(ProbeLinks, CopiesAreMeasuredWhereSplitsPassValues) {
 }
 
 }  // namespace
-}  // namespace shoal::machine
+}  // namespace shoal::probe
