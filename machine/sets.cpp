@@ -78,13 +78,11 @@ void MeasuredSets::add(const DeviceSet& set, double seconds) {
 std::optional<double> MeasuredSets::seconds() const {
   if (same_) return same_;
   if (alike_.count > 0) return alike_.value();
-  for (const Sizes& sizes : by_kinds_) {
-    if (!sizes.empty()) return by_size(sizes);
-  }
-  return std::nullopt;
+  return by_size(by_kinds_[0].empty() ? by_kinds_[1] : by_kinds_[0]);
 }
 
-double MeasuredSets::by_size(const Sizes& sizes) const {
+std::optional<double> MeasuredSets::by_size(const Sizes& sizes) const {
+  if (sizes.empty()) return std::nullopt;
   const auto above = sizes.lower_bound(wanted_.size());
   if (above == sizes.begin() || sizes.size() == 1) return sizes.begin()->second.value();
   const bool beyond = above == sizes.end();

@@ -44,13 +44,15 @@ class DeviceSet {
 };
 
 /// Collects the times of measured sets, and estimates the time of the wanted set: its own measurement, or the mean of
-/// sets that are alike, or an interpolation by size. Sets of the same kinds come first then, sets with more kinds next,
-/// and any other sets last. Beyond the largest set the line between the last two goes on.
+/// sets that are alike, or an interpolation by size between sets of the same kinds or else sets with more kinds. Beyond
+/// the largest set the line between the last two goes on.
 class MeasuredSets {
  public:
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
   void add(const DeviceSet& set, double seconds);
   std::optional<double> seconds() const;
+  /// An interpolation between any sets.
+  std::optional<double> seconds_of_any() const { return by_size(by_kinds_[2]); }
 
  private:
   struct Mean {
@@ -61,7 +63,7 @@ class MeasuredSets {
   };
   using Sizes = std::map<size_t, Mean>;
 
-  double by_size(const Sizes& sizes) const;
+  std::optional<double> by_size(const Sizes& sizes) const;
 
   DeviceSet wanted_;
   std::optional<double> same_;
