@@ -118,9 +118,8 @@ ExpertSplit chosen(int64_t ff, DType dtype, int devices, int64_t tokens = 1) {
   hollow.write(file.path);
   const auto model = open_model(file.path);
   const std::vector<double> shares = parse_ratio("", devices);
-  const auto ways = [&] {
-    return faster_ways(*model, cpu_groups({devices}).front(), shares, nullptr, {.tokens = tokens});
-  };
+  const std::vector<Device*> group(static_cast<size_t>(devices), cpu_devices(1).front());
+  const auto ways = [&] { return faster_ways(*model, group, shares, nullptr, {.tokens = tokens}); };
   const Ways found = ways();
   EXPECT_EQ(found.experts == ExpertSplit::kWhole ? found.whole : found.inside, std::min(found.inside, found.whole));
   EXPECT_EQ(found.whole, ways().whole) << "the same each time";
@@ -257,9 +256,10 @@ TEST(LatentWays, TheFasterOfTheTwoPredictionsIsChosen) {
 
 TEST(LatentWays, AreMirroredWithoutALengthASecondDeviceOrOnTheHost) {
   const auto model = latent_model();
+  const auto machine = std::make_shared<machine::MachineModel>(machine_of(2));
   const auto ways = [&](const char* ratio, int64_t rows, bool on_host) {
     models::PlacementOptions options{ratio, 1};
-    options.cache_on_host = on_host;
+    options.cache_on_host = on_host, options.machine = machine;
     const Ways found = take_faster_ways(*model, cpu_groups({2}), {.rows = rows}, options);
     EXPECT_EQ(options.latent, found.latent);
     return found;
