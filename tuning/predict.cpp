@@ -14,10 +14,18 @@
 namespace shoal::tuning {
 namespace {
 
+struct ObjectiveName {
+  Objective objective;
+  std::string_view name;
+};
+constexpr std::array kObjectives = std::to_array<ObjectiveName>({
+    {Objective::kGeneration, "generation"},
+    {Objective::kPrompt, "prompt"},
+    {Objective::kMix, "mix"},
+});
+
 /// Long prompts have many batches that differ little: this many fill levels of the cache are computed.
 constexpr int64_t kPromptSamples = 8;
-/// Graphs of prompts in a plan that predictions make: the others are planned where a prompt has such batches.
-constexpr size_t kPlannedPrompts = 1;
 
 double as_double(int64_t value) {
   return static_cast<double>(value);
@@ -277,39 +285,15 @@ Workload clipped(Workload workload, int64_t context) {
   return workload;
 }
 
-namespace {
-
-void require_room(const Workload& workload, int64_t context) {
-  require<InvalidArgument>(workload == clipped(workload, context),
-                           "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
-                           "larger one or fewer tokens",
-                           workload.prompt, workload.generate, workload.depth, context);
-}
-
-}  // namespace
-
-Prediction Scenario::predict(const Candidate& candidate) const {
-  const models::Placement there(model, candidate.groups, placement_of(candidate, *this));
-  return predict(candidate, there, models::plan_to_load(model, there, session, load, kPlannedPrompts));
-}
-
-Prediction Scenario::predict(const Candidate& candidate, const models::Placement& there,
-                             const models::ModelPlan& plan) const {
-  if (poll) poll();
-  require_room(workload, plan.size.context);
-  const Predictor predictor(model, there, plan, machine, session, poll);
-  Prediction prediction;
-  prediction.candidate = candidate;
-  prediction.memory = plan.memory;
-  prediction.fits = models::fits(prediction.memory);
-  prediction.from_disk = !prediction.fits && models::has_room(prediction.memory);
-  prediction.host_bytes = plan.host_bytes;
-  prediction.context = plan.size.context;
-  prediction.workload = workload;
-  if (workload.prompt > 0) prediction.prompt = predictor.prompt(workload.depth, workload.prompt);
-  if (workload.generate > 0) prediction.generation = predictor.generation(workload.depth, workload.generate);
-  prediction.split_key = split_key(model, there);
-  return prediction;
+std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predict(
+    const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
+    const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work,
+    const Poll& poll) {
+  const Predictor predictor(model, placement, plan, machine, session, poll);
+  std::optional<PhasePrediction> prompt, generation;
+  if (work.prompt > 0) prompt = predictor.prompt(work.depth, work.prompt);
+  if (work.generate > 0) generation = predictor.generation(work.depth, work.generate);
+  return {std::move(prompt), std::move(generation)};
 }
 
 double PhasePrediction::communication() const {
@@ -324,12 +308,32 @@ int64_t PhasePrediction::collective_count() const {
   return count;
 }
 
-double seconds_of(const Prediction& prediction, Objective objective) {
-  const double prompt = prediction.prompt ? prediction.prompt->seconds : 0;
-  const double generation = prediction.generation ? prediction.generation->seconds : 0;
-  if (objective == Objective::kGeneration && prediction.generation) return generation;
-  if (objective == Objective::kPrompt && prediction.prompt) return prompt;
-  return prompt + generation;
+std::string_view name_of(Objective objective) {
+  return kObjectives[static_cast<size_t>(objective)].name;
+}
+
+Objective parse_objective(std::string_view text) {
+  for (const ObjectiveName& known : kObjectives) {
+    if (known.name == text) return known.objective;
+  }
+  fail<InvalidArgument>("there is no objective '{}'; there are generation, prompt and mix", text);
+}
+
+int64_t rows_seen(const Workload& workload) {
+  return std::max<int64_t>(1, workload.depth + (workload.generate > 0 ? workload.generate : workload.prompt) / 2);
+}
+
+Workload work_of(Workload work, Objective objective) {
+  if (objective == Objective::kGeneration && work.generate > 0) work.prompt = 0;
+  if (objective == Objective::kPrompt && work.prompt > 0) work.generate = 0;
+  return work;
+}
+
+void require_work(const Workload& workload, Objective objective) {
+  const bool prompt = objective != Objective::kGeneration, generate = objective != Objective::kPrompt;
+  require<InvalidArgument>((!prompt || workload.prompt > 0) && (!generate || workload.generate > 0),
+                           "the objective {} needs {}{}{}", name_of(objective), prompt ? "a prompt" : "",
+                           prompt && generate ? " and " : "", generate ? "tokens to generate" : "");
 }
 
 }  // namespace shoal::tuning

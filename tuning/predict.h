@@ -19,7 +19,6 @@
 
 #include "machine/machine.h"
 #include "models/session/model_plan.h"
-#include "tuning/choose/ways.h"
 #include "tuning/estimate.h"
 
 namespace shoal::tuning {
@@ -37,31 +36,6 @@ int64_t rows_seen(const Workload& workload);
 /// The same with no more tokens than fit into a context.
 Workload clipped(Workload workload, int64_t context);
 
-/// What stays on the host beside the devices; as PlacementOptions has it.
-struct HostPart {
-  int64_t device_layers = -1;
-  int64_t expert_layers = 0;
-  bool empty() const { return device_layers < 0 && expert_layers == 0; }
-  std::string flags() const;  ///< "-ngl 40 -ncmoe 60"; "" where it is empty
-  bool operator==(const HostPart&) const = default;
-};
-
-/// One way to use devices.
-struct Candidate {
-  models::DeviceGroups groups;  ///< as Placement takes them
-  models::SplitMode mode = models::SplitMode::kTensor;
-  std::vector<double> shares;  ///< of the devices (kTensor) or groups (kLayer); empty: even
-  HostPart host = {};          ///< empty: as the options of the placement say
-
-  size_t device_count() const;
-  std::string devices() const;  ///< "CPU0,CPU1", "CPU0+CPU1,CPU2"
-  std::string ratio() const;    ///< as parse_ratio reads it, "3,1"; empty: even
-  std::string name() const;     ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even", "CUDA0 -ncmoe 8"
-};
-
-/// "3,1" for {0.75, 0.25}: whole numbers where their sum is at most 999, or else decimals.
-std::string ratio_text(std::span<const double> shares);
-
 /// One kind of work: a prompt, or the tokens of a generation.
 struct PhasePrediction {
   double seconds = 0;                   ///< of all its tokens
@@ -78,63 +52,24 @@ struct PhasePrediction {
   int64_t collective_count() const;
 };
 
-struct Prediction {
-  Candidate candidate;
-  bool fits = false;
-  bool from_disk = false;  ///< does not fit, but runs: weights are read from the disk for every token
-  std::vector<models::DeviceUse> memory;
-  size_t host_bytes = 0;
-  int64_t context = 0;
-  Workload workload;
-  std::optional<PhasePrediction> prompt, generation;  ///< nullopt where the workload has none of it
-  std::string split_key;
-};
-
 /// Called now and then while something is predicted; ends it by an exception.
 using Poll = std::function<void()>;
 
-/// Everything that predictions of several candidates have in common.
-struct Scenario {
-  const models::Model& model;
-  const machine::MachineModel& machine;
-  models::PlacementOptions placement;
-  models::SessionOptions session;
-  models::LoadOptions load;
-  Workload workload;
-  Poll poll = {};
-  AskedWays ways = {};  ///< rows 0: those that the workload sees
-  /// With the weights repacked where there is room, as models::plan_to_load(). Throws InvalidArgument for what
-  /// ModelPlan refuses, for a device or dtype that the machine does not know, and for more tokens than the context has.
-  Prediction predict(const Candidate& candidate) const;
-  /// The same of what has been planned: `plan` is for `session` on the placement, which is the candidate's.
-  Prediction predict(const Candidate& candidate, const models::Placement& there, const models::ModelPlan& plan) const;
-};
+/// Times of a model's plan on a machine: of a prompt and of a generation, nullopt if the work has none of it. `plan` is
+/// for `session` on the placement, and its context holds the work. Throws InvalidArgument for a device or dtype that the machine
+/// does not know.
+std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predict(
+    const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
+    const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work, const Poll& poll);
 
 /// Which time counts.
 enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
 std::string_view name_of(Objective objective);
 /// "generation", "prompt" or "mix". Throws InvalidArgument that lists them.
 Objective parse_objective(std::string_view text);
-/// Has the workload what the objective is about? Throws InvalidArgument where it has not.
+/// The work that counts by an objective, if there is any.
+Workload work_of(Workload work, Objective objective);
+/// Throws InvalidArgument if the work lacks the objective's phase.
 void require_work(const Workload& workload, Objective objective);
-/// Seconds that the workload takes by the objective; of what there is where it has nothing of that kind.
-double seconds_of(const Prediction& prediction, Objective objective);
-
-/// The shares that are shortest to write and lead to the same split: 3,1 for {0.7512, 0.2488}; with few decimals where
-/// there are none with numbers up to 99.
-std::vector<double> simplest_shares(const Scenario& scenario, const Candidate& candidate);
-
-/// The options for a candidate's Placement.
-models::PlacementOptions placement_of(const Candidate& candidate, models::PlacementOptions options);
-/// The same in a scenario: its options, with the ways that it asks for or that are faster, and plans for its machine,
-/// which must outlive the placement.
-models::PlacementOptions placement_of(const Candidate& candidate, const Scenario& scenario);
-/// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
-std::string split_key(const models::Model& model, const models::Placement& placement);
-
-/// Bytes of a device that stay free, negative if it has too little, for mapped weights included; and as a part of the
-/// bytes that are free now.
-int64_t margin_bytes(const models::DeviceUse& use);
-double margin_part(const models::DeviceUse& use);
 
 }  // namespace shoal::tuning

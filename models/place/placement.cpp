@@ -197,11 +197,10 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   params_.emplace_back();
 }
 
-/// The CPU device for what is not on the devices: one that is none of them, if there is one. Added when it is needed.
-int Placement::host_index(const DeviceGroups& groups) {
-  Device* host = host_;
+Device* find_host(const DeviceGroups& groups, Device* asked) {
+  Device* host = asked;
   for (Device* device : Registry::instance().devices()) {
-    if (host_ != nullptr) break;
+    if (asked != nullptr) break;
     if (device->type() != DeviceType::kCpu) continue;
     const bool free = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
       return std::find(group.begin(), group.end(), device) != group.end();
@@ -209,6 +208,12 @@ int Placement::host_index(const DeviceGroups& groups) {
     if (host == nullptr || free) host = device;
     if (free) break;
   }
+  return host;
+}
+
+/// Added when it is needed.
+int Placement::host_index(const DeviceGroups& groups) {
+  Device* const host = find_host(groups, host_);
   require<InvalidArgument>(host != nullptr, "there is no CPU device for what is to stay on the host");
   const auto known = std::find(devices_.begin(), devices_.end(), host);
   if (known != devices_.end()) return static_cast<int>(known - devices_.begin());

@@ -46,6 +46,10 @@ struct TensorOverride {
 /// Throws InvalidArgument for what is no regular expression.
 void check_pattern(const std::string& pattern);
 
+/// A device for the model's part next to the groups: `asked`, else a CPU device that is none of them, else any; nullptr: there
+/// is none.
+Device* find_host(const DeviceGroups& groups, Device* asked);
+
 struct PlacementOptions {
   std::string ratio;  ///< as parse_ratio reads it, of the devices (kTensor) or groups (kLayer); empty: even
   int threads = 0;    ///< of each CPU device; 0: its default

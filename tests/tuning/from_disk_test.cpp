@@ -7,8 +7,8 @@
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
 #include "tests/support/temporary.h"
-#include "tuning/fit.h"
-#include "tuning/recommend.h"
+#include "tests/tuning/asking.h"
+#include "tuning/choose/compare.h"
 
 namespace shoal::tuning {
 namespace {
@@ -54,12 +54,12 @@ double bytes_of(const Model& model, const std::string& part = "") {
   return bytes;
 }
 
-Prediction predicted(const Model& model, const Candidate& candidate, const Workload& workload) {
+Verdict predicted(const Model& model, const Choice& candidate, const Workload& workload) {
   const machine::MachineModel machine = with_disk(candidate.device_count());
-  return Scenario{model, machine, {{}, 1}, kShort, {}, workload}.predict(candidate);
+  return judged(model, asked_of(machine, kShort, {}, workload), candidate);
 }
 
-Candidate alone() {
+Choice alone() {
   return {cpu_groups({1}), SplitMode::kTensor, {}};
 }
 
@@ -68,7 +68,7 @@ TEST(FromDisk, EachRunReadsAllWeights) {
   const double seconds = bytes_of(*model) / kDiskRate;
   const LimitedCpuDevices limited("memory=16M");
   // 100 tokens are three batches of 32 and one of 4 tokens.
-  const Prediction p = predicted(*model, alone(), {100, 10, 0});
+  const Verdict p = predicted(*model, alone(), {100, 10, 0});
   EXPECT_FALSE(p.fits);
   EXPECT_TRUE(p.from_disk);
   EXPECT_NEAR(p.generation->seconds / 10, seconds, 1e-3 * seconds);
@@ -83,15 +83,15 @@ TEST(FromDisk, OfExpertsThoseThatATokenUses) {
   const LimitedCpuDevices limited("memory=16M");
   const double experts = bytes_of(*model, "_exps"), others = bytes_of(*model) - experts;
   ASSERT_GT(experts, 5 * others);
-  const Prediction p = predicted(*model, alone(), {0, 10, 0});
+  const Verdict p = predicted(*model, alone(), {0, 10, 0});
   EXPECT_NEAR(p.generation->disk, (experts / 4 + others) / kDiskRate, 1e-3);
 }
 
 TEST(FromDisk, LayersOfSeveralDevicesAreReadFromOneDisk) {
   const auto model = hollow(shape());
   const LimitedCpuDevices limited("memory=8M");
-  const Candidate layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
-  const Prediction p = predicted(*model, layers, {64, 1, 0});
+  const Choice layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
+  const Verdict p = predicted(*model, layers, {64, 1, 0});
   EXPECT_TRUE(p.from_disk);
   EXPECT_NEAR(p.generation->seconds, bytes_of(*model) / kDiskRate, 1e-2);
   EXPECT_NEAR(p.prompt->seconds, 2 * bytes_of(*model) / kDiskRate, 2e-2);
@@ -102,7 +102,7 @@ TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
   const LimitedCpuDevices limited("memory=64M");
   for (const bool repack : {false, true}) {
     const machine::MachineModel machine = with_disk(1);
-    const Prediction p = Scenario{*model, machine, {{}, 1}, kShort, {.repack = repack}, {64, 1, 0}}.predict(alone());
+    const Verdict p = judged(*model, asked_of(machine, kShort, {.repack = repack}, {64, 1, 0}), alone());
     EXPECT_TRUE(p.fits);
     EXPECT_FALSE(p.from_disk);
     EXPECT_EQ(p.generation->disk, 0);
@@ -111,32 +111,34 @@ TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
   }
 }
 
-Recommendation recommended(const Model& model, int devices) {
+Comparison compared(const Model& model, int devices) {
   machine::MachineModel machine = with_disk(static_cast<size_t>(devices));
   machine.disk_bandwidth = 1e15;  // as good as memory, so that the order is not that of speed
   machine.algorithms[0].latency = machine.copy_latency = 1;
-  const Scenario scenario{model, machine, {{}, 1}, kShort, {}, {0, 16, 0}};
-  return recommend(scenario, cpu_groups({devices}), {});
+  Asked asked = asked_of(machine, kShort, {}, {0, 16, 0});
+  asked.fixed = {cpu_groups({devices})};
+  Chooser chooser(model, asked);
+  return compare(chooser);
 }
 
 TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
   const auto model = hollow(shape());
   {
     const LimitedCpuDevices limited("memory=18M");  // both have room, one has not
-    const Recommendation found = recommended(*model, 2);
+    const Comparison found = compared(*model, 2);
     ASSERT_EQ(found.best, 0u);
-    EXPECT_TRUE(found.candidates[0].fits) << found.candidates[0].candidate.name();
-    EXPECT_EQ(found.candidates[0].candidate.device_count(), 2u);
+    EXPECT_TRUE(found.verdicts[0].fits) << found.verdicts[0].choice.name();
+    EXPECT_EQ(found.verdicts[0].choice.device_count(), 2u);
     EXPECT_FALSE(found.remedies);
-    const auto disk = std::find_if(found.candidates.begin(), found.candidates.end(),
-                                   [](const Prediction& one) { return one.from_disk; });
-    ASSERT_NE(disk, found.candidates.end());
-    EXPECT_LT(seconds_of(*disk, Objective::kGeneration), seconds_of(found.candidates[0], Objective::kGeneration));
+    const auto disk = std::find_if(found.verdicts.begin(), found.verdicts.end(),
+                                   [](const Verdict& one) { return one.from_disk; });
+    ASSERT_NE(disk, found.verdicts.end());
+    EXPECT_LT(seconds_of(*disk, Objective::kGeneration), seconds_of(found.verdicts[0], Objective::kGeneration));
   }
   const LimitedCpuDevices limited("memory=6M");
-  const Recommendation found = recommended(*model, 2);
+  const Comparison found = compared(*model, 2);
   ASSERT_EQ(found.best, 0u);
-  EXPECT_TRUE(found.candidates[0].from_disk);
+  EXPECT_TRUE(found.verdicts[0].from_disk);
   EXPECT_THAT(found.reason, HasSubstr("with weights read from the disk for every token"));
   ASSERT_TRUE(found.remedies);
   EXPECT_FALSE(found.remedies->lacking.empty());
@@ -150,16 +152,13 @@ TEST(FromDisk, AContextIsChosenThatLeavesRoomForMappedWeights) {
     return ModelPlan(*model, placement, {.context = context, .batch = 32}, mapped).memory[0].needed();
   };
   const size_t at_256 = needed(256);
-  const FitOptions any{.least_context = 1};
   {
     const LimitedCpuDevices limited(fmt::format("memory={}", at_256 + 1000));
-    const models::Placement there(*model, cpu_devices(1), {{}, 1});
-    EXPECT_EQ(largest_context(*model, there, kShort, mapped, any), 256);
+    EXPECT_EQ(largest_context(*model, {cpu_groups({1})}, kShort, mapped, 1), 256);
   }
   const LimitedCpuDevices limited("memory=4M");
-  const models::Placement there(*model, cpu_devices(1), {{}, 1});
-  EXPECT_EQ(largest_context(*model, there, kShort, mapped, any), 512) << "no context would help";
-  EXPECT_FALSE(largest_context(*model, there, kShort, {.use_mapping = false, .repack = false}, any));
+  EXPECT_EQ(largest_context(*model, {cpu_groups({1})}, kShort, mapped, 1), 512) << "no context would help";
+  EXPECT_FALSE(largest_context(*model, {cpu_groups({1})}, kShort, {.use_mapping = false, .repack = false}, 1));
 }
 
 }  // namespace

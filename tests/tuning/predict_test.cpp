@@ -1,6 +1,4 @@
 // Predictions on machines described by hand, against sums made here; what a candidate is called, and its key.
-#include "tuning/predict.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
 #include "tests/support/temporary.h"
+#include "tests/tuning/asking.h"
 
 namespace shoal::tuning {
 namespace {
@@ -34,15 +33,15 @@ class PredictTest : public ::testing::Test {
     model_ = open_model(file.path);
   }
 
-  static Candidate on(int devices, std::vector<double> shares = {}, SplitMode mode = SplitMode::kTensor) {
+  static Choice on(int devices, std::vector<double> shares = {}, SplitMode mode = SplitMode::kTensor) {
     std::vector<int> sizes =
         mode == SplitMode::kLayer ? std::vector<int>(static_cast<size_t>(devices), 1) : std::vector<int>{devices};
     return {cpu_groups(sizes), mode, std::move(shares)};
   }
 
-  Prediction predicted(const Candidate& candidate, const machine::MachineModel& machine, const Workload& workload,
+  Verdict predicted(const Choice& candidate, const machine::MachineModel& machine, const Workload& workload,
                        int64_t batch = 512) const {
-    return Scenario{*model_, machine, {{}, 1}, {.context = 4096, .batch = batch}, {}, workload}.predict(candidate);
+    return judged(*model_, asked_of(machine, {.context = 4096, .batch = batch}, {}, workload), candidate);
   }
 
   std::unique_ptr<Model> model_;
@@ -51,7 +50,7 @@ class PredictTest : public ::testing::Test {
 TEST_F(PredictTest, OneTokenTakesItsProducts) {
   machine::MachineModel machine = described_machine({kSecond});
   machine.devices[0].run_seconds = 1e-3;
-  const Prediction one = predicted(on(1), machine, {0, 100, 0});
+  const Verdict one = predicted(on(1), machine, {0, 100, 0});
   ASSERT_TRUE(one.generation);
   EXPECT_FALSE(one.prompt);
   const double token = (4 * kLayer + kHead) * kSecond + 1e-3;
@@ -66,11 +65,11 @@ TEST_F(PredictTest, OneTokenTakesItsProducts) {
 TEST_F(PredictTest, APromptTakesItsBatches) {
   const machine::MachineModel machine = described_machine({kSecond});
   // 700 tokens: 512, 128 and 64, of which 4 are padding; each batch has one output.
-  const Prediction p = predicted(on(1), machine, {700, 0, 0});
+  const Verdict p = predicted(on(1), machine, {700, 0, 0});
   EXPECT_NEAR(p.prompt->seconds, (704 * 4 * kLayer + 3 * kHead) * kSecond, 1e-9);
   EXPECT_NEAR(p.prompt->rate, 700 / p.prompt->seconds, 1e-6 * p.prompt->rate);
   // A shape that no session reserves.
-  const Prediction shorter = predicted(on(1), machine, {20, 0, 0});
+  const Verdict shorter = predicted(on(1), machine, {20, 0, 0});
   EXPECT_NEAR(shorter.prompt->seconds, (32 * 4 * kLayer + kHead) * kSecond, 1e-9);
 }
 
@@ -116,8 +115,8 @@ TEST_F(PredictTest, SharesDivideTheWorkAndUnevenOnesWait) {
 
 TEST_F(PredictTest, LayersTakeTurnsForATokenAndOverlapForAPrompt) {
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
-  const Prediction alone = predicted(on(1), machine, {2048, 16, 0}, 128);
-  const Prediction layers = predicted(on(2, {}, SplitMode::kLayer), machine, {2048, 16, 0}, 128);
+  const Verdict alone = predicted(on(1), machine, {2048, 16, 0}, 128);
+  const Verdict layers = predicted(on(2, {}, SplitMode::kLayer), machine, {2048, 16, 0}, 128);
   EXPECT_NEAR(layers.generation->seconds, alone.generation->seconds, 1e-9);
   EXPECT_NEAR(layers.generation->imbalance, 0.5, 1e-6);
   // 16 batches: the second device begins one batch later.
@@ -133,9 +132,8 @@ TEST_F(PredictTest, PromptsOfAnyLengthAreQuick) {
   // Two thousand million tokens one by one would take hours, and more memory than there is.
   constexpr int64_t kHuge = 2000000000;
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
-  const auto prompt = [&](const Candidate& candidate, int64_t tokens, int64_t batch) {
-    return *Scenario{*model_, machine, {{}, 1}, {.context = kHuge, .batch = batch}, {}, {tokens, 0, 0}}
-                .predict(candidate)
+  const auto prompt = [&](const Choice& candidate, int64_t tokens, int64_t batch) {
+    return *judged(*model_, asked_of(machine, {.context = kHuge, .batch = batch}, {}, {tokens, 0, 0}), candidate)
                 .prompt;
   };
   for (const int64_t batch : {int64_t{1}, int64_t{128}}) {
@@ -157,8 +155,8 @@ TEST_F(PredictTest, APredictionCanBeEnded) {
   const auto poll = [&asked] {
     if (++asked == 3) throw Ended();
   };
-  const Scenario scenario{*model_, machine, {{}, 1}, {.context = 4096, .batch = 512}, {}, {4096, 0, 0}, poll};
-  EXPECT_THROW(scenario.predict(on(1)), Ended);
+  Chooser chooser(*model_, asked_of(machine, {.context = 4096, .batch = 512}, {}, {4096, 0, 0}), {.poll = poll});
+  EXPECT_THROW(chooser.judge(on(1)), Ended);
   EXPECT_EQ(asked, 3);
 }
 
@@ -170,23 +168,24 @@ TEST_F(PredictTest, CopiesBetweenLayersCost) {
   EXPECT_NEAR(token.seconds, (4 * kLayer + kHead) * kSecond + token.copies, 1e-9);
 }
 
+TEST_F(PredictTest, ClipsTheWorkToTheContext) {
+  const machine::MachineModel machine = described_machine({kSecond});
+  EXPECT_EQ(predicted(on(1), machine, {4097, 0, 0}).work, (Workload{4096, 0, 0}));
+  EXPECT_EQ(predicted(on(1), machine, {0, 128, 4000}).work, (Workload{0, 96, 4000}));
+}
+
 TEST_F(PredictTest, RefusesWhatItCannotKnow) {
   const machine::MachineModel machine = described_machine({kSecond});
   EXPECT_THAT([&] { predicted(on(2), machine, {}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("has no device 'CPU1'; it has CPU0")));
-  EXPECT_THAT(
-      [&] {
-        predicted(on(1), machine, {4097, 0, 0});
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("do not fit into a context of 4096")));
   machine::MachineModel other = machine;
   other.devices[0].products.erase("f16");
   EXPECT_THAT([&] { predicted(on(1), other, {0, 1, 0}); }, ThrowsMessage<InvalidArgument>(HasSubstr("f16")));
 }
 
 TEST_F(PredictTest, KeysNameSplitsNotRatios) {
-  const auto key = [&](const Candidate& candidate) {
-    return split_key(*model_, models::Placement(*model_, candidate.groups, placement_of(candidate, {})));
+  const auto key = [&](const Choice& candidate) {
+    return split_key(*model_, models::Placement(*model_, candidate.groups, placement_options(candidate, {})));
   };
   EXPECT_EQ(key(on(2, {3, 1})), key(on(2, {6, 2})));
   EXPECT_EQ(key(on(2)), key(on(2, {1, 1})));
@@ -207,12 +206,12 @@ TEST_F(PredictTest, UnitsAreThoseOfTheSplit) {
   EXPECT_EQ(split_units(quantised->hparams, quantised->split_tensors()).at(CutGroup::kFeedForward), 3);
 }
 
-TEST(Candidate, HasANameAndARatio) {
+TEST(Choice, HasANameAndARatio) {
   const DeviceGroups both = cpu_groups({2}), each = cpu_groups({1, 1}), pairs = cpu_groups({2, 1});
-  EXPECT_EQ((Candidate{cpu_groups({1}), SplitMode::kTensor, {}}.name()), "CPU0");
-  EXPECT_EQ((Candidate{both, SplitMode::kTensor, {0.75, 0.25}}.name()), "CPU0,CPU1 tensor 3,1");
-  EXPECT_EQ((Candidate{each, SplitMode::kLayer, {}}.name()), "CPU0,CPU1 layer even");
-  EXPECT_EQ((Candidate{pairs, SplitMode::kLayer, {2, 1}}.name()), "CPU0+CPU1,CPU2 layer 2,1");
+  EXPECT_EQ((Choice{cpu_groups({1}), SplitMode::kTensor, {}}.name()), "CPU0");
+  EXPECT_EQ((Choice{both, SplitMode::kTensor, {0.75, 0.25}}.name()), "CPU0,CPU1 tensor 3,1");
+  EXPECT_EQ((Choice{each, SplitMode::kLayer, {}}.name()), "CPU0,CPU1 layer even");
+  EXPECT_EQ((Choice{pairs, SplitMode::kLayer, {2, 1}}.name()), "CPU0+CPU1,CPU2 layer 2,1");
   EXPECT_EQ(ratio_text(std::vector<double>{0.6, 0.4}), "3,2");
   EXPECT_EQ(ratio_text(std::vector<double>{0, 5}), "0,1");
   const std::vector<double> odd = parse_ratio(ratio_text(std::vector<double>{0.123456, 0.876544}), 2);

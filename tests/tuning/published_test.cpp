@@ -14,7 +14,7 @@
 #include "machine/catalogue.h"
 #include "tests/models/hollow_model.h"
 #include "tests/support/temporary.h"
-#include "tuning/predict.h"
+#include "tests/tuning/asking.h"
 #include "tuning/sim_device.h"
 
 namespace shoal::tuning {
@@ -119,16 +119,16 @@ class Library {
 double simulated_rate(const Model& model, const std::string& machine_name, const std::string& split,
                       const std::string& test) {
   const machine::MachineModel machine = machine::make_machine(machine_name);
-  Candidate candidate;
-  candidate.mode = split == "layer" ? SplitMode::kLayer : SplitMode::kTensor;
+  Choice choice;
+  choice.mode = split == "layer" ? SplitMode::kLayer : SplitMode::kTensor;
   std::vector<Device*> devices;
   for (const machine::DeviceModel& device : machine.devices) {
     devices.push_back(&sim::family().provide({device.name, device.identity, device.type, device.memory}));
   }
   if (split == "layer") {
-    for (Device* device : devices) candidate.groups.push_back({device});
+    for (Device* device : devices) choice.groups.push_back({device});
   } else {
-    candidate.groups = {devices};
+    choice.groups = {devices};
   }
   const int64_t tokens = std::stoll(test.substr(2));
   const bool is_prompt = test.starts_with("pp");
@@ -137,7 +137,7 @@ double simulated_rate(const Model& model, const std::string& machine_name, const
   session.context = tokens;
   LoadOptions load;
   load.use_mapping = false;
-  const Prediction prediction = Scenario{model, machine, {}, session, load, workload}.predict(candidate);
+  const Verdict prediction = judged(model, asked_of(machine, session, load, workload), choice);
   EXPECT_TRUE(prediction.fits) << machine_name;
   return is_prompt ? prediction.prompt->rate : prediction.generation->rate;
 }

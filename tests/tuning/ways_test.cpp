@@ -12,7 +12,7 @@
 #include "tests/models/tiny_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary.h"
-#include "tuning/predict.h"
+#include "tests/tuning/asking.h"
 
 namespace shoal::tuning {
 namespace {
@@ -46,14 +46,16 @@ struct Outcome {
 Outcome predicted(const Case& one, const Model& model, const machine::MachineModel& machine,
                   std::optional<ExpertSplit> way, int64_t tokens) {
   const Workload work{tokens > 1 ? tokens : 0, tokens > 1 ? 0 : 1, 0};
-  const AskedWays asked{.experts = way, .tokens = tokens};
-  const Scenario scenario{model, machine, {one.ratio, 1}, {.context = 1024, .batch = tokens}, {}, work, {}, asked};
-  Candidate candidate{cpu_groups({one.devices}), SplitMode::kTensor, {}};
-  if (*one.ratio != 0) candidate.shares = parse_ratio(one.ratio, one.devices);
-  const Prediction made = scenario.predict(candidate);
-  models::PlacementOptions options = placement_of(candidate, scenario);
+  Asked asked = asked_of(machine, {.context = 1024, .batch = tokens}, {}, work);
+  asked.way_tokens = tokens;
+  Choice choice{.groups = cpu_groups({one.devices}), .experts = way};
+  if (*one.ratio != 0) choice.shares = parse_ratio(one.ratio, one.devices);
+  Chooser chooser(model, asked);
+  Ways ways;
+  chooser.options_of(choice, &ways);
+  const Verdict made = chooser.judge(choice);
   const PhasePrediction& phase = tokens > 1 ? *made.prompt : *made.generation;
-  return {phase.seconds, take_faster_ways(model, candidate.groups, asked, options), phase.collective_count()};
+  return {phase.seconds, ways, phase.collective_count()};
 }
 
 TEST(ExpertWays, TheFasterOfThePredictionsIsChosen) {
@@ -205,11 +207,13 @@ Outcome predicted(const Model& model, const machine::MachineModel& machine, int 
                   std::optional<LatentSplit> split, int64_t depth, DType dtype = DType::kF16) {
   models::SessionOptions session{.context = 1 << 18, .batch = 1};
   session.dtype_k = session.dtype_v = dtype;
-  const AskedWays asked{.latent = split, .rows = depth, .cache_type = dtype};
-  const Scenario scenario{model, machine, {"", 1}, session, {}, {0, 1, depth}, {}, asked};
-  const Candidate candidate{cpu_groups({devices}), SplitMode::kTensor, {}};
-  models::PlacementOptions options = placement_of(candidate, scenario);
-  return {scenario.predict(candidate).generation->seconds, take_faster_ways(model, candidate.groups, asked, options)};
+  Asked asked = asked_of(machine, session, {}, {0, 1, depth});
+  asked.way_rows = depth;
+  const Choice choice{.groups = cpu_groups({devices}), .latent = split};
+  Chooser chooser(model, asked);
+  Ways ways;
+  chooser.options_of(choice, &ways);
+  return {chooser.judge(choice).generation->seconds, ways};
 }
 
 machine::MachineModel machine_of(int devices) {

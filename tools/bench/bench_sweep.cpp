@@ -261,13 +261,13 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
   return most;
 }
 
-void aim_at(const std::vector<BenchTest>& tests, tuning::AskedWays& ways) {
+void aim_at(const std::vector<BenchTest>& tests, tuning::Asked& asked) {
   const tuning::Workload most = most_of(tests);
-  ways.rows = tuning::rows_seen(most);
-  ways.tokens = 1;
+  asked.way_rows = tuning::rows_seen(most);
+  asked.way_tokens = 1;
   if (most.generate > 0) return;
   for (const BenchTest& test : tests) {
-    ways.tokens = std::max(ways.tokens, std::min({test.batch, test.ubatch, test.prompt}));
+    asked.way_tokens = std::max(asked.way_tokens, std::min({test.batch, test.ubatch, test.prompt}));
   }
 }
 

@@ -14,7 +14,7 @@
 #include "models/place/placement.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/split_profile.h"
-#include "tuning/predict.h"
+#include "tuning/choose/chooser.h"
 
 namespace shoal::tools {
 
@@ -65,7 +65,7 @@ std::vector<BenchTest> make_tests(const BenchLists& lists);
 
 /// The most that a test does of each.
 tuning::Workload most_of(const std::vector<BenchTest>& tests);
-/// Where a placement chooses by itself, it is for these tests: for generation, if there is any.
-void aim_at(const std::vector<BenchTest>& tests, tuning::AskedWays& ways);
+/// Ways of experts and latent caches are chosen for these tests: for generation, if there is any.
+void aim_at(const std::vector<BenchTest>& tests, tuning::Asked& asked);
 
 }  // namespace shoal::tools

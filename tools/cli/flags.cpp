@@ -128,12 +128,19 @@ void check_for_processes(const DeviceFlags& flags) {
 
 }  // namespace
 
-models::PlacementOptions DeviceFlags::placement() const {
+tuning::Asked DeviceFlags::asked(models::DeviceGroups groups) const {
   check_for_processes(*this);
-  models::PlacementOptions options{.ratio = ratio, .threads = threads, .comm = comm, .processes = processes()};
-  options.mode = split.mode;
-  host.put_into(options);
-  return options;
+  tuning::Asked asked;
+  asked.fixed = {.groups = std::move(groups), .mode = split.mode, .experts = split.experts, .latent = split.latent};
+  const size_t sharers = asked.fixed.sharers().size();
+  asked.free.shares = ratio == kAutoRatio && sharers > 1;
+  if (!ratio.empty() && ratio != kAutoRatio) {
+    asked.fixed.shares = models::parse_ratio(ratio, static_cast<int>(sharers));
+  }
+  asked.work = tuning::work_of({}, asked.objective);
+  asked.placement = {.ratio = {}, .threads = threads, .comm = comm, .processes = processes()};
+  host.put_into(asked.placement);
+  return asked;
 }
 
 models::DeviceGroups DeviceFlags::find_groups() const {
@@ -225,6 +232,15 @@ void FitFlags::add_to(CLI::App& app) {
       "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
 }
 
+void FitFlags::put_into(tuning::Asked& asked) const {
+  const int64_t context = asked.session.context;
+  if (!on.value_or(context == 0 || least_context || margin_mib)) return;
+  asked.free.context = asked.free.host = true;
+  asked.least_context = least_context.value_or(kLeastContext);
+  asked.margin = {.bytes = static_cast<size_t>(margin_mib.value_or(kMarginMib)) << 20, .spare_host = true};
+  asked.must_fit = on.has_value() || context > 0;
+}
+
 void WorkloadFlags::add_to(CLI::App& app) {
   const auto add = [&app](const std::string& names, std::optional<int64_t>& value, int64_t usual,
                           const std::string& help) {
@@ -310,6 +326,25 @@ void OutputFlag::add_to(CLI::App& app, const std::string& help) {
     format = text;
   };
   add_parsed(app, "-o,--output", "FORMAT", read, help)->default_str("text");
+}
+
+void ChoiceFlags::add_to(CLI::App& app) {
+  model.add_to(app);
+  context.add_to(app);
+  context.add_batches_to(app);
+  devices.add_to(app);
+  devices.add_layers_to(app);
+  load.add_to(app);
+  fit.add_to(app);
+}
+
+tuning::Asked ChoiceFlags::asked(models::DeviceGroups groups, int64_t candidates) const {
+  tuning::Asked asked = devices.asked(std::move(groups));
+  asked.session = context.session();
+  asked.session.candidates = candidates;
+  asked.load = load.load(asked.session.op_offload);
+  fit.put_into(asked);
+  return asked;
 }
 
 }  // namespace shoal::tools

@@ -18,7 +18,7 @@
 #include "tools/cli/host_flags.h"
 #include "tools/cli/split_flags.h"
 #include "tools/cli/split_profile.h"
-#include "tuning/fit.h"
+#include "tuning/choose/chooser.h"
 #include "tuning/predict.h"
 
 namespace shoal::tools {
@@ -68,7 +68,8 @@ struct DeviceFlags {
   models::DeviceGroups find_groups() const;
   /// As many devices as names, in the groups that the names were in.
   models::DeviceGroups grouped(std::span<Device* const> devices) const;
-  models::PlacementOptions placement() const;
+  /// The choice of these flags for the groups: shares are free with "auto".
+  tuning::Asked asked(models::DeviceGroups groups) const;
 
   std::string list;  ///< of devices, as the user has named them; "": not named
   std::string comm;  ///< of --comm; "": not given
@@ -115,16 +116,9 @@ struct FitFlags {
   std::optional<bool> on;                            ///< as the user says
   std::optional<int64_t> least_context, margin_mib;  ///< as the user says
   void add_to(CLI::App& app);
-  /// What to do about a context of -c: by itself nothing but that one for which the model was trained (0) becomes
-  /// smaller, as far as it goes; with --fit on any does, and must fit. A limit named for a context of -c means
-  /// that.
-  std::optional<tuning::FitOptions> asked(int64_t context) const {
-    if (!on.value_or(context == 0 || least_context || margin_mib)) return std::nullopt;
-    return tuning::FitOptions{.least_context = least_context.value_or(kLeastContext),
-                              .margin = static_cast<size_t>(margin_mib.value_or(kMarginMib)) << 20,
-                              .spare_host = true,
-                              .required = on.has_value() || context > 0};
-  }
+  /// Whether the context of -c may shrink, and a part of the model may stay on the host. By default only the trained
+  /// length (-c 0) shrinks; with --fit on, or with a limit, an explicit -c does too, and must fit.
+  void put_into(tuning::Asked& asked) const;
 };
 
 /// -p -n -d, of predictions
@@ -155,6 +149,18 @@ struct OutputFlag {
   std::string format = "text";
   void add_to(CLI::App& app, const std::string& help = "text or json");
   bool json() const { return format == "json"; }
+};
+
+/// The flags that decide how a model runs: of run, chat and plan.
+struct ChoiceFlags {
+  ModelFlags model;
+  DeviceFlags devices;
+  ContextFlags context;
+  LoadFlags load;
+  FitFlags fit;
+  void add_to(CLI::App& app);
+  /// `candidates`: that the devices select of each output.
+  tuning::Asked asked(models::DeviceGroups groups, int64_t candidates) const;
 };
 
 }  // namespace shoal::tools

@@ -21,7 +21,6 @@ struct SplitFlags {
   void add_to(CLI::App& app, std::string_view group);
   /// --expert-split --latent-split alone.
   void add_ways_to(CLI::App& app);
-  tuning::AskedWays ways() const { return {experts, latent}; }
   /// Warns of a way that was asked for and has no effect. `together`: most devices that act as one.
   void warn_of_ways(const models::Model& model, int together) const;
 };

@@ -21,7 +21,7 @@
 #include "tools/cli/stuck_rank.h"
 #include "tools/cli/text.h"
 #include "tools/report/trace_file.h"
-#include "tools/startup/auto_split.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 namespace {
@@ -105,26 +105,22 @@ models::SessionOptions largest_session(const BenchFlags& flags, const std::vecto
 
 Request request_of(const BenchFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests) {
   const DeviceFlags devices = flags_of(flags, setup);
-  Request request{models::open_model(setup.model), devices.find_groups(), devices.placement(),
-                  largest_session(flags, tests), flags.load.load(flags.options.op_offload)};
-  request.ways = devices.split.ways();
-  aim_at(tests, request.ways);
+  Request request{models::open_model(setup.model), devices.asked(devices.find_groups())};
+  tuning::Asked& asked = request.asked;
+  asked.work = most_of(tests);
+  asked.objective = asked.work.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt;
+  asked.work = tuning::work_of(asked.work, asked.objective);
+  aim_at(tests, asked);
+  asked.session = largest_session(flags, tests);
+  asked.load = flags.load.load(flags.options.op_offload);
   return request;
 }
 
-/// Shares in place of "auto", for what most of the tests do.
+/// Shares in place of "auto", for the work that most of the tests do.
 void choose_ratio(const BenchFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
   if (setup.ratio != kAutoRatio) return;
-  const Request measured = request_of(flags, setup, tests);
-  share_traits(measured);
-  measure_for_processes({*measured.model, measured.devices, measured.placement});
-  if (!is_leader()) return void(setup.ratio = processes()->broadcast("", "shares"));
-  const tuning::Workload most = most_of(tests);
   Request request = request_of(flags, setup, tests);
-  request.goal = {most.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt, most};
-  choose_shares(request);
-  setup.ratio = request.placement.ratio;
-  if (processes() != nullptr) processes()->broadcast(setup.ratio, "shares");
+  setup.ratio = choose_shares(request).ratio();
 }
 
 /// Families, each once: "CPU", "CUDA,CPU".
@@ -164,10 +160,10 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.cpu_info = describe_cpus(everything);
   result.gpu_info = describe_others(everything);
   result.options = flags.options;
-  result.placement = runner.deployment().placement_options;
-  const models::LoadOptions asked = flags.load.load(flags.options.op_offload);
-  result.mmap = asked.use_mapping;
-  result.repack = asked.repack;
+  const tuning::Asked& asked = runner.deployment().asked;
+  result.placement = tuning::placement_options(asked.fixed, asked.placement);
+  result.mmap = asked.load.use_mapping;
+  result.repack = asked.load.repack;
   for (const BenchTest& test : tests) {
     if (interrupted()) throw Interrupted();
     result.test = test;

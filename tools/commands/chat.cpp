@@ -34,11 +34,7 @@ constexpr const char* kSpace = " \t\r\n";
 constexpr size_t kApart = 16;
 
 struct Flags {
-  ModelFlags model;
-  DeviceFlags devices;
-  ContextFlags context;
-  LoadFlags load;
-  FitFlags fit;
+  ChoiceFlags choice;
   GenerationFlags generation;
   ChatFlags chat;
   PromptFlags prompt;
@@ -283,20 +279,16 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
 }
 
 Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
-  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
-  request.ways = flags.devices.split.ways();
-  models::SessionOptions& session = request.session = flags.context.session();
-  session.candidates = flags.generation.sampling.candidates();
-  session.checkpoints = flags.context.checkpoints;
-  session.checkpoint_every = flags.context.checkpoint_every;
-  request.load = flags.load.load(session.op_offload);
-  request.fit = flags.fit.asked(session.context);
+  const ChoiceFlags& choice = flags.choice;
+  Request request{std::move(model), choice.asked(choice.devices.find_groups(), flags.generation.sampling.candidates())};
+  request.asked.session.checkpoints = choice.context.checkpoints;
+  request.asked.session.checkpoint_every = choice.context.checkpoint_every;
   return request;
 }
 
 /// In a process that does not lead.
 int follow(const Flags& flags) {
-  follow_leader(request_of(flags, models::open_model(flags.model.path)));
+  follow_leader(request_of(flags, models::open_model(flags.choice.model.path)));
   return kSuccess;
 }
 
@@ -307,7 +299,7 @@ void tell_checkpoints(const LineEditor& editor, const models::Session& session, 
 }
 
 int chat(Flags& flags) {
-  auto model = models::open_model(flags.model.path);
+  auto model = models::open_model(flags.choice.model.path);
   warn_of_ignored(*model);
   const models::Tokenizer tokenizer(model->file);
   check_tokenizer(*model, tokenizer);
@@ -317,13 +309,13 @@ int chat(Flags& flags) {
   Deployment deployment = resolve(request_of(flags, std::move(model)));
   load(deployment);
   start_session(deployment);
-  flags.devices.warn_of_ways(*deployment.model);
+  flags.choice.devices.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands.\n");
-  tell_checkpoints(editor, *deployment.session, flags.context.checkpoints);
+  tell_checkpoints(editor, *deployment.session, flags.choice.context.checkpoints);
   converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
 }
@@ -333,21 +325,15 @@ int chat(Flags& flags) {
 CommandBody define_chat(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   flags->generation.options.count = -1;
-  flags->model.add_to(app);
+  flags->choice.add_to(app);
+  flags->choice.context.add_checkpoints_to(app);
   flags->prompt.add_to(app);
   flags->chat.add_to(app);
   flags->generation.add_to(app);
-  flags->context.add_to(app);
-  flags->context.add_batches_to(app);
-  flags->context.add_checkpoints_to(app);
-  flags->devices.add_to(app);
-  flags->devices.add_layers_to(app);
-  flags->load.add_to(app);
-  flags->fit.add_to(app);
   flags->output.add_to(app, "text, or json: one object per answer, each on a line");
   app.add_flag("--show-timings", flags->show_timings, "Print the speed of each answer to stderr");
   return [flags] {
-    flags->devices.check();
+    flags->choice.devices.check();
     if (!is_leader()) return follow(*flags);
     if (flags->prompt.given()) flags->first = flags->prompt.read();
     catch_interrupts();

@@ -13,7 +13,7 @@
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
 #include "tools/report/comparison.h"
-#include "tools/startup/auto_split.h"
+#include "tools/startup/deployment.h"
 
 namespace shoal::tools {
 namespace {
@@ -69,13 +69,13 @@ int compare(CompareFlags& flags) {
   const std::vector<models::Token> tokens = prompt_ids(flags, *model);
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
-  Request request{std::move(model), {devices}, flags.devices.placement(), flags.context.session()};
-  request.ways = flags.devices.split.ways();
-  choose_shares(request);
-  choose_machine(request);
-  take_faster_ways(*request.model, request.devices, request.ways, request.placement);
+  Request request{std::move(model), flags.devices.asked({devices})};
+  tuning::Asked& asked = request.asked;
+  asked.session = flags.context.session();
+  asked.fixed = choose_shares(request);
+  const models::PlacementOptions options = tuning::Chooser(*request.model, asked).options_of(asked.fixed);
   const std::vector<NodeError> errors =
-      compare_nodes(std::move(request.model), devices, request.placement, request.session, tokens);
+      compare_nodes(std::move(request.model), devices, options, asked.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
                                              [](const NodeError& a, const NodeError& b) { return a.nmse < b.nmse; });
   if (flags.output.json()) {

@@ -14,7 +14,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/report/model_info.h"
-#include "tuning/fit.h"
+#include "tuning/choose/chooser.h"
 
 namespace shoal::tools {
 namespace {
@@ -50,24 +50,14 @@ struct Fit {
 Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags& flags) {
   DeviceFlags devices = flags.devices;
   devices.take(names);
-  const models::DeviceGroups groups = devices.find_groups();
-  models::PlacementOptions ways = devices.placement();
-  take_faster_ways(model, groups, devices.split.ways(), ways);
-  const models::Placement placement(model, groups, ways);
-  models::SessionOptions session = flags.context.session();
-  Fit fit;
-  fit.devices = names;
-  std::optional<models::ModelPlan> plan;
-  const std::optional<tuning::FitOptions> options = FitFlags{}.asked(session.context);
-  if (options) plan = tuning::largest_plan(model, placement, session, {}, *options);
-  if (!plan) {
-    if (options) session.context = std::min(model.hparams.context, options->least());
-    plan = models::plan_to_load(model, placement, session, {});
-  }
-  fit.fits = models::fits(plan->memory);
-  fit.from_disk = !fit.fits && models::has_room(plan->memory);
-  fit.context = plan->size.context;
-  fit.memory = std::move(plan->memory);
+  tuning::Asked asked = devices.asked(devices.find_groups());
+  asked.session = flags.context.session();
+  FitFlags{}.put_into(asked);
+  asked.free.host = false;
+  const tuning::Chosen chosen = tuning::Chooser(model, asked).choose();
+  Fit fit{names, chosen.choice.context, chosen.plan->memory};
+  fit.fits = models::fits(fit.memory);
+  fit.from_disk = !fit.fits && models::has_room(fit.memory);
   return fit;
 }
 

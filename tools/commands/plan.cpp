@@ -28,13 +28,9 @@ namespace shoal::tools {
 namespace {
 
 struct PlanFlags {
-  ModelFlags model;
-  DeviceFlags devices;
-  ContextFlags context;
-  LoadFlags load;
+  ChoiceFlags choice;
   SamplingFlags sampling;
   OutputFlag output;
-  FitFlags fit;
   WorkloadFlags workload;
   std::optional<tuning::Objective> asked_objective;
   std::string machine;  ///< file
@@ -43,10 +39,10 @@ struct PlanFlags {
   bool schedule = false;
 
   void check() {
-    devices.check();
+    choice.devices.check();
     check_objective();
-    if (rank < static_cast<int>(devices.names.size())) return;
-    throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, devices.names.size() - 1));
+    if (rank < static_cast<int>(choice.devices.names.size())) return;
+    throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, choice.devices.names.size() - 1));
   }
 
   /// What there is to generate counts unless something else is asked for.
@@ -57,7 +53,7 @@ struct PlanFlags {
   }
 
   void check_objective() const {
-    if (!recommend && devices.ratio != kAutoRatio) return;
+    if (!recommend && choice.devices.ratio != kAutoRatio) return;
     const auto [prompt, generate] = asked_work();
     const tuning::Objective wanted = objective();
     const bool is_mix = wanted == tuning::Objective::kMix, is_prompt = wanted == tuning::Objective::kPrompt;
@@ -129,8 +125,8 @@ nlohmann::json json_of(const meta::Plan& plan, int rank) {
 struct Outlook {
   std::string origin;   ///< of the machine's figures
   std::string missing;  ///< why there is no prediction, in a line
-  std::optional<tuning::Prediction> prediction;
-  std::optional<tuning::Recommendation> recommendation;
+  std::optional<tuning::Verdict> prediction;
+  std::optional<tuning::Comparison> comparison;
 };
 
 nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
@@ -162,8 +158,8 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
                       {"total", use.use.total()},
                       {"mapped", use.mapped},
                       {"free", use.memory.free},
-                      {"margin", tuning::margin_bytes(use)},
-                      {"margin_percent", tuning::margin_part(use) * 100}});
+                      {"margin", tuning::spare_bytes(use)},
+                      {"margin_percent", spare_part(use) * 100}});
   }
   return json;
 }
@@ -176,14 +172,14 @@ void add_json(nlohmann::json& json, const Outlook& outlook) {
   } else {
     json["no_prediction"] = outlook.missing;
   }
-  if (outlook.recommendation) add_recommendation(json, *outlook.recommendation);
+  if (outlook.comparison) add_comparison(json, *outlook.comparison);
 }
 
 /// "2.1 GiB (20 %)"; "-" where there is too little.
 std::string margin_text(const models::DeviceUse& use) {
-  const int64_t margin = tuning::margin_bytes(use);
+  const int64_t margin = tuning::spare_bytes(use);
   if (margin < 0) return "-";
-  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), tuning::margin_part(use) * 100);
+  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), spare_part(use) * 100);
 }
 
 std::string memory_text(const models::ModelPlan& plan) {
@@ -215,33 +211,24 @@ std::string traffic_text(const Traffic& per_token) {
   return text + fmt::format("  {} in all\n", format_bytes(per_token.bytes));
 }
 
-std::vector<Device*> flat(const models::DeviceGroups& groups) {
-  std::vector<Device*> all;
-  for (const std::vector<Device*>& group : groups) all.insert(all.end(), group.begin(), group.end());
-  return all;
-}
-
-std::vector<std::string> descriptions(const models::DeviceGroups& groups) {
+std::vector<std::string> descriptions(const tuning::Choice& choice) {
   std::vector<std::string> all;
-  for (const Device* device : flat(groups)) all.push_back(device->description());
+  for (const Device* device : choice.devices()) all.push_back(device->description());
   return all;
 }
 
-tuning::Recommendation recommend(const tuning::Scenario& scenario, const models::DeviceGroups& groups,
-                                 const PlanFlags& flags) {
+tuning::Comparison compared(tuning::Chooser& chooser) {
   ProgressBar bar("comparing");
-  tuning::RecommendOptions options;
-  options.objective = flags.objective();
-  options.progress = [&bar](int done, int total) {
-    if (interrupted()) throw Interrupted();
+  return tuning::compare(chooser, [&bar](int done, int total) {
+    stop_if_interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), fmt::format("set {} of {}", done + 1, total));
-  };
-  return tuning::recommend(scenario, groups, options);
+  });
 }
 
 Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
-  const MachineQuestion question(*planned.model, planned.devices, *planned.placement, planned.placement_options,
-                                 flags.machine);
+  const auto members = planned.placement->members();
+  const MachineQuestion question{*planned.model, {members.begin(), members.end()}, planned.asked.placement.threads,
+                                 planned.asked.placement.comm, flags.machine};
   Outlook outlook;
   const auto machine = planned.machine ? planned.machine : find_machine(question);
   if (!machine) {
@@ -253,30 +240,26 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
     return outlook;
   }
   outlook.origin = machine->origin;
-  const auto poll = [] {
-    if (interrupted()) throw Interrupted();
-  };
-  const tuning::Scenario scenario{*planned.model,
-                                  *machine->model,
-                                  planned.placement_options,
-                                  planned.session_options,
-                                  planned.load_options,
-                                  flags.workload.workload(planned.plan->size.context),
-                                  poll,
-                                  planned.asked_ways};
+  tuning::Asked asked = planned.asked;
+  asked.placement.machine = machine->model;
+  asked.work = flags.workload.workload(planned.plan->size.context);
+  asked.objective = flags.objective();
+  tuning::Chooser chooser(*planned.model, asked, {.poll = stop_if_interrupted});
   try {
-    outlook.prediction = scenario.predict(planned.candidate(), *planned.placement, *planned.plan);
+    outlook.prediction = chooser.judge(asked.fixed, *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
-    // What a file says, or was asked for expressly, must do; figures that happen to be kept need not.
+    // A file, or an explicit request, must do; figures that happen to be kept need not.
     if (!flags.machine.empty() || flags.recommend) throw;
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
   }
   if (!flags.recommend) return outlook;
-  // What --fit has left on the host is one of the ways that are compared.
-  tuning::Scenario asked = scenario;
-  flags.devices.host.put_into(asked.placement);
-  outlook.recommendation = recommend(asked, planned.devices, flags);
+  // The part that --fit has left on the host is one of the ways that are compared.
+  asked.fixed.host = {};
+  asked.fixed.experts = flags.choice.devices.split.experts;
+  asked.fixed.latent = flags.choice.devices.split.latent;
+  tuning::Chooser comparing(*planned.model, asked, {.poll = stop_if_interrupted});
+  outlook.comparison = compared(comparing);
   return outlook;
 }
 
@@ -284,7 +267,7 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
 std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   const bool shows_steps = !flags.recommend;
   std::string text =
-      fmt::format("{} on {} device(s), context {}, batch {}{}\n", escaped(flags.model.path), plan.memory.size(),
+      fmt::format("{} on {} device(s), context {}, batch {}{}\n", escaped(flags.choice.model.path), plan.memory.size(),
                   plan.size.context, plan.size.batch, shows_steps ? "; one token is generated by:" : "");
   if (flags.schedule) text += sched::to_string(plan.step.schedule);
   for (size_t d = 0; d < plan.step.plans.size(); ++d) {
@@ -300,61 +283,52 @@ std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   return text;
 }
 
-/// With --fit the context is not yet what it will be.
-ShareGoal goal_of(const PlanFlags& flags, const Request& request) {
-  ShareGoal goal{flags.objective(), {}, flags.machine};
-  if (request.placement.ratio != kAutoRatio) return goal;
-  goal.workload = flags.workload.workload(models::session_size(request.model->hparams, request.session).context);
-  return goal;
-}
-
 Request request_of(const PlanFlags& flags) {
-  Request request{models::open_model(flags.model.path), find_groups_on(flags.machine, flags.devices),
-                  flags.devices.placement(), flags.context.session()};
-  if (flags.devices.profile) {
-    const auto devices = flags.machine.empty() ? flat(request.devices) : std::vector<Device*>();
-    warn_of_profile(*flags.devices.profile, *request.model, devices);
+  const ChoiceFlags& choice = flags.choice;
+  Request request{models::open_model(choice.model.path)};
+  models::DeviceGroups groups = find_groups_on(flags.machine, choice.devices);
+  if (choice.devices.profile) {
+    const auto devices = flags.machine.empty() ? models::joined(groups).front() : std::vector<Device*>();
+    warn_of_profile(*choice.devices.profile, *request.model, devices);
   }
-  request.placement.host = host_on(flags.machine, request.devices);
-  request.session.candidates = flags.sampling.candidates();
-  request.load = flags.load.load(request.session.op_offload);
-  request.fit = flags.fit.asked(flags.context.context);
-  request.goal = goal_of(flags, request);
-  request.ways = flags.devices.split.ways();
-  if (flags.objective() == tuning::Objective::kPrompt) request.ways.tokens = request.session.batch;
-  if (flags.workload.depth) {
-    const int64_t context = models::session_size(request.model->hparams, request.session).context;
-    request.ways.rows = tuning::rows_seen(flags.workload.workload(context));
-  }
+  tuning::Asked& asked = request.asked = choice.asked(groups, flags.sampling.candidates());
+  asked.placement.host = host_on(flags.machine, groups);
+  // A machine that is named has the hosts that its name says, and not those that are here.
+  if (!flags.machine.empty() && asked.placement.host == nullptr) asked.free.host = false;
+  asked.objective = flags.objective();
+  const int64_t context = models::session_size(request.model->hparams, asked.session).context;
+  // With --fit the context is not yet what it will be.
+  if (asked.free.shares) asked.work = flags.workload.workload(context);
+  asked.work = tuning::work_of(asked.work, asked.objective);
+  if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
+  if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));
   // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
-  request.starts_threads = flags.devices.threads > 0 && flags.machine.empty();
-  if (flags.recommend) {
-    measure_for_processes({*request.model, request.devices, request.placement, request.goal.machine});
-    if (is_leader()) choose_machine(request, true);
-  }
+  request.starts_threads = choice.devices.threads > 0 && flags.machine.empty();
+  request.machine = flags.machine;
+  request.needs_figures = flags.recommend;
   return request;
 }
 
 int plan_model(PlanFlags& flags) {
-  take_devices_of(flags.machine, flags.devices);
+  take_devices_of(flags.machine, flags.choice.devices);
   flags.check();
   catch_interrupts();
   const Deployment planned = resolve(request_of(flags));
   if (!is_leader()) return kSuccess;
   const models::ModelPlan& plan = *planned.plan;
-  flags.devices.warn_of_ways(*planned.model);
+  flags.choice.devices.warn_of_ways(*planned.model);
   warn_of_context(planned.model->hparams, plan.size.context);
   const Outlook outlook = look_ahead(planned, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);
     json["build_commit"] = build_commit();
     json["model_type"] = describe_model(*planned.model);
-    json["descriptions"] = descriptions(planned.devices);
+    json["descriptions"] = descriptions(planned.asked.fixed);
     json["units"] = units_json(*planned.model);
     add_experts(json, *planned.model, *planned.placement, planned.ways);
     add_latent_cache(json, *planned.model, *planned.placement, planned.ways);
     json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
-    json["tensor_split"] = shares_json(planned.candidate());
+    json["tensor_split"] = shares_json(planned.asked.fixed);
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
@@ -363,7 +337,7 @@ int plan_model(PlanFlags& flags) {
                      latent_cache_text(*planned.model, *planned.placement, planned.ways);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
-  if (outlook.recommendation) text += recommendation_text(*outlook.recommendation, flags.objective());
+  if (outlook.comparison) text += comparison_text(*outlook.comparison, flags.objective());
   write_out(text);
   return kSuccess;
 }
@@ -391,15 +365,9 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
 
 CommandBody define_plan(CLI::App& app) {
   auto flags = std::make_shared<PlanFlags>();
-  flags->model.add_to(app);
-  flags->devices.add_to(app);
-  flags->devices.add_layers_to(app);
-  flags->load.add_to(app);
-  flags->context.add_to(app);
-  flags->context.add_batches_to(app);
+  flags->choice.add_to(app);
   flags->sampling.add_candidates_to(app);
   flags->output.add_to(app);
-  flags->fit.add_to(app);
   add_prediction(app, *flags);
   app.add_flag("--schedule", flags->schedule,
                "Also print which device runs each node and why, and what is copied between devices");

@@ -30,11 +30,7 @@ namespace shoal::tools {
 namespace {
 
 struct RunFlags {
-  ModelFlags model;
-  DeviceFlags devices;
-  ContextFlags context;
-  LoadFlags load;
-  FitFlags fit;
+  ChoiceFlags choice;
   OutputFlag output;
   GenerationFlags generation;
   TraceFlag trace;
@@ -45,7 +41,7 @@ struct RunFlags {
   std::optional<std::vector<int32_t>> prompt_tokens;
 
   void check() {
-    devices.check();
+    choice.devices.check();
     if (chat.given() && !is_chat)
       throw UsageError("--system, --template and --template-var are for --chat; give it, too");
     if (prompt.given() || prompt_tokens) return;
@@ -85,7 +81,7 @@ Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
     prompt.ids = flags.prompt_tokens ? *flags.prompt_tokens : tokenizer->encode(flags.text);
   }
   check_ids("--prompt-tokens", prompt.ids, model.hparams.vocab);
-  check_length(prompt.ids, models::session_size(model.hparams, flags.context.session()),
+  check_length(prompt.ids, models::session_size(model.hparams, flags.choice.context.session()),
                flags.generation.options.count);
   return prompt;
 }
@@ -112,7 +108,7 @@ nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool
   const Generation& g = outcome.generation;
   nlohmann::json devices = nlohmann::json::array();
   for (const Device* device : deployment.placement->members()) devices.push_back(device->name());
-  nlohmann::json json{{"model", flags.model.path},
+  nlohmann::json json{{"model", flags.choice.model.path},
                       {"devices", devices},
                       {"context", deployment.session->context()},
                       {"seed", flags.generation.options.sampler.seed},
@@ -197,27 +193,23 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
 }
 
 Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, Tracer* tracer) {
-  Request request{std::move(model), flags.devices.find_groups(), flags.devices.placement()};
-  request.ways = flags.devices.split.ways();
-  models::SessionOptions& session = request.session = flags.context.session();
-  session.candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
-  session.tracer = tracer;
-  request.load = flags.load.load(session.op_offload);
-  request.fit = flags.fit.asked(session.context);
+  const int64_t candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
+  Request request{std::move(model), flags.choice.asked(flags.choice.devices.find_groups(), candidates)};
+  request.asked.session.tracer = tracer;
   return request;
 }
 
 /// In a process that does not lead: the prompt is another's.
 int follow(const RunFlags& flags, Tracer* tracer) {
-  follow_leader(request_of(flags, models::open_model(flags.model.path), tracer));
+  follow_leader(request_of(flags, models::open_model(flags.choice.model.path), tracer));
   return kSuccess;
 }
 
 int run(RunFlags& flags, Tracer* tracer) {
   auto start = std::chrono::steady_clock::now();
-  auto model = models::open_model(flags.model.path);
+  auto model = models::open_model(flags.choice.model.path);
   warn_of_ignored(*model);
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, flags.devices.find());
+  if (flags.choice.devices.profile) warn_of_profile(*flags.choice.devices.profile, *model, flags.choice.devices.find());
   const std::optional<models::Tokenizer> tokenizer = find_tokenizer(flags, *model);
   if (!tokenizer) flags.generation.options.ends = models::end_tokens(model->file);
   flags.generation.finish(model->hparams.vocab);
@@ -230,14 +222,15 @@ int run(RunFlags& flags, Tracer* tracer) {
   }
   Request request = request_of(flags, std::move(model), tracer);
   // A short prompt needs no memory for a full batch.
-  request.session.batch = std::min(request.session.batch, static_cast<int64_t>(outcome.prompt.size()));
-  if (request.fit) request.fit->prompt = static_cast<int64_t>(outcome.prompt.size());
+  const auto prompt_length = static_cast<int64_t>(outcome.prompt.size());
+  request.asked.session.batch = std::min(request.asked.session.batch, prompt_length);
+  request.asked.prompt = prompt_length;
   Deployment deployment = resolve(std::move(request));
   load(deployment);
   outcome.bytes = deployment.model->weight_bytes();
   outcome.bytes_time = deployment.load_time;
   start_session(deployment);
-  flags.devices.warn_of_ways(*deployment.model);
+  flags.choice.devices.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, deployment, tokenizer, outcome);
@@ -260,15 +253,9 @@ void add_prompt(CLI::App& app, RunFlags& flags) {
 
 CommandBody define_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
-  flags->model.add_to(app);
+  flags->choice.add_to(app);
   add_prompt(app, *flags);
   flags->generation.add_to(app);
-  flags->context.add_to(app);
-  flags->context.add_batches_to(app);
-  flags->devices.add_to(app);
-  flags->devices.add_layers_to(app);
-  flags->load.add_to(app);
-  flags->fit.add_to(app);
   add_integer(app, "--top-logits", flags->generation.options.top_logits, 0, std::numeric_limits<int32_t>::max(),
               "Print the k highest logits at the last prompt position");
   flags->output.add_to(app);
@@ -277,7 +264,7 @@ CommandBody define_run(CLI::App& app) {
     flags->check();
     if (is_leader()) flags->text = flags->prompt.read();
     catch_interrupts();
-    return flags->trace.run({{"command", "shoal run"}, {"model", flags->model.path}}, [&flags](Tracer* tracer) {
+    return flags->trace.run({{"command", "shoal run"}, {"model", flags->choice.model.path}}, [&flags](Tracer* tracer) {
       return is_leader() ? run(*flags, tracer) : follow(*flags, tracer);
     });
   };

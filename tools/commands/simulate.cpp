@@ -19,21 +19,17 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/remedies_text.h"
 #include "tools/cli/text.h"
 #include "tools/commands/simulated_machine.h"
 #include "tools/report/simulated_trace.h"
 #include "tools/report/trace_file.h"
+#include "tools/startup/choice_text.h"
 #include "tools/startup/machine_choice.h"
-#include "tuning/best_shares.h"
-#include "tuning/fit.h"
-#include "tuning/host_part.h"
-#include "tuning/predict.h"
+#include "tuning/choose/compare.h"
+#include "tuning/choose/dimensions.h"
 
 namespace shoal::tools {
 namespace {
-
-using tuning::Candidate;
 
 struct SimulateFlags {
   std::string machine;
@@ -130,15 +126,15 @@ Parts parts_of(const tuning::PhasePrediction& phase) {
   return {parts.compute / total, parts.communication / total, parts.waiting / total};
 }
 
-const models::DeviceUse& fullest(const tuning::Prediction& prediction) {
-  return *std::min_element(prediction.memory.begin(), prediction.memory.end(), [](const auto& a, const auto& b) {
-    return tuning::margin_bytes(a) < tuning::margin_bytes(b);
+const models::DeviceUse& fullest(const tuning::Verdict& verdict) {
+  return *std::min_element(verdict.memory.begin(), verdict.memory.end(), [](const auto& a, const auto& b) {
+    return tuning::spare_bytes(a) < tuning::spare_bytes(b);
   });
 }
 
-nlohmann::ordered_json memory_json(const tuning::Prediction& prediction) {
+nlohmann::ordered_json memory_json(const tuning::Verdict& verdict) {
   nlohmann::ordered_json memory = nlohmann::ordered_json::array();
-  for (const models::DeviceUse& use : prediction.memory) {
+  for (const models::DeviceUse& use : verdict.memory) {
     memory.push_back({{"device", use.device},
                       {"weights", use.use.weights},
                       {"kv", use.use.cache},
@@ -183,14 +179,19 @@ class Simulation {
   }
 
   void run(const BenchSetup& setup, const BenchTest& test) {
-    tuning::Candidate candidate = candidate_of(setup);
-    const tuning::Scenario scenario = scenario_of(setup, test);
-    const bool search = setup.ratio == kAutoRatio && shares_of(candidate) > 1;
-    const tuning::Prediction prediction =
-        search ? with_best_shares(scenario, candidate, objective_of(test)) : scenario.predict(candidate);
-    report_->add(result_of(setup, test, prediction));
-    if (!prediction.fits) does_not_fit(setup, test, scenario, prediction);
-    latest_shares_ = prediction.candidate.shares;
+    ProgressBar bar("choosing shares");
+    const tuning::Watch watch{.poll = stop_if_interrupted, .progress = [&bar](int done, int most) {
+                                bar.update(static_cast<size_t>(done), static_cast<size_t>(most),
+                                           fmt::format("{} of at most {}", done, most));
+                              }};
+    tuning::Chooser chooser(model_of(setup), asked_of(setup, test), watch);
+    const tuning::Asked& asked = chooser.asked();
+    const tuning::Verdict verdict =
+        asked.free.shares ? fastest_shares(chooser, asked.fixed).best : chooser.judge(asked.fixed);
+    bar.clear();
+    report_->add(result_of(setup, test, verdict));
+    if (!verdict.fits) does_not_fit(setup, test, chooser, verdict);
+    latest_shares_ = verdict.choice.shares;
   }
 
   /// The setup as it was simulated last: the prompt and the generation of the tests, one behind the other.
@@ -200,9 +201,10 @@ class Simulation {
       all.prompt = std::max(all.prompt, test.prompt);
       all.generate = std::max(all.generate, test.generate);
     }
-    tuning::Candidate candidate = candidate_of(setup);
-    candidate.shares = latest_shares_;
-    write_trace(flags_.trace.path, simulated_trace(scenario_of(setup, all), candidate),
+    tuning::Chooser chooser(model_of(setup), asked_of(setup, all), {.poll = stop_if_interrupted});
+    tuning::Choice choice = chooser.asked().fixed;
+    choice.shares = latest_shares_;
+    write_trace(flags_.trace.path, simulated_trace(chooser, choice),
                 {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}},
                 flags_.trace.force);
   }
@@ -215,49 +217,29 @@ class Simulation {
   }
 
  private:
-  static tuning::Prediction with_best_shares(const tuning::Scenario& scenario, const tuning::Candidate& candidate,
-                                             tuning::Objective objective) {
-    ProgressBar bar("choosing shares");
-    tuning::ShareSearch search{objective};
-    search.progress = [&bar](int done, int most) {
-      if (interrupted()) throw Interrupted();
-      bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
-    };
-    return tuning::best_shares(scenario, candidate, search).best;
-  }
-  size_t shares_of(const tuning::Candidate& candidate) const {
-    return flags_.split.mode == models::SplitMode::kLayer ? candidate.groups.size() : candidate.device_count();
-  }
-  tuning::Candidate candidate_of(const BenchSetup& setup) const {
-    tuning::Candidate candidate{machine_.groups(setup.devices), flags_.split.mode, {}};
-    if (setup.ratio.empty() || setup.ratio == kAutoRatio) return candidate;
-    candidate.shares = models::parse_ratio(setup.ratio, static_cast<int>(shares_of(candidate)));
-    return candidate;
-  }
-  tuning::Scenario scenario_of(const BenchSetup& setup, const BenchTest& test) const {
-    models::LoadOptions load;
-    load.use_mapping = false;
-    const models::Model& model = model_of(setup);
-    const models::SessionOptions session = session_of(test);
-    const tuning::Workload workload{test.prompt, test.generate, test.depth};
-    const int64_t context = models::session_size(model.hparams, session).context;
-    require<InvalidArgument>(workload == tuning::clipped(workload, context),
+  tuning::Asked asked_of(const BenchSetup& setup, const BenchTest& test) const {
+    tuning::Asked asked;
+    asked.fixed = {.groups = machine_.groups(setup.devices), .mode = flags_.split.mode,
+                   .experts = flags_.split.experts, .latent = flags_.split.latent};
+    const size_t sharers = asked.fixed.sharers().size();
+    asked.free.shares = setup.ratio == kAutoRatio && sharers > 1;
+    if (!setup.ratio.empty() && setup.ratio != kAutoRatio) {
+      asked.fixed.shares = models::parse_ratio(setup.ratio, static_cast<int>(sharers));
+    }
+    asked.load.use_mapping = false;
+    asked.session = session_of(test);
+    asked.work = {test.prompt, test.generate, test.depth};
+    asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
+    const int64_t context = models::session_size(model_of(setup).hparams, asked.session).context;
+    require<InvalidArgument>(asked.work == tuning::clipped(asked.work, context),
                              "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
                              "larger one (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
-    models::PlacementOptions placement;
-    placement.mode = flags_.split.mode;
-    flags_.host.put_into(placement);
-    tuning::AskedWays ways = flags_.split.ways();
-    aim_at(tests_, ways);
-    placement.host = machine_.host_beside(machine_.groups(setup.devices));
-    const auto poll = [] {
-      if (interrupted()) throw Interrupted();
-    };
-    return {model, machine_.model(), placement, session, load, workload, poll, ways};
-  }
-  static tuning::Objective objective_of(const BenchTest& test) {
-    return test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
+    flags_.host.put_into(asked.placement);
+    aim_at(tests_, asked);
+    asked.placement.host = machine_.host_beside(asked.fixed.groups);
+    asked.placement.machine = machine_.shared();
+    return asked;
   }
   const models::Model& model_of(const BenchSetup& setup) const {
     const auto& paths = flags_.lists.models;
@@ -276,15 +258,15 @@ class Simulation {
     return session;
   }
 
-  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Prediction& prediction) {
+  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Verdict& verdict) {
     const models::Model& model = model_of(setup);
-    const tuning::PhasePrediction& phase = test.prompt > 0 ? *prediction.prompt : *prediction.generation;
+    const tuning::PhasePrediction& phase = test.prompt > 0 ? *verdict.prompt : *verdict.generation;
     BenchResult result;
     result.setup = setup;
-    result.setup.ratio = prediction.candidate.ratio();
+    result.setup.ratio = verdict.choice.ratio();
     result.test = test;
     result.samples.tokens = test.tokens();
-    if (prediction.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
+    if (verdict.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
     result.time = utc_time();
     result.model_type = describe_model(model);
     result.model_bytes = model.file.tensor_bytes();
@@ -301,31 +283,31 @@ class Simulation {
       result.setup.devices = {{machine_.short_text(setup.devices)}, {1}};
       if (result.setup.ratio.empty() && setup.devices.names.size() > 1) result.setup.ratio = "even";
     }
-    add_more(result, setup, phase, prediction);
+    add_more(result, setup, phase, verdict);
     return result;
   }
 
   /// Speed-ups are over the first setup of the model that fits.
   void add_more(BenchResult& result, const BenchSetup& setup, const tuning::PhasePrediction& phase,
-                const tuning::Prediction& prediction) {
+                const tuning::Verdict& verdict) {
     const auto key =
         std::make_pair(setup.model, fmt::format("{} {} {}", result.test.name(), result.test.batch, result.test.ubatch));
-    if (prediction.fits) slowest_.try_emplace(key, phase.seconds);
-    const bool compared = prediction.fits && slowest_.contains(key);
+    if (verdict.fits) slowest_.try_emplace(key, phase.seconds);
+    const bool compared = verdict.fits && slowest_.contains(key);
     const double gain = compared ? slowest_.at(key) / phase.seconds : 0;
     const Parts parts = parts_of(phase);
     using Json = nlohmann::ordered_json;
-    const auto percent = [&](double part) { return prediction.fits ? fmt::format("{:.1f} %", 100 * part) : "-"; };
-    const auto part_json = [&](double part) { return prediction.fits ? Json(part) : Json(); };
-    const models::DeviceUse& use = fullest(prediction);
+    const auto percent = [&](double part) { return verdict.fits ? fmt::format("{:.1f} %", 100 * part) : "-"; };
+    const auto part_json = [&](double part) { return verdict.fits ? Json(part) : Json(); };
+    const models::DeviceUse& use = fullest(verdict);
     result.more_columns = {{"speed-up", compared ? fmt::format("{:.2f}", gain) : "-"},
                            {"collectives", percent(parts.communication)},
                            {"waiting", percent(parts.waiting)},
                            {"memory", format_bytes(use.use.total()), 10},
                            {"of", format_bytes(use.memory.total), 10}};
     result.more_fields = {
-        {"fits", prediction.fits},
-        {"context", prediction.context},
+        {"fits", verdict.fits},
+        {"context", verdict.choice.context},
         {"speed_up", compared ? Json(gain) : Json()},
         {"part_compute", part_json(parts.compute)},
         {"part_collectives", part_json(parts.communication)},
@@ -336,54 +318,44 @@ class Simulation {
         {"copies_ns", std::llround(phase.copies * 1e9)},
         {"host_ns", std::llround(phase.host * 1e9)},
         {"memory_most", use.use.total()},
-        {"memory", memory_json(prediction)}};
+        {"memory", memory_json(verdict)}};
   }
 
-  void does_not_fit(const BenchSetup& setup, const BenchTest& test, const tuning::Scenario& scenario,
-                    const tuning::Prediction& prediction) {
-    tuning::Scenario asked = scenario;
-    asked.placement.mode = prediction.candidate.mode;
-    if (setup.ratio != kAutoRatio) asked.placement.ratio = setup.ratio;
-    const std::vector<tuning::Candidate> ways{prediction.candidate};
-    tuning::Remedies remedies = tuning::remedies(asked, prediction, prediction.candidate.groups, ways);
+  void does_not_fit(const BenchSetup& setup, const BenchTest& test, tuning::Chooser& chooser,
+                    const tuning::Verdict& verdict) {
+    const std::vector<tuning::Choice> ways{verdict.choice};
+    tuning::Remedies remedies = tuning::remedies(chooser, verdict, ways);
     // The test needs its context: with less it is another test.
     std::string fewer;
     if (remedies.context && remedies.context->context < test.context()) {
-      const std::string options = split_options(*remedies.context);
+      const std::string options = change_options(remedies.asked, *remedies.context);
       fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d){}{}", remedies.context->context,
                           options.empty() ? "" : " with", options);
       remedies.context.reset();
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
     remarks_ += fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), machine_.short_text(setup.devices),
-                            remedies_text(remedies), fewer, shares_remedy(setup, prediction),
-                            host_remedy(asked, prediction, objective_of(test)));
+                            remedies_text(remedies), fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
   }
 
   /// Flags that leave on the host what has no room, of the fastest way to do so.
-  static std::string host_remedy(const tuning::Scenario& scenario, const tuning::Prediction& prediction,
-                                 tuning::Objective objective) {
-    const Candidate& way = prediction.candidate;
-    if (scenario.placement.host == nullptr || scenario.placement.uses_host()) return "";
-    std::optional<tuning::Prediction> best;
-    for (const Candidate& candidate : tuning::host_parts(scenario, std::span(&way, 1), {})) {
-      tuning::Prediction one = scenario.predict(candidate);
-      const bool is_better = !best || seconds_of(one, objective) < seconds_of(*best, objective);
-      if (one.fits && is_better) best = std::move(one);
+  static std::string host_remedy(tuning::Chooser& chooser, const tuning::Verdict& verdict) {
+    if (chooser.asked().placement.host == nullptr) return "";
+    for (const tuning::Verdict& one : host_parts(chooser, verdict.choice)) {
+      if (!one.fits) continue;
+      const bool changes_shares = one.choice.ratio() != verdict.choice.ratio();
+      const tuning::PhasePrediction& phase = one.generation ? *one.generation : *one.prompt;
+      return fmt::format("; a part of it on the host would fit: {}{}, {:.2f} tokens/s", one.choice.host.flags(),
+                         changes_shares ? " -ts " + one.choice.ratio() : "", phase.rate);
     }
-    if (!best) return "";
-    const Candidate& found = best->candidate;
-    const bool changes_shares = found.ratio() != way.ratio();
-    const tuning::PhasePrediction& phase = best->generation ? *best->generation : *best->prompt;
-    return fmt::format("; a part of it on the host would fit: {}{}, {:.2f} tokens/s", found.host.flags(),
-                       changes_shares ? " -ts " + found.ratio() : "", phase.rate);
+    return "";
   }
 
   /// Where all devices together have the memory, others may take what one of them has no room for.
-  static std::string shares_remedy(const BenchSetup& setup, const tuning::Prediction& prediction) {
+  static std::string shares_remedy(const BenchSetup& setup, const tuning::Verdict& verdict) {
     int64_t margin = 0;
-    for (const models::DeviceUse& use : prediction.memory) margin += tuning::margin_bytes(use);
-    const bool may_help = margin >= 0 && prediction.memory.size() > 1 && setup.ratio != kAutoRatio;
+    for (const models::DeviceUse& use : verdict.memory) margin += tuning::spare_bytes(use);
+    const bool may_help = margin >= 0 && verdict.memory.size() > 1 && setup.ratio != kAutoRatio;
     return may_help ? "; other shares may fit (-ts auto)" : "";
   }
 

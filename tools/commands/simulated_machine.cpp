@@ -33,22 +33,23 @@ std::string short_names(std::span<const std::string> names) {
 
 }  // namespace
 
-SimulatedMachine::SimulatedMachine(machine::MachineModel model) : model_(std::move(model)) {
-  for (const machine::DeviceModel& device : model_.devices) devices_.push_back(&simulated_device(device));
+SimulatedMachine::SimulatedMachine(machine::MachineModel model)
+    : model_(std::make_shared<machine::MachineModel>(std::move(model))) {
+  for (const machine::DeviceModel& device : model_->devices) devices_.push_back(&simulated_device(device));
 }
 
 bool SimulatedMachine::has(const std::string& name) const {
-  return std::any_of(model_.devices.begin(), model_.devices.end(),
+  return std::any_of(model_->devices.begin(), model_->devices.end(),
                      [&](const machine::DeviceModel& device) { return device.name == name; });
 }
 
 size_t SimulatedMachine::devices_to_use() const {
-  return tools::devices_to_use(model_).size();
+  return tools::devices_to_use(*model_).size();
 }
 
 std::string SimulatedMachine::first(int64_t count) const {
   std::vector<std::string> names;
-  const auto used = tools::devices_to_use(model_);
+  const auto used = tools::devices_to_use(*model_);
   for (int64_t i = 0; i < count; ++i) names.push_back(used[static_cast<size_t>(i)]->name);
   return fmt::format("{}", fmt::join(names, ","));
 }
@@ -58,7 +59,7 @@ models::DeviceGroups SimulatedMachine::groups(const DeviceList& list) const {
   auto name = list.names.begin();
   for (const int size : list.group_sizes) {
     groups.emplace_back();
-    for (int i = 0; i < size; ++i) groups.back().push_back(devices_[static_cast<size_t>(model_.index(*name++))]);
+    for (int i = 0; i < size; ++i) groups.back().push_back(devices_[static_cast<size_t>(model_->index(*name++))]);
   }
   return groups;
 }
@@ -68,7 +69,7 @@ Device* SimulatedMachine::host_beside(const models::DeviceGroups& groups) const 
     const auto uses = [&](const auto& group) {
       return std::find(group.begin(), group.end(), devices_[i]) != group.end();
     };
-    const bool is_cpu = model_.devices[i].type == DeviceType::kCpu;
+    const bool is_cpu = model_->devices[i].type == DeviceType::kCpu;
     if (is_cpu && std::none_of(groups.begin(), groups.end(), uses)) return devices_[i];
   }
   return nullptr;
@@ -76,7 +77,7 @@ Device* SimulatedMachine::host_beside(const models::DeviceGroups& groups) const 
 
 std::string SimulatedMachine::of_host(int64_t host) const {
   std::vector<std::string> names;
-  for (const machine::DeviceModel* device : tools::devices_to_use(model_)) {
+  for (const machine::DeviceModel* device : tools::devices_to_use(*model_)) {
     if (device->host == host) names.push_back(device->name);
   }
   return fmt::format("{}", fmt::join(names, "+"));
@@ -91,7 +92,7 @@ std::string SimulatedMachine::spell_out_hosts(const std::string& list) const {
     parts.back() = of_host(host);
     if (!parts.back().empty()) continue;
     throw UsageError(
-        fmt::format("--devices {}: {} has no host {}; --hosts says how many there are", part, model_.name, host));
+        fmt::format("--devices {}: {} has no host {}; --hosts says how many there are", part, model_->name, host));
   }
   return fmt::format("{}", fmt::join(parts, ","));
 }
@@ -103,7 +104,7 @@ std::string SimulatedMachine::short_text(const DeviceList& list) const {
     text += fmt::format("{}{}", text.empty() ? "" : ",", of_host(static_cast<int64_t>(host)));
     hosts += fmt::format("{}@{}", hosts.empty() ? "" : ",", host);
   }
-  return model_.network && text == list.text() ? hosts : list.text();
+  return model_->network && text == list.text() ? hosts : list.text();
 }
 
 machine::Network parse_network(const std::string& flag, const std::string& text) {

@@ -19,7 +19,8 @@ inline constexpr int64_t kMostHosts = 64;
 class SimulatedMachine {
  public:
   explicit SimulatedMachine(machine::MachineModel model);
-  const machine::MachineModel& model() const { return model_; }
+  const machine::MachineModel& model() const { return *model_; }
+  std::shared_ptr<const machine::MachineModel> shared() const { return model_; }
   std::span<Device* const> devices() const { return devices_; }
   bool has(const std::string& name) const;
   /// How many of them there are without a host beside GPUs (tools::devices_to_use).
@@ -39,7 +40,7 @@ class SimulatedMachine {
   /// "H200.0+H200.1"; "" where there is none.
   std::string of_host(int64_t host) const;
 
-  machine::MachineModel model_;
+  std::shared_ptr<const machine::MachineModel> model_;
   std::vector<Device*> devices_;
 };
 

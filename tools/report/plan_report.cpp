@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "tools/cli/output.h"
-#include "tools/cli/remedies_text.h"
+#include "tools/startup/choice_text.h"
 #include "tools/cli/text.h"
 
 namespace shoal::tools {
@@ -125,13 +125,14 @@ Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth
 
 Json to_json(const tuning::Remedies& remedies) {
   Json json{{"problem", problem_text(remedies)}};
-  const auto add = [&](const std::string& name, const std::optional<tuning::ContextThatFits>& found) {
-    if (!found) return;
-    json[name] = found->context;
-    json[name + "_options"] = context_options(*found);
-  };
-  add("context", remedies.context);
-  add("context_q8_0", remedies.context_q8_0);
+  if (remedies.context) {
+    json["context"] = remedies.context->context;
+    json["context_options"] = context_options(remedies);
+  }
+  if (remedies.context_q8_0) {
+    json["context_q8_0"] = remedies.context_q8_0->context;
+    json["context_q8_0_options"] = context_q8_0_options(remedies);
+  }
   if (remedies.bits_that_fit) {
     json["bits_per_weight"] = *remedies.bits_that_fit;
     json["bits_per_weight_of_file"] = remedies.bits;
@@ -141,20 +142,19 @@ Json to_json(const tuning::Remedies& remedies) {
   return json;
 }
 
-std::string reason_of(const tuning::Recommendation& recommendation) {
-  if (!recommendation.remedies) return recommendation.reason;
-  const std::string& reason = recommendation.reason;
-  return fmt::format("nothing fits: {}{}{}", remedies_text(*recommendation.remedies), reason.empty() ? "" : "; ",
-                     reason);
+std::string reason_of(const tuning::Comparison& comparison) {
+  if (!comparison.remedies) return comparison.reason;
+  const std::string& reason = comparison.reason;
+  return fmt::format("nothing fits: {}{}{}", remedies_text(*comparison.remedies), reason.empty() ? "" : "; ", reason);
 }
 
 /// The smallest margin of all devices, "-1.2 GiB" where there is too little.
-std::string margin_text(const tuning::Prediction& prediction) {
+std::string margin_text(const tuning::Verdict& prediction) {
   int64_t least = std::numeric_limits<int64_t>::max();
   double part = 0;
   for (const models::DeviceUse& use : prediction.memory) {
-    const int64_t margin = tuning::margin_bytes(use);
-    if (margin < least) least = margin, part = tuning::margin_part(use);
+    const int64_t margin = tuning::spare_bytes(use);
+    if (margin < least) least = margin, part = spare_part(use);
   }
   const std::string bytes = format_bytes(static_cast<size_t>(least < 0 ? -least : least));
   return least < 0 ? fmt::format("{} short", bytes) : fmt::format("{} ({:.0f} %)", bytes, part * 100);
@@ -162,16 +162,21 @@ std::string margin_text(const tuning::Prediction& prediction) {
 
 }  // namespace
 
-std::string prediction_text(const tuning::Prediction& p, const std::string& origin) {
-  std::string text = fmt::format("prediction for {} ({})\n", p.candidate.name(), origin);
+double spare_part(const models::DeviceUse& use) {
+  const auto free = static_cast<double>(use.memory.free);
+  return free == 0 ? 0 : static_cast<double>(tuning::spare_bytes(use)) / free;
+}
+
+std::string prediction_text(const tuning::Verdict& p, const std::string& origin) {
+  std::string text = fmt::format("prediction for {} ({})\n", p.choice.name(), origin);
   if (p.generation) {
-    const double tokens = static_cast<double>(p.workload.generate);
-    text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.workload.generate,
-                        after_text(p.workload.depth), p.generation->rate, time_text(p.generation->seconds / tokens));
+    const double tokens = static_cast<double>(p.work.generate);
+    text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.work.generate,
+                        after_text(p.work.depth), p.generation->rate, time_text(p.generation->seconds / tokens));
   }
   if (p.prompt) {
-    text += fmt::format("  prompt of {} tokens{}: {:.2f} tokens/s, {} in all\n", p.workload.prompt,
-                        after_text(p.workload.depth), p.prompt->rate, time_text(p.prompt->seconds));
+    text += fmt::format("  prompt of {} tokens{}: {:.2f} tokens/s, {} in all\n", p.work.prompt,
+                        after_text(p.work.depth), p.prompt->rate, time_text(p.prompt->seconds));
   }
   if (p.generation) text += ranks_text(*p.generation, "token") + collectives_text(*p.generation, "token");
   if (p.prompt) text += ranks_text(*p.prompt, "prompt") + collectives_text(*p.prompt, "prompt");
@@ -180,33 +185,33 @@ std::string prediction_text(const tuning::Prediction& p, const std::string& orig
 
 namespace {
 
-constexpr ptrdiff_t kHostColumn = 4;  ///< of a recommendation, behind the shares
+constexpr ptrdiff_t kHostColumn = 4;  ///< of a comparison, behind the shares
 
 }  // namespace
 
-std::string recommendation_text(const tuning::Recommendation& recommendation, tuning::Objective objective) {
+std::string comparison_text(const tuning::Comparison& comparison, tuning::Objective objective) {
   std::vector<std::vector<std::string>> rows{
       {"", "devices", "mode", "shares", "generation t/s", "prompt t/s", "imbalance", "least free"}};
   const models::SplitMode layer = models::SplitMode::kLayer;
-  const bool uses_host = std::any_of(recommendation.candidates.begin(), recommendation.candidates.end(),
-                                     [](const auto& one) { return !one.candidate.host.empty(); });
+  const bool uses_host = std::any_of(comparison.verdicts.begin(), comparison.verdicts.end(),
+                                     [](const auto& one) { return !one.choice.host.empty(); });
   if (uses_host) rows[0].insert(rows[0].begin() + kHostColumn, "host");
-  for (size_t i = 0; i < recommendation.candidates.size(); ++i) {
-    const tuning::Prediction& one = recommendation.candidates[i];
+  for (size_t i = 0; i < comparison.verdicts.size(); ++i) {
+    const tuning::Verdict& one = comparison.verdicts[i];
     const std::optional<tuning::PhasePrediction>& phase =
         objective == tuning::Objective::kPrompt || !one.generation ? one.prompt : one.generation;
-    const bool several = one.candidate.device_count() > 1;
-    rows.push_back({recommendation.best == i ? "*"
+    const bool several = one.choice.device_count() > 1;
+    rows.push_back({comparison.best == i ? "*"
                     : one.fits               ? ""
                                              : "-",
-                    one.candidate.devices(), several ? (one.candidate.mode == layer ? "layer" : "tensor") : "alone",
-                    several ? (one.candidate.shares.empty() ? "even" : short_shares(one.candidate.ratio())) : "",
+                    one.choice.devices_text(), several ? (one.choice.mode == layer ? "layer" : "tensor") : "alone",
+                    several ? (one.choice.shares.empty() ? "even" : short_shares(one.choice.ratio())) : "",
                     rate_text(one.generation), rate_text(one.prompt),
                     phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
-    if (uses_host) rows.back().insert(rows.back().begin() + kHostColumn, one.candidate.host.flags());
+    if (uses_host) rows.back().insert(rows.back().begin() + kHostColumn, one.choice.host.flags());
   }
   std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
-  return text + format_table(rows) + reason_of(recommendation) + "\n";
+  return text + format_table(rows) + reason_of(comparison) + "\n";
 }
 
 Json margins_json(std::span<const models::DeviceUse> memory) {
@@ -215,46 +220,45 @@ Json margins_json(std::span<const models::DeviceUse> memory) {
     json.push_back({{"device", use.device},
                     {"total", use.use.total()},
                     {"free", use.memory.free},
-                    {"margin", tuning::margin_bytes(use)},
-                    {"margin_percent", tuning::margin_part(use) * 100}});
+                    {"margin", tuning::spare_bytes(use)},
+                    {"margin_percent", spare_part(use) * 100}});
   }
   return json;
 }
 
-Json shares_json(const tuning::Candidate& candidate) {
-  const bool by_layer = candidate.mode == models::SplitMode::kLayer;
-  if (!candidate.shares.empty()) return candidate.shares;
-  return std::vector<int>(by_layer ? candidate.groups.size() : candidate.device_count(), 1);
+Json shares_json(const tuning::Choice& choice) {
+  if (!choice.shares.empty()) return choice.shares;
+  return std::vector<int>(choice.sharers().size(), 1);
 }
 
-Json prediction_json(const tuning::Prediction& p) {
+Json prediction_json(const tuning::Verdict& p) {
   Json devices = Json::array();
-  for (const auto& group : p.candidate.groups) {
+  for (const auto& group : p.choice.groups) {
     for (const Device* device : group) devices.push_back(device->name());
   }
-  Json json{{"name", p.candidate.name()},
+  Json json{{"name", p.choice.name()},
             {"devices", devices},
-            {"device_list", p.candidate.devices()},
-            {"split_mode", p.candidate.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
-            {"tensor_split", shares_json(p.candidate)},
-            {"host", p.candidate.host.flags()},
+            {"device_list", p.choice.devices_text()},
+            {"split_mode", p.choice.mode == models::SplitMode::kLayer ? "layer" : "tensor"},
+            {"tensor_split", shares_json(p.choice)},
+            {"host", p.choice.host.flags()},
             {"split_key", p.split_key},
-            {"context", p.context},
+            {"context", p.choice.context},
             {"fits", p.fits},
             {"from_disk", p.from_disk},
             {"memory", margins_json(p.memory)}};
-  if (p.prompt) json["prompt"] = to_json(*p.prompt, p.workload.prompt, p.workload.depth);
-  if (p.generation) json["generation"] = to_json(*p.generation, p.workload.generate, p.workload.depth);
+  if (p.prompt) json["prompt"] = to_json(*p.prompt, p.work.prompt, p.work.depth);
+  if (p.generation) json["generation"] = to_json(*p.generation, p.work.generate, p.work.depth);
   return json;
 }
 
-void add_recommendation(Json& json, const tuning::Recommendation& recommendation) {
+void add_comparison(Json& json, const tuning::Comparison& comparison) {
   auto& candidates = json["candidates"] = Json::array();
-  for (const tuning::Prediction& one : recommendation.candidates) candidates.push_back(prediction_json(one));
+  for (const tuning::Verdict& one : comparison.verdicts) candidates.push_back(prediction_json(one));
   json["recommended"] = nullptr;
-  if (recommendation.best) json["recommended"] = candidates[*recommendation.best];
-  json["reason"] = reason_of(recommendation);
-  if (recommendation.remedies) json["remedies"] = to_json(*recommendation.remedies);
+  if (comparison.best) json["recommended"] = candidates[*comparison.best];
+  json["reason"] = reason_of(comparison);
+  if (comparison.remedies) json["remedies"] = to_json(*comparison.remedies);
 }
 
 namespace {

@@ -5,25 +5,27 @@
 #include <span>
 #include <string>
 
-#include "tuning/recommend.h"
+#include "tuning/choose/compare.h"
 
 namespace shoal::tools {
 
+/// Spare memory of a device as a part of the bytes that are free.
+double spare_part(const models::DeviceUse& use);
 /// Speeds, what the time goes to, imbalance. `origin`: of the machine's figures.
-std::string prediction_text(const tuning::Prediction& prediction, const std::string& origin);
+std::string prediction_text(const tuning::Verdict& prediction, const std::string& origin);
 /// All candidates, fastest first, and what to take.
-std::string recommendation_text(const tuning::Recommendation& recommendation, tuning::Objective objective);
+std::string comparison_text(const tuning::Comparison& comparison, tuning::Objective objective);
 
 /// [3, 1]: one number for each device, or group with layers.
-nlohmann::json shares_json(const tuning::Candidate& candidate);
+nlohmann::json shares_json(const tuning::Choice& choice);
 /// {"name", "devices", "split_mode", "tensor_split", "host", "split_key", "context", "fits", "from_disk", "prompt",
 /// "generation", "memory"}; of a phase {"tokens", "depth", "seconds", "tokens_per_second", "imbalance",
 /// "communication_seconds", "copy_seconds", "disk_seconds", "host_seconds", "collectives", "devices"}.
-nlohmann::json prediction_json(const tuning::Prediction& prediction);
+nlohmann::json prediction_json(const tuning::Verdict& prediction);
 /// For each device {"device", "total", "free", "margin", "margin_percent"}; in bytes.
 nlohmann::json margins_json(std::span<const models::DeviceUse> memory);
-/// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" where nothing fits.
-void add_recommendation(nlohmann::json& json, const tuning::Recommendation& recommendation);
+/// Adds "candidates", "recommended" (the best one, or null), "reason", and "remedies" if nothing fits.
+void add_comparison(nlohmann::json& json, const tuning::Comparison& comparison);
 /// A line: how meta devices divide routed experts, and why. "" where there are none.
 std::string experts_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways);
 /// Adds the same as "experts": {"split", and where that was chosen "tokens", "inside_seconds", "whole_seconds"}.

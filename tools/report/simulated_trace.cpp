@@ -68,15 +68,15 @@ class Timeline {
 
 }  // namespace
 
-std::vector<TraceEvent> simulated_trace(const tuning::Scenario& scenario, const tuning::Candidate& candidate) {
-  const models::Placement placement(scenario.model, candidate.groups, tuning::placement_of(candidate, scenario));
-  const models::ModelPlan plan(scenario.model, placement, scenario.session, scenario.load);
-  Timeline timeline(placement, scenario.machine);
-  const tuning::Workload& work = scenario.workload;
+std::vector<TraceEvent> simulated_trace(tuning::Chooser& chooser, const tuning::Choice& choice) {
+  const models::Placement& placement = chooser.place(choice);
+  const models::SessionOptions session = chooser.session_of(choice);
+  const models::ModelPlan plan(chooser.model(), placement, session, chooser.asked().load);
+  Timeline timeline(placement, chooser.machine());
+  const tuning::Workload& work = chooser.asked().work;
   if (work.prompt > 0) {
     const models::Batch batch = models::divide_into_batches(work.prompt, 1, plan.size.batch).front();
-    const models::PlannedGraph planned =
-        models::plan_graph(scenario.model, placement, scenario.session, plan, batch.shape);
+    const models::PlannedGraph planned = models::plan_graph(chooser.model(), placement, session, plan, batch.shape);
     timeline.run(planned, static_cast<double>(work.depth) + (static_cast<double>(batch.tokens) + 1) / 2,
                  fmt::format("prompt, {} tokens", batch.tokens));
   }

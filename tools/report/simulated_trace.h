@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "devices/trace.h"
-#include "tuning/predict.h"
+#include "tuning/choose/chooser.h"
 
 namespace shoal::tools {
 
-/// The first batch of the scenario's prompt, then its first tokens of generation (three at most), as events with the
-/// names of devices as rows and a row "host" for what a run costs its caller. Throws what predict() throws.
-std::vector<TraceEvent> simulated_trace(const tuning::Scenario& scenario, const tuning::Candidate& candidate);
+/// The first batch of the asked work's prompt, then its first tokens of generation (three at most), as events with the
+/// names of devices as rows and a row "host" for the caller's part of a run. Throws what Chooser::judge() throws.
+std::vector<TraceEvent> simulated_trace(tuning::Chooser& chooser, const tuning::Choice& choice);
 
 }  // namespace shoal::tools

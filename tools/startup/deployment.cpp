@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "collectives/absent_communicator.h"
 #include "models/session/loader.h"
 #include "models/session/orders.h"
@@ -13,54 +16,34 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
-#include "tools/startup/host_choice.h"
+#include "tools/startup/choice_text.h"
 #include "tools/startup/memory_check.h"
+#include "tuning/choose/dimensions.h"
 
 namespace shoal::tools {
 namespace {
 
-void place(Deployment& deployment, Request& request) {
-  deployment.backends.clear();
-  deployment.ways = take_faster_ways(*request.model, request.devices, request.ways, request.placement);
-  deployment.placement = std::make_unique<models::Placement>(*request.model, request.devices, request.placement);
-  if (!request.starts_threads) return;
-  // Memory is planned for the threads there are.
-  require_threads(threads_needed(deployment.placement->members(), request.placement.threads));
-  deployment.backends = deployment.placement->init();
+tuning::Watch watch_of(ProgressBar& bar) {
+  tuning::Watch watch{.poll = stop_if_interrupted};
+  watch.progress = [&bar](int done, int most) {
+    stop_if_interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+  };
+  return watch;
 }
 
-/// What process 0 has chosen, for the others.
-nlohmann::json choices_of(const Request& request, const models::ModelPlan& plan) {
-  const models::SessionOptions& session = request.session;
-  nlohmann::json choices{{"ratio", request.placement.ratio},
-                         {"experts", models::name_of(request.placement.experts)},
-                         {"latent", models::name_of(request.placement.latent)},
-                         {"context", session.context},
+/// The choice of process 0, for the others.
+nlohmann::json choices_of(const Deployment& deployment) {
+  const models::SessionOptions& session = deployment.asked.session;
+  nlohmann::json choices{{"choice", nlohmann::json::parse(tuning::to_json(deployment.asked.fixed))},
                          {"batch", session.batch},
                          {"candidates", session.candidates},
-                         {"repack", plan.load.repack}};
-  if (request.machine) {
-    choices["machine"] = machine::to_json(*request.machine->model);
-    choices["origin"] = request.machine->origin;
+                         {"repack", deployment.plan->load.repack}};
+  if (deployment.machine) {
+    choices["machine"] = machine::to_json(*deployment.machine->model);
+    choices["origin"] = deployment.machine->origin;
   }
   return choices;
-}
-
-void take_choices(const nlohmann::json& choices, Request& request) {
-  request.placement.ratio = choices["ratio"];
-  request.ways.experts = tuning::parse_expert_split(choices["experts"].get<std::string>());
-  request.ways.latent = tuning::parse_latent_split(choices["latent"].get<std::string>());
-  models::SessionOptions& session = request.session;
-  session.context = choices["context"];
-  session.batch = choices["batch"];
-  session.candidates = choices["candidates"];
-  request.load.repack = choices["repack"];
-  if (!choices.contains("machine")) return;
-  const std::string origin = choices["origin"];
-  request.machine = KnownMachine{
-      std::make_shared<machine::MachineModel>(machine::parse_machine(choices["machine"].get<std::string>(), origin)),
-      origin};
-  request.placement.machine = request.machine->model;
 }
 
 /// Throws CommError, everywhere, where the processes do not have the same file.
@@ -81,92 +64,152 @@ void require_same(ProcessGroup& group, const models::GgufFile& file) {
   }
 }
 
-Deployment finish(Request request, Deployment deployment, models::ModelPlan plan) {
+void share_traits(const tuning::Asked& asked) {
+  const bool by_tensor = asked.fixed.mode == models::SplitMode::kTensor;
+  collectives::share_traits(*processes(), by_tensor ? models::joined(asked.fixed.groups) : asked.fixed.groups,
+                            {.implementation = collectives::implementation_or_default(asked.placement.comm)});
+}
+
+/// The host is one of the devices if something stays there, or may have to.
+MachineQuestion question_of(const Request& request) {
+  const tuning::Asked& asked = request.asked;
+  MachineQuestion question{*request.model, asked.fixed.devices(), asked.placement.threads, asked.placement.comm,
+                           request.machine};
+  size_t free = 0;
+  for (const Device* device : question.devices) free += device->memory().free;
+  const bool may_need_host = asked.free.host && request.model->weight_bytes() > free &&
+                             tuning::host_beside(question.devices, asked.placement) != nullptr;
+  if (!may_need_host && !asked.placement.uses_host()) return question;
+  Device* const host = models::find_host(asked.fixed.groups, asked.placement.host);
+  const bool is_new = std::find(question.devices.begin(), question.devices.end(), host) == question.devices.end();
+  if (host != nullptr && is_new) question.devices.push_back(host);
+  return question;
+}
+
+/// Starts the threads of a placement's devices: memory is planned for the threads there are.
+void start_threads(Deployment& deployment, const models::Placement& placement, int threads) {
+  deployment.backends.clear();
+  require_threads(threads_needed(placement.members(), threads));
+  deployment.backends = placement.init();
+}
+
+void take(Deployment& deployment, Request& request, tuning::Chosen chosen) {
+  deployment.placement = std::move(chosen.placement);
+  deployment.plan = std::move(chosen.plan);
+  deployment.ways = chosen.ways;
   deployment.model = std::move(request.model);
-  deployment.devices = std::move(request.devices);
-  deployment.machine = std::move(request.machine);
-  deployment.placement_options = std::move(request.placement);
-  deployment.asked_ways = request.ways;
-  deployment.session_options = request.session;
-  deployment.load_options = request.load;
-  deployment.plan = std::make_unique<models::ModelPlan>(std::move(plan));
-  return deployment;
+  deployment.asked = std::move(request.asked);
+  deployment.asked.fixed = std::move(chosen.choice);
+  deployment.asked.session.context = deployment.asked.fixed.context;
 }
 
 /// In a process that does not lead.
-Deployment resolve_as_told(ProcessGroup& group, Request request) {
-  take_choices(nlohmann::json::parse(group.broadcast("", "choices of process 0")), request);
-  Deployment deployment;
-  place(deployment, request);
-  models::ModelPlan plan(*request.model, *deployment.placement, request.session, request.load);
-  return finish(std::move(request), std::move(deployment), std::move(plan));
+tuning::Asked as_told(ProcessGroup& group, Request& request, Deployment& deployment) {
+  const auto choices = nlohmann::json::parse(group.broadcast("", "choices of process 0"));
+  tuning::Asked asked = request.asked;
+  asked.free = {};
+  asked.fixed = tuning::with_json(asked.fixed, choices["choice"].dump());
+  asked.session.batch = choices["batch"];
+  asked.session.candidates = choices["candidates"];
+  asked.load.repack = choices["repack"];
+  if (!choices.contains("machine")) return asked;
+  const std::string origin = choices["origin"];
+  asked.placement.machine =
+      std::make_shared<machine::MachineModel>(machine::parse_machine(choices["machine"].get<std::string>(), origin));
+  deployment.machine = KnownMachine{asked.placement.machine, origin};
+  return asked;
+}
+
+/// Lines on stderr about the decisions. Throws DeviceError if nothing fits.
+void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
+  const tuning::Asked& asked = chooser.asked();
+  if (chosen.plan == nullptr) fail_to_fit(chooser, chosen.choice);
+  const auto say = [](const std::string& text) { write_err(fmt::format("shoal: {}\n", text)); };
+  if (chosen.shares) say(shares_text(chooser, chosen));
+  if (chosen.keeps_shares) {
+    const std::string ratio = chosen.choice.ratio();
+    say(fmt::format("tensor split {} instead, which leaves {} free on each device", ratio.empty() ? "even" : ratio,
+                    format_bytes(asked.margin.bytes)));
+  }
+  if (!chosen.hosts.empty()) say(host_text(chooser.model(), asked, chosen));
+  const bool has_room = models::has_room(chosen.plan->memory);
+  if (asked.free.context && !has_room) require_room_for_prompt(chooser, chosen.choice);
+  const bool repacks_less = asked.load.repack && !chosen.plan->load.repack;
+  if (repacks_less && models::fits(chosen.plan->memory)) {  // load() warns of weights that are read from the disk
+    warn("weights are not repacked, for which there is no room: generation may be slower");
+  }
+  const models::SessionOptions& session = asked.session;
+  if (const std::string text = models::other_types(chosen.plan->cache, session.dtype_k, session.dtype_v); !text.empty()) {
+    warn(text);
+  }
+  if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
 }
 
 }  // namespace
 
-tuning::Candidate Deployment::candidate() const {
-  tuning::Candidate candidate{devices, placement_options.mode, {}};
-  const bool by_layer = placement_options.mode == models::SplitMode::kLayer;
-  const size_t sharers = by_layer ? devices.size() : candidate.device_count();
-  if (!placement_options.ratio.empty()) {
-    candidate.shares = models::parse_ratio(placement_options.ratio, static_cast<int>(sharers));
+std::optional<KnownMachine> choose_machine(Request& request) {
+  const tuning::Asked& asked = request.asked;
+  const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };
+  const bool has_mesh = asked.fixed.mode == models::SplitMode::kTensor
+                            ? asked.fixed.device_count() > 1
+                            : std::any_of(asked.fixed.groups.begin(), asked.fixed.groups.end(), acts_as_one);
+  const bool searches = asked.free.shares && asked.fixed.sharers().size() > 1;
+  const MachineQuestion question = question_of(request);
+  const bool may_use_host = asked.free.host && question.devices.size() > asked.fixed.device_count();
+  std::optional<KnownMachine> machine;
+  if (searches || request.needs_figures) {
+    machine = require_machine(question);
+  } else if (has_mesh || may_use_host) {
+    machine = find_machine(question);
   }
-  return candidate;
+  if (machine) request.asked.placement.machine = machine->model;
+  return machine;
 }
 
-void share_traits(const Request& request) {
-  if (processes() == nullptr) return;
-  const bool by_tensor = request.placement.mode == models::SplitMode::kTensor;
-  collectives::share_traits(*processes(), by_tensor ? models::joined(request.devices) : request.devices,
-                            {.implementation = collectives::implementation_or_default(request.placement.comm)});
+tuning::Choice choose_shares(Request& request) {
+  ProcessGroup* const group = processes();
+  tuning::Asked& asked = request.asked;
+  if (group != nullptr) {
+    share_traits(asked);
+    if (asked.free.shares) measure_for_processes(question_of(request));
+    if (!is_leader()) return tuning::with_json(asked.fixed, group->broadcast("", "shares"));
+  }
+  choose_machine(request);
+  ProgressBar bar("choosing shares");
+  tuning::Chooser chooser(*request.model, asked, watch_of(bar));
+  const tuning::Chosen chosen = chooser.choose_shares();
+  bar.clear();
+  if (chosen.shares) write_err(fmt::format("shoal: {}\n", shares_text(chooser, chosen)));
+  if (group != nullptr) group->broadcast(tuning::to_json(chosen.choice), "shares");
+  return chosen.choice;
 }
 
 Deployment resolve(Request request) {
   ProcessGroup* const group = processes();
-  // Of a text that fills its context a token sees half on the average.
-  const auto half_of_context = [&] { return session_size(request.model->hparams, request.session).context / 2; };
-  int64_t& rows = request.ways.rows;
-  const bool sees_half = rows == 0;
-  if (sees_half) rows = half_of_context();
-  request.ways.cache_type = request.session.dtype_k;
+  tuning::Asked& asked = request.asked;
   if (group != nullptr) {
     require_same(*group, request.model->file);
-    share_traits(request);
+    share_traits(asked);
+    if (asked.free.shares || request.needs_figures) measure_for_processes(question_of(request));
   }
-  if (request.placement.ratio == kAutoRatio) {
-    measure_for_processes({*request.model, request.devices, request.placement, request.goal.machine});
-  }
-  if (!is_leader()) return resolve_as_told(*group, std::move(request));
   Deployment deployment;
-  const bool has_room = choose_shares(request);
-  choose_machine(request);
-  place(deployment, request);
-  if (choose_host_part(request)) place(deployment, request);
-  std::optional<models::ModelPlan> planned;
-  if (request.fit) planned = fit_context(request, *deployment.placement);
-  if (!has_room && request.fit && choose_again(request)) {
-    place(deployment, request);
-    planned.reset();
+  if (is_leader()) {
+    deployment.machine = choose_machine(request);
+  } else {
+    asked = as_told(*group, request, deployment);
   }
-  const bool may_lie_otherwise = has_latent_cache(request.model->hparams) && !request.ways.latent;
-  if (sees_half && may_lie_otherwise && rows != half_of_context()) {
-    rows = half_of_context();  // of what fits
-    place(deployment, request);
-    planned.reset();
+  ProgressBar bar("choosing shares");
+  tuning::Watch watch = watch_of(bar);
+  if (request.starts_threads) {
+    watch.placed = [&](const models::Placement& placement) { start_threads(deployment, placement, asked.placement.threads); };
   }
-  if (!planned) planned = models::plan_to_load(*request.model, *deployment.placement, request.session, request.load);
-  const bool repacks_less = request.load.repack && !planned->load.repack;
-  if (repacks_less && models::fits(planned->memory)) {  // load() warns of weights that are read from the disk
-    warn("weights are not repacked, for which there is no room: generation may be slower");
-  }
-  const models::SessionOptions& session = request.session;
-  if (const std::string text = models::other_types(planned->cache, session.dtype_k, session.dtype_v); !text.empty()) {
-    warn(text);
-  }
-  if (models::has_room(planned->memory)) write_err(request.remark);  // an error follows otherwise
-  if (group != nullptr)
-    group->broadcast(choices_of(request, *planned).dump(), "choices of process 0");
-  return finish(std::move(request), std::move(deployment), std::move(*planned));
+  tuning::Chooser chooser(*request.model, asked, watch);
+  tuning::Chosen chosen = chooser.choose();
+  bar.clear();
+  if (is_leader()) report(chooser, chosen);
+  take(deployment, request, std::move(chosen));
+  if (group != nullptr && is_leader()) group->broadcast(choices_of(deployment).dump(), "choices of process 0");
+  return deployment;
 }
 
 void load(Deployment& deployment) {
@@ -177,7 +220,7 @@ void load(Deployment& deployment) {
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
   };
-  Tracer* tracer = deployment.session_options.tracer;
+  Tracer* tracer = deployment.asked.session.tracer;
   const TraceRowUse row = tracer != nullptr ? tracer->row("host") : nullptr;
   const TraceScope scope(row.get(), TraceKind::kHost, {"load weights"});
   deployment.plan->announce(*deployment.model, *deployment.placement);
@@ -189,7 +232,7 @@ void load(Deployment& deployment) {
 void start_session(Deployment& deployment) {
   deployment.session =
       std::make_unique<models::Session>(*deployment.model, *deployment.placement, std::move(deployment.backends),
-                                        deployment.session_options, std::move(*deployment.plan));
+                                        deployment.asked.session, std::move(*deployment.plan));
   deployment.plan.reset();
   if (processes() != nullptr && is_leader()) deployment.session->lead(*processes());
 }

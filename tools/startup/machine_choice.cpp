@@ -53,11 +53,6 @@ std::string names_of(std::span<Device* const> devices) {
   return names;
 }
 
-models::PlacementOptions with_even_shares(models::PlacementOptions placement) {
-  placement.ratio.clear();
-  return placement;
-}
-
 /// The command that measures these devices better.
 std::string remedy_for(const MachineQuestion& question) {
   return fmt::format("`shoal probe --force --devices {}{}`", names_of(question.devices),
@@ -65,22 +60,6 @@ std::string remedy_for(const MachineQuestion& question) {
 }
 
 }  // namespace
-
-// Fewer of the devices may leave another one for the host, but only one of these.
-MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
-                                 const models::PlacementOptions& placement, std::string name)
-    : MachineQuestion(m, groups, models::Placement(m, groups, with_even_shares(placement)), placement,
-                      std::move(name)) {}
-
-MachineQuestion::MachineQuestion(const models::Model& m, const models::DeviceGroups& groups,
-                                 const models::Placement& made, const models::PlacementOptions& placement,
-                                 std::string name)
-    : model(m), threads(placement.threads), comm(placement.comm), machine(std::move(name)) {
-  for (const auto& group : groups) devices.insert(devices.end(), group.begin(), group.end());
-  for (Device* member : made.members()) {
-    if (std::find(devices.begin(), devices.end(), member) == devices.end()) devices.push_back(member);
-  }
-}
 
 std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
   for (const Device* device : question.devices) {

@@ -21,21 +21,13 @@ struct KnownMachine {
   std::string origin;  ///< "H200x8", "machine.json", "measured 2026-11-22 07:00:00 UTC"
 };
 
-/// What is asked of a machine: these devices, with `threads` threads each (0: their default), and the weights of a
-/// model.
+/// A question for figures of these devices, with `threads` threads each (0: their default), and of a model's types.
 struct MachineQuestion {
-  /// All devices that such a placement may use: the host's too, where something stays there.
-  MachineQuestion(const models::Model& model, const models::DeviceGroups& groups,
-                  const models::PlacementOptions& placement, std::string machine = {});
-  /// The same where the placement has been made.
-  MachineQuestion(const models::Model& model, const models::DeviceGroups& groups, const models::Placement& made,
-                  const models::PlacementOptions& placement, std::string machine);
-
   const models::Model& model;
-  std::vector<Device*> devices;
+  std::vector<Device*> devices;  ///< the host, too, if something stays there
   int threads = 0;
-  std::string comm;     ///< PlacementOptions::comm
-  std::string machine;  ///< name or file, to take instead of a probe
+  std::string comm = {};     ///< PlacementOptions::comm
+  std::string machine = {};  ///< name or file, to take instead of a probe
 };
 
 /// The machine named; where none is, what is kept of a probe, with a warning where that was disturbed. nullopt where

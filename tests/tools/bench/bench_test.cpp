@@ -148,8 +148,10 @@ TEST(BenchText, KnowsTheCommit) {
 /// A model on a device of one thread.
 BenchRunner small_runner(const BenchOptions& options, int64_t context, const std::string& model = kModel) {
   cpu::configure("devices=1,threads=1");
-  models::DeviceGroups devices{find_devices({"CPU0"})};
-  Deployment deployment = resolve({models::open_model(model), devices, {}, {context, 64}});
+  Request request{models::open_model(model)};
+  request.asked.fixed.groups = {find_devices({"CPU0"})};
+  request.asked.session = {context, 64};
+  Deployment deployment = resolve(std::move(request));
   load(deployment);
   return BenchRunner(std::move(deployment), options);
 }

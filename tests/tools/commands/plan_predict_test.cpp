@@ -384,11 +384,11 @@ class PlanRemedies : public PlanPredict {
     const std::string cache = name == "context" ? "" : " -ctk q8_0 -ctv q8_0";
     for (const char* mode : {"tensor", "layer"}) {
       const std::string other = fmt::format("-c {}{} -ts auto -sm {}", most, cache, mode);
-      EXPECT_EQ(planned(machine, other)["fits"], false) << other;
+      EXPECT_EQ(planned(machine, other)["fits"], false) << other << " after " << command << ": " << options;
     }
   }
 
-  const TemporaryFile model_{"plan_hollow.gguf"};
+  const TemporaryFile model_{"plan_hollow.gguf"};  
 };
 
 TEST_F(PlanRemedies, ContextsThatAreNamedFitAndAreTheLargest) {

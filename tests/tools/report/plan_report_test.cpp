@@ -71,8 +71,8 @@ tuning::PhasePrediction phase(std::vector<tuning::RankTime> ranks) {
 }
 
 TEST(PredictionText, TimesOfADeviceAddUp) {
-  tuning::Prediction prediction;
-  prediction.workload = {512, 1, 0};
+  tuning::Verdict prediction;
+  prediction.work = {512, 1, 0};
   // Nothing adds up when each is rounded by itself.
   const double third = 1e-4 / 3, odd = 1e-4 / 7;
   for (const double scale : {1.0, 8.9, 10.0, 1234.5, 1e5}) {

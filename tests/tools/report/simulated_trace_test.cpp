@@ -8,6 +8,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "tests/models/described_machine.h"
+#include "tests/tuning/asking.h"
 #include "tests/models/synthetic_model.h"
 
 namespace shoal::tools {
@@ -24,22 +25,25 @@ class SimulatedTrace : public ::testing::Test {
     std::filesystem::remove(path);
     machine_.copy_latency = 1e-6;
     cpu::configure("devices=2,threads=1");
-    candidate_.groups = {{Registry::instance().find_device("CPU0"), Registry::instance().find_device("CPU1")}};
+    choice_.groups = {{Registry::instance().find_device("CPU0"), Registry::instance().find_device("CPU1")}};
   }
 
-  tuning::Scenario scenario(const tuning::Workload& workload) const {
-    models::PlacementOptions placement{{}, 1};
-    placement.overrides = {{"_exps", "CPU"}};
-    placement.offload_batch = 4;
-    return {*model_, machine_, placement, {.context = 32, .batch = 8}, {}, workload};
+  tuning::Chooser chooser(const tuning::Workload& work) const {
+    tuning::Asked asked = tuning::asked_of(machine_, {.context = 32, .batch = 8}, {}, work);
+    asked.placement.overrides = {{"_exps", "CPU"}};
+    asked.placement.offload_batch = 4;
+    return {*model_, asked};
+  }
+  std::vector<TraceEvent> trace(const tuning::Workload& work) const {
+    tuning::Chooser asked = chooser(work);
+    return simulated_trace(asked, choice_);
   }
 
-  /// Of the trace of a workload of one run, and of its prediction.
-  void expect_same_end(const tuning::Workload& workload) const {
-    const tuning::Scenario asked = scenario(workload);
-    const tuning::Prediction predicted = asked.predict(candidate_);
+  /// The end of the trace of a workload of one run, and of its prediction.
+  void expect_same_end(const tuning::Workload& work) const {
+    const tuning::Verdict predicted = chooser(work).judge(choice_);
     const double seconds = predicted.prompt ? predicted.prompt->seconds : predicted.generation->seconds;
-    const std::vector<TraceEvent> events = simulated_trace(asked, candidate_);
+    const std::vector<TraceEvent> events = trace(work);
     int64_t end = 0;
     for (const TraceEvent& event : events) end = std::max(end, event.end_ns);
     // Every event begins at a whole nanosecond.
@@ -48,14 +52,12 @@ class SimulatedTrace : public ::testing::Test {
 
   static constexpr tuning::Workload kPrompt{8, 0, 0}, kToken{0, 1, 5};
   std::unique_ptr<models::Model> model_;
-  tuning::Candidate candidate_;
+  tuning::Choice choice_;
   machine::MachineModel machine_ = models::described_machine({1e-10, 1e-10});
 };
 
 TEST_F(SimulatedTrace, HasWhatARunOfAllDevicesCosts) {
   machine_.devices[0].run_seconds = 1e-4;
-  expect_same_end(kToken);
-  machine_.runs = {{{"CPU0", "CPU1"}, 5e-3}};
   expect_same_end(kToken);
   expect_same_end(kPrompt);
 }
@@ -63,7 +65,7 @@ TEST_F(SimulatedTrace, HasWhatARunOfAllDevicesCosts) {
 TEST_F(SimulatedTrace, BringsTheExpertsThatAreUsed) {
   machine_.copy_bandwidth = 1e8;
   expect_same_end(kPrompt);
-  const std::vector<TraceEvent> events = simulated_trace(scenario(kPrompt), candidate_);
+  const std::vector<TraceEvent> events = trace(kPrompt);
   EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const TraceEvent& event) {
     return event.kind == TraceKind::kCopy && event.name.find("_exps") != std::string::npos;
   }));
@@ -73,7 +75,7 @@ TEST_F(SimulatedTrace, BringsTheResultsFromOtherMemory) {
   machine_.copy_bandwidth = 1e8;
   for (machine::DeviceModel& device : machine_.devices) device.type = DeviceType::kGpu;
   expect_same_end(kToken);
-  const std::vector<TraceEvent> events = simulated_trace(scenario(kToken), candidate_);
+  const std::vector<TraceEvent> events = trace(kToken);
   EXPECT_EQ(events.back().row, "host");
   EXPECT_EQ(events.back().kind, TraceKind::kCopy);
   EXPECT_EQ(events.back().end_ns - events.back().begin_ns, 96 * 4 * 10) << "logits of 96 tokens, a byte in 10 ns";

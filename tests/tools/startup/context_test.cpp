@@ -126,57 +126,61 @@ TEST(Context, ThatDoesNotFitMayHaveALatentCacheByRows) {
 
 TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
   const auto request_of = [](int64_t context) {
-    Request request{models::open_model(SHOAL_REFERENCE_MODELS "/deepseek2.gguf"),
-                    models::cpu_groups({2}),
-                    {{}, 1},
-                    {.context = context, .batch = 32}};
-    request.load = {.use_mapping = false, .repack = false};
+    Request request{models::open_model(SHOAL_REFERENCE_MODELS "/deepseek2.gguf")};
+    request.asked.fixed = {models::cpu_groups({2})};
+    request.asked.placement.threads = 1;
+    request.asked.session = {.context = context, .batch = 32};
+    request.asked.load = {.use_mapping = false, .repack = false};
     return request;
   };
   const Request small = request_of(256);
-  const models::Placement placement(*small.model, small.devices, small.placement);
   size_t most = 0;
-  for (const auto& one : models::ModelPlan(*small.model, placement, small.session, small.load).memory) {
+  for (const auto& one : tuning::Chooser(*small.model, small.asked).choose().plan->memory) {
     most = std::max(most, one.use.total());
   }
   const models::LimitedCpuDevices limited(fmt::format("memory={}", most + 1000));
   Request request = request_of(512);
-  request.fit = tuning::FitOptions{.least_context = 4, .margin = 0, .required = false};
+  request.asked.free.context = true;
+  request.asked.least_context = 4;
+  request.asked.must_fit = false;
   const Deployment deployment = resolve(std::move(request));
   EXPECT_LT(deployment.plan->size.context, 512);
   EXPECT_GT(deployment.ways.mirrored, 0);
   EXPECT_EQ(deployment.ways.rows, deployment.plan->size.context / 2);
 }
 
-/// What fit_context() says of a prompt on a device that has memory for a context of `room` and 1000 bytes.
-std::string error_of_prompt(int64_t room, tuning::FitOptions fit) {
-  Request request{models::open_model(kModel), models::cpu_groups({1}), {{}, 1}, {.context = room, .batch = 32}};
-  request.load = {.use_mapping = false, .repack = false};
-  request.fit = fit;
-  const auto placement = [&] { return models::Placement(*request.model, request.devices, request.placement); };
-  const models::ModelPlan plan(*request.model, placement(), request.session, request.load);
+/// The error of a prompt on a device that has memory for a context of `room` and 1000 bytes, or the context.
+std::string error_of_prompt(int64_t room, int64_t prompt, size_t margin, bool must_fit) {
+  Request request{models::open_model(kModel)};
+  tuning::Asked& asked = request.asked;
+  asked.placement.threads = 1;
+  asked.session = {.context = room, .batch = 32};
+  asked.load = {.use_mapping = false, .repack = false};
+  const models::Placement placement(*request.model, models::cpu_groups({1}), asked.placement);
+  const models::ModelPlan plan(*request.model, placement, asked.session, asked.load);
   const models::LimitedCpuDevices limited(fmt::format("memory={}", plan.memory.front().use.total() + 1000));
-  request.devices = models::cpu_groups({1});
-  request.session.context = 512;
+  asked.fixed = {models::cpu_groups({1})};
+  asked.free.context = true;
+  asked.session.context = 512;
+  asked.least_context = 4;
+  asked.prompt = prompt;
+  asked.margin.bytes = margin;
+  asked.must_fit = must_fit;
+  request.starts_threads = false;
   try {
-    fit_context(request, placement());
+    return fmt::format("context {}", resolve(std::move(request)).plan->size.context);
   } catch (const DeviceError& error) {
     return error.what();
   }
-  return fmt::format("context {}", request.session.context);
 }
 
 TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
   const std::string message =
       "the prompt has 300 tokens and the largest context that fits is 256{}; use a prompt of at most 255 tokens, more "
       "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model";
-  for (const size_t margin : {0, 1000}) {
-    EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 255, .margin = margin, .required = false}),
-              "context 256");
-  }
-  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 2000, .required = false}),
-            fmt::format(fmt::runtime(message), ""));
-  EXPECT_EQ(error_of_prompt(256, {.least_context = 4, .prompt = 300, .margin = 1000}),
+  for (const size_t margin : {0, 1000}) EXPECT_EQ(error_of_prompt(256, 255, margin, false), "context 256");
+  EXPECT_EQ(error_of_prompt(256, 300, 2000, false), fmt::format(fmt::runtime(message), ""));
+  EXPECT_EQ(error_of_prompt(256, 300, 1000, true),
             fmt::format(fmt::runtime(message), ", with 1000 B left free on each device (--fit-target)"));
 }
 

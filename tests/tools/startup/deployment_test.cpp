@@ -30,16 +30,17 @@ void count_and_define(models::Decoder& decoder) {
 class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
   Request request() {
-    Request request{models::open_model(kModel), {}};
-    for (const std::string& list : GetParam()) request.devices.push_back(Registry::instance().device_list(list));
+    Request request{models::open_model(kModel)};
+    tuning::Asked& asked = request.asked;
+    for (const std::string& list : GetParam()) asked.fixed.groups.push_back(Registry::instance().device_list(list));
     real_architecture = request.model->architecture;
     counting_ = *real_architecture;
     counting_.define = count_and_define;
     request.model->architecture = &counting_;
     builds = 0;
-    request.placement.threads = 1;
-    request.placement.mode = request.devices.size() > 1 ? models::SplitMode::kLayer : models::SplitMode::kTensor;
-    request.session = {.context = 128, .batch = 64, .candidates = 1};
+    asked.placement.threads = 1;
+    asked.fixed.mode = asked.fixed.groups.size() > 1 ? models::SplitMode::kLayer : models::SplitMode::kTensor;
+    asked.session = {.context = 128, .batch = 64, .candidates = 1};
     return request;
   }
 
@@ -69,7 +70,8 @@ class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>>
 TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
   for (const bool fits_context : {false, true}) {
     Request asked = request();
-    if (fits_context) asked.fit = tuning::FitOptions{.least_context = 1};
+    asked.asked.free.context = fits_context;
+    asked.asked.least_context = 1;
     Deployment deployment = resolve(std::move(asked));
     EXPECT_EQ(builds, 5) << "for 1, 8, 16, 32 and 64 tokens";
     const auto step = planned(deployment.plan->step), prompt = planned(deployment.plan->prompts.front());
@@ -94,7 +96,7 @@ TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
 TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
   Deployment deployment = resolve(request());
   load(deployment);
-  const models::SessionOptions options = deployment.session_options;
+  const models::SessionOptions options = deployment.asked.session;
   const std::vector<int32_t> tokens = bench_tokens(71, deployment.model->hparams.vocab);
   const auto run = [&tokens](models::Session& session) {
     std::vector<models::TokenLogit> best;
@@ -110,7 +112,7 @@ TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
     expected = run(own);
   }
   {
-    models::ModelPlan other(*deployment.model, *deployment.placement, options, deployment.load_options);
+    models::ModelPlan other(*deployment.model, *deployment.placement, options, deployment.asked.load);
     models::Session unannounced(*deployment.model, *deployment.placement, deployment.placement->init(), options,
                                 std::move(other));
     EXPECT_EQ(run(unannounced), expected);
@@ -126,7 +128,7 @@ TEST_P(DeploymentTest, PlansForTheMachineThatIsNamed) {
   for (size_t d = 0; d < described.devices.size(); ++d) described.devices[d].name = fmt::format("CPU{}", d);
   std::ofstream(folder.path() / "machine.json") << machine::to_json(described);
   Request asked = request();
-  asked.goal.machine = folder.path() / "machine.json";
+  asked.machine = folder.path() / "machine.json";
   Deployment deployment = resolve(std::move(asked));
   bool has_mesh = false;
   for (Device* device : deployment.placement->devices()) {

@@ -1,5 +1,5 @@
 // What stays on the host where devices have no room: as little as possible, and what is fastest.
-#include "tuning/host_part.h"
+#include "tuning/choose/dimensions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 #include "machine/machine.h"
 #include "tests/models/hollow_model.h"
 #include "tests/support/temporary.h"
-#include "tuning/recommend.h"
+#include "tests/tuning/asking.h"
+#include "tuning/choose/compare.h"
 #include "tuning/sim_device.h"
 
 namespace shoal::tuning {
@@ -42,13 +43,24 @@ struct Ground {
     }
   }
 
-  Scenario scenario() const {
-    PlacementOptions options;
-    options.host = host;
-    return {*model, machine, options, {.context = 256, .batch = 64}, {.use_mapping = false}, {64, 16, 0}};
+  Asked asked() const {
+    Asked asked = asked_of(machine, {.context = 256, .batch = 64}, {.use_mapping = false}, {64, 16, 0});
+    asked.fixed = as_one();
+    asked.placement.host = host;
+    return asked;
   }
-  Candidate as_one() const { return {{devices}, SplitMode::kTensor, {}}; }
-  Candidate by_layer() const { return {{{devices[0]}, {devices[1]}}, SplitMode::kLayer, {}}; }
+  std::vector<Verdict> parts(const Choice& way, const Margin& margin = {}) const {
+    Asked question = asked();
+    question.margin = margin;
+    Chooser chooser(*model, question);
+    return host_parts(chooser, way);
+  }
+  Comparison compared() const {
+    Chooser chooser(*model, asked());
+    return compare(chooser);
+  }
+  Choice as_one() const { return {{devices}, SplitMode::kTensor, {}}; }
+  Choice by_layer() const { return {{{devices[0]}, {devices[1]}}, SplitMode::kLayer, {}}; }
 
   std::unique_ptr<Model> model;
   machine::MachineModel machine;
@@ -68,21 +80,22 @@ TEST(HostPart, IsAsLittleAsHasToBe) {
   for (const bool experts : {true, false}) {
     for (const size_t mib : {5, 6, 8, 10, 12, 14}) {
       const Ground ground(mib, experts);
-      const Scenario scenario = ground.scenario();
-      for (const Candidate& way : {ground.as_one(), ground.by_layer()}) {
-        for (const Candidate& candidate : host_parts(scenario, std::span(&way, 1), {})) {
+      Chooser chooser(*ground.model, ground.asked());
+      for (const Choice& way : {ground.as_one(), ground.by_layer()}) {
+        for (const Verdict& one : ground.parts(way)) {
+          const Choice& candidate = one.choice;
           ++found;
           SCOPED_TRACE(fmt::format("{} MiB, {}", mib, candidate.name()));
           EXPECT_EQ(candidate.mode, way.mode);
-          EXPECT_TRUE(scenario.predict(candidate).fits);
+          EXPECT_TRUE(chooser.judge(candidate).fits);
           for (const HostPart& part : with_less(candidate.host, 6)) {
-            Candidate less = candidate;
+            Choice less = candidate;
             less.host = part;
             // Whatever the shares: those of the layers are for this part.
             for (int first = 0; first <= 6; ++first) {
               if (way.mode == SplitMode::kLayer)
                 less.shares = {static_cast<double>(first), static_cast<double>(6 - first)};
-              EXPECT_FALSE(scenario.predict(less).fits) << less.name();
+              EXPECT_FALSE(chooser.judge(less).fits) << less.name();
             }
           }
         }
@@ -94,10 +107,10 @@ TEST(HostPart, IsAsLittleAsHasToBe) {
 
 TEST(HostPart, LeavesTheMarginFree) {
   const Ground ground(12);
-  const Candidate way = ground.as_one();
+  const Choice way = ground.as_one();
   const auto layers_with = [&](size_t margin) {
-    const auto found = host_parts(ground.scenario(), std::span(&way, 1), {.margin = margin});
-    return found.empty() ? -1 : found.front().host.expert_layers;
+    const auto found = ground.parts(way, {.bytes = margin});
+    return found.empty() ? -1 : found.front().choice.host.expert_layers;
   };
   EXPECT_GT(layers_with(4 * kMiB), layers_with(0));
   EXPECT_EQ(layers_with(64 * kMiB), -1) << "more than there is";
@@ -105,32 +118,32 @@ TEST(HostPart, LeavesTheMarginFree) {
 
 TEST(HostPart, NeedsAHostWithRoom) {
   const Ground ground(8, true, 8);
-  const Candidate way = ground.as_one();
-  EXPECT_TRUE(host_parts(ground.scenario(), std::span(&way, 1), {}).empty());
+  const Choice way = ground.as_one();
+  EXPECT_TRUE(ground.parts(way).empty());
 }
 
 TEST(HostPart, IsRecommendedWhereNothingElseFits) {
   const Ground small(10), large(256);
-  const Recommendation roomy = recommend(large.scenario(), {large.devices});
+  const Comparison roomy = large.compared();
   ASSERT_TRUE(roomy.best);
-  for (const Prediction& one : roomy.candidates) EXPECT_TRUE(one.candidate.host.empty()) << one.candidate.name();
-  const Recommendation tight = recommend(small.scenario(), {small.devices});
+  for (const Verdict& one : roomy.verdicts) EXPECT_TRUE(one.choice.host.empty()) << one.choice.name();
+  const Comparison tight = small.compared();
   ASSERT_TRUE(tight.best) << "the host has room";
-  const Prediction& best = tight.candidates[*tight.best];
-  EXPECT_GT(best.candidate.host.expert_layers, 0) << "of which a token uses few";
-  EXPECT_THAT(best.candidate.name(), ::testing::HasSubstr(" -ncmoe "));
-  EXPECT_LT(best.generation->rate, roomy.candidates[*roomy.best].generation->rate);
+  const Verdict& best = tight.verdicts[*tight.best];
+  EXPECT_GT(best.choice.host.expert_layers, 0) << "of which a token uses few";
+  EXPECT_THAT(best.choice.name(), ::testing::HasSubstr(" -ncmoe "));
+  EXPECT_LT(best.generation->rate, roomy.verdicts[*roomy.best].generation->rate);
   // Layers on the host are slower, and among the others.
-  const auto layers = std::find_if(tight.candidates.begin(), tight.candidates.end(), [](const Prediction& one) {
-    return one.fits && one.candidate.host.device_layers >= 0 && one.candidate.host.expert_layers == 0;
+  const auto layers = std::find_if(tight.verdicts.begin(), tight.verdicts.end(), [](const Verdict& one) {
+    return one.fits && one.choice.host.device_layers >= 0 && one.choice.host.expert_layers == 0;
   });
-  ASSERT_NE(layers, tight.candidates.end());
+  ASSERT_NE(layers, tight.verdicts.end());
   EXPECT_LT(layers->generation->rate, best.generation->rate);
 }
 
 TEST(HostPart, IsNotForThoseWhoSayThemselves) {
   const Ground ground(16);
-  PlacementOptions options = ground.scenario().placement;
+  PlacementOptions options = ground.asked().placement;
   EXPECT_EQ(host_beside(ground.devices, options), ground.host);
   options.device_layers = 3;
   EXPECT_EQ(host_beside(ground.devices, options), nullptr);
@@ -151,18 +164,19 @@ TEST(HostPart, WeightsAreBroughtToAllDevicesAtATime) {
   Ground ground(256);
   const auto set_memory_of_host = [&](double bandwidth) { ground.machine.devices.back().bandwidth = bandwidth; };
   set_memory_of_host(1e12);
-  Candidate both = ground.as_one(), one{{{ground.devices[0]}}, SplitMode::kTensor, {}};
+  Choice both = ground.as_one(), one{{{ground.devices[0]}}, SplitMode::kTensor, {}};
   both.host.expert_layers = one.host.expert_layers = 6;
-  Scenario scenario = ground.scenario();
-  scenario.session.batch = 512;
-  scenario.session.context = 1024;
-  scenario.workload = {512, 0, 0};
-  const Prediction two = scenario.predict(both), alone = scenario.predict(one);
+  Asked question = ground.asked();
+  question.session.batch = 512;
+  question.session.context = 1024;
+  question.work = {512, 0, 0};
+  const auto verdict = [&](const Choice& choice) { return judged(*ground.model, question, choice); };
+  const Verdict two = verdict(both), alone = verdict(one);
   EXPECT_GT(two.prompt->copies, 0);
   EXPECT_LT(two.prompt->copies, 0.75 * alone.prompt->copies);
   // As much as the host's memory gives.
   set_memory_of_host(1e8);
-  EXPECT_GT(scenario.predict(both).prompt->copies, 5 * two.prompt->copies);
+  EXPECT_GT(verdict(both).prompt->copies, 5 * two.prompt->copies);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Which devices are recommended, on machines described by hand, and what is said of it.
-#include "tuning/recommend.h"
+#include "tuning/choose/compare.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,8 @@
 #include "tests/models/hollow_model.h"
 #include "tests/models/tiny_model.h"
 #include "tests/support/temporary.h"
-#include "tuning/device_kinds.h"
+#include "tests/tuning/asking.h"
+#include "tuning/choose/dimensions.h"
 
 namespace shoal::tuning {
 namespace {
@@ -26,7 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class RecommendTest : public ::testing::Test {
+class Compare : public ::testing::Test {
  protected:
   void SetUp() override {
     HollowModel hollow(4, 1024, 4096, 16, 8, 4096);
@@ -36,39 +37,49 @@ class RecommendTest : public ::testing::Test {
     model_ = open_model(file.path);
   }
 
-  Recommendation recommended(const machine::MachineModel& machine, int devices,
-                             Objective objective = Objective::kGeneration) const {
-    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
-    return recommend(scenario, cpu_groups({devices}), {.objective = objective});
+  static Asked asked(const machine::MachineModel& machine, int devices, const Workload& work = {64, 16, 0},
+                     Objective objective = Objective::kGeneration) {
+    Asked asked = asked_of(machine, {.context = 1024, .batch = 8}, {}, work, objective);
+    asked.fixed = {cpu_groups({devices})};
+    return asked;
+  }
+
+  Comparison compared(const Asked& asked) const {
+    Chooser chooser(*model_, asked);
+    return compare(chooser);
+  }
+  Comparison compared(const machine::MachineModel& machine, int devices,
+                      Objective objective = Objective::kGeneration) const {
+    return compared(asked(machine, devices, {64, 16, 0}, objective));
   }
 
   std::unique_ptr<Model> model_;
 };
 
-std::vector<std::string> names(const Recommendation& recommendation) {
+std::vector<std::string> names(const Comparison& comparison) {
   std::vector<std::string> out;
-  for (const Prediction& one : recommendation.candidates) out.push_back(one.candidate.name());
+  for (const Verdict& one : comparison.verdicts) out.push_back(one.choice.name());
   return out;
 }
 
-TEST_F(RecommendTest, AFastLinkMakesAllDevicesWorthIt) {
-  const Recommendation found = recommended(described_machine({1e-12, 3e-12}), 2);
+TEST_F(Compare, AFastLinkMakesAllDevicesWorthIt) {
+  const Comparison found = compared(described_machine({1e-12, 3e-12}), 2);
   ASSERT_EQ(found.best, 0u);
-  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor 3,1");
+  EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0,CPU1 tensor 3,1");
   EXPECT_THAT(found.reason,
               AllOf(StartsWith("CPU0,CPU1 tensor 3,1 is predicted 1."), HasSubstr("x faster than CPU0 alone")));
   EXPECT_THAT(names(found), ::testing::IsSupersetOf({"CPU0", "CPU1", "CPU0,CPU1 tensor even", "CPU0,CPU1 layer even"}));
-  for (size_t i = 1; i < found.candidates.size(); ++i) {
-    EXPECT_GE(found.candidates[i].generation->seconds, found.candidates[i - 1].generation->seconds);
+  for (size_t i = 1; i < found.verdicts.size(); ++i) {
+    EXPECT_GE(found.verdicts[i].generation->seconds, found.verdicts[i - 1].generation->seconds);
   }
 }
 
-TEST_F(RecommendTest, ASlowLinkMakesOneDeviceFaster) {
+TEST_F(Compare, ASlowLinkMakesOneDeviceFaster) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12}, 1e-3);
   machine.copy_latency = 1e-4;
-  const Recommendation found = recommended(machine, 2);
+  const Comparison found = compared(machine, 2);
   ASSERT_EQ(found.best, 0u);
-  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0");
+  EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0");
   EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
                                   HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
   // Dividing layers costs only copies: that is the rival, and named first.
@@ -76,42 +87,42 @@ TEST_F(RecommendTest, ASlowLinkMakesOneDeviceFaster) {
                                                      ".*x faster than CPU0,CPU1 tensor "));
 }
 
-TEST_F(RecommendTest, TheRivalIsTheBestSplitInWhichAllTakePart) {
+TEST_F(Compare, TheRivalIsTheBestSplitInWhichAllTakePart) {
   // Two devices are of no use, so that the best shares leave them out; even shares are the worst of all.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
   machine.copy_latency = 1e-3;
-  const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, {64, 16, 0}};
-  const Candidate all{cpu_groups({4}), SplitMode::kTensor, {}};
-  const BestShares free = best_shares(scenario, all);
-  ASSERT_THAT(free.best.candidate.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
-  const Recommendation found = recommended(machine, 4);
+  const Asked question = asked(machine, 4);
+  const Choice all{cpu_groups({4}), SplitMode::kTensor, {}};
+  Chooser chooser(*model_, question);
+  const FoundShares free = fastest_shares(chooser, all);
+  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
+  const Comparison found = compared(machine, 4);
   ASSERT_EQ(found.best, 0u);
-  const Prediction& best = found.candidates[0];
-  EXPECT_EQ(best.candidate.name(), "CPU0,CPU1 tensor even");
-  const auto rival = std::find_if(found.candidates.begin(), found.candidates.end(),
-                                  [](const Prediction& one) { return one.candidate.device_count() == 4; });
-  ASSERT_NE(rival, found.candidates.end());
-  const std::vector<double>& shares = rival->candidate.shares;
+  const Verdict& best = found.verdicts[0];
+  EXPECT_EQ(best.choice.name(), "CPU0,CPU1 tensor even");
+  const auto rival = std::find_if(found.verdicts.begin(), found.verdicts.end(),
+                                  [](const Verdict& one) { return one.choice.device_count() == 4; });
+  ASSERT_NE(rival, found.verdicts.end());
+  const std::vector<double>& shares = rival->choice.shares;
   ASSERT_EQ(shares.size(), 4u);
   EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
   const double seconds = rival->generation->seconds;
   EXPECT_LT(seconds, free.even.generation->seconds / 4);
   // As fast as any with small shares for the slow ones, of at least one of the 128 units.
   for (const double share : {1.0, 2.0, 4.0, 8.0}) {
-    Candidate other = all;
+    Choice other = all;
     other.shares = {64 - share, 64 - share, share, share};
-    EXPECT_LE(seconds, scenario.predict(other).generation->seconds * 1.02) << share;
+    EXPECT_LE(seconds, chooser.judge(other).generation->seconds * 1.02) << share;
   }
   const double factor = seconds / best.generation->seconds;
-  EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->candidate.name())));
+  EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->choice.name())));
 }
 
-TEST_F(RecommendTest, ObjectivesNeedTheirWork) {
+TEST_F(Compare, ObjectivesNeedTheirWork) {
   const machine::MachineModel machine = described_machine({1e-12});
   const auto refused = [&](const Workload& workload, Objective objective) {
-    const Scenario scenario{*model_, machine, {{}, 1}, {.context = 1024, .batch = 8}, {}, workload};
     try {
-      recommend(scenario, cpu_groups({1}), {.objective = objective});
+      compared(asked(machine, 1, workload, objective));
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
@@ -127,30 +138,30 @@ TEST_F(RecommendTest, ObjectivesNeedTheirWork) {
   EXPECT_EQ(refused({16, 16, 0}, Objective::kMix), "");
 }
 
-TEST_F(RecommendTest, APromptMayWantWhatATokenDoesNot) {
+TEST_F(Compare, APromptMayWantWhatATokenDoesNot) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12}, 2e-5);
   machine.copy_latency = 1e-4;
-  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.device_count(), 1u);
-  EXPECT_EQ(recommended(machine, 2, Objective::kPrompt).candidates[0].candidate.device_count(), 2u);
+  EXPECT_EQ(compared(machine, 2).verdicts[0].choice.device_count(), 1u);
+  EXPECT_EQ(compared(machine, 2, Objective::kPrompt).verdicts[0].choice.device_count(), 2u);
 }
 
-TEST_F(RecommendTest, SomeOfTheDevicesMayBeBest) {
+TEST_F(Compare, SomeOfTheDevicesMayBeBest) {
   // The third one is far away: a collective with it takes a millisecond.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
   for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather}) {
     machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
   }
   for (size_t i = 0; i < 3; ++i) machine.devices[i].identity = "device " + std::to_string(i);
-  const Recommendation found = recommended(machine, 3);
-  EXPECT_EQ(found.candidates[0].candidate.name(), "CPU0,CPU1 tensor even");
+  const Comparison found = compared(machine, 3);
+  EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0,CPU1 tensor even");
   EXPECT_THAT(found.reason,
               AllOf(StartsWith("CPU0,CPU1 tensor even is predicted "), HasSubstr("CPU0,CPU1,CPU2 tensor")));
 }
 
-TEST_F(RecommendTest, TellsWhenNoCandidateIsPossible) {
+TEST_F(Compare, TellsWhenNoChoiceIsPossible) {
   const machine::MachineModel machine = described_machine({1e-12});
-  EXPECT_THROW(recommended(machine, 2), InvalidArgument);  // it does not know the second one
-  EXPECT_EQ(recommended(machine, 1).reason, "CPU0 is the only device");
+  EXPECT_THROW(compared(machine, 2), InvalidArgument);  // it does not know the second one
+  EXPECT_EQ(compared(machine, 1).reason, "CPU0 is the only device");
 }
 
 TEST(UsefulSets, CountIdenticalDevicesOnce) {
@@ -170,11 +181,11 @@ TEST(UsefulSets, CountIdenticalDevicesOnce) {
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
 }
 
-TEST(DeviceKinds, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
+TEST(Exchangeable, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
   const std::vector<Device*> devices = cpu_devices(5);
   const auto numbers = [&](size_t count) {
-    return DeviceKinds(devices, machine).exchangeable(std::span(devices).first(count));
+    return exchangeable(std::span(devices).first(count), machine);
   };
   EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
   // Two sockets of two: who is in the same one shares it, who is alone in one has all of it.
@@ -182,9 +193,9 @@ TEST(DeviceKinds, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
   for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(numbers(3), ElementsAre(0, 0, 1));
-  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 0));
+  EXPECT_THAT(exchangeable(std::vector{devices[0], devices[2]}, machine), ElementsAre(0, 0));
   machine.domains[1].bandwidth = 1e9;
-  EXPECT_THAT(DeviceKinds(devices, machine).exchangeable(std::vector{devices[0], devices[2]}), ElementsAre(0, 1));
+  EXPECT_THAT(exchangeable(std::vector{devices[0], devices[2]}, machine), ElementsAre(0, 1));
 }
 
 TEST(UsefulSets, DomainsThatAreMeasuredAreNeverQuiteEqual) {
@@ -217,19 +228,19 @@ TEST(UsefulSets, TellDevicesApartByTheirFigures) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
 }
 
-TEST_F(RecommendTest, ASlowerTwinIsNoRival) {
+TEST_F(Compare, ASlowerTwinIsNoRival) {
   machine::MachineModel machine = described_machine({3e-12, 1e-12}, 1e-2);
   machine.copy_latency = 1e-2;
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
-  EXPECT_EQ(recommended(machine, 2).candidates[0].candidate.name(), "CPU1");
+  EXPECT_EQ(compared(machine, 2).verdicts[0].choice.name(), "CPU1");
 }
 
-TEST_F(RecommendTest, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
+TEST_F(Compare, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
   // Of four layers the second device would have less than one.
-  const Recommendation found = recommended(described_machine({1e-12, 100e-12}), 2);
-  for (const Prediction& one : found.candidates) {
-    const auto& shares = one.candidate.shares;
-    EXPECT_EQ(std::count(shares.begin(), shares.end(), 0.0), 0) << one.candidate.name();
+  const Comparison found = compared(described_machine({1e-12, 100e-12}), 2);
+  for (const Verdict& one : found.verdicts) {
+    const auto& shares = one.choice.shares;
+    EXPECT_EQ(std::count(shares.begin(), shares.end(), 0.0), 0) << one.choice.name();
   }
 }
 

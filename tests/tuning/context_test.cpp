@@ -1,5 +1,5 @@
-// What fits: that the context found does and a larger one does not, and that the remedies named help.
-#include "tuning/fit.h"
+// The context that is found fits and a larger one does not; remedies help.
+#include "tuning/choose/dimensions.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,8 @@
 #include "base/error.h"
 #include "tests/models/described_machine.h"
 #include "tests/models/tiny_model.h"
-#include "tuning/recommend.h"
+#include "tests/tuning/asking.h"
+#include "tuning/choose/compare.h"
 
 namespace shoal::tuning {
 namespace {
@@ -28,7 +29,12 @@ size_t needed(const Model& model, int devices, const SessionOptions& session, co
 
 bool does_fit(const Model& model, int devices, const SessionOptions& session) {
   const models::Placement placement(model, cpu_devices(devices), {{}, 1});
-  return fits(ModelPlan(model, placement, session, kCopied).memory);
+  return models::fits(ModelPlan(model, placement, session, kCopied).memory);
+}
+
+std::optional<int64_t> largest_on(const Model& model, int devices, const SessionOptions& session, int64_t least,
+                                  const Margin& margin = {}) {
+  return largest_context(model, {cpu_groups({devices})}, session, kCopied, least, margin);
 }
 
 TEST(LargestContext, IsTheLargestThatFits) {
@@ -37,16 +43,15 @@ TEST(LargestContext, IsTheLargestThatFits) {
     for (const int64_t room : {64, 256, 288, 511}) {
       const LimitedCpuDevices limited(
           fmt::format("memory={}", needed(*model, devices, {.context = room, .batch = 32})));
-      const models::Placement placement(*model, cpu_devices(devices), {{}, 1});
       const SessionOptions session{.context = 512, .batch = 32};
-      const auto found = largest_context(*model, placement, session, kCopied, {.least_context = 1});
+      const auto found = largest_on(*model, devices, session, 1);
       ASSERT_TRUE(found) << room;
       EXPECT_TRUE(does_fit(*model, devices, {.context = *found, .batch = 32})) << *found;
       EXPECT_FALSE(does_fit(*model, devices, {.context = *found + 32, .batch = 32})) << *found;
       EXPECT_EQ(*found, room / 32 * 32);
       // Less than is allowed.
-      EXPECT_FALSE(largest_context(*model, placement, session, kCopied, {.least_context = room + 32})) << room;
-      EXPECT_EQ(largest_context(*model, placement, {.context = 40, .batch = 32}, kCopied, {}), 40);
+      EXPECT_FALSE(largest_on(*model, devices, session, room + 32)) << room;
+      EXPECT_EQ(largest_on(*model, devices, {.context = 40, .batch = 32}, 4096), 40);
     }
   }
 }
@@ -56,15 +61,14 @@ TEST(LargestContext, LeavesTheMargin) {
   const SessionOptions session{.context = 512, .batch = 32};
   const size_t at_256 = needed(*model, 1, {.context = 256, .batch = 32});
   const LimitedCpuDevices limited(fmt::format("memory={}", at_256 + 1000));
-  const models::Placement small(*model, cpu_devices(1), {{}, 1});
-  EXPECT_EQ(largest_context(*model, small, session, kCopied, {.least_context = 1, .margin = 1000}), 256);
-  EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .margin = 1001}), 256);
+  EXPECT_EQ(largest_on(*model, 1, session, 1, {.bytes = 1000}), 256);
+  EXPECT_LT(*largest_on(*model, 1, session, 1, {.bytes = 1001}), 256);
 }
 
 TEST(LargestContext, SparesTheHost) {
   const auto margin = [](size_t total, bool on_host, size_t asked) {
     const DeviceUse use{"X", {}, {total, total}, 0, on_host};
-    return margin_of(use, {.margin = asked, .spare_host = true});
+    return margin_of(use, {.bytes = asked, .spare_host = true});
   };
   constexpr size_t kMiB = size_t{1} << 20;
   EXPECT_EQ(margin(50000 * kMiB, true, 0), 1000 * kMiB);
@@ -76,48 +80,50 @@ TEST(LargestContext, SparesTheHost) {
   const SessionOptions session{.context = 512, .batch = 32};
   const size_t at_512 = needed(*model, 1, session);
   const LimitedCpuDevices limited(fmt::format("memory={}", at_512 + 1000));
-  const models::Placement small(*model, cpu_devices(1), {{}, 1});
-  EXPECT_EQ(largest_context(*model, small, session, kCopied, {.least_context = 1}), 512);
-  EXPECT_LT(*largest_context(*model, small, session, kCopied, {.least_context = 1, .spare_host = true}), 512);
+  EXPECT_EQ(largest_on(*model, 1, session, 1), 512);
+  EXPECT_LT(*largest_on(*model, 1, session, 1, {.spare_host = true}), 512);
 }
 
-/// A recommendation for devices that cannot hold the model.
-Recommendation too_little(const Model& model, int devices, const SessionOptions& session) {
+Comparison compared(const Model& model, Asked asked, int devices) {
+  asked.fixed = {cpu_groups({devices})};
+  Chooser chooser(model, asked);
+  return compare(chooser);
+}
+
+/// For devices that cannot hold the model.
+Comparison too_little(const Model& model, int devices, const SessionOptions& session) {
   const machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-12));
-  const Scenario scenario{model, machine, {{}, 1}, session, kCopied, {0, 8, 0}};
-  return recommend(scenario, cpu_groups({devices}));
+  return compared(model, asked_of(machine, session, kCopied, {0, 8, 0}), devices);
 }
 
-TEST(Recommend, WeightsLieAsTheyFit) {
+TEST(Judge, PrefersWeightsOfTheFileToRepackedOnesThatDoNotFit) {
   auto model = open_model(SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q4_k_m.gguf");
   const SessionOptions session{.context = 128, .batch = 32};
   const size_t as_they_are = needed(*model, 2, session);
   ASSERT_LT(as_they_are + 100, needed(*model, 2, session, {.use_mapping = false})) << "repacked ones take more";
   const LimitedCpuDevices limited(fmt::format("memory={}", as_they_are + 100));
   const machine::MachineModel machine = described_machine({1e-12, 1e-12});
-  const Scenario scenario{*model, machine, {{}, 1}, session, {.use_mapping = false}, {0, 8, 0}};
-  EXPECT_TRUE(scenario.predict({cpu_groups({2}), SplitMode::kTensor, {}}).fits);
-  EXPECT_TRUE(recommend(scenario, cpu_groups({2})).best);
+  const Asked asked = asked_of(machine, session, {.use_mapping = false}, {0, 8, 0});
+  EXPECT_TRUE(judged(*model, asked, {cpu_groups({2})}).fits);
+  EXPECT_TRUE(compared(*model, asked, 2).best);
 }
 
 TEST(Remedies, ContextsThatAreNamedFit) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 512, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, {.context = 256, .batch = 32})));
-  const Recommendation found = too_little(*model, 1, asked);
+  const Comparison found = too_little(*model, 1, asked);
   EXPECT_FALSE(found.best);
   ASSERT_TRUE(found.remedies);
   const Remedies& remedies = *found.remedies;
   ASSERT_TRUE(remedies.context);
   EXPECT_EQ(remedies.context->context, 256);
-  EXPECT_EQ(remedies.context->change.devices + remedies.context->change.ratio, "");
-  EXPECT_FALSE(remedies.context->change.mode);
-  EXPECT_TRUE(remedies.context->repacks);
-  EXPECT_FALSE(remedies.context->q8_0_cache);
+  EXPECT_EQ(remedies.context->groups, remedies.asked.groups);
+  EXPECT_TRUE(remedies.context->shares.empty());
+  EXPECT_EQ(remedies.context->mode, remedies.asked.mode);
   ASSERT_TRUE(remedies.context_q8_0);
   EXPECT_GT(remedies.context_q8_0->context, 256);
   EXPECT_TRUE(does_fit(*model, 1, {remedies.context_q8_0->context, 32, DType::kQ8_0, DType::kQ8_0}));
-  EXPECT_TRUE(remedies.context_q8_0->q8_0_cache);
   ASSERT_EQ(remedies.lacking.size(), 1u);
   EXPECT_EQ(remedies.lacking.front().device, "CPU0");
   EXPECT_EQ(found.reason, "");
@@ -128,7 +134,7 @@ TEST(Remedies, QuantisationsThatAreNamedFit) {
   auto smaller = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*smaller, 1, asked) * 11 / 10));
-  const Recommendation found = too_little(*model, 1, asked);
+  const Comparison found = too_little(*model, 1, asked);
   ASSERT_TRUE(found.remedies);
   EXPECT_FALSE(found.remedies->context);  // it is the weights that are too large
   EXPECT_NEAR(found.remedies->bits, 16, 0.5);
@@ -145,7 +151,7 @@ TEST(Remedies, WhatTheFileIsIsNoQuantisationThatHelps) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, asked) - 64));
-  const Recommendation found = too_little(*model, 1, asked);
+  const Comparison found = too_little(*model, 1, asked);
   ASSERT_TRUE(found.remedies);
   ASSERT_TRUE(found.remedies->bits_that_fit);
   EXPECT_THAT(found.remedies->quantisations, ::testing::Not(::testing::Contains("Q8_0")));
@@ -157,7 +163,7 @@ TEST(Remedies, SoManyMoreDevicesAreEnough) {
   const SessionOptions asked{.context = 512, .batch = 32};
   for (const int enough : {2, 3, 4}) {
     const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, enough, asked) * 21 / 20));
-    const Recommendation found = too_little(*model, 1, asked);
+    const Comparison found = too_little(*model, 1, asked);
     ASSERT_TRUE(found.remedies) << enough;
     ASSERT_TRUE(found.remedies->more_devices) << enough;
     EXPECT_TRUE(does_fit(*model, 1 + *found.remedies->more_devices, asked)) << enough;

@@ -1,0 +1,43 @@
+// Questions to the chooser about machines that are described by hand.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "tuning/choose/dimensions.h"
+
+namespace shoal::tuning {
+
+/// Of `work` on the machine, which outlives the answer. Threads: 1.
+inline Asked asked_of(const machine::MachineModel& machine, const models::SessionOptions& session,
+                      const models::LoadOptions& load, const Workload& work,
+                      Objective objective = Objective::kGeneration) {
+  Asked asked;
+  asked.placement.threads = 1;
+  asked.way_rows = rows_seen(work);
+  asked.placement.machine = {std::shared_ptr<const void>(), &machine};
+  asked.session = session;
+  asked.load = load;
+  asked.work = work;
+  asked.objective = objective;
+  return asked;
+}
+
+inline Verdict judged(const models::Model& model, const Asked& asked, const Choice& choice) {
+  return Chooser(model, asked).judge(choice);
+}
+
+/// nullopt: not even the least one fits.
+inline std::optional<int64_t> largest_context(const models::Model& model, const Choice& choice,
+                                              const models::SessionOptions& session, const models::LoadOptions& load,
+                                              int64_t least, const Margin& margin = {}) {
+  Asked asked;
+  asked.placement.threads = 1;
+  asked.session = session;
+  asked.load = load;
+  Chooser chooser(model, asked);
+  const auto plan = largest_plan(chooser, choice, margin, least, 1);
+  return plan ? std::optional(plan->size.context) : std::nullopt;
+}
+
+}  // namespace shoal::tuning

@@ -1,0 +1,253 @@
+#include "tuning/choose/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "models/arch/kv_cache.h"
+#include "tuning/choose/ways.h"
+
+namespace shoal::tuning {
+namespace {
+
+/// FNV-1a.
+class Digest {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that no text has: "a", "bc" is not "ab", "c"
+  }
+  std::string text() const { return fmt::format("{:016x}", value_); }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+std::string join_shares(std::span<const double> shares, double scale, int digits) {
+  std::string text;
+  for (const double share : shares) {
+    std::string one = fmt::format("{:.{}f}", share * scale, digits);
+    if (one.find('.') != std::string::npos) {
+      one.erase(one.find_last_not_of('0') + 1);
+      if (one.ends_with('.')) one.pop_back();
+    }
+    text += (text.empty() ? "" : ",") + one;
+  }
+  return text;
+}
+
+bool is_same(std::span<const double> shares, const std::string& text) {
+  try {
+    const std::vector<double> read = models::parse_ratio(text, static_cast<int>(shares.size()));
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (std::abs(read[i] - shares[i]) > 1e-9) return false;
+    }
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;  // all of it rounded to 0
+  }
+}
+
+/// All that is placed: weights, and a cache of one row.
+class Placed {
+ public:
+  explicit Placed(const models::Model& model) {
+    declare_cache(cache_, model.hparams, {1, DType::kF32, DType::kF32});
+    for (const Tensor* tensor : model.weights.tensors()) all_.push_back(tensor);
+    for (const Tensor* tensor : cache_.context.tensors()) all_.push_back(tensor);
+  }
+
+  std::string key(const models::Placement& placement) const { return key(placement, all_); }
+
+  /// Is the key the one that is wanted? Layers that are alike are divided alike where devices act as one: the first of
+  /// them tells of most that it is not.
+  bool has_key(const models::Placement& placement, const models::Placement& wanted_of, const std::string& wanted) {
+    if (placement.is_meta() && wanted_of.is_meta()) {
+      if (samples_.empty()) choose_samples();
+      if (sample_key_.empty()) sample_key_ = key(wanted_of, samples_);
+      if (key(placement, samples_) != sample_key_) return false;
+    }
+    return key(placement) == wanted;
+  }
+
+ private:
+  static std::string key(const models::Placement& placement, std::span<const Tensor* const> tensors) {
+    Digest digest;
+    if (placement.latent_parts() > 1) digest.add(fmt::format("{} parts", placement.latent_parts()));
+    for (const Tensor* tensor : tensors) {
+      const int device = placement.device_of(*tensor);
+      digest.add(tensor->name);
+      digest.add(placement.devices()[static_cast<size_t>(device)]->name());
+      const models::SplitPolicy* policy = placement.policy_of(device);
+      if (policy == nullptr) continue;
+      digest.add((*policy)(*tensor).to_string());
+    }
+    return digest.text();
+  }
+
+  /// The first tensor of each name without its layer, shape and type.
+  void choose_samples() {
+    std::set<std::tuple<std::string_view, Shape, DType>> known;
+    for (const Tensor* tensor : all_) {
+      const std::string_view name = tensor->name;
+      const size_t digit = name.find_first_of("0123456789");
+      const size_t rest = digit == name.npos ? 0 : name.find_first_not_of("0123456789", digit);
+      const std::string_view ending = rest == name.npos ? name.substr(0, digit) : name.substr(rest);
+      if (known.emplace(ending, tensor->shape, tensor->dtype).second) samples_.push_back(tensor);
+    }
+  }
+
+  models::KvCache cache_;
+  std::vector<const Tensor*> all_, samples_;
+  std::string sample_key_;
+};
+
+}  // namespace
+
+std::string ratio_text(std::span<const double> shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<double> parts;
+  for (const double share : shares) parts.push_back(sum > 0 ? share / sum : 0);
+  // The smallest whole numbers that say the same, as people would write it.
+  for (int scale = 1; scale <= 999; ++scale) {
+    std::string text = join_shares(parts, scale, 0);
+    if (is_same(parts, text)) return text;
+  }
+  return join_shares(parts, 1, 9);
+}
+
+std::vector<double> normalised(std::vector<double> shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share = sum > 0 ? share / sum : 1.0 / static_cast<double>(shares.size());
+  return shares;
+}
+
+std::vector<double> even_shares(size_t count) {
+  return std::vector<double>(count, 1.0 / static_cast<double>(count));
+}
+
+std::vector<Device*> Choice::devices() const {
+  return models::joined(groups).front();
+}
+
+models::DeviceGroups Choice::sharers() const {
+  if (mode == models::SplitMode::kLayer) return groups;
+  models::DeviceGroups out;
+  for (Device* device : devices()) out.push_back({device});
+  return out;
+}
+
+std::string Choice::devices_text() const {
+  std::string text;
+  for (const auto& group : groups) {
+    for (size_t i = 0; i < group.size(); ++i) {
+      const char* gap = text.empty() ? "" : i > 0 && mode == models::SplitMode::kLayer ? "+" : ",";
+      text += gap + group[i]->name();
+    }
+  }
+  return text;
+}
+
+std::string Choice::ratio() const {
+  return shares.empty() ? "" : ratio_text(shares);
+}
+
+std::string Choice::name() const {
+  const std::string rest = host.empty() ? "" : " " + host.flags();
+  if (device_count() < 2) return devices_text() + rest;
+  return fmt::format("{} {} {}{}", devices_text(), mode == models::SplitMode::kLayer ? "layer" : "tensor",
+                     shares.empty() ? "even" : ratio(), rest);
+}
+
+std::string HostPart::flags() const {
+  std::string text = device_layers < 0 ? "" : fmt::format("-ngl {}", device_layers);
+  if (expert_layers > 0) text += fmt::format("{}-ncmoe {}", text.empty() ? "" : " ", expert_layers);
+  return text;
+}
+
+std::string to_json(const Choice& choice) {
+  nlohmann::json json{{"devices", choice.devices_text()},
+                      {"shares", choice.shares},
+                      {"device_layers", choice.host.device_layers},
+                      {"expert_layers", choice.host.expert_layers},
+                      {"context", choice.context}};
+  if (choice.experts) json["experts"] = name_of(*choice.experts);
+  if (choice.latent) json["latent"] = name_of(*choice.latent);
+  return json.dump();
+}
+
+Choice with_json(Choice known, const std::string& json) {
+  const nlohmann::json told = nlohmann::json::parse(json);
+  require<CommError>(told["devices"] == known.devices_text(), "process 0 uses {}, and this process {}; give all the same flags",
+                     told["devices"].get<std::string>(), known.devices_text());
+  known.shares = told["shares"].get<std::vector<double>>();
+  known.host = {told["device_layers"], told["expert_layers"]};
+  known.context = told["context"];
+  if (told.contains("experts")) known.experts = parse_expert_split(told["experts"].get<std::string>());
+  if (told.contains("latent")) known.latent = parse_latent_split(told["latent"].get<std::string>());
+  return known;
+}
+
+Choice acting_as_one(std::vector<Device*> devices) {
+  return {.groups = {std::move(devices)}};
+}
+
+Choice layers_of(std::span<Device* const> devices) {
+  Choice layers{.groups = {}, .mode = models::SplitMode::kLayer};
+  for (Device* device : devices) layers.groups.push_back({device});
+  return layers;
+}
+
+models::PlacementOptions placement_options(const Choice& choice, models::PlacementOptions options) {
+  options.mode = choice.mode;
+  options.ratio = choice.ratio();
+  options.experts = choice.experts.value_or(options.experts);
+  options.latent = choice.latent.value_or(options.latent);
+  if (choice.host.empty()) return options;
+  options.device_layers = choice.host.device_layers;
+  options.expert_layers = choice.host.expert_layers;
+  return options;
+}
+
+std::string split_key(const models::Model& model, const models::Placement& placement) {
+  return Placed(model).key(placement);
+}
+
+std::vector<double> simplest_shares(const models::Model& model, const models::PlacementOptions& options,
+                                    const Choice& choice) {
+  constexpr int kMost = 99;
+  if (choice.shares.empty()) return {};
+  const auto place = [&](std::vector<double> shares) {
+    Choice one = choice;
+    one.shares = std::move(shares);
+    return models::Placement(model, one.groups, placement_options(one, options));
+  };
+  Placed placed(model);
+  const models::Placement asked = place(choice.shares);
+  const std::string wanted = placed.key(asked);
+  const auto rounded = [&](double scale, double unit) {
+    std::vector<double> shares = choice.shares;
+    for (double& share : shares) share = std::round(share * scale) * unit;
+    return shares;
+  };
+  const double largest = *std::max_element(choice.shares.begin(), choice.shares.end());
+  for (int most = 1; most <= kMost; ++most) {
+    std::vector<double> shares = rounded(most / largest, 1);
+    if (placed.has_key(place(shares), asked, wanted)) return shares;
+  }
+  // Or the fewest decimals.
+  const double sum = std::accumulate(choice.shares.begin(), choice.shares.end(), 0.0);
+  for (double scale = 1e3; scale < 1e9; scale *= 10) {
+    std::vector<double> shares = rounded(scale / sum, 1 / scale);
+    if (placed.has_key(place(shares), asked, wanted)) return shares;
+  }
+  return choice.shares;
+}
+
+}  // namespace shoal::tuning

@@ -1,0 +1,276 @@
+// Changes that would make a model fit.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "models/arch/kv_cache.h"
+#include "tuning/choose/compare.h"
+#include "tuning/choose/dimensions.h"
+
+namespace shoal::tuning {
+namespace {
+
+/// The memory of all devices together is estimated so well: a way that is further behind is not looked at closely.
+constexpr double kEstimate = 1.03;
+/// Shares of whole units are a little uneven.
+constexpr double kUneven = 1.05;
+/// Types of files and the bits that they take per weight, roughly, more rather than less: it depends on the model.
+struct FileBits {
+  const char* name;
+  double bits;
+};
+constexpr std::array kFileBits = std::to_array<FileBits>({
+    {"F16", 16.0},
+    {"Q8_0", 8.5},
+    {"Q6_K", 6.6},
+    {"Q5_K_M", 5.7},
+    {"Q5_K_S", 5.6},
+    {"Q4_K_M", 4.9},
+    {"Q4_K_S", 4.7},
+    {"Q4_0", 4.7},
+    {"Q3_K_M", 4.0},
+    {"Q3_K_S", 3.7},
+    {"Q2_K", 3.2},
+});
+
+double bits_per_weight(const models::Model& model) {
+  double elements = 0;
+  for (const Tensor* weight : model.weights.tensors()) elements += static_cast<double>(weight->elements());
+  return elements > 0 ? static_cast<double>(model.weight_bytes()) * 8 / elements : 0;
+}
+
+/// The part of its weights that every device has room for; 0: not even without weights.
+double weights_that_fit(std::span<const models::DeviceUse> uses) {
+  double part = std::numeric_limits<double>::infinity();
+  for (const models::DeviceUse& use : uses) {
+    const size_t weights = use.use.weights + use.mapped;
+    const double room = static_cast<double>(spare_bytes(use)) + static_cast<double>(weights);
+    if (weights > 0 || room < 0) part = std::min(part, room / static_cast<double>(weights + 1));
+  }
+  return std::max(part, 0.0);
+}
+
+/// Looks for remedies over several ways.
+class RemedySearch {
+ public:
+  RemedySearch(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways)
+      : chooser_(chooser),
+        model_(chooser.model()),
+        asked_(chooser.asked().fixed),
+        context_(verdict.choice.context),
+        ways_(ways.begin(), ways.end()) {
+    for (Choice& way : ways_) way.context = context_, way.shares.clear();
+    for (const Choice& way : ways_) {
+      if (way.device_count() == ways_.front().device_count()) widest_.push_back(way);
+    }
+  }
+
+  /// The largest context in any of the ways, with even shares or the roomiest.
+  std::optional<Choice> largest(Chooser& chooser) const {
+    std::optional<Choice> best;
+    for (const Choice& way : ways_) {
+      const int64_t before = best ? best->context : 0;
+      if (before >= context_) break;
+      try {
+        const double possible = possible_context(chooser.weigh(way).memory, way);
+        if (possible < 1 || possible * kEstimate <= static_cast<double>(before)) continue;
+        std::optional<Choice> own;
+        for (const Choice& one : {way, with(roomiest(chooser, way), way)}) {
+          const auto plan = largest_plan(chooser, one, {}, std::min(context_, kContextStep), 1);
+          if (!plan || (own && plan->size.context <= own->context)) continue;
+          own = one;
+          own->context = plan->size.context;
+        }
+        if (own && way.mode == models::SplitMode::kTensor) improve(chooser, *own);
+        if (own && own->context > before) best = own;
+      } catch (const InvalidArgument&) {
+        continue;  // the options of the placement rule it out
+      }
+    }
+    if (best) best->shares = simplest(chooser, *best);
+    return best;
+  }
+
+  void find_quantisations(Remedies& out) const {
+    out.bits = bits_per_weight(model_);
+    double best = 0;
+    for (const Choice& way : widest_) {
+      try {
+        for (const Choice& one : {way, with(roomiest(chooser_, way), way)}) {
+          const double part = weights_that_fit(chooser_.weigh(one).memory);
+          if (part <= best) continue;
+          best = part;
+          out.bits_choice = one;
+        }
+      } catch (const InvalidArgument&) {
+        continue;
+      }
+    }
+    if (best <= 0 || best >= 1) return;
+    const double bits = out.bits * best;
+    // The file's own type, and types that are as large, are no help.
+    const auto* own = std::min_element(kFileBits.begin(), kFileBits.end(), [&](const auto& a, const auto& b) {
+      return std::abs(a.bits - out.bits) < std::abs(b.bits - out.bits);
+    });
+    for (const FileBits& type : kFileBits) {
+      if (type.bits <= bits && type.bits < own->bits && type.bits < out.bits) out.quantisations.emplace_back(type.name);
+    }
+    if (out.quantisations.empty()) return;
+    out.bits_that_fit = bits;
+    out.bits_choice.shares = simplest(chooser_, out.bits_choice);
+  }
+
+  void find_devices(Remedies& out) const {
+    for (const Choice& way : widest_) {
+      try {
+        find_devices(out, way);
+      } catch (const InvalidArgument&) {
+        continue;
+      }
+    }
+  }
+
+ private:
+  /// Moves shares from devices that are too small for a slightly larger context, as long as that helps.
+  void improve(Chooser& chooser, Choice& best) const {
+    constexpr int kSteps = 4, kChanges = 3;
+    constexpr int64_t kWorthSeeking = 400;  // a part of the context
+    for (int step = 0; step < kSteps && best.context < context_ && best.device_count() > 1; ++step) {
+      Choice one = best;
+      one.context = std::min(context_, best.context + std::max(kContextStep, best.context / kWorthSeeking));
+      for (int i = 0; i < kChanges; ++i) {
+        const Verdict verdict = chooser.weigh(one);
+        if (verdict.fits) break;
+        one.shares = clipped_by_memory(verdict);
+      }
+      one.context = context_;
+      const auto plan = largest_plan(chooser, one, {}, kContextStep, 1);
+      if (!plan || plan->size.context <= best.context) return;
+      best = one;
+      best.context = plan->size.context;
+    }
+  }
+
+  static Choice with(std::vector<double> shares, Choice choice) {
+    choice.shares = std::move(shares);
+    return choice;
+  }
+
+  static std::vector<double> roomiest(Chooser& chooser, const Choice& way) {
+    return roomiest_shares(chooser, way, [&](const Choice& one) { return chooser.weigh(one).memory; });
+  }
+
+  /// Equal shares are even ones.
+  std::vector<double> simplest(Chooser& chooser, const Choice& choice) const {
+    std::vector<double> shares = simplest_shares(model_, chooser.options_of(choice), choice);
+    const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
+    return are_equal ? std::vector<double>() : shares;
+  }
+
+  /// The context that fills the memory of all devices together: their need grows evenly with the context.
+  double possible_context(std::span<const models::DeviceUse> uses, const Choice& way) const {
+    double room = 0, cache = 0;
+    for (const models::DeviceUse& use : uses) cache += static_cast<double>(use.use.cache);
+    for (const Device* device : way.devices()) {
+      const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.device == device->name(); });
+      room += use != uses.end() ? static_cast<double>(spare_bytes(*use)) : static_cast<double>(device->memory().free);
+    }
+    const auto asked = static_cast<double>(context_);
+    return cache > 0 ? std::min(asked, asked + room * asked / cache) : asked;
+  }
+
+  // Each device has something of its own (mirrored tensors, and memory to compute in), and room besides for its part of
+  // all that is divided: of whole layers, or of anything.
+  void find_devices(Remedies& out, const Choice& way) const {
+    const std::vector<models::DeviceUse> uses = chooser_.weigh(way).memory;
+    const models::SplitMode mode = way.device_count() > 1 ? way.mode : asked_.mode;
+    const std::vector<Device*> devices = way.devices();
+    const auto is_asked = [&](const models::DeviceUse& use) {
+      return std::any_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == use.device; });
+    };
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the host's part is not divided
+    const Divided divided = divided_bytes(mode);
+    double all = 0;
+    for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());
+    const double own = std::max(0.0, all - divided.bytes) / static_cast<double>(uses.size());
+    double room = 0, most = 0;
+    std::string device;
+    for (const models::DeviceUse& use : uses) {
+      double one = static_cast<double>(use.memory.free) - own;
+      if (divided.unit > 0) one = std::floor(one / divided.unit) * divided.unit;
+      room += std::max(0.0, one);
+      if (one > most) most = one, device = use.device;
+    }
+    if (most <= 0) return;
+    const double more = std::max(1.0, std::ceil((divided.bytes * kUneven - room) / most));
+    constexpr double kMost = 64;
+    if (more > kMost || (out.more_devices && more >= *out.more_devices)) return;
+    out.more_devices = static_cast<int>(more);
+    out.device = device;
+    const bool alike = std::all_of(uses.begin(), uses.end(), [&](const models::DeviceUse& use) {
+      return use.memory.free == uses.front().memory.free;
+    });
+    out.even_shares = alike && divided.unit == 0 && asked_.shares.empty();
+    out.devices_mode = mode;
+  }
+
+  /// Bytes of weights and caches that devices divide among them, and the bytes of one unit; 0: any part.
+  struct Divided {
+    double bytes = 0, unit = 0;
+  };
+  Divided divided_bytes(models::SplitMode mode) const {
+    const models::SessionOptions& session = chooser_.asked().session;
+    models::KvCache cache;
+    declare_cache(cache, model_.hparams, cache_options(session_size(model_.hparams, session), session, 1));
+    const bool by_layer = mode == models::SplitMode::kLayer;
+    Divided out;
+    for (const Tensor* tensor : cache.context.tensors()) out.bytes += static_cast<double>(tensor->bytes());
+    for (const models::ModelTensor& tensor : model_.split_tensors()) {
+      if (by_layer ? tensor.spec->layer < 0 : tensor.spec->cut.group == models::CutGroup::kNone) continue;
+      out.bytes += static_cast<double>(model_.weights.find(tensor.spec->name)->bytes());
+    }
+    if (by_layer) out.unit = out.bytes / static_cast<double>(std::max<int64_t>(model_.hparams.layers, 1));
+    return out;
+  }
+
+  Chooser& chooser_;
+  const models::Model& model_;
+  const Choice& asked_;
+  const int64_t context_;
+  std::vector<Choice> ways_;
+  std::vector<Choice> widest_;  ///< ways with as many devices as there are
+};
+
+}  // namespace
+
+Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways) {
+  const RemedySearch search(chooser, verdict, ways);
+  Remedies out;
+  out.asked = chooser.asked().fixed;
+  for (const models::DeviceUse& use : verdict.memory) {
+    if (spare_bytes(use) < 0) out.lacking.push_back(use);
+  }
+  out.context = search.largest(chooser);
+  Asked smaller = chooser.asked();
+  smaller.session.dtype_k = smaller.session.dtype_v = DType::kQ8_0;
+  Chooser with_smaller(chooser.model(), smaller, chooser.watch());
+  out.context_q8_0 = search.largest(with_smaller);
+  if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context) out.context_q8_0.reset();
+  search.find_quantisations(out);
+  search.find_devices(out);
+  return out;
+}
+
+Remedies remedies(Chooser& chooser, const Verdict& verdict) {
+  const Choice& choice = verdict.choice;
+  std::vector<Choice> ways{choice};
+  if (choice.device_count() > 1) {
+    const bool by_layer = choice.mode == models::SplitMode::kLayer;
+    ways.push_back(by_layer ? acting_as_one(choice.devices()) : layers_of(choice.devices()));
+  }
+  return remedies(chooser, verdict, ways);
+}
+
+}  // namespace shoal::tuning
