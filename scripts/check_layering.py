@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Holds the includes to the order of the folders: a file includes its own folder or earlier ones only.
+"""Checks the order of the folders: a file includes its own folder or earlier ones only.
 
     base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
-sched knows none of collectives, machine and meta. Inside meta, models and tools the rooms have an order, too, and the
-headers of a kind of device are for that kind alone. tests, benchmarks and examples may include everything, but nothing
-includes benchmarks or examples, and only tests include tests. Prints each include that breaks this and exits with 1.
+sched knows none of collectives, machine and meta. The rooms of meta, models, tuning and tools have an order as well, and
+the headers of a kind of device are for that kind alone. tests, benchmarks and examples may include everything, but nothing
+includes benchmarks or examples, and only tests include tests.
+
+The chooser (tuning/choose) decides how a model runs, so few other places may construct a Placement or a ModelPlan.
+
+Prints each violation and exits with 1 if there is one.
 """
 import pathlib
 import re
@@ -13,10 +17,11 @@ import sys
 
 LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
 STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
-# Rooms of a folder, in the order in which they may know each other.
+# Rooms of a folder, in the order in which they may know each other. "": files of the folder itself.
 ROOMS = {
     "meta": ["layout", "rules", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
+    "tuning": ["", "choose", "probe"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
 # Rooms whose headers are for them alone, those that may include them besides, and headers that are for all.
@@ -30,12 +35,22 @@ PRIVATE = {
 }
 PUBLIC = {"devices/cpu/cpu_device.h", "devices/cpu/topology.h"}
 USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
+# Constructions of a Placement or a ModelPlan: calls of a constructor or of plan_to_load(), and members.
+CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]|\bplan_to_load\(")
+MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
+MOST_CONSTRUCTIONS = 4
+CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders that do not count
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def is_in(path: str, place: str) -> bool:
     return path == place or path.startswith(place + "/")
+
+
+def room_of(path: str) -> str:
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 else ""
 
 
 def may_include(path: str, name: str) -> bool:
@@ -48,8 +63,20 @@ def may_include(path: str, name: str) -> bool:
     if folder != other:
         return other in LEVELS and LEVELS.index(other) < LEVELS.index(folder) and other not in STRANGERS.get(folder, ())
     rooms = ROOMS.get(folder, [])
-    mine, its = path.split("/")[1], name.split("/")[1]
+    mine, its = room_of(path), room_of(name)
     return mine not in rooms or its not in rooms or rooms.index(its) <= rooms.index(mine)
+
+
+def constructions(root: pathlib.Path):
+    for folder in (*LEVELS, *USERS):
+        for path in sorted((root / folder).rglob("*")):
+            relative = path.relative_to(root).as_posix()
+            if path.suffix not in SUFFIXES or any(is_in(relative, place) for place in CONSTRUCTORS):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                code = line.partition("//")[0]
+                names = [name for members in MEMBERS.findall(code) for name in members.split(",")]
+                yield from [f"{relative}:{number}"] * (len(CONSTRUCTION.findall(code)) + len(names))
 
 
 def violations(root: pathlib.Path):
@@ -58,8 +85,9 @@ def violations(root: pathlib.Path):
             if path.suffix not in SUFFIXES:
                 continue
             relative = path.relative_to(root).as_posix()
-            if folder in ROOMS and len(relative.split("/")) > 2 and relative.split("/")[1] not in ROOMS[folder]:
-                yield f"{relative}: {folder} has no room '{relative.split('/')[1]}'; it has {', '.join(ROOMS[folder])}"
+            room = room_of(relative)
+            if folder in ROOMS and room != "" and room not in ROOMS[folder]:
+                yield f"{relative}: {folder} has no room '{room}'; it has {', '.join(filter(None, ROOMS[folder]))}"
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
                 if not match:
@@ -72,6 +100,10 @@ def violations(root: pathlib.Path):
                     yield f'{relative}:{number}: "{name}" is no file; includes are paths from the root of the project'
                 elif not may_include(relative, name):
                     yield f"{relative}:{number}: {pathlib.PurePosixPath(relative).parent} must not include {name}"
+    found = list(constructions(root))
+    if len(found) > MOST_CONSTRUCTIONS:
+        yield (f"{len(found)} constructions of Placement or ModelPlan, the limit is {MOST_CONSTRUCTIONS}; take those of "
+               f"the chooser (tuning/choose): {', '.join(found)}")
 
 
 def main() -> int:

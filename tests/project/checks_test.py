@@ -54,6 +54,26 @@ class ChecksTest(unittest.TestCase):
         self.write("meta/attic/old.h", "")
         self.check("check_layering.py", "meta has no room 'attic'", "meta/layout must not include meta/plan/plan.h")
 
+    def test_files_of_a_folder_do_not_include_its_rooms(self):
+        self.write("tuning/predict.h", "")
+        self.write("tuning/choose/chooser.h", '#include "tuning/predict.h"\n')
+        self.check("check_layering.py")
+        self.write("tuning/bad.cpp", '#include "tuning/choose/chooser.h"\n')
+        self.check("check_layering.py", "tuning/bad.cpp:1: tuning must not include tuning/choose/chooser.h")
+
+    def test_constructions_of_placements_and_plans(self):
+        self.write("tools/report/four.h", "  models::Placement one_, many_;  // models::Placement three(model);\n"
+                   "  std::unique_ptr<models::Placement> placement_;\n  void run(const models::Placement& placement);\n")
+        self.write("tuning/four.cpp", "auto a = std::make_unique<models::Placement>(model);\n"
+                   "const models::ModelPlan plan(model, a);\nmodels::PlacementOptions options{};\n")
+        for folder in ("models/place", "tuning/choose", "tests/graph", "benchmarks"):
+            self.write(f"{folder}/any.cpp", "models::Placement placement(model);\n")
+        self.check("check_layering.py")
+        for fifth in ("models::Placement(model)", "models::ModelPlan{model}", "auto p = plan_to_load(model)", "models::ModelPlan p(model)",
+                      "std::make_unique<ModelPlan>(p)", "models::Placement placement"):
+            self.write("tools/fifth.cpp", fifth + ";\n")
+            self.check("check_layering.py", "5 constructions of Placement or ModelPlan, the limit is 4")
+
     def test_headers_of_a_kind_of_device_are_its_own(self):
         self.write("devices/cpu/cpu_device.h", '#include "devices/cpu/team.h"\n')
         self.write("devices/cpu/team.h", "")
