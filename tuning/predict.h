@@ -1,7 +1,7 @@
 // What a model would do on some devices, before it is loaded: tokens per second of prompts and generation, time in
 // collectives, imbalance and memory, from a plan of the model (model_plan.h) and a model of the machine
 // (machine/machine.h). Pure functions of their arguments, except that devices are asked for their free memory.
-// best_shares.h and recommend.h say what follows from it.
+// The chooser (choose/chooser.h) compares choices by them.
 //
 //   a token       every split of the schedule, one after the other: its copies, then its steps (tuning/estimate.h)
 //   a prompt      its batches, as a Session divides it; each sees the rows of the cache that are filled by then.

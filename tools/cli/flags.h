@@ -23,7 +23,7 @@
 
 namespace shoal::tools {
 
-/// The value of --tensor-split that leaves the shares to auto_split.h.
+/// The value of --tensor-split with which the chooser finds the shares.
 inline constexpr std::string_view kAutoRatio = "auto";
 
 /// -m
@@ -49,7 +49,7 @@ struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
   std::vector<int> group_sizes;    ///< of the names: those of a group act as one
-  std::string ratio;               ///< "auto" until auto_split.h has chosen
+  std::string ratio;               ///< "auto": the chooser finds it
   int threads = 0;
   void add_to(CLI::App& app);
   /// Reads the profile that the ratio may name (split_profile.h), and takes devices and mode from there where the user
