@@ -65,6 +65,36 @@ TEST(LargestContext, LeavesTheMargin) {
   EXPECT_LT(*largest_on(*model, 1, session, 1, {.bytes = 1001}), 256);
 }
 
+TEST(CacheTypes, AreTheWidestThatFit) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  const SessionOptions session{.context = 512, .batch = 32};
+  const auto needed_with = [&](DType k, DType v) {
+    SessionOptions one = session;
+    one.dtype_k = k, one.dtype_v = v;
+    return needed(*model, 1, one);
+  };
+  const auto chosen_with = [&](size_t memory, bool frees_values) {
+    const LimitedCpuDevices limited(fmt::format("memory={}", memory));
+    Asked asked;
+    asked.fixed = {cpu_groups({1})};
+    asked.free.cache_k = true, asked.free.cache_v = frees_values;
+    asked.placement.threads = 1;
+    asked.session = session;
+    asked.load = kCopied;
+    Chooser chooser(*model, asked);
+    const Chosen chosen = chooser.choose();
+    const SessionOptions options = chooser.session_of(chosen.choice);
+    EXPECT_EQ(chosen.plan->cache.context.tensors().front()->dtype, options.dtype_k);
+    return std::pair(options.dtype_k, options.dtype_v);
+  };
+  constexpr DType kF16 = DType::kF16, kQ8 = DType::kQ8_0, kQ4 = DType::kQ4_0;
+  EXPECT_EQ(chosen_with(needed_with(kF16, kF16), true), std::pair(kF16, kF16));
+  EXPECT_EQ(chosen_with(needed_with(kF16, kF16) - 1, true), std::pair(kQ8, kQ8));
+  EXPECT_EQ(chosen_with(needed_with(kQ8, kQ8) - 1, true), std::pair(kQ4, kQ4));
+  EXPECT_EQ(chosen_with(needed_with(kQ8, kF16), false), std::pair(kQ8, kF16)) << "values were asked for";
+  EXPECT_EQ(chosen_with(needed_with(kQ4, kQ4) - 1, true), std::pair(kQ4, kQ4)) << "nothing fits";
+}
+
 TEST(LargestContext, SparesTheHost) {
   const auto margin = [](size_t total, bool on_host, size_t asked) {
     const DeviceUse use{"X", {}, {total, total}, 0, on_host};

@@ -18,13 +18,19 @@
 namespace shoal::tools {
 namespace {
 
-void add_cache_type(CLI::App& app, const std::string& names, DType& dtype, const std::string& help) {
-  auto read = [&dtype](const std::string& flag, const std::string& text) {
+/// `is_auto`: takes "auto"; nullptr: the command has no such choice.
+void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* is_auto, const std::string& what) {
+  const std::string types = (is_auto != nullptr ? "auto, " : "") + models::cache_dtype_names();
+  const auto read = [&dtype, is_auto, types](const std::string& flag, const std::string& text) {
+    if (is_auto != nullptr) *is_auto = text == "auto";
+    if (is_auto != nullptr && *is_auto) return;
     const std::optional<DType> named = models::cache_dtype_from_name(text);
-    require<InvalidArgument>(named.has_value(), "{} must be {}, got '{}'", flag, models::cache_dtype_names(), text);
+    require<InvalidArgument>(named.has_value(), "{} must be {}, got '{}'", flag, types, text);
     dtype = *named;
   };
-  add_parsed(app, names, "TYPE", read, help)->default_str(std::string(name_of(dtype)));
+  const std::string choice = is_auto != nullptr ? "; auto: the widest of f16, q8_0 and q4_0 that fits" : "";
+  add_parsed(app, flag, "TYPE", read, "Type of cached " + what + ": " + models::cache_dtype_names() + choice)
+      ->default_str(std::string(name_of(dtype)));
 }
 
 }  // namespace
@@ -188,16 +194,16 @@ std::vector<Device*> DeviceFlags::find() const {
   return find_devices(names);
 }
 
-void ContextFlags::add_to(CLI::App& app) {
+void ContextFlags::add_to(CLI::App& app, bool may_choose) {
   add_integer(
       app, "-c,--ctx-size", context, 0, kMostTokens,
       "Size of the KV cache in tokens; 0: what the model was trained for (see --fit), or what the command needs");
-  add_types_to(app);
+  add_types_to(app, may_choose);
 }
 
-void ContextFlags::add_types_to(CLI::App& app) {
-  add_cache_type(app, "--cache-type-k", dtype_k, "Type of cached keys: " + models::cache_dtype_names());
-  add_cache_type(app, "--cache-type-v", dtype_v, "Type of cached values: " + models::cache_dtype_names());
+void ContextFlags::add_types_to(CLI::App& app, bool may_choose) {
+  add_cache_type(app, "--cache-type-k", dtype_k, may_choose ? &auto_k : nullptr, "keys");
+  add_cache_type(app, "--cache-type-v", dtype_v, may_choose ? &auto_v : nullptr, "values");
 }
 
 void ContextFlags::add_batches_to(CLI::App& app) {
@@ -330,7 +336,7 @@ void OutputFlag::add_to(CLI::App& app, const std::string& help) {
 
 void ChoiceFlags::add_to(CLI::App& app) {
   model.add_to(app);
-  context.add_to(app);
+  context.add_to(app, true);
   context.add_batches_to(app);
   devices.add_to(app);
   devices.add_layers_to(app);
@@ -341,6 +347,8 @@ void ChoiceFlags::add_to(CLI::App& app) {
 tuning::Asked ChoiceFlags::asked(models::DeviceGroups groups, int64_t candidates) const {
   tuning::Asked asked = devices.asked(std::move(groups));
   asked.session = context.session();
+  asked.free.cache_k = context.auto_k;
+  asked.free.cache_v = context.auto_v;
   asked.session.candidates = candidates;
   asked.load = load.load(asked.session.op_offload);
   fit.put_into(asked);

@@ -100,11 +100,13 @@ struct ContextFlags {
   int64_t ubatch = 512;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
+  bool auto_k = false, auto_v = false;  ///< the widest types that fit
   bool op_offload = true;
   int64_t checkpoints = 8;
   int64_t checkpoint_every = 8192;
-  void add_to(CLI::App& app);
-  void add_types_to(CLI::App& app);
+  /// `may_choose`: types may be "auto".
+  void add_to(CLI::App& app, bool may_choose = false);
+  void add_types_to(CLI::App& app, bool may_choose = false);
   void add_batches_to(CLI::App& app);
   void add_checkpoints_to(CLI::App& app);
   models::SessionOptions session() const { return {context, std::min(batch, ubatch), dtype_k, dtype_v, op_offload}; }

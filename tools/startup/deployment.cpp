@@ -93,14 +93,14 @@ void start_threads(Deployment& deployment, const models::Placement& placement, i
   deployment.backends = placement.init();
 }
 
-void take(Deployment& deployment, Request& request, tuning::Chosen chosen) {
+void take(Deployment& deployment, Request& request, const models::SessionOptions& session, tuning::Chosen chosen) {
   deployment.placement = std::move(chosen.placement);
   deployment.plan = std::move(chosen.plan);
   deployment.ways = chosen.ways;
   deployment.model = std::move(request.model);
   deployment.asked = std::move(request.asked);
   deployment.asked.fixed = std::move(chosen.choice);
-  deployment.asked.session.context = deployment.asked.fixed.context;
+  deployment.asked.session = session;
 }
 
 /// In a process that does not lead.
@@ -138,7 +138,10 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (repacks_less && models::fits(chosen.plan->memory)) {  // load() warns of weights that are read from the disk
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
-  const models::SessionOptions& session = asked.session;
+  const models::SessionOptions session = chooser.session_of(chosen.choice);
+  if (asked.free.cache_k || asked.free.cache_v) {
+    say(fmt::format("keys are cached as {} and values as {}", name_of(session.dtype_k), name_of(session.dtype_v)));
+  }
   if (const std::string text = models::other_types(chosen.plan->cache, session.dtype_k, session.dtype_v); !text.empty()) {
     warn(text);
   }
@@ -207,7 +210,7 @@ Deployment resolve(Request request) {
   tuning::Chosen chosen = chooser.choose();
   bar.clear();
   if (is_leader()) report(chooser, chosen);
-  take(deployment, request, std::move(chosen));
+  take(deployment, request, chooser.session_of(chosen.choice), std::move(chosen));
   if (group != nullptr && is_leader()) group->broadcast(choices_of(deployment).dump(), "choices of process 0");
   return deployment;
 }

@@ -179,6 +179,8 @@ std::string to_json(const Choice& choice) {
                       {"context", choice.context}};
   if (choice.experts) json["experts"] = name_of(*choice.experts);
   if (choice.latent) json["latent"] = name_of(*choice.latent);
+  if (choice.cache_k) json["cache_k"] = name_of(*choice.cache_k);
+  if (choice.cache_v) json["cache_v"] = name_of(*choice.cache_v);
   return json.dump();
 }
 
@@ -191,6 +193,8 @@ Choice with_json(Choice known, const std::string& json) {
   known.context = told["context"];
   if (told.contains("experts")) known.experts = parse_expert_split(told["experts"].get<std::string>());
   if (told.contains("latent")) known.latent = parse_latent_split(told["latent"].get<std::string>());
+  if (told.contains("cache_k")) known.cache_k = models::cache_dtype_from_name(told["cache_k"].get<std::string>());
+  if (told.contains("cache_v")) known.cache_v = models::cache_dtype_from_name(told["cache_v"].get<std::string>());
   return known;
 }
 

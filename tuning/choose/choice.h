@@ -29,6 +29,7 @@ struct Choice {
   int64_t context = 0;              ///< tokens; 0: as the options of the session say
   std::optional<models::ExpertSplit> experts = {};  ///< nullopt: the faster way (ways.h)
   std::optional<models::LatentSplit> latent = {};
+  std::optional<DType> cache_k = {}, cache_v = {};  ///< nullopt: as the options of the session say
 
   std::vector<Device*> devices() const;
   size_t device_count() const { return devices().size(); }
@@ -37,6 +38,14 @@ struct Choice {
   std::string devices_text() const;  ///< "CPU0,CPU1", "CPU0+CPU1,CPU2"
   std::string ratio() const;         ///< as parse_ratio reads it, "3,1"; empty: even
   std::string name() const;          ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even", "CUDA0 -ncmoe 8"
+};
+
+/// Dimensions of a choice that a search may change; Chooser::compare() also frees groups and mode.
+struct Free {
+  bool shares = false;
+  bool host = false;                      ///< a part of the model may stay on the host if the devices have no room
+  bool context = false;                   ///< may shrink
+  bool cache_k = false, cache_v = false;  ///< the widest types that fit
 };
 
 /// What other processes need to know; devices and mode are the same flags there.

@@ -15,7 +15,7 @@ constexpr size_t kAllPrompts = std::numeric_limits<size_t>::max();
 
 bool are_placed_alike(const Choice& a, const Choice& b) {
   return a.groups == b.groups && a.mode == b.mode && a.shares == b.shares && a.host == b.host &&
-         a.experts == b.experts && a.latent == b.latent;
+         a.experts == b.experts && a.latent == b.latent && a.cache_k == b.cache_k;
 }
 
 /// Devices may keep weights in another form than the file's. To others the two ways to load are the same.
@@ -80,7 +80,7 @@ models::PlacementOptions Chooser::options_of(const Choice& choice, Ways* ways) c
   models::PlacementOptions options = placement_options(choice, asked_.placement);
   const Choice& fixed = asked_.fixed;
   const AskedWays asked{choice.experts ? choice.experts : fixed.experts, choice.latent ? choice.latent : fixed.latent,
-                        asked_.way_tokens, rows_, asked_.session.dtype_k};
+                        asked_.way_tokens, rows_, session_of(choice).dtype_k};
   const Ways faster = take_faster_ways(model_, choice.groups, asked, options);
   if (ways != nullptr) *ways = faster;
   return options;
@@ -89,6 +89,8 @@ models::PlacementOptions Chooser::options_of(const Choice& choice, Ways* ways) c
 models::SessionOptions Chooser::session_of(const Choice& choice) const {
   models::SessionOptions session = asked_.session;
   if (choice.context > 0) session.context = choice.context;
+  session.dtype_k = choice.cache_k.value_or(session.dtype_k);
+  session.dtype_v = choice.cache_v.value_or(session.dtype_v);
   return session;
 }
 
@@ -147,7 +149,9 @@ Verdict Chooser::judge(const Choice& choice, const models::Placement& placement,
 }
 
 Verdict Chooser::judge(const Choice& choice) {
-  const std::string key = fmt::format("{} {} {}", choice.devices_text(), split_key(model_, place(choice)), context_of(choice));
+  const models::SessionOptions session = session_of(choice);
+  const std::string key = fmt::format("{} {} {} {} {}", choice.devices_text(), split_key(model_, place(choice)),
+                                      context_of(choice), name_of(session.dtype_k), name_of(session.dtype_v));
   if (const auto known = known_.find(key); known != known_.end()) {
     Verdict verdict = known->second;
     verdict.choice = choice;
@@ -175,6 +179,13 @@ Chosen Chooser::choose() {
   out.wanted_context = context_of(choice);
   choice = with_shares(out, choice);
   const bool has_room = !out.shares || out.shares->fits;
+  if (asked_.free.cache_k || asked_.free.cache_v) {
+    for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+      if (asked_.free.cache_k) choice.cache_k = type;
+      if (asked_.free.cache_v) choice.cache_v = type;
+      if (tightest(plan(choice, asked_.margin, 1).memory, asked_.margin) >= 0) break;
+    }
+  }
   if (asked_.free.host) {
     Choice least = choice;
     least.context = std::clamp<int64_t>(asked_.least(), 1, out.wanted_context);

@@ -37,13 +37,6 @@ int64_t spare_bytes(const models::DeviceUse& use, const Margin& margin = {});
 /// spare_bytes() of the tightest device.
 int64_t tightest(std::span<const models::DeviceUse> uses, const Margin& margin);
 
-/// Dimensions that choose() may change. compare() also frees groups and mode.
-struct Free {
-  bool shares = false;
-  bool host = false;     ///< a part of the model may stay on the host if the devices have no room
-  bool context = false;  ///< may shrink
-};
-
 struct Asked {
   Choice fixed;
   Free free = {};
