@@ -101,7 +101,7 @@ Gpus parse_gpus(std::string_view name, std::string_view text) {
   return gpus;
 }
 
-int newest_common(const Gpus& gpus, int Gpu::*generation) {
+int newest_common(const Gpus& gpus, int Gpu::* generation) {
   int newest = gpus.front()->*generation;
   for (const Gpu* gpu : gpus) newest = std::min(newest, gpu->*generation);
   return newest;

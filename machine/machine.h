@@ -126,12 +126,12 @@ struct MachineModel {
   /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
   /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
   /// line, beyond the last as steep as between the last two. Without such a table, from the tables of sets like theirs
-  /// (machine/sets.h) if the devices have identities; else of the fastest algorithm; else from tables of another kind in
-  /// proportion to the traffic; else rough_collective_seconds(). If members on several hosts were not measured
+  /// (machine/sets.h) if the devices have identities; else of the fastest algorithm; else from tables of another kind
+  /// in proportion to the traffic; else rough_collective_seconds(). If members on several hosts were not measured
   /// together: the longest time within a host, and the time between the hosts.
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
-  /// Cost of a run on these devices (indices): the most that one of them has, and the latency of the network if they are
-  /// on several hosts, which are told first what to do.
+  /// Cost of a run on these devices (indices): the most that one of them has, and the latency of the network if they
+  /// are on several hosts, which are told first what to do.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };

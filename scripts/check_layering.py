@@ -35,8 +35,8 @@ PRIVATE = {
 }
 PUBLIC = {"devices/cpu/cpu_device.h", "devices/cpu/topology.h"}
 USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
-# Constructions of a Placement or a ModelPlan: calls of a constructor or of plan_to_load(), and members.
-CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]|\bplan_to_load\(")
+# Constructions of a Placement or a ModelPlan: calls of a constructor, and members.
+CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]")
 MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
 MOST_CONSTRUCTIONS = 4
 CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders that do not count

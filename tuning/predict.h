@@ -56,11 +56,12 @@ struct PhasePrediction {
 using Poll = std::function<void()>;
 
 /// Times of a model's plan on a machine: of a prompt and of a generation, nullopt if the work has none of it. `plan` is
-/// for `session` on the placement, and its context holds the work. Throws InvalidArgument for a device or dtype that the machine
-/// does not know.
+/// for `session` on the placement, and its context holds the work. Throws InvalidArgument for a device or dtype that
+/// the machine does not know.
 std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predict(
     const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
-    const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work, const Poll& poll);
+    const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work,
+    const Poll& poll);
 
 /// Which time counts.
 enum class Objective : uint8_t { kGeneration, kPrompt, kMix };

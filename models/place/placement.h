@@ -46,8 +46,8 @@ struct TensorOverride {
 /// Throws InvalidArgument for what is no regular expression.
 void check_pattern(const std::string& pattern);
 
-/// A device for the model's part next to the groups: `asked`, else a CPU device that is none of them, else any; nullptr: there
-/// is none.
+/// A device for the model's part next to the groups: `asked`, else a CPU device that is none of them, else any;
+/// nullptr: there is none.
 Device* find_host(const DeviceGroups& groups, Device* asked);
 
 struct PlacementOptions {

@@ -19,8 +19,7 @@ namespace {
 /// Hands out the pieces of all weights in the order of the files, and adds up what has been loaded.
 class Work {
  public:
-  Work(const Model& model, const LoadProgress& report)
-      : total_(model.weight_bytes()), report_(report) {
+  Work(const Model& model, const LoadProgress& report) : total_(model.weight_bytes()), report_(report) {
     for (size_t i = 0; i < model.specs.size(); ++i) {
       cut(*model.weights.tensors()[i], model.file.tensor(model.specs[i].name), pieces_);
     }
@@ -163,8 +162,8 @@ int loading_threads(int devices) {
 
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
   load(
-      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); }, static_cast<int>(placement.members().size()),
-      progress, options);
+      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); },
+      static_cast<int>(placement.members().size()), progress, options);
 }
 
 void load_weights(Model& model, Device& device, const LoadProgress& progress, const LoadOptions& options) {

@@ -212,17 +212,6 @@ void ModelPlan::announce(const Model& model, const Placement& placement) const {
   }
 }
 
-ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load,
-                       size_t most_prompts) {
-  ModelPlan plan(model, placement, options, load, most_prompts);
-  // On devices that keep weights as they are in the file the other way is the same.
-  const bool can_repack = std::any_of(placement.members().begin(), placement.members().end(),
-                                      [](Device* member) { return &member->weights_type() != &member->buffer_type(); });
-  if (!load.repack || !can_repack || has_room(plan.memory)) return plan;
-  load.repack = false;
-  return {model, placement, options, load, most_prompts};
-}
-
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
                         const ModelPlan& plan, BatchShape shape) {
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, plan.load);

@@ -59,11 +59,6 @@ struct ModelPlan {
   size_t host_bytes = 0;                 ///< host memory for inputs and what devices pass to each other
 };
 
-/// The plan with weights repacked where `load` says so and there is room, else as they are in the file, which may need
-/// less, or nothing.
-ModelPlan plan_to_load(const Model& model, const Placement& placement, const SessionOptions& options, LoadOptions load,
-                       size_t most_prompts = std::numeric_limits<size_t>::max());
-
 /// What lies on each device from loading on: weights and caches, without what it takes to compute. No graph is planned.
 std::vector<DeviceUse> persistent_use(const Model& model, const Placement& placement, const SessionOptions& options,
                                       const LoadOptions& load);

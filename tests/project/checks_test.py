@@ -69,7 +69,7 @@ class ChecksTest(unittest.TestCase):
         for folder in ("models/place", "tuning/choose", "tests/graph", "benchmarks"):
             self.write(f"{folder}/any.cpp", "models::Placement placement(model);\n")
         self.check("check_layering.py")
-        for fifth in ("models::Placement(model)", "models::ModelPlan{model}", "auto p = plan_to_load(model)", "models::ModelPlan p(model)",
+        for fifth in ("models::Placement(model)", "models::ModelPlan{model}", "models::ModelPlan p(model)",
                       "std::make_unique<ModelPlan>(p)", "models::Placement placement"):
             self.write("tools/fifth.cpp", fifth + ";\n")
             self.check("check_layering.py", "5 constructions of Placement or ModelPlan, the limit is 4")

@@ -184,9 +184,7 @@ TEST(UsefulSets, CountIdenticalDevicesOnce) {
 TEST(Exchangeable, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
   const std::vector<Device*> devices = cpu_devices(5);
-  const auto numbers = [&](size_t count) {
-    return exchangeable(std::span(devices).first(count), machine);
-  };
+  const auto numbers = [&](size_t count) { return exchangeable(std::span(devices).first(count), machine); };
   EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
   // Two sockets of two: who is in the same one shares it, who is alone in one has all of it.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};

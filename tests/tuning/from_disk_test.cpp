@@ -130,8 +130,8 @@ TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
     EXPECT_TRUE(found.verdicts[0].fits) << found.verdicts[0].choice.name();
     EXPECT_EQ(found.verdicts[0].choice.device_count(), 2u);
     EXPECT_FALSE(found.remedies);
-    const auto disk = std::find_if(found.verdicts.begin(), found.verdicts.end(),
-                                   [](const Verdict& one) { return one.from_disk; });
+    const auto disk =
+        std::find_if(found.verdicts.begin(), found.verdicts.end(), [](const Verdict& one) { return one.from_disk; });
     ASSERT_NE(disk, found.verdicts.end());
     EXPECT_LT(seconds_of(*disk, Objective::kGeneration), seconds_of(found.verdicts[0], Objective::kGeneration));
   }

@@ -50,10 +50,8 @@ struct Ground {
     return asked;
   }
   std::vector<Verdict> parts(const Choice& way, const Margin& margin = {}) const {
-    Asked question = asked();
-    question.margin = margin;
-    Chooser chooser(*model, question);
-    return host_parts(chooser, way);
+    Chooser chooser(*model, asked());
+    return host_parts(chooser, way, margin);
   }
   Comparison compared() const {
     Chooser chooser(*model, asked());

@@ -40,7 +40,7 @@ class PredictTest : public ::testing::Test {
   }
 
   Verdict predicted(const Choice& candidate, const machine::MachineModel& machine, const Workload& workload,
-                       int64_t batch = 512) const {
+                    int64_t batch = 512) const {
     return judged(*model_, asked_of(machine, {.context = 4096, .batch = batch}, {}, workload), candidate);
   }
 
@@ -204,6 +204,25 @@ TEST_F(PredictTest, UnitsAreThoseOfTheSplit) {
   auto quantised = open_model(tiny_model_path("q4_k_m"));
   EXPECT_EQ(split_units(quantised->hparams, quantised->split_tensors()).at(CutGroup::kQueryHeads), 1);
   EXPECT_EQ(split_units(quantised->hparams, quantised->split_tensors()).at(CutGroup::kFeedForward), 3);
+}
+
+TEST(Choice, ReachesOtherProcessesAsJson) {
+  Choice choice{cpu_groups({2}), SplitMode::kTensor, {0.75, 0.25}};
+  choice.host = {4, 9};
+  choice.context = 512;
+  choice.experts = ExpertSplit::kWhole;
+  choice.latent = LatentSplit::kRows;
+  choice.cache_k = DType::kQ8_0;
+  const Choice told = with_json({cpu_groups({2})}, to_json(choice));
+  EXPECT_EQ(told.shares, choice.shares);
+  EXPECT_EQ(told.host, choice.host);
+  EXPECT_EQ(told.context, 512);
+  EXPECT_EQ(told.experts, choice.experts);
+  EXPECT_EQ(told.latent, choice.latent);
+  EXPECT_EQ(told.cache_k, choice.cache_k);
+  EXPECT_FALSE(told.cache_v);
+  EXPECT_THAT([&] { with_json({cpu_groups({3})}, to_json(choice)); },
+              ThrowsMessage<CommError>(HasSubstr("process 0 uses CPU0,CPU1, and this process CPU0,CPU1,CPU2")));
 }
 
 TEST(Choice, HasANameAndARatio) {

@@ -84,8 +84,7 @@ TEST(ExpertWays, TheFasterOfThePredictionsIsChosen) {
       EXPECT_EQ(columns.collectives, experts.collectives) << "links make no difference";
       const double fastest = std::min(columns.seconds, experts.seconds);
       // The estimates differ by the seconds that the choice was made by.
-      EXPECT_NEAR(experts.seconds - columns.seconds, chosen.ways.whole - chosen.ways.inside,
-                  0.02 * columns.seconds);
+      EXPECT_NEAR(experts.seconds - columns.seconds, chosen.ways.whole - chosen.ways.inside, 0.02 * columns.seconds);
       EXPECT_EQ(chosen.seconds, predicted(one, *model, machine, chosen.ways.experts, tokens).seconds);
       EXPECT_LE(chosen.seconds, 1.01 * fastest);
       ++(chosen.ways.experts == ExpertSplit::kWhole ? whole : inside);

@@ -227,8 +227,11 @@ tuning::Comparison compared(tuning::Chooser& chooser) {
 
 Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   const auto members = planned.placement->members();
-  const MachineQuestion question{*planned.model, {members.begin(), members.end()}, planned.asked.placement.threads,
-                                 planned.asked.placement.comm, flags.machine};
+  const MachineQuestion question{*planned.model,
+                                 {members.begin(), members.end()},
+                                 planned.asked.placement.threads,
+                                 planned.asked.placement.comm,
+                                 flags.machine};
   Outlook outlook;
   const auto machine = planned.machine ? planned.machine : find_machine(question);
   if (!machine) {
@@ -298,7 +301,7 @@ Request request_of(const PlanFlags& flags) {
   asked.objective = flags.objective();
   const int64_t context = models::session_size(request.model->hparams, asked.session).context;
   // With --fit the context is not yet what it will be.
-  if (asked.free.shares) asked.work = flags.workload.workload(context);
+  asked.work = asked.free.shares ? flags.workload.workload(context) : tuning::Workload{};
   asked.work = tuning::work_of(asked.work, asked.objective);
   if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
   if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));

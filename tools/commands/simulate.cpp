@@ -219,8 +219,10 @@ class Simulation {
  private:
   tuning::Asked asked_of(const BenchSetup& setup, const BenchTest& test) const {
     tuning::Asked asked;
-    asked.fixed = {.groups = machine_.groups(setup.devices), .mode = flags_.split.mode,
-                   .experts = flags_.split.experts, .latent = flags_.split.latent};
+    asked.fixed = {.groups = machine_.groups(setup.devices),
+                   .mode = flags_.split.mode,
+                   .experts = flags_.split.experts,
+                   .latent = flags_.split.latent};
     const size_t sharers = asked.fixed.sharers().size();
     asked.free.shares = setup.ratio == kAutoRatio && sharers > 1;
     if (!setup.ratio.empty() && setup.ratio != kAutoRatio) {
@@ -334,15 +336,16 @@ class Simulation {
       remedies.context.reset();
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
-    remarks_ += fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), machine_.short_text(setup.devices),
-                            remedies_text(remedies), fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
+    remarks_ +=
+        fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), machine_.short_text(setup.devices),
+                    remedies_text(remedies), fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
   }
 
   /// Flags that leave on the host what has no room, of the fastest way to do so.
   static std::string host_remedy(tuning::Chooser& chooser, const tuning::Verdict& verdict) {
     if (chooser.asked().placement.host == nullptr) return "";
-    for (const tuning::Verdict& one : host_parts(chooser, verdict.choice)) {
-      if (!one.fits) continue;
+    for (const tuning::Verdict& one : host_parts(chooser, verdict.choice, {})) {
+      if (!one.fits || !one.has_time()) continue;
       const bool changes_shares = one.choice.ratio() != verdict.choice.ratio();
       const tuning::PhasePrediction& phase = one.generation ? *one.generation : *one.prompt;
       return fmt::format("; a part of it on the host would fit: {}{}, {:.2f} tokens/s", one.choice.host.flags(),

@@ -10,8 +10,8 @@
 
 #include "base/text.h"
 #include "tools/cli/output.h"
-#include "tools/startup/choice_text.h"
 #include "tools/cli/text.h"
+#include "tools/startup/choice_text.h"
 
 namespace shoal::tools {
 namespace {
@@ -202,8 +202,8 @@ std::string comparison_text(const tuning::Comparison& comparison, tuning::Object
         objective == tuning::Objective::kPrompt || !one.generation ? one.prompt : one.generation;
     const bool several = one.choice.device_count() > 1;
     rows.push_back({comparison.best == i ? "*"
-                    : one.fits               ? ""
-                                             : "-",
+                    : one.fits           ? ""
+                                         : "-",
                     one.choice.devices_text(), several ? (one.choice.mode == layer ? "layer" : "tensor") : "alone",
                     several ? (one.choice.shares.empty() ? "even" : short_shares(one.choice.ratio())) : "",
                     rate_text(one.generation), rate_text(one.prompt),

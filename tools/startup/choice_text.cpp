@@ -44,7 +44,8 @@ std::string in_brackets(const std::string& options) {
 /// "22.1 tokens/s"; of a mix "310.5 tokens/s of prompt and 22.1 generated".
 std::string speed_text(const Verdict& verdict) {
   if (verdict.prompt && verdict.generation) {
-    return fmt::format("{:.1f} tokens/s of prompt and {:.1f} generated", verdict.prompt->rate, verdict.generation->rate);
+    return fmt::format("{:.1f} tokens/s of prompt and {:.1f} generated", verdict.prompt->rate,
+                       verdict.generation->rate);
   }
   return fmt::format("{:.1f} tokens/s", verdict.prompt ? verdict.prompt->rate : verdict.generation->rate);
 }
@@ -99,8 +100,8 @@ std::string remedies_text(const Remedies& remedies) {
     parts.push_back(fmt::format("a context of {}{}", one->context, in_brackets(context_options(remedies))));
   }
   if (const auto& one = remedies.context_q8_0) {
-    parts.push_back(fmt::format("a context of {} with a q8_0 cache{}", one->context,
-                                in_brackets(context_q8_0_options(remedies))));
+    parts.push_back(
+        fmt::format("a context of {} with a q8_0 cache{}", one->context, in_brackets(context_q8_0_options(remedies))));
   }
   if (remedies.bits_that_fit) {
     const auto [at_most, now] = bits_texts(*remedies.bits_that_fit, remedies.bits);
@@ -151,11 +152,10 @@ std::string host_text(const models::Model& model, const Asked& asked, const Chos
 
 std::string context_text(const Asked& asked, const Chosen& chosen) {
   const std::string margin = format_bytes(asked.margin.bytes);
-  return fmt::format(
-      "context {} instead of {}: {}", chosen.choice.context, chosen.wanted_context,
-      chosen.leaves_margin
-          ? fmt::format("what fits, with at least {} left free on each device (--fit-target)", margin)
-          : fmt::format("more would leave less than {} free (--fit-target)", margin));
+  return fmt::format("context {} instead of {}: {}", chosen.choice.context, chosen.wanted_context,
+                     chosen.leaves_margin
+                         ? fmt::format("what fits, with at least {} left free on each device (--fit-target)", margin)
+                         : fmt::format("more would leave less than {} free (--fit-target)", margin));
 }
 
 void require_room_for_prompt(Chooser& chooser, const Choice& choice) {
@@ -168,9 +168,8 @@ void require_room_for_prompt(Chooser& chooser, const Choice& choice) {
       "the prompt has {} tokens and the largest context that fits is {}{}; use a prompt of at most {} "
       "tokens, more devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
       asked.prompt, possible,
-      margin.bytes > 0
-          ? fmt::format(", with {} left free on each device (--fit-target)", format_bytes(margin.bytes))
-          : "",
+      margin.bytes > 0 ? fmt::format(", with {} left free on each device (--fit-target)", format_bytes(margin.bytes))
+                       : "",
       possible - 1);
 }
 

@@ -1,4 +1,4 @@
-// Choices, verdicts and remedies in words, with the flags for them. Pure functions.
+// Choices, verdicts and remedies in words, with the flags for them. Functions that take a chooser may search and plan.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace shoal::tools {
 
-/// Flags that turn one choice into another, but for the context: " -dev CPU0,CPU1 -ts 6,11 -sm layer"; "" if nothing changes.
+/// Flags that turn one choice into another, but for the context: " -dev CPU0,CPU1 -ts 6,11 -sm layer"; "" if nothing
+/// changes.
 std::string change_options(const tuning::Choice& from, const tuning::Choice& to);
 
 /// "CPU0 needs 9.1 MiB and has 8.0 MiB free".

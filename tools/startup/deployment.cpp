@@ -70,20 +70,35 @@ void share_traits(const tuning::Asked& asked) {
                             {.implementation = collectives::implementation_or_default(asked.placement.comm)});
 }
 
-/// The host is one of the devices if something stays there, or may have to.
-MachineQuestion question_of(const Request& request) {
+/// Some of the model is put on a device that is none of the choice's.
+bool uses_host(const tuning::Asked& asked) {
+  const models::PlacementOptions& options = asked.placement;
+  if (options.device_layers >= 0 || options.expert_layers > 0 || options.cache_on_host) return true;
+  const std::vector<Device*> devices = asked.fixed.devices();
+  return std::any_of(options.overrides.begin(), options.overrides.end(), [&](const models::TensorOverride& entry) {
+    return std::none_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == entry.device; });
+  });
+}
+
+MachineQuestion question_of(const Request& request, bool with_host) {
   const tuning::Asked& asked = request.asked;
   MachineQuestion question{*request.model, asked.fixed.devices(), asked.placement.threads, asked.placement.comm,
                            request.machine};
-  size_t free = 0;
-  for (const Device* device : question.devices) free += device->memory().free;
-  const bool may_need_host = asked.free.host && request.model->weight_bytes() > free &&
-                             tuning::host_beside(question.devices, asked.placement) != nullptr;
-  if (!may_need_host && !asked.placement.uses_host()) return question;
+  if (!with_host) return question;
   Device* const host = models::find_host(asked.fixed.groups, asked.placement.host);
   const bool is_new = std::find(question.devices.begin(), question.devices.end(), host) == question.devices.end();
   if (host != nullptr && is_new) question.devices.push_back(host);
   return question;
+}
+
+/// With the host if something stays there, or has to because weights alone need more than the devices have.
+MachineQuestion question_of(const Request& request) {
+  const tuning::Asked& asked = request.asked;
+  size_t free = 0;
+  for (const Device* device : asked.fixed.devices()) free += device->memory().free;
+  const bool needs_host = asked.free.host && request.model->weight_bytes() > free &&
+                          tuning::host_beside(asked.fixed.devices(), asked.placement) != nullptr;
+  return question_of(request, needs_host || uses_host(asked));
 }
 
 /// Starts the threads of a placement's devices: memory is planned for the threads there are.
@@ -112,6 +127,7 @@ tuning::Asked as_told(ProcessGroup& group, Request& request, Deployment& deploym
   asked.session.batch = choices["batch"];
   asked.session.candidates = choices["candidates"];
   asked.load.repack = choices["repack"];
+  asked.is_repacking_decided = true;
   if (!choices.contains("machine")) return asked;
   const std::string origin = choices["origin"];
   asked.placement.machine =
@@ -142,7 +158,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (asked.free.cache_k || asked.free.cache_v) {
     say(fmt::format("keys are cached as {} and values as {}", name_of(session.dtype_k), name_of(session.dtype_v)));
   }
-  if (const std::string text = models::other_types(chosen.plan->cache, session.dtype_k, session.dtype_v); !text.empty()) {
+  if (const std::string text = models::other_types(chosen.plan->cache, session.dtype_k, session.dtype_v);
+      !text.empty()) {
     warn(text);
   }
   if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
@@ -157,13 +174,11 @@ std::optional<KnownMachine> choose_machine(Request& request) {
                             ? asked.fixed.device_count() > 1
                             : std::any_of(asked.fixed.groups.begin(), asked.fixed.groups.end(), acts_as_one);
   const bool searches = asked.free.shares && asked.fixed.sharers().size() > 1;
-  const MachineQuestion question = question_of(request);
-  const bool may_use_host = asked.free.host && question.devices.size() > asked.fixed.device_count();
   std::optional<KnownMachine> machine;
   if (searches || request.needs_figures) {
-    machine = require_machine(question);
-  } else if (has_mesh || may_use_host) {
-    machine = find_machine(question);
+    machine = require_machine(question_of(request));
+  } else if (has_mesh) {
+    machine = find_machine(question_of(request));
   }
   if (machine) request.asked.placement.machine = machine->model;
   return machine;
@@ -204,8 +219,15 @@ Deployment resolve(Request request) {
   ProgressBar bar("choosing shares");
   tuning::Watch watch = watch_of(bar);
   if (request.starts_threads) {
-    watch.placed = [&](const models::Placement& placement) { start_threads(deployment, placement, asked.placement.threads); };
+    watch.placed = [&](const models::Placement& placement) {
+      start_threads(deployment, placement, asked.placement.threads);
+    };
   }
+  watch.figures = [&]() -> std::shared_ptr<const machine::MachineModel> {
+    const MachineQuestion question = question_of(request, true);
+    const auto known = find_machine(question);
+    return known && lack_of(*known, question).empty() ? known->model : nullptr;
+  };
   tuning::Chooser chooser(*request.model, asked, watch);
   tuning::Chosen chosen = chooser.choose();
   bar.clear();

@@ -25,9 +25,9 @@ namespace shoal::tools {
 struct Request {
   std::unique_ptr<models::Model> model;
   tuning::Asked asked = {};
-  std::string machine = {};     ///< name or file, to take instead of a probe
-  bool needs_figures = false;   ///< devices without figures are probed
-  bool starts_threads = true;   ///< of the devices' backends
+  std::string machine = {};    ///< name or file, to take instead of a probe
+  bool needs_figures = false;  ///< devices without figures are probed
+  bool starts_threads = true;  ///< of the devices' backends
 };
 
 struct Deployment {
@@ -42,20 +42,20 @@ struct Deployment {
   std::chrono::duration<double> load_time{};  ///< of load(): Model::weight_bytes() in it
 };
 
-/// Finds the machine, decides everything that is free, places the model, starts the devices' threads if the request says so, and
-/// plans; lines on stderr report the decisions. Throws DeviceError if a device cannot start its threads, or, with remedies, if
-/// not even the smallest context fits that must; and Interrupted on Ctrl-C.
+/// Finds the machine, decides everything that is free, places the model, starts the devices' threads if the request
+/// says so, and plans; lines on stderr report the decisions. Throws DeviceError if a device cannot start its threads,
+/// or, with remedies, if not even the smallest context fits that must; and Interrupted on Ctrl-C.
 ///
 /// With several processes: collective. Process 0 chooses, the others receive its choice; processes with another file or
 /// version are refused before. Throws CommError.
 Deployment resolve(Request request);
 
-/// Decides the shares alone, for several sessions that are planned later: the request's choice with its shares. Collective,
-/// as resolve().
+/// Decides the shares alone, for several sessions that are planned later: the request's choice with its shares.
+/// Collective, as resolve().
 tuning::Choice choose_shares(Request& request);
 
-/// The machine of the request, found or probed as needed, so that meta devices plan for its speeds and links; also put into its
-/// options. Throws what find_machine() and require_machine() throw.
+/// The machine of the request, found or probed as needed, so that meta devices plan for its speeds and links; also put
+/// into its options. Throws what find_machine() and require_machine() throw.
 std::optional<KnownMachine> choose_machine(Request& request);
 
 /// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little

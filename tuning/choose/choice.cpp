@@ -186,7 +186,8 @@ std::string to_json(const Choice& choice) {
 
 Choice with_json(Choice known, const std::string& json) {
   const nlohmann::json told = nlohmann::json::parse(json);
-  require<CommError>(told["devices"] == known.devices_text(), "process 0 uses {}, and this process {}; give all the same flags",
+  require<CommError>(told["devices"] == known.devices_text(),
+                     "process 0 uses {}, and this process {}; give all the same flags",
                      told["devices"].get<std::string>(), known.devices_text());
   known.shares = told["shares"].get<std::vector<double>>();
   known.host = {told["device_layers"], told["expert_layers"]};
@@ -223,14 +224,14 @@ std::string split_key(const models::Model& model, const models::Placement& place
   return Placed(model).key(placement);
 }
 
-std::vector<double> simplest_shares(const models::Model& model, const models::PlacementOptions& options,
-                                    const Choice& choice) {
+std::vector<double> simplest_shares(const models::Model& model, const Choice& choice,
+                                    const std::function<models::PlacementOptions(const Choice&)>& options_of) {
   constexpr int kMost = 99;
   if (choice.shares.empty()) return {};
   const auto place = [&](std::vector<double> shares) {
     Choice one = choice;
     one.shares = std::move(shares);
-    return models::Placement(model, one.groups, placement_options(one, options));
+    return models::Placement(model, one.groups, options_of(one));
   };
   Placed placed(model);
   const models::Placement asked = place(choice.shares);

@@ -1,10 +1,11 @@
-// How a model runs on devices, as one plain value: flags fix parts of it, the search completes it (chooser.h), and other
-// processes receive it as JSON.
+// How a model runs on devices, as one plain value: flags fix parts of it, the search completes it (chooser.h), and
+// other processes receive it as JSON.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,9 @@ struct HostPart {
 struct Choice {
   models::DeviceGroups groups;  ///< as Placement takes them
   models::SplitMode mode = models::SplitMode::kTensor;
-  std::vector<double> shares = {};  ///< of the devices (kTensor) or groups (kLayer); empty: even
-  HostPart host = {};               ///< empty: as the options of the placement say
-  int64_t context = 0;              ///< tokens; 0: as the options of the session say
+  std::vector<double> shares = {};                  ///< of the devices (kTensor) or groups (kLayer); empty: even
+  HostPart host = {};                               ///< empty: as the options of the placement say
+  int64_t context = 0;                              ///< tokens; 0: as the options of the session say
   std::optional<models::ExpertSplit> experts = {};  ///< nullopt: the faster way (ways.h)
   std::optional<models::LatentSplit> latent = {};
   std::optional<DType> cache_k = {}, cache_v = {};  ///< nullopt: as the options of the session say
@@ -70,7 +71,7 @@ models::PlacementOptions placement_options(const Choice& choice, models::Placeme
 /// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
 std::string split_key(const models::Model& model, const models::Placement& placement);
 /// The shortest shares with the same split: 3,1 for {0.7512, 0.2488}; with few decimals if no numbers up to 99 have it.
-std::vector<double> simplest_shares(const models::Model& model, const models::PlacementOptions& options,
-                                    const Choice& choice);
+std::vector<double> simplest_shares(const models::Model& model, const Choice& choice,
+                                    const std::function<models::PlacementOptions(const Choice&)>& options_of);
 
 }  // namespace shoal::tuning

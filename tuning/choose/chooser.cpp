@@ -106,18 +106,26 @@ const models::Placement& Chooser::place(const Choice& choice) {
   return *placement_;
 }
 
-models::ModelPlan Chooser::plan(const Choice& choice, const Margin& margin, size_t most_prompts) {
+models::ModelPlan Chooser::plan(const Choice& choice, const Margin& margin, size_t most_prompts, int64_t* spare) {
   if (watch_.poll) watch_.poll();
   const models::Placement& placement = place(choice);
   const models::SessionOptions session = session_of(choice);
   models::ModelPlan plan(model_, placement, session, asked_.load, most_prompts);
-  const int64_t spare = tightest(plan.memory, margin);
-  if (spare >= 0 || !asked_.load.repack || !repacks(placement)) return plan;
+  const int64_t left = tightest(plan.memory, margin);
+  if (spare != nullptr) *spare = left;
+  if (left >= 0 || !asked_.load.repack || asked_.is_repacking_decided || !repacks(placement)) return plan;
   models::LoadOptions load = asked_.load;
   load.repack = false;
   models::ModelPlan other(model_, placement, session, load, most_prompts);
+  const int64_t left_by_other = tightest(other.memory, margin);
+  if (spare != nullptr) *spare = std::max(left, left_by_other);
+  if (margin.from_disk ? models::has_room(plan.memory) : models::fits(plan.memory)) return plan;
   const bool runs = models::has_room(other.memory) && !models::has_room(plan.memory);
-  return runs || tightest(other.memory, margin) > spare ? std::move(other) : std::move(plan);
+  return runs || left_by_other > left ? std::move(other) : std::move(plan);
+}
+
+void Chooser::find_figures() {
+  if (!knows_machine() && watch_.figures) asked_.placement.machine = watch_.figures();
 }
 
 std::vector<models::DeviceUse> Chooser::persistent(const Choice& choice) {
@@ -125,33 +133,36 @@ std::vector<models::DeviceUse> Chooser::persistent(const Choice& choice) {
   return models::persistent_use(model_, place(choice), session_of(choice), asked_.load);
 }
 
-Verdict Chooser::weighed(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan,
-                         std::string key) const {
+Verdict Chooser::weighed(const Choice& choice, const models::ModelPlan& plan) const {
   Verdict verdict;
   verdict.choice = choice;
-  verdict.memory = plan.memory;
-  verdict.host_bytes = plan.host_bytes;
   verdict.choice.context = plan.size.context;
+  verdict.memory = plan.memory;
   verdict.fits = models::fits(plan.memory);
   verdict.from_disk = !verdict.fits && models::has_room(plan.memory);
   verdict.work = clipped(asked_.work, plan.size.context);
-  verdict.split_key = key.empty() ? split_key(model_, placement) : std::move(key);
   return verdict;
 }
 
-Verdict Chooser::judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan) {
+void Chooser::time(Verdict& verdict, const models::Placement& placement, const models::ModelPlan& plan) const {
   if (watch_.poll) watch_.poll();
-  Verdict verdict = weighed(choice, placement, plan, {});
-  if (!knows_machine()) return verdict;
+  if (!knows_machine()) return;
   std::tie(verdict.prompt, verdict.generation) =
       predict(model_, placement, plan, machine(), session_of(verdict.choice), verdict.work, watch_.poll);
+}
+
+Verdict Chooser::judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan) {
+  Verdict verdict = weighed(choice, plan);
+  verdict.split_key = split_key(model_, placement);
+  time(verdict, placement, plan);
   return verdict;
 }
 
 Verdict Chooser::judge(const Choice& choice) {
+  const std::string split = split_key(model_, place(choice));
   const models::SessionOptions session = session_of(choice);
-  const std::string key = fmt::format("{} {} {} {} {}", choice.devices_text(), split_key(model_, place(choice)),
-                                      context_of(choice), name_of(session.dtype_k), name_of(session.dtype_v));
+  const std::string key = fmt::format("{} {} {} {} {}", choice.devices_text(), split, context_of(choice),
+                                      name_of(session.dtype_k), name_of(session.dtype_v));
   if (const auto known = known_.find(key); known != known_.end()) {
     Verdict verdict = known->second;
     verdict.choice = choice;
@@ -159,12 +170,21 @@ Verdict Chooser::judge(const Choice& choice) {
     return verdict;
   }
   const models::ModelPlan made = plan(choice, {}, 1);
-  return known_.emplace(key, judge(choice, place(choice), made)).first->second;
+  Verdict verdict = weighed(choice, made);
+  verdict.split_key = split;
+  time(verdict, place(choice), made);
+  return known_.emplace(key, std::move(verdict)).first->second;
 }
 
 Verdict Chooser::weigh(const Choice& choice) {
-  const models::ModelPlan made = plan(choice, {}, 1);
-  return weighed(choice, place(choice), made, {});
+  return weighed(choice, plan(choice, {}, 1));
+}
+
+void Chooser::settle(const Choice& choice, bool again) {
+  std::unique_ptr<models::Placement> before;  // outlives the backends that the callback replaces
+  if (again || (placement_ != nullptr && !are_placed_alike(placed_, choice))) before = std::move(placement_);
+  const models::Placement& placement = place(choice);
+  if (watch_.placed) watch_.placed(placement);
 }
 
 Chosen Chooser::choose_shares() {
@@ -189,13 +209,13 @@ Chosen Chooser::choose() {
   if (asked_.free.host) {
     Choice least = choice;
     least.context = std::clamp<int64_t>(asked_.least(), 1, out.wanted_context);
-    out.hosts = host_parts(*this, least);
+    out.hosts = host_parts(*this, least, asked_.margin);
     if (!out.hosts.empty()) {
       choice.host = out.hosts.front().choice.host;
       choice.shares = out.hosts.front().choice.shares;
     }
   }
-  if (watch_.placed) watch_.placed(place(choice));
+  settle(choice);
   std::optional<models::ModelPlan> planned;
   if (asked_.free.context) {
     const int64_t least = std::min(out.wanted_context, asked_.least());
@@ -209,14 +229,17 @@ Chosen Chooser::choose() {
     if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, kAllPrompts);
     if (!has_room) {
       // Now that the context is known shares may fit.
-      const Choice other = with_shares(out, choice);
-      const bool is_other = other.ratio() != choice.ratio();
-      const auto fitted = is_other ? largest_plan(*this, other, asked_.margin, least, 1) : std::nullopt;
-      out.keeps_shares = is_other && (!fitted || fitted->size.context != choice.context);
-      if (is_other && !out.keeps_shares) {
+      Chooser again(model_, asked_, {.poll = watch_.poll, .progress = watch_.progress});
+      again.rows_ = rows_;
+      const Choice other = again.with_shares(out, choice);
+      const bool is_other = out.shares->fits && other.ratio() != choice.ratio();
+      const auto fitted = is_other ? largest_plan(again, other, asked_.margin, least, 1) : std::nullopt;
+      const bool is_as_large = fitted && fitted->size.context == choice.context;
+      out.keeps_shares = is_other && !is_as_large && out.leaves_margin;
+      if (is_as_large) {
         choice = other;
         planned.reset();
-        if (watch_.placed) watch_.placed(place(choice));
+        settle(choice);
       }
     }
   }
@@ -225,8 +248,7 @@ Chosen Chooser::choose() {
   if (may_lie_otherwise && rows_ != context_of(choice) / 2) {
     rows_ = context_of(choice) / 2;
     planned.reset();
-    placement_.reset();
-    if (watch_.placed) watch_.placed(place(choice));
+    settle(choice, true);
   }
   if (!planned) planned = plan(choice, {}, kAllPrompts);
   out.choice = choice;

@@ -1,11 +1,12 @@
-// Judges choices of how to run a model (choice.h) and searches the best one.
+// Judges choices of how to run a model (choice.h) and searches for the best one.
 //
-// A verdict is the memory of a choice's plan and, if figures of the devices are known, its time. Verdicts are ordered by
-// the memory that devices lack, then by seconds: a choice that fits is not a search of its own. The searches of the
-// dimensions (dimensions.h), the table of all ways to use the devices (compare.h) and remedies share the judge and what it has
-// found before. No search allocates device memory or loads weights.
+// A verdict is the memory of a choice's plan and, if figures of the devices are known, its time. Verdicts are ordered
+// by the memory that devices lack, then by seconds: a choice that fits is not a search of its own. The searches of the
+// dimensions (dimensions.h), the table of all ways to use the devices (compare.h) and remedies share the judge and what
+// it has found before. No search allocates device memory or loads weights.
 //
-//   Asked   flags: what is fixed, what is free, the work that counts   ->  Chooser::choose()  ->  Chosen: choice, placement, plan
+//   Asked   flags: what is fixed, what is free, the work that counts   ->  Chooser::choose()  ->  Chosen: choice,
+//   placement, plan
 #pragma once
 
 #include <functional>
@@ -51,7 +52,9 @@ struct Asked {
   Margin margin = {};
   int64_t least_context = 4096;  ///< a context that shrinks is not smaller, unless less was asked for
   int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
-  bool must_fit = true;          ///< if not even the least context fits, choose() leaves less than the margin free otherwise
+  /// The margin is required. If not, and no context leaves it, choose() takes the least context.
+  bool must_fit = true;
+  bool is_repacking_decided = false;  ///< weights are repacked as `load` says, whether they fit or not
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
@@ -59,11 +62,11 @@ struct Asked {
 struct Verdict {
   Choice choice;  ///< with its context
   std::vector<models::DeviceUse> memory;
-  size_t host_bytes = 0;
   bool fits = false;
   bool from_disk = false;  ///< does not fit, but runs: weights are read from the disk for every token
   Workload work;
-  std::optional<PhasePrediction> prompt, generation;  ///< nullopt if the work has none, or without figures of the devices
+  std::optional<PhasePrediction> prompt,
+      generation;  ///< nullopt if the work has none, or without figures of the devices
   std::string split_key;
 
   /// Bytes that are missing on all devices together.
@@ -84,7 +87,7 @@ struct Chosen {
   std::unique_ptr<models::Placement> placement;
   std::unique_ptr<models::ModelPlan> plan;
   std::optional<Verdict> shares, even;  ///< the best shares and even ones, if the shares were free
-  bool keeps_shares = false;  ///< other shares fit the chosen context, but leave less than the margin
+  bool keeps_shares = false;            ///< other shares fit the chosen context, but leave less than the margin
   std::vector<Verdict> hosts;           ///< ways to leave a part on the host, the fastest first, if one was needed
   int64_t wanted_context = 0;
   bool leaves_margin = true;
@@ -92,10 +95,13 @@ struct Chosen {
 
 /// Callbacks of a search.
 struct Watch {
-  std::function<void()> poll = {};                      ///< called now and then; throws to stop
+  std::function<void()> poll = {};                        ///< called now and then; throws to stop
   std::function<void(int done, int most)> progress = {};  ///< after each new split of a search for shares
-  /// Told of each placement for which choose() plans a session, so that its devices' threads are counted.
+  /// Told of each placement for which choose() plans a session, so that its devices' threads are counted. The placement
+  /// before is destroyed afterwards.
   std::function<void(const models::Placement&)> placed = {};
+  /// Figures for a part on the host, if none are known; nullptr: there are none.
+  std::function<std::shared_ptr<const machine::MachineModel>()> figures = {};
 };
 
 /// One thread. The model must outlive it.
@@ -109,13 +115,14 @@ class Chooser {
   bool knows_machine() const { return asked_.placement.machine != nullptr; }
   const machine::MachineModel& machine() const { return *asked_.placement.machine; }
 
-  /// Decides the shares alone; plans nothing.
+  /// Decides the shares alone. The result has no placement and no plan.
   Chosen choose_shares();
-  /// Decides everything that is free. If not even the least context fits that must, the result has no plan. Throws InvalidArgument for what Placement and ModelPlan refuse.
+  /// Decides everything that is free. The result has no plan if a context must fit and none does. Throws
+  /// InvalidArgument for what Placement and ModelPlan refuse.
   Chosen choose();
 
-  /// The verdict with its time. Weights are repacked if there is room. Throws InvalidArgument for what Placement and ModelPlan
-  /// refuse, and for a device or dtype that the machine does not know. The work is clipped to the context.
+  /// The verdict with its time. Weights are repacked if there is room. Throws InvalidArgument for what Placement and
+  /// ModelPlan refuse, and for a device or dtype that the machine does not know. The work is clipped to the context.
   Verdict judge(const Choice& choice);
   /// The same for a placement and a plan that exist.
   Verdict judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan);
@@ -132,12 +139,17 @@ class Chooser {
   /// The context in tokens: the choice's, or the session's.
   int64_t context_of(const Choice& choice) const;
   /// A plan with repacked weights if they fit, else with the weights as they are in the file if these lack less.
-  models::ModelPlan plan(const Choice& choice, const Margin& margin, size_t most_prompts);
+  /// `spare`: bytes that the tightest device has beyond the margin, in the better of the two ways to load.
+  models::ModelPlan plan(const Choice& choice, const Margin& margin, size_t most_prompts, int64_t* spare = nullptr);
+  /// Asks for figures (Watch::figures) if none are known.
+  void find_figures();
 
  private:
   Choice with_shares(Chosen& chosen, const Choice& choice);
-  Verdict weighed(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan,
-                  std::string key) const;
+  /// The placement for a session; `rows_` changed if `again`.
+  void settle(const Choice& choice, bool again = false);
+  Verdict weighed(const Choice& choice, const models::ModelPlan& plan) const;
+  void time(Verdict& verdict, const models::Placement& placement, const models::ModelPlan& plan) const;
 
   const models::Model& model_;
   Asked asked_;
@@ -146,7 +158,7 @@ class Chooser {
   std::unique_ptr<models::Placement> placement_;  ///< the last one
   Choice placed_;                                 ///< its choice
   Ways ways_;                                     ///< its ways
-  std::map<std::string, Verdict> known_;          ///< by split, context and depth
+  std::map<std::string, Verdict> known_;          ///< by devices, split, context and cache types
 };
 
 }  // namespace shoal::tuning

@@ -81,7 +81,13 @@ class Table {
     std::vector<Choice> ways{acting_as_one(devices_)};
     if (devices_.size() > 1 && has_layers_for(devices_)) ways.push_back(layers_of(devices_));
     for (const Choice& way : ways) {
-      for (Verdict& one : host_parts(chooser_, way)) add(std::move(one));
+      try {
+        for (Verdict& one : host_parts(chooser_, way, {})) {
+          if (one.has_time()) add(std::move(one));
+        }
+      } catch (const InvalidArgument&) {
+        refusal_ = std::current_exception();
+      }
     }
     sort();
   }
@@ -101,7 +107,7 @@ class Table {
       layers.shares = shares_by_speed(chooser_, layers);
       const Verdict verdict = chooser_.judge(layers);
       if (!verdict.fits) layers.shares = clipped_by_memory(verdict);
-      layers.shares = simplest_shares(chooser_.model(), chooser_.options_of(layers), layers);
+      layers.shares = simplest_shares(chooser_, layers);
     } catch (const InvalidArgument&) {
       return void(refusal_ = std::current_exception());
     }
@@ -125,7 +131,8 @@ class Table {
   }
 
   void search(const Choice& choice, bool all_take_part, int predictions = 0) {
-    const double effort = static_cast<double>(chooser_.model().hparams.layers) * static_cast<double>(choice.device_count());
+    const double effort =
+        static_cast<double>(chooser_.model().hparams.layers) * static_cast<double>(choice.device_count());
     const int affordable = std::clamp(static_cast<int>(kMostEffort / effort), kLeastPredictions, kMostPredictions);
     try {
       FoundShares found = fastest_shares(chooser_, choice, {predictions > 0 ? predictions : affordable, all_take_part});

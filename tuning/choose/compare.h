@@ -31,8 +31,8 @@ struct Remedies {
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
 
-/// `verdict`: one that does not fit. `ways`: devices and modes to look at, the preferred ones first; their shares do not
-/// count.
+/// `verdict`: one that does not fit. `ways`: devices and modes to look at, the preferred ones first; their shares do
+/// not count.
 Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways);
 /// For the devices of the verdict, in either mode.
 Remedies remedies(Chooser& chooser, const Verdict& verdict);
@@ -44,9 +44,10 @@ struct Comparison {
   std::optional<Remedies> remedies;  ///< if none fits, for the one that lacks least
 };
 
-/// Each useful set of the asked devices alone, as one and with layers divided, the asked groups, and, if nothing fits, a part
-/// on the host. Choices that the options of the placement rule out are left out. `progress`: before each part of the work;
-/// may throw to stop. Needs a machine. Throws InvalidArgument if no choice is possible, or the work lacks the objective's phase.
+/// Each useful set of the asked devices alone, as one and with layers divided, the asked groups, and, if nothing fits,
+/// a part on the host. Choices that the options of the placement rule out are left out. `progress`: before each part of
+/// the work; may throw to stop. Needs a machine. Throws InvalidArgument if no choice is possible, or the work lacks the
+/// objective's phase.
 Comparison compare(Chooser& chooser, const std::function<void(int done, int total)>& progress = {});
 
 /// Why the first verdict is the best of a sorted table, a sentence.

@@ -13,11 +13,11 @@ std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& ch
   const auto room = [&](int64_t context) {
     Choice one = choice;
     one.context = context;
-    models::ModelPlan plan = chooser.plan(one, margin, most_prompts);
-    const auto spare = static_cast<double>(tightest(plan.memory, margin));
+    int64_t spare = 0;
+    models::ModelPlan plan = chooser.plan(one, margin, most_prompts, &spare);
     maps |= std::any_of(plan.memory.begin(), plan.memory.end(), [](const auto& use) { return use.mapped > 0; });
     if (spare >= 0 && (!best || best->size.context < context)) best.emplace(std::move(plan));
-    return spare;
+    return static_cast<double>(spare);
   };
   const int64_t wanted = chooser.context_of(choice);
   least = std::clamp<int64_t>(least, 1, wanted);

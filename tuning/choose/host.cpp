@@ -12,15 +12,15 @@ using Uses = std::vector<models::DeviceUse>;
 
 /// Most corrections of a sum by a plan that does not fit.
 constexpr int kCorrections = 4;
-/// Layers on the host if only the embedding stays there: as if the head were one more layer. 0: the head, too.
+/// Layers on the host if only the embedding stays there: as if the head were one more layer. 0: also the head.
 constexpr int64_t kEmbedding = -1;
 
 bool leaves(const Uses& uses, const Margin& margin) {
   return tightest(uses, margin) >= 0;
 }
 
-/// The search for one way. The sum of weights and caches is exact (models::persistent_use); the memory to compute is the
-/// same for all parts, and comes from a plan.
+/// The search for one way. The sum of weights and caches is exact (models::persistent_use); the memory to compute is
+/// the same for all parts, and comes from a plan.
 class HostSearch {
  public:
   HostSearch(Chooser& chooser, const Choice& way, const Margin& margin)
@@ -76,11 +76,12 @@ class HostSearch {
   Choice with(const HostPart& part) {
     Choice choice = way_;
     choice.host = part;
-    const bool divides = choice.mode == models::SplitMode::kLayer && choice.groups.size() > 1 && part.device_layers != 0;
+    const bool divides =
+        choice.mode == models::SplitMode::kLayer && choice.groups.size() > 1 && part.device_layers != 0;
     if (!divides || !choice.shares.empty()) return choice;
     std::vector<models::DeviceUse> computing;
     for (const auto& [device, bytes] : compute_) computing.push_back({device, {.compute = bytes}, {}});
-    choice.shares = roomiest_layers(chooser_, choice, computing);
+    choice.shares = roomiest_layers(chooser_, choice, computing, margin_.bytes);
     return choice;
   }
 
@@ -154,12 +155,13 @@ Device* host_beside(std::span<Device* const> devices, const models::PlacementOpt
   return found == here.end() ? nullptr : *found;
 }
 
-std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice) {
+std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Margin& margin) {
   const Asked& asked = chooser.asked();
   if (host_beside(choice.devices(), asked.placement) == nullptr) return {};
-  if (leaves(chooser.persistent(choice), asked.margin) && leaves(chooser.plan(choice, asked.margin, 1).memory, asked.margin)) return {};
+  if (leaves(chooser.persistent(choice), margin) && leaves(chooser.plan(choice, margin, 1).memory, margin)) return {};
+  chooser.find_figures();
   std::vector<Verdict> out;
-  for (const Choice& part : parts_of(chooser, choice, asked.margin)) {
+  for (const Choice& part : parts_of(chooser, choice, margin)) {
     try {
       out.push_back(chooser.judge(part));
     } catch (const InvalidArgument&) {

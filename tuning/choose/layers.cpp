@@ -46,17 +46,19 @@ LayerBytes bytes_of_layers(const Chooser& chooser, const Choice& choice) {
   return bytes;
 }
 
-/// Free bytes of each group without the memory to compute; a group without layers needs as much as the one that needs most.
-std::vector<double> rooms_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses) {
+/// Free bytes of each group without the memory to compute; a group without layers needs as much as the one that needs
+/// most.
+std::vector<double> rooms_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses, size_t margin) {
   size_t most = 0;
   for (const models::DeviceUse& use : uses) most = std::max(most, use.use.compute + use.use.communication);
   std::vector<double> rooms;
   for (const auto& group : choice.groups) {
     double room = 0;
     for (const Device* device : group) {
-      const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.device == device->name(); });
+      const auto use =
+          std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.device == device->name(); });
       const size_t compute = use != uses.end() ? use->use.compute + use->use.communication : most;
-      room += std::max(0.0, static_cast<double>(device->memory().free) - static_cast<double>(compute));
+      room += std::max(0.0, static_cast<double>(device->memory().free) - static_cast<double>(compute + margin));
     }
     rooms.push_back(room);
   }
@@ -79,12 +81,13 @@ std::vector<double> filled(std::span<const double> layers, std::span<const doubl
 
 }  // namespace
 
-std::vector<double> roomiest_layers(const Chooser& chooser, const Choice& choice, std::span<const models::DeviceUse> uses) {
+std::vector<double> roomiest_layers(const Chooser& chooser, const Choice& choice,
+                                    std::span<const models::DeviceUse> uses, size_t margin) {
   const int64_t layers = chooser.model().hparams.layers, wanted = chooser.options_of(choice).device_layers;
   const int64_t here = wanted < 0 ? layers : std::min(wanted, layers);
   const LayerBytes bytes = bytes_of_layers(chooser, choice);
   const auto divided = std::span(bytes.layers).last(static_cast<size_t>(here));
-  std::vector<double> rooms = rooms_for_layers(choice, uses);
+  std::vector<double> rooms = rooms_for_layers(choice, uses, margin);
   rooms.front() = std::max(0.0, rooms.front() - bytes.first);
   rooms.back() = std::max(0.0, rooms.back() - bytes.last);
   const double all = std::accumulate(divided.begin(), divided.end(), 0.0);

@@ -72,7 +72,8 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   if (most == 1) {
     const bool has_rival = sorted.size() > 1 && sorted[1].fits;
     if (has_rival) return faster_text(best, sorted[1], objective, false);
-    return best.choice.devices_text() + (sorted.size() == 1 ? " is the only device" : " is the only device that it fits");
+    return best.choice.devices_text() +
+           (sorted.size() == 1 ? " is the only device" : " is the only device that it fits");
   }
   const auto first_of = [&](size_t devices, std::optional<models::SplitMode> mode) -> const Verdict* {
     for (const Verdict& one : sorted) {
@@ -88,7 +89,7 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   const Verdict* all = first_of(most, {});
   if (all == nullptr) return best.choice.name() + " is the fastest that fits";
   std::string text = faster_text(best, *all, objective, true);
-  // Layers divided are often about as fast as one device: what acting as one would cost is told too.
+  // Layers divided are often about as fast as one device: the cost of acting as one is named as well.
   const Verdict* as_one = first_of(most, models::SplitMode::kTensor);
   if (as_one != nullptr && as_one != all) text += "; " + than_text(best, *as_one, objective);
   return text;

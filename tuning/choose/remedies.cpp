@@ -68,28 +68,29 @@ class RemedySearch {
   }
 
   /// The largest context in any of the ways, with even shares or the roomiest.
-  std::optional<Choice> largest(Chooser& chooser) const {
+  std::optional<Choice> largest(std::optional<DType> cache = {}) const {
     std::optional<Choice> best;
-    for (const Choice& way : ways_) {
+    for (Choice way : ways_) {
+      if (cache) way.cache_k = way.cache_v = cache;
       const int64_t before = best ? best->context : 0;
       if (before >= context_) break;
       try {
-        const double possible = possible_context(chooser.weigh(way).memory, way);
+        const double possible = possible_context(chooser_.weigh(way).memory, way);
         if (possible < 1 || possible * kEstimate <= static_cast<double>(before)) continue;
         std::optional<Choice> own;
-        for (const Choice& one : {way, with(roomiest(chooser, way), way)}) {
-          const auto plan = largest_plan(chooser, one, {}, std::min(context_, kContextStep), 1);
+        for (const Choice& one : {way, with(roomiest(way), way)}) {
+          const auto plan = largest_plan(chooser_, one, {}, std::min(context_, kContextStep), 1);
           if (!plan || (own && plan->size.context <= own->context)) continue;
           own = one;
           own->context = plan->size.context;
         }
-        if (own && way.mode == models::SplitMode::kTensor) improve(chooser, *own);
+        if (own && way.mode == models::SplitMode::kTensor) improve(*own);
         if (own && own->context > before) best = own;
       } catch (const InvalidArgument&) {
         continue;  // the options of the placement rule it out
       }
     }
-    if (best) best->shares = simplest(chooser, *best);
+    if (best) best->shares = simplest(*best);
     return best;
   }
 
@@ -98,7 +99,7 @@ class RemedySearch {
     double best = 0;
     for (const Choice& way : widest_) {
       try {
-        for (const Choice& one : {way, with(roomiest(chooser_, way), way)}) {
+        for (const Choice& one : {way, with(roomiest(way), way)}) {
           const double part = weights_that_fit(chooser_.weigh(one).memory);
           if (part <= best) continue;
           best = part;
@@ -119,7 +120,7 @@ class RemedySearch {
     }
     if (out.quantisations.empty()) return;
     out.bits_that_fit = bits;
-    out.bits_choice.shares = simplest(chooser_, out.bits_choice);
+    out.bits_choice.shares = simplest(out.bits_choice);
   }
 
   void find_devices(Remedies& out) const {
@@ -134,23 +135,31 @@ class RemedySearch {
 
  private:
   /// Moves shares from devices that are too small for a slightly larger context, as long as that helps.
-  void improve(Chooser& chooser, Choice& best) const {
+  void improve(Choice& best) const {
     constexpr int kSteps = 4, kChanges = 3;
     constexpr int64_t kWorthSeeking = 400;  // a part of the context
     for (int step = 0; step < kSteps && best.context < context_ && best.device_count() > 1; ++step) {
       Choice one = best;
       one.context = std::min(context_, best.context + std::max(kContextStep, best.context / kWorthSeeking));
       for (int i = 0; i < kChanges; ++i) {
-        const Verdict verdict = chooser.weigh(one);
+        const Verdict verdict = chooser_.weigh(one);
         if (verdict.fits) break;
         one.shares = clipped_by_memory(verdict);
       }
       one.context = context_;
-      const auto plan = largest_plan(chooser, one, {}, kContextStep, 1);
-      if (!plan || plan->size.context <= best.context) return;
+      const auto plan = largest_plan(chooser_, one, {}, kContextStep, 1);
+      if (!plan || plan->size.context <= best.context) break;
       best = one;
       best.context = plan->size.context;
     }
+    // Further digits are not worth a few tokens.
+    Choice shorter = best;
+    for (double& share : shorter.shares) share = std::round(share * 1000);
+    shorter.context = context_;
+    const auto plan = largest_plan(chooser_, shorter, {}, kContextStep, 1);
+    if (!plan || plan->size.context < best.context - best.context / kWorthSeeking) return;
+    best.shares = shorter.shares;
+    best.context = plan->size.context;
   }
 
   static Choice with(std::vector<double> shares, Choice choice) {
@@ -158,13 +167,13 @@ class RemedySearch {
     return choice;
   }
 
-  static std::vector<double> roomiest(Chooser& chooser, const Choice& way) {
-    return roomiest_shares(chooser, way, [&](const Choice& one) { return chooser.weigh(one).memory; });
+  std::vector<double> roomiest(const Choice& way) const {
+    return roomiest_shares(chooser_, way, [&](const Choice& one) { return chooser_.weigh(one).memory; });
   }
 
   /// Equal shares are even ones.
-  std::vector<double> simplest(Chooser& chooser, const Choice& choice) const {
-    std::vector<double> shares = simplest_shares(model_, chooser.options_of(choice), choice);
+  std::vector<double> simplest(const Choice& choice) const {
+    std::vector<double> shares = simplest_shares(chooser_, choice);
     const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
     return are_equal ? std::vector<double>() : shares;
   }
@@ -174,7 +183,8 @@ class RemedySearch {
     double room = 0, cache = 0;
     for (const models::DeviceUse& use : uses) cache += static_cast<double>(use.use.cache);
     for (const Device* device : way.devices()) {
-      const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.device == device->name(); });
+      const auto use =
+          std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.device == device->name(); });
       room += use != uses.end() ? static_cast<double>(spare_bytes(*use)) : static_cast<double>(device->memory().free);
     }
     const auto asked = static_cast<double>(context_);
@@ -252,11 +262,8 @@ Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choi
   for (const models::DeviceUse& use : verdict.memory) {
     if (spare_bytes(use) < 0) out.lacking.push_back(use);
   }
-  out.context = search.largest(chooser);
-  Asked smaller = chooser.asked();
-  smaller.session.dtype_k = smaller.session.dtype_v = DType::kQ8_0;
-  Chooser with_smaller(chooser.model(), smaller, chooser.watch());
-  out.context_q8_0 = search.largest(with_smaller);
+  out.context = search.largest();
+  out.context_q8_0 = search.largest(DType::kQ8_0);
   if (out.context && out.context_q8_0 && out.context_q8_0->context <= out.context->context) out.context_q8_0.reset();
   search.find_quantisations(out);
   search.find_devices(out);
@@ -264,11 +271,13 @@ Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choi
 }
 
 Remedies remedies(Chooser& chooser, const Verdict& verdict) {
-  const Choice& choice = verdict.choice;
-  std::vector<Choice> ways{choice};
-  if (choice.device_count() > 1) {
-    const bool by_layer = choice.mode == models::SplitMode::kLayer;
-    ways.push_back(by_layer ? acting_as_one(choice.devices()) : layers_of(choice.devices()));
+  std::vector<Choice> ways{verdict.choice};
+  if (verdict.choice.device_count() > 1) {
+    Choice other = verdict.choice;
+    const bool by_layer = other.mode == models::SplitMode::kLayer;
+    const Choice divided = by_layer ? acting_as_one(other.devices()) : layers_of(other.devices());
+    other.groups = divided.groups, other.mode = divided.mode;
+    ways.push_back(other);
   }
   return remedies(chooser, verdict, ways);
 }

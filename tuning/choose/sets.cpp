@@ -1,5 +1,5 @@
-// Sets of devices that differ. Devices of one kind are interchangeable in predictions, so that one of several equivalent sets is
-// enough.
+// Sets of devices that differ. Devices of one kind are interchangeable in predictions, so that one of several
+// equivalent sets is enough.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -65,8 +65,9 @@ class ShareSearch {
     FoundShares out;
     consider({});
     out.even = best_;
-    const bool are_even_best = best_.fits && !kinds_.empty() &&
-                               std::all_of(kinds_.begin(), kinds_.end(), [&](size_t kind) { return kind == kinds_[0]; });
+    const bool are_even_best =
+        best_.fits && !kinds_.empty() &&
+        std::all_of(kinds_.begin(), kinds_.end(), [&](size_t kind) { return kind == kinds_[0]; });
     if (sharers_.size() > 1 && !are_even_best && best_.may_fit()) {
       Shares shares = raised(shares_by_speed(chooser_, choice_));
       for (int i = 0; i < kClippings; ++i) {
@@ -78,7 +79,7 @@ class ShareSearch {
       climb();
     }
     out.best = best_;
-    out.best.choice.shares = simplest_shares(chooser_.model(), chooser_.options_of(best_.choice), best_.choice);
+    out.best.choice.shares = simplest_shares(chooser_, best_.choice);
     out.predictions = static_cast<int>(seen_.size());
     return out;
   }
@@ -118,7 +119,10 @@ class ShareSearch {
     Verdict verdict = chooser_.judge(one);
     if (seen_.empty() || is_better(verdict, best_, chooser_.asked().objective, kGain)) best_ = verdict;
     const bool is_new = seen_.insert(verdict.split_key).second;
-    if (is_new && chooser_.watch().progress) chooser_.watch().progress(static_cast<int>(seen_.size()), most_);
+    if (is_new && chooser_.watch().progress) {
+      const auto done = static_cast<int>(seen_.size());
+      chooser_.watch().progress(done, std::max(done, most_));  // the first ones are made in any case
+    }
     return verdict;
   }
 
@@ -194,7 +198,7 @@ class ShareSearch {
   const Choice& choice_;
   const models::DeviceGroups sharers_;
   int most_;
-  std::vector<size_t> kinds_;  ///< of the devices, the same for those that may be exchanged; empty: none may
+  std::vector<size_t> kinds_;   ///< of the devices, the same for those that may be exchanged; empty: none may
   std::set<std::string> seen_;  ///< split keys
   double least_ = 0;            ///< share of each
   Verdict best_;
@@ -206,6 +210,10 @@ FoundShares fastest_shares(Chooser& chooser, const Choice& choice, const ShareLi
   Choice even = choice;
   even.shares.clear();
   return ShareSearch(chooser, even, limits).run();
+}
+
+std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice) {
+  return simplest_shares(chooser.model(), choice, [&](const Choice& one) { return chooser.options_of(one); });
 }
 
 std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {

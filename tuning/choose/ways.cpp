@@ -257,8 +257,8 @@ Ways take_faster_ways(const models::Model& model, const models::DeviceGroups& gr
                       models::PlacementOptions& options) {
   const bool by_layer = options.mode == models::SplitMode::kLayer;
   const models::DeviceGroups meshes = by_layer ? groups : models::joined(groups);
-  std::vector<double> shares = models::parse_ratio(
-      options.ratio, static_cast<int>(by_layer ? meshes.size() : meshes.front().size()));
+  std::vector<double> shares =
+      models::parse_ratio(options.ratio, static_cast<int>(by_layer ? meshes.size() : meshes.front().size()));
   AskedWays wanted = asked;
   if (options.cache_on_host && !asked.latent) wanted.latent = LatentSplit::kMirrored;
   Ways ways{wanted.experts.value_or(ExpertSplit::kInside), wanted.latent.value_or(LatentSplit::kMirrored)};

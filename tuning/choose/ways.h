@@ -32,8 +32,8 @@ namespace shoal::tuning {
 struct AskedWays {
   std::optional<models::ExpertSplit> experts = {};  ///< nullopt: the faster one
   std::optional<models::LatentSplit> latent = {};
-  int64_t tokens = 1;                ///< of a batch
-  int64_t rows = 0;                  ///< of the text that a token sees; 0: unknown, the cache is mirrored
+  int64_t tokens = 1;  ///< of a batch
+  int64_t rows = 0;    ///< of the text that a token sees; 0: unknown, the cache is mirrored
   DType cache_type = DType::kF16;
 };
 /// "auto" (nullopt), "inside" or "whole"; "auto", "mirrored" or "rows". Throw InvalidArgument that lists them.

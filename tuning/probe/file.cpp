@@ -99,7 +99,8 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
 std::optional<MeasuredMachine> read_entry(const Json& entry) {
   if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
   try {
-    return MeasuredMachine{machine::parse_machine(entry["machine"].dump(), machine_file().string()), text_of(entry, "measured")};
+    return MeasuredMachine{machine::parse_machine(entry["machine"].dump(), machine_file().string()),
+                           text_of(entry, "measured")};
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -159,8 +160,7 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
     if (!found) continue;
     std::vector<int> members;
     for (size_t i = 0; i < devices.size(); ++i) {
-      const DeviceModel* model =
-          find_device(found->machine, devices[i]->name(), probe_identity(*devices[i], threads));
+      const DeviceModel* model = find_device(found->machine, devices[i]->name(), probe_identity(*devices[i], threads));
       if (model != nullptr && has_products(*model, wanted[i])) members.push_back(found->machine.index(model->name));
     }
     // Sets from which the set of these devices follows must have been measured.

@@ -204,8 +204,8 @@ double DeviceProbe::step_cost() {
   return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
-/// Runs of two lengths, as long as a token of a small model and four times that, each with input and output. A host that
-/// waits for an almost empty run would meet threads on their way to rest, which a token never does.
+/// Runs of two lengths, as long as a token of a small model and four times that, each with input and output. A host
+/// that waits for an almost empty run would meet threads on their way to rest, which a token never does.
 double DeviceProbe::run_cost() {
   constexpr int kOps = 24, kTimes = 4, kRounds = 3;
   constexpr int64_t kElements = 32 * 1024;  // enough for all threads of a device

@@ -20,7 +20,7 @@ using machine::ProductPoint;
 struct ProbeEffort {
   std::vector<int64_t> columns;  ///< of products, ascending
   double budget;                 ///< seconds for one figure
-  size_t working_set;            ///< bytes of weights that the search for caches reads, unless caches are known to be large
+  size_t working_set;  ///< bytes of weights that the search for caches reads, unless caches are known to be large
 };
 ProbeEffort probe_effort(bool quick);
 /// The caches of a device are no larger, as far as that is known without measuring.

@@ -163,8 +163,7 @@ TEST(ModelInParts, GivesWhatTheWholeFileDoesWhereverItsWeightsLie) {
         auto model = open_model(path);
         Placement placement(*model, cpu_devices(devices), {{}, 1});
         size_t loaded = 0;
-        load_weights(
-            *model, placement, [&](size_t done, size_t) { loaded = done; }, options);
+        load_weights(*model, placement, [&](size_t done, size_t) { loaded = done; }, options);
         EXPECT_EQ(loaded, file.tensor_bytes());
         EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
         const bool mapped = devices == 1 && options.use_mapping;

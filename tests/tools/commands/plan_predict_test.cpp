@@ -388,7 +388,7 @@ class PlanRemedies : public PlanPredict {
     }
   }
 
-  const TemporaryFile model_{"plan_hollow.gguf"};  
+  const TemporaryFile model_{"plan_hollow.gguf"};
 };
 
 TEST_F(PlanRemedies, ContextsThatAreNamedFitAndAreTheLargest) {

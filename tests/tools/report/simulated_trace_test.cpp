@@ -8,8 +8,8 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "tests/models/described_machine.h"
-#include "tests/tuning/asking.h"
 #include "tests/models/synthetic_model.h"
+#include "tests/tuning/asking.h"
 
 namespace shoal::tools {
 namespace {

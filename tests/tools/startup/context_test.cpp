@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "machine/catalogue.h"
 #include "models/session/model_plan.h"
+#include "tests/devices/cpu_configuration.h"
 #include "tests/models/synthetic_model.h"
 #include "tests/models/tiny_model.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 #include "tools/startup/deployment.h"
 
@@ -182,6 +186,40 @@ TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
   EXPECT_EQ(error_of_prompt(256, 300, 2000, false), fmt::format(fmt::runtime(message), ""));
   EXPECT_EQ(error_of_prompt(256, 300, 1000, true),
             fmt::format(fmt::runtime(message), ", with 1000 B left free on each device (--fit-target)"));
+}
+
+/// Shares are searched again for the context that fits; the session runs on the devices of the placement that stays.
+TEST(Context, ShrinksWithSharesThatAreSearchedAgain) {
+  test::CpuConfiguration configuration{"devices=2,threads=1"};
+  test::TemporaryFolder folder;
+  machine::MachineModel described = machine::make_machine("H200x2-nvlink");
+  for (size_t d = 0; d < described.devices.size(); ++d) described.devices[d].name = fmt::format("CPU{}", d);
+  std::ofstream(folder.path() / "machine.json") << machine::to_json(described);
+  Request request{models::open_model(kModel)};
+  tuning::Asked& asked = request.asked;
+  asked.placement.threads = 1;
+  asked.session = {.context = 512, .batch = 32, .candidates = 1};
+  asked.load = {.use_mapping = false, .repack = false};
+  const models::Placement placement(*request.model, {Registry::instance().device_list("CPU0,CPU1")}, asked.placement);
+  size_t most = 0;
+  models::SessionOptions small = asked.session;
+  small.context = 256;
+  for (const auto& use : models::ModelPlan(*request.model, placement, small, asked.load).memory) {
+    most = std::max(most, use.use.total());
+  }
+  const models::LimitedCpuDevices limited(fmt::format("memory={}", most + 1000));
+  asked.fixed = {{Registry::instance().device_list("CPU0,CPU1")}};
+  asked.free.shares = asked.free.context = true;
+  asked.least_context = 4;
+  asked.work = {0, 16, 0};
+  request.machine = folder.path() / "machine.json";
+  Deployment deployment = resolve(std::move(request));
+  EXPECT_LT(deployment.plan->size.context, 512);
+  load(deployment);
+  start_session(deployment);
+  const std::vector<int32_t> tokens{1, 2, 3};
+  deployment.session->evaluate(tokens);
+  EXPECT_EQ(deployment.session->candidates().size(), 1u);
 }
 
 TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {

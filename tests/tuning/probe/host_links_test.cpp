@@ -42,8 +42,7 @@ TEST(HostLinks, OfOneHost) {
 }
 
 TEST(HostLinks, TheSlowestOfSeveral) {
-  const std::vector<HostLink> links{
-      {"a", "b", {1e-6, 1e9}}, {"a", "c", {5e-6, 2e9}}, {"a", "a", {9e-6, 1}}};
+  const std::vector<HostLink> links{{"a", "b", {1e-6, 1e9}}, {"a", "c", {5e-6, 2e9}}, {"a", "a", {9e-6, 1}}};
   EXPECT_EQ(slowest(links, true), (Network{5e-6, 1e9}));
 }
 
