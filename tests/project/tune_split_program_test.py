@@ -91,7 +91,8 @@ class ProgramTest(unittest.TestCase):
             done = subprocess.run(command, env=self.environment(SHOAL_CPU_SLOWDOWN=slowdown), capture_output=True,
                                   text=True, check=True)
             self.assertEqual(done.stderr.count("the profile was made where CPU0 is"), warnings, done.stderr)
-            self.assertEqual(len(done.stderr.splitlines()), warnings, done.stderr)
+            lines = [line for line in done.stderr.splitlines() if "figures of the devices may be wrong" not in line]
+            self.assertEqual(len(lines), warnings, done.stderr)  # besides a warning of other busy programs
 
 
 if __name__ == "__main__":
