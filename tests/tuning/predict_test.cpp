@@ -222,7 +222,7 @@ TEST(Choice, ReachesOtherProcessesAsJson) {
   EXPECT_EQ(told.cache_k, choice.cache_k);
   EXPECT_FALSE(told.cache_v);
   EXPECT_THAT([&] { with_json({cpu_groups({3})}, to_json(choice)); },
-              ThrowsMessage<CommError>(HasSubstr("process 0 uses CPU0,CPU1, and this process CPU0,CPU1,CPU2")));
+              ThrowsMessage<CommError>(HasSubstr("process 0 uses 2 devices, and this process 3;")));
 }
 
 TEST(Choice, HasANameAndARatio) {

@@ -172,7 +172,7 @@ std::string HostPart::flags() const {
 }
 
 std::string to_json(const Choice& choice) {
-  nlohmann::json json{{"devices", choice.devices_text()},
+  nlohmann::json json{{"devices", choice.device_count()},
                       {"shares", choice.shares},
                       {"device_layers", choice.host.device_layers},
                       {"expert_layers", choice.host.expert_layers},
@@ -186,9 +186,10 @@ std::string to_json(const Choice& choice) {
 
 Choice with_json(Choice known, const std::string& json) {
   const nlohmann::json told = nlohmann::json::parse(json);
-  require<CommError>(told["devices"] == known.devices_text(),
-                     "process 0 uses {}, and this process {}; give all the same flags",
-                     told["devices"].get<std::string>(), known.devices_text());
+  // Names depend on the process: its own devices come without a number.
+  require<CommError>(told["devices"] == known.device_count(),
+                     "process 0 uses {} devices, and this process {}; give all processes the same flags",
+                     told["devices"].get<size_t>(), known.device_count());
   known.shares = told["shares"].get<std::vector<double>>();
   known.host = {told["device_layers"], told["expert_layers"]};
   known.context = told["context"];

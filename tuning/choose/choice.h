@@ -51,7 +51,7 @@ struct Free {
 
 /// What other processes need to know; devices and mode are the same flags there.
 std::string to_json(const Choice& choice);
-/// `known` with the rest of a choice of another process. Throws CommError if its devices are other ones.
+/// `known` with the rest of a choice of another process. Throws CommError if it has another number of devices.
 Choice with_json(Choice known, const std::string& json);
 
 /// All devices act as one.
