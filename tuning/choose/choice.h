@@ -41,7 +41,7 @@ struct Choice {
   std::string name() const;          ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even", "CUDA0 -ncmoe 8"
 };
 
-/// Dimensions of a choice that a search may change; Chooser::compare() also frees groups and mode.
+/// Dimensions of a choice that a search may change; compare() also frees groups and mode.
 struct Free {
   bool shares = false;
   bool host = false;                      ///< a part of the model may stay on the host if the devices have no room
@@ -49,7 +49,7 @@ struct Free {
   bool cache_k = false, cache_v = false;  ///< the widest types that fit
 };
 
-/// What other processes need to know; devices and mode are the same flags there.
+/// The part of a choice that other processes lack; devices and mode are the same flags there.
 std::string to_json(const Choice& choice);
 /// `known` with the rest of a choice of another process. Throws CommError if it has another number of devices.
 Choice with_json(Choice known, const std::string& json);

@@ -5,8 +5,7 @@
 // dimensions (dimensions.h), the table of all ways to use the devices (compare.h) and remedies share the judge and what
 // it has found before. No search allocates device memory or loads weights.
 //
-//   Asked   flags: what is fixed, what is free, the work that counts   ->  Chooser::choose()  ->  Chosen: choice,
-//   placement, plan
+//   Asked (from flags)  ->  Chooser::choose()  ->  Chosen: choice, placement, plan
 #pragma once
 
 #include <functional>
@@ -48,7 +47,7 @@ struct Asked {
   Workload work = {};
   Objective objective = Objective::kGeneration;
   int64_t way_tokens = 1;  ///< of a batch that the ways of experts and latent caches have to be good for
-  int64_t way_rows = 0;    ///< of the text that a token of it sees; 0: half of the context
+  int64_t way_rows = 0;    ///< of the cache that a token sees; 0: half of the context
   Margin margin = {};
   int64_t least_context = 4096;  ///< a context that shrinks is not smaller, unless less was asked for
   int64_t prompt = 0;            ///< tokens that the context has to hold besides one more

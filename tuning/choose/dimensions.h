@@ -6,7 +6,9 @@
 //                                   remedies               roomiest_shares(): in proportion to the devices' room
 //   context      -c                 --fit, -c 0            largest_plan(): interpolates between two plans
 //   host         -ngl -ncmoe        --fit                  host_parts(): bisects layers and experts
-//   groups, mode --devices -sm      plan --recommend       useful_sets() (compare.h)
+//   groups, mode --devices -sm      plan --recommend       useful_sets(), for compare() in compare.h
+//   ways         --expert-split ... auto                   faster_ways() in ways.h
+//   cache types  -ctk -ctv          auto                   Chooser::choose(): the widest first
 #pragma once
 
 #include <optional>
@@ -70,7 +72,7 @@ Device* host_beside(std::span<Device* const> devices, const models::PlacementOpt
 ///   13
 std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Margin& margin);
 
-/// Sets of devices that differ: by their figures (give or take 10 %), by what memory is free, and by the devices that
+/// Sets of devices that differ: by their figures (give or take 10 %), by their free memory, and by the devices that
 /// share a domain. In order of size. If there were more than 64, the sets of the first 1, 2, 3, ... devices by
 /// bandwidth.
 ///   four alike: 1, 2, 3 and 4 of them, not 15 sets
