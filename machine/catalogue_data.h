@@ -84,10 +84,7 @@ struct Catalogue {
   std::vector<Link> links;
 };
 
-/// Of the texts of gpus.json, hosts.json and links.json. Throws InvalidArgument that names file, row and key.
-Catalogue parse_catalogue(std::string_view gpus, std::string_view hosts, std::string_view links);
-
-/// The one in the library, parsed by the first call. Any thread may call.
+/// Parsed by the first call. Any thread may call.
 const Catalogue& catalogue();
 
 /// Texts of the files (cmake/machines.cmake).
