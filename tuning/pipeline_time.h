@@ -20,21 +20,15 @@ struct StageWork {
 /// Cores that a backend keeps busy in each domain of the machine.
 using CoreDemand = std::vector<double>;
 
-/// `runs`: the stages of each run, in order; every run has as many. `slots`: how many runs may lie between two stages
-/// (sched::copies_for). `demand`: of each backend; `cores`: of each domain, 0: no limit. Backends that
-/// run at the same time and want more cores than a domain has are all slowed in proportion.
-double pipeline_seconds(std::span<const std::vector<StageWork>> runs, int slots, std::span<const CoreDemand> demand,
-                        std::span<const double> cores);
-
 /// Runs that are alike, one after the other.
 struct AlikeRuns {
   int64_t count = 1;
-  std::vector<StageWork> stages;
+  std::vector<StageWork> stages;  ///< in order; all runs have the same number
 };
-/// The same for any number of runs. Of more than some hundreds that are alike the first are followed one by one; from
-/// then on each takes as long as the next ones do on average. What a run takes there repeats itself after a few runs:
-/// the error is at most the time of one run alone for every 64 that are not followed, and none where the period
-/// divides that.
+
+/// `slots`: how many runs may lie between two stages (sched::copies_for). `demand`: of each backend; `cores`: of each
+/// domain, 0: no limit. The result is at least the time in which the cores of each domain do all work. Beyond some
+/// hundreds of alike runs, each run takes the average of the runs before.
 double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<const CoreDemand> demand,
                         std::span<const double> cores);
 
