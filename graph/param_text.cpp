@@ -158,29 +158,18 @@ bool parse(std::string_view text, std::vector<IndexRange>& ranges) {
   return true;
 }
 
-/// Calls visit(name, value) for each parameter of the alternative that `params` holds.
-template <class Params, class Visit>
-void for_each_field(Params& params, Visit&& visit) {
-  std::visit(
-      [&](auto& alternative) {
-        using Alternative = std::remove_cvref_t<decltype(alternative)>;
-        if constexpr (!std::is_same_v<Alternative, std::monostate>) Alternative::fields(alternative, visit);
-      },
-      params);
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string_view, std::string>> param_texts(const OpParams& params) {
   std::vector<std::pair<std::string_view, std::string>> texts;
-  for_each_field(params, [&](std::string_view name, const auto& value) { texts.emplace_back(name, print(value)); });
+  for_each_param(params, [&](std::string_view name, const auto& value) { texts.emplace_back(name, print(value)); });
   return texts;
 }
 
 void set_param(OpParams& params, std::string_view name, std::string_view text) {
   bool found = false;
   std::string known;
-  for_each_field(params, [&](std::string_view field, auto& value) {
+  for_each_param(params, [&](std::string_view field, auto& value) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", field);
     if (field != name) return;
     found = true;
@@ -190,7 +179,7 @@ void set_param(OpParams& params, std::string_view name, std::string_view text) {
 }
 
 void check_params(const OpParams& params) {
-  for_each_field(params, [](std::string_view name, const auto& value) {
+  for_each_param(params, [](std::string_view name, const auto& value) {
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_enum_v<Value>) {
       require<InvalidArgument>(value < Value::kCount, "parameter '{}' has no value number {}", name,

@@ -1,15 +1,30 @@
-// Typed parameters of the ops, plain comparable values. `fields` lists each parameter once, with the name
-// under which it is printed, parsed and compared; printing and parsing need nothing else.
+// Typed parameters of the ops, plain comparable values. `fields` lists each parameter once, with its name in texts;
+// printing, parsing and comparing need nothing else.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "graph/dtype.h"
 
 namespace shoal {
+
+template <class Params, class Value>
+struct Param {
+  std::string_view name;
+  Value Params::*place;
+};
+template <class Params>
+requires requires { Params::fields(); }
+constexpr bool operator==(const Params& a, const Params& b) {
+  return std::apply([&](const auto&... field) { return ((a.*field.place == b.*field.place) && ...); },
+                    Params::fields());
+}
 
 /// Indices [begin, begin + length) of a global index space.
 struct IndexRange {
@@ -24,21 +39,14 @@ struct IndexRange {
 /// gives zeros (get_rows, mul_mat_id) or is skipped (set_rows).
 struct SelectParams {
   std::vector<IndexRange> ranges;
-  bool operator==(const SelectParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("ranges", s.ranges);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"ranges", &SelectParams::ranges}); }
 };
 
 struct ScaleParams {
   float scale = 1.0f;
   float bias = 0.0f;
-  bool operator==(const ScaleParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("scale", s.scale);
-    v("bias", s.bias);
+  static constexpr auto fields() {
+    return std::tuple(Param{"scale", &ScaleParams::scale}, Param{"bias", &ScaleParams::bias});
   }
 };
 
@@ -49,21 +57,14 @@ enum class UnaryKind : uint8_t {
 };
 struct UnaryParams {
   UnaryKind kind = UnaryKind::kRelu;
-  bool operator==(const UnaryParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("kind", s.kind);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"kind", &UnaryParams::kind}); }
 };
 
 struct ClampParams {
   float min = 0.0f;
   float max = 0.0f;
-  bool operator==(const ClampParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("min", s.min);
-    v("max", s.max);
+  static constexpr auto fields() {
+    return std::tuple(Param{"min", &ClampParams::min}, Param{"max", &ClampParams::max});
   }
 };
 
@@ -75,29 +76,17 @@ enum class GluKind : uint8_t {
 };
 struct GluParams {
   GluKind kind = GluKind::kSwiglu;
-  bool operator==(const GluParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("kind", s.kind);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"kind", &GluParams::kind}); }
 };
 
 struct NormParams {
   float eps = 1e-5f;
-  bool operator==(const NormParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("eps", s.eps);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"eps", &NormParams::eps}); }
 };
 
 struct SoftMaxParams {
   float scale = 1.0f;  ///< applied to x before the mask is added
-  bool operator==(const SoftMaxParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("scale", s.scale);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"scale", &SoftMaxParams::scale}); }
 };
 
 /// Which elements of a row are rotated together.
@@ -122,39 +111,24 @@ struct RopeParams {
   float beta_slow = 1.0f;
   int64_t original_context = 0;
   bool truncate = true;
-  bool operator==(const RopeParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("dims", s.dims);
-    v("offset", s.offset);
-    v("mode", s.mode);
-    v("base", s.base);
-    v("freq_scale", s.freq_scale);
-    v("ext_factor", s.ext_factor);
-    v("attn_factor", s.attn_factor);
-    v("beta_fast", s.beta_fast);
-    v("beta_slow", s.beta_slow);
-    v("original_context", s.original_context);
-    v("truncate", s.truncate);
+  static constexpr auto fields() {
+    return std::tuple(
+        Param{"dims", &RopeParams::dims}, Param{"offset", &RopeParams::offset}, Param{"mode", &RopeParams::mode},
+        Param{"base", &RopeParams::base}, Param{"freq_scale", &RopeParams::freq_scale},
+        Param{"ext_factor", &RopeParams::ext_factor}, Param{"attn_factor", &RopeParams::attn_factor},
+        Param{"beta_fast", &RopeParams::beta_fast}, Param{"beta_slow", &RopeParams::beta_slow},
+        Param{"original_context", &RopeParams::original_context}, Param{"truncate", &RopeParams::truncate});
   }
 };
 
 struct TopKParams {
   int64_t k = 1;
-  bool operator==(const TopKParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("k", s.k);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"k", &TopKParams::k}); }
 };
 
 struct ArgsortParams {
   bool descending = false;
-  bool operator==(const ArgsortParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("descending", s.descending);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"descending", &ArgsortParams::descending}); }
 };
 
 struct AttentionParams {
@@ -165,96 +139,62 @@ struct AttentionParams {
   /// n > 0: batches of k are some of n parts of a text's rows, to be merged (merge_attention), and a row of the result
   /// has one more element: the logarithm of the sum of e^score
   int64_t parts = 0;
-  bool operator==(const AttentionParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("scale", s.scale);
-    v("softcap", s.softcap);
-    v("causal", s.causal);
-    v("window", s.window);
-    v("parts", s.parts);
+  static constexpr auto fields() {
+    return std::tuple(Param{"scale", &AttentionParams::scale}, Param{"softcap", &AttentionParams::softcap},
+                      Param{"causal", &AttentionParams::causal}, Param{"window", &AttentionParams::window},
+                      Param{"parts", &AttentionParams::parts});
   }
 };
 
 /// Which of g key heads serves head x of h: x / (h / g), the heads of a key head being neighbours, or, tiled, x % g.
 struct GatedDeltaParams {
   bool tiled = false;
-  bool operator==(const GatedDeltaParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("tiled", s.tiled);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"tiled", &GatedDeltaParams::tiled}); }
 };
 
 struct CastParams {
   DType dtype = DType::kF32;
-  bool operator==(const CastParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("dtype", s.dtype);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"dtype", &CastParams::dtype}); }
 };
 
 struct ConcatParams {
   int axis = 0;
-  bool operator==(const ConcatParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("axis", s.axis);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"axis", &ConcatParams::axis}); }
 };
 
 struct RepeatParams {
   std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< of the result; each axis a multiple of the source's
-  bool operator==(const RepeatParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("shape", s.shape);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"shape", &RepeatParams::shape}); }
 };
 
 struct FillParams {
   DType dtype = DType::kF32;  ///< f32, f16, bf16, i32 or i64
   std::array<int64_t, 4> shape{1, 1, 1, 1};
   float value = 0.0f;
-  bool operator==(const FillParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("dtype", s.dtype);
-    v("shape", s.shape);
-    v("value", s.value);
+  static constexpr auto fields() {
+    return std::tuple(Param{"dtype", &FillParams::dtype}, Param{"shape", &FillParams::shape},
+                      Param{"value", &FillParams::value});
   }
 };
 
 struct ReshapeParams {
   std::array<int64_t, 4> shape{1, 1, 1, 1};
-  bool operator==(const ReshapeParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("shape", s.shape);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"shape", &ReshapeParams::shape}); }
 };
 
 struct SliceParams {
   int axis = 0;
   int64_t begin = 0;  ///< in elements; along axis 0 of a quantised tensor a multiple of the block
   int64_t length = 0;
-  bool operator==(const SliceParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("axis", s.axis);
-    v("begin", s.begin);
-    v("length", s.length);
+  static constexpr auto fields() {
+    return std::tuple(Param{"axis", &SliceParams::axis}, Param{"begin", &SliceParams::begin},
+                      Param{"length", &SliceParams::length});
   }
 };
 
 struct PermuteParams {
   std::array<int, 4> axes{0, 1, 2, 3};  ///< result axis i is source axis axes[i]
-  bool operator==(const PermuteParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("axes", s.axes);
-  }
+  static constexpr auto fields() { return std::tuple(Param{"axes", &PermuteParams::axes}); }
 };
 
 /// Flat collectives: every operand is contiguous and seen as one row of elements. What counts are: Extent in
@@ -262,11 +202,8 @@ struct PermuteParams {
 struct CollectiveParams {
   int rank = 0;
   std::vector<int64_t> counts;
-  bool operator==(const CollectiveParams&) const = default;
-  template <class Self, class V>
-  static void fields(Self& s, V&& v) {
-    v("rank", s.rank);
-    v("counts", s.counts);
+  static constexpr auto fields() {
+    return std::tuple(Param{"rank", &CollectiveParams::rank}, Param{"counts", &CollectiveParams::counts});
   }
 };
 
@@ -275,5 +212,19 @@ using OpParams =
     std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
                  RopeParams, TopKParams, ArgsortParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams,
                  RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
+
+/// Calls visit(name, value) for each parameter of the alternative that `params` holds.
+template <class Variant, class Visit>
+void for_each_param(Variant& params, Visit&& visit) {
+  std::visit(
+      [&](auto& alternative) {
+        using Params = std::remove_cvref_t<decltype(alternative)>;
+        if constexpr (!std::is_same_v<Params, NoParams>) {
+          std::apply([&](const auto&... field) { (visit(field.name, alternative.*field.place), ...); },
+                     Params::fields());
+        }
+      },
+      params);
+}
 
 }  // namespace shoal

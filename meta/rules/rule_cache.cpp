@@ -18,13 +18,7 @@ class Hash {
   }
   void add(const OpParams& params) {
     add(params.index());
-    std::visit(
-        [&]<class Params>(const Params& alternative) {
-          if constexpr (!std::is_same_v<Params, std::monostate>) {
-            Params::fields(alternative, [&](std::string_view, const auto& value) { add_value(value); });
-          }
-        },
-        params);
+    for_each_param(params, [&](std::string_view, const auto& value) { add_value(value); });
   }
   uint64_t value() const { return value_; }
 
