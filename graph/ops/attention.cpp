@@ -1,4 +1,4 @@
-// attention: see graph/ops/ops.h.
+// Attention and ops with a state: see graph/ops/ops.h.
 #include "graph/ops/infer.h"
 #include "graph/ops/ops.h"
 
@@ -43,6 +43,67 @@ void infer::attention(Tensor& node) {
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name) {
   return g.add_node(Op::kAttention, params, {q, k, v, positions, mask, sinks}, std::move(name));
+}
+
+void infer::merge_attention(Tensor& node) {
+  const Expect expect(node, "parts lse");
+  const Tensor &parts = *node.src[0], &lse = *node.src[1];
+  expect.dtype(0, {DType::kF32});
+  expect.dtype(1, {DType::kF32});
+  expect(parts.shape[0] > 0, "parts of values and their lse, got {} elements", parts.shape[0]);
+  expect.shape(1, {lse.shape[0], parts.shape[1], parts.shape[2], 1});
+  expect(lse.shape[0] >= parts.shape[3], "the lse of at least the {} parts that there are, got {}", parts.shape[3],
+         lse.shape[0]);
+  node.dtype = DType::kF32;
+  node.shape = {parts.shape[0] - 1, parts.shape[1], parts.shape[2], 1};
+}
+
+Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name) {
+  return g.add_node(Op::kMergeAttention, NoParams{}, {parts, lse}, std::move(name));
+}
+
+void infer::causal_conv(Tensor& node) {
+  const Expect expect(node, "x weight state positions");
+  const Tensor& x = *node.src[0];
+  const Tensor& weight = *node.src[1];
+  const int64_t channels = x.shape[0], tokens = x.shape[1], taps = weight.shape[0];
+  for (const int source : {0, 1, 2}) expect.dtype(source, {DType::kF32});
+  expect.dtype(3, {DType::kI32});
+  expect.shape(0, {channels, tokens, 1, 1});
+  expect(taps >= 1, "at least one weight of each channel, got {}", taps);
+  expect.shape(1, {taps, channels, 1, 1});
+  expect.shape(2, {channels, taps - 1, 1, 1});
+  expect.shape(3, {tokens, 1, 1, 1});
+  node.dtype = DType::kF32;
+  node.shape = {channels, tokens + taps - 1, 1, 1};
+}
+
+Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* positions, std::string name) {
+  return g.add_node(Op::kCausalConv, {}, {x, weight, state, positions}, std::move(name));
+}
+
+void infer::gated_delta(Tensor& node) {
+  const Expect expect(node, "q k v decay beta state positions");
+  const Tensor& q = *node.src[0];
+  const Tensor& v = *node.src[2];
+  const int64_t size = q.shape[0], key_heads = q.shape[1], heads = v.shape[1], tokens = q.shape[2];
+  for (const int source : {0, 1, 2, 3, 4, 5}) expect.dtype(source, {DType::kF32});
+  expect.dtype(6, {DType::kI32});
+  expect(divides(key_heads, heads), "heads of v that are a multiple of the {} of q, got {}", key_heads, heads);
+  expect.shape(0, {size, key_heads, tokens, 1});
+  expect.shape(1, {size, key_heads, tokens, 1});
+  expect.shape(2, {size, heads, tokens, 1});
+  expect.shape(3, {heads, tokens, 1, 1});
+  expect.shape(4, {heads, tokens, 1, 1});
+  expect.shape(5, {size, size, heads, 1});
+  expect.shape(6, {tokens, 1, 1, 1});
+  node.dtype = DType::kF32;
+  node.shape = {size, tokens + size, heads, 1};
+}
+
+Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Tensor* beta, Tensor* state,
+                    Tensor* positions, GatedDeltaParams params, std::string name) {
+  return g.add_node(Op::kGatedDelta, params, {q, k, v, decay, beta, state, positions}, std::move(name));
 }
 
 }  // namespace shoal

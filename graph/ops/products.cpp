@@ -1,0 +1,91 @@
+// Products, table look-ups and cache writes: see graph/ops/ops.h. A set_rows is an alias of the cache, so that later
+// nodes that read it see the rows written.
+#include "graph/ops/infer.h"
+#include "graph/ops/ops.h"
+
+namespace shoal {
+
+void infer::mul_mat(Tensor& node) {
+  const Expect expect(node, "a b");
+  const Tensor& a = *node.src[0];
+  const Tensor& b = *node.src[1];
+  expect.float_or_quantized(0);
+  expect.is_float(1);
+  expect(a.shape[0] == b.shape[0], "k = {}, got {}", a.shape[0], b.shape[0]);
+  for (const int axis : {2, 3}) {
+    expect(divides(a.shape[axis], b.shape[axis]), "axis {} of b to be a multiple of {}, got {}", axis, a.shape[axis],
+           b.shape[axis]);
+  }
+  node.dtype = DType::kF32;
+  node.shape = {a.shape[1], b.shape[1], b.shape[2], b.shape[3]};
+}
+
+Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, std::string name) {
+  return g.add_node(Op::kMulMat, {}, {a, b}, std::move(name));
+}
+
+void infer::mul_mat_id(Tensor& node) {
+  const Expect expect(node, "experts x ids");
+  const Tensor& experts = *node.src[0];
+  const Tensor& x = *node.src[1];
+  const Tensor& ids = *node.src[2];
+  expect.float_or_quantized(0);
+  expect.dtype(1, {DType::kF32});
+  expect.dtype(2, {DType::kI32});
+  expect(experts.shape[0] == x.shape[0], "k = {}, got {}", experts.shape[0], x.shape[0]);
+  expect.axis(0, 3, 1, "length");
+  expect.shape(2, {ids.shape[0], x.shape[2], 1, 1});
+  expect(x.shape[1] == 1 || x.shape[1] == ids.shape[0], "axis 1 of x to be 1 or {}, got {}", ids.shape[0], x.shape[1]);
+  expect.axis(1, 3, 1, "length");
+  expect.select(params_of<SelectParams>(node), 2);
+  node.dtype = DType::kF32;
+  node.shape = {experts.shape[1], ids.shape[0], ids.shape[1], 1};
+}
+
+Tensor* mul_mat_id(Graph& g, Tensor* experts, Tensor* x, Tensor* ids, SelectParams params, std::string name) {
+  return g.add_node(Op::kMulMatId, std::move(params), {experts, x, ids}, std::move(name));
+}
+
+void infer::get_rows(Tensor& node) {
+  const Expect expect(node, "table ids");
+  const Tensor& table = *node.src[0];
+  const Tensor& ids = *node.src[1];
+  expect.dtype(1, {DType::kI32});
+  expect.axis(1, 1, table.shape[2], "c");
+  expect.axis(1, 2, table.shape[3], "d");
+  expect.axis(1, 3, 1, "length");
+  expect.select(params_of<SelectParams>(node), 1);
+  node.dtype = table.dtype == DType::kI32 ? DType::kI32 : DType::kF32;
+  node.shape = {table.shape[0], ids.shape[0], table.shape[2], table.shape[3]};
+}
+
+Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params, std::string name) {
+  return g.add_node(Op::kGetRows, std::move(params), {table, ids}, std::move(name));
+}
+
+void infer::set_rows(Tensor& node) {
+  const Expect expect(node, "cache rows ids");
+  const Tensor& cache = *node.src[0];
+  const Tensor& rows = *node.src[1];
+  expect((cache.is_leaf() && cache.is_persistent()) || cache.op == Op::kSetRows,
+         "a cache that is persistent or the result of another set_rows, got {}", name_of(cache.op));
+  expect(cache.storage()->role != Role::kWeight,
+         "a cache, got a weight, which graphs only read: add it as Role::kCache");
+  expect.dtype(1, {DType::kF32});
+  expect.dtype(2, {DType::kI32, DType::kI64});
+  expect(rows.storage() != cache.storage(),
+         "rows from elsewhere, got a part of the cache, which changes while it is read: copy it first (contiguous)");
+  expect.shape(1, {cache.shape[0], rows.shape[1], cache.shape[2], cache.shape[3]});
+  expect.shape(2, {rows.shape[1], 1, 1, 1});
+  expect.select(params_of<SelectParams>(node), 1);
+  node.dtype = cache.dtype;
+  node.shape = cache.shape;
+  node.strides = cache.strides;
+  node.view_offset = cache.view_offset;
+}
+
+Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params, std::string name) {
+  return g.add_node(Op::kSetRows, std::move(params), {cache, rows, ids}, std::move(name));
+}
+
+}  // namespace shoal
