@@ -57,8 +57,6 @@ Tensor* sum_rows(Graph& g, Tensor* x, std::string name = {});
 Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
 /// [a, ...] -> i32 [k, ...]: indices of the k largest, largest first, lower index first among equals.
 Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
-/// [a, ...] -> i32 [a, ...]: stable order of axis 0.
-Tensor* argsort(Graph& g, Tensor* x, bool descending, std::string name = {});
 
 /// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (f32, f16, bf16 or q8_0); positions? i32 [t, z or 1];
 /// mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z] (heads next to the head's

@@ -126,11 +126,6 @@ struct TopKParams {
   static constexpr auto fields() { return std::tuple(Param{"k", &TopKParams::k}); }
 };
 
-struct ArgsortParams {
-  bool descending = false;
-  static constexpr auto fields() { return std::tuple(Param{"descending", &ArgsortParams::descending}); }
-};
-
 struct AttentionParams {
   float scale = 1.0f;    ///< applied to q.k
   float softcap = 0.0f;  ///< c > 0: scores become c * tanh(score / c) before masking
@@ -210,7 +205,7 @@ struct CollectiveParams {
 using NoParams = std::monostate;
 using OpParams =
     std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
-                 RopeParams, TopKParams, ArgsortParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams,
+                 RopeParams, TopKParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams,
                  RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 /// Calls visit(name, value) for each parameter of the alternative that `params` holds.

@@ -103,14 +103,4 @@ Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name) {
   return g.add_node(Op::kTopK, TopKParams{k}, {x}, std::move(name));
 }
 
-void infer::argsort(Tensor& node) {
-  Expect(node, "x").is_float(0);
-  node.dtype = DType::kI32;
-  node.shape = node.src[0]->shape;
-}
-
-Tensor* argsort(Graph& g, Tensor* x, bool descending, std::string name) {
-  return g.add_node(Op::kArgsort, ArgsortParams{descending}, {x}, std::move(name));
-}
-
 }  // namespace shoal

@@ -220,7 +220,6 @@ constexpr Row kRules[] = {
     {Op::kArgmax, "(a) b c d -> 1 b c d"},
     // The k results are an axis of their own.
     {Op::kTopK, "(a) b c d -> (k) b c d"},
-    {Op::kArgsort, "(a) b c d -> (a) b c d"},
     {Op::kAttention, attention},
     // A device adds up the parts that it has; what all parts count has to be known.
     {Op::kMergeAttention, "(n) h t z, (y) h t -> (e) h t | sum z"},

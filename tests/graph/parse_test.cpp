@@ -93,7 +93,7 @@ const BadText kBad[] = {
     {"%y = fill() {dtype=f99}", "line 1: bad value 'f99' of parameter 'dtype'"},
     {"input %x f32 [4]\ninput %i i32 [1]\n%y = get_rows(%x, %i) {ranges=[1,2]}",
      "line 3: bad value '[1,2]' of parameter 'ranges'"},
-    {"input %x f32 [4]\n%y = argsort(%x) {descending=1}", "line 2: bad value '1' of parameter 'descending'"},
+    {"input %x f32 [4]\n%y = attention(%x, %x, %x) {causal=1}", "line 2: bad value '1' of parameter 'causal'"},
     {"input %x f32 [4]\n%y = add(%x, _)", "line 2: [add y] source 1 is missing"},
     {"output %y", "line 1: %y is not defined"},
 };

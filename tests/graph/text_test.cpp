@@ -99,7 +99,6 @@ const char* const kNodes[] = {
     "%y = sum_rows(%x)",
     "%y = argmax(%x)",
     "%y = top_k(%x) {k=2}",
-    "%y = argsort(%x) {descending=true}",
     "%y = attention(%e, %e, %e, %ids, _, %p32) {scale=0.5, softcap=30, causal=true, window=128}",
     "%y = cast(%x) {dtype=bf16}",
     "%y = contiguous(%x)",

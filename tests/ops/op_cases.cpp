@@ -314,10 +314,6 @@ void add_rows(Cases& cases) {
   add_case(cases, Op::kSumRows, "empty rows", [](Graph& g, TensorContext&) {
     return sum_rows(g, plain(g, DType::kF32, {0, 3, 1, 1}));
   });
-  for (const bool descending : {false, true}) {
-    const auto build = [=](Graph& g, Tensor* x) { return argsort(g, x, descending); };
-    add_float_cases(cases, Op::kArgsort, descending ? " descending" : "", build, false);
-  }
   for (const int64_t k : {0, 1, 2, 20}) {
     const auto build = [=](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); };
     add_float_cases(cases, Op::kTopK, fmt::format(" k {}", k), build, false);

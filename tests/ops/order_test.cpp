@@ -1,4 +1,4 @@
-// argsort, top_k and argmax among equals, infinities and NaN.
+// top_k and argmax among equals, infinities and NaN.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -16,13 +16,12 @@ Shape row_of(const Values& values) {
   return {static_cast<int64_t>(values.size()), 1, 1, 1};
 }
 
-Values sorted(const Values& x, bool descending, DType dtype = DType::kF32) {
+Values best(const Values& x, int64_t k, DType dtype = DType::kF32) {
   Eval eval;
-  return eval.run(argsort(eval.graph, eval.input(dtype, row_of(x), x), descending));
+  return eval.run(top_k(eval.graph, eval.input(dtype, row_of(x), x), k));
 }
-Values best(const Values& x, int64_t k) {
-  Eval eval;
-  return eval.run(top_k(eval.graph, eval.input(row_of(x), x), k));
+Values sorted(const Values& x, DType dtype = DType::kF32) {
+  return best(x, static_cast<int64_t>(x.size()), dtype);
 }
 Values largest(const Values& x) {
   Eval eval;
@@ -31,9 +30,8 @@ Values largest(const Values& x) {
 
 TEST(Order, EqualsKeepTheirOrder) {
   const Values x{2, 1, 2, 0, 1, 2};
-  EXPECT_EQ(sorted(x, false), (Values{3, 1, 4, 0, 2, 5}));
-  EXPECT_EQ(sorted(x, true), (Values{0, 2, 5, 1, 4, 3}));
-  EXPECT_EQ(sorted(x, true, DType::kF16), (Values{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(sorted(x), (Values{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(sorted(x, DType::kF16), (Values{0, 2, 5, 1, 4, 3}));
   EXPECT_EQ(best(x, 4), (Values{0, 2, 5, 1}));
   EXPECT_EQ(largest(x), Values{0});
 }
@@ -43,9 +41,8 @@ TEST(Order, RowsOfOneElement) {
   const Values x{3, 1, 2, 5, 4};
   const Values first(5, 0);
   for (const DType dtype : {DType::kF32, DType::kF16}) {
-    Eval sorts, selects, finds;
+    Eval selects, finds;
     const auto column = [&](Eval& eval) { return transpose(eval.graph, eval.input(dtype, row_of(x), x)); };
-    EXPECT_EQ(sorts.run(argsort(sorts.graph, column(sorts), true)), first);
     EXPECT_EQ(selects.run(top_k(selects.graph, column(selects), 1)), first);
     EXPECT_EQ(finds.run(argmax(finds.graph, column(finds))), first);
   }
@@ -53,21 +50,19 @@ TEST(Order, RowsOfOneElement) {
 
 TEST(Order, LongRowsOfEqualsKeepTheirOrder) {
   const Values zeros(5000, 0);
-  EXPECT_EQ(sorted(zeros, false), counting(5000));
-  EXPECT_EQ(sorted(zeros, true), counting(5000));
+  EXPECT_EQ(sorted(zeros), counting(5000));
   EXPECT_EQ(best(zeros, 700), counting(700));
   EXPECT_EQ(largest(zeros), Values{0});
 }
 
 TEST(Order, NegativeZeroEqualsZero) {
-  EXPECT_EQ(sorted({0.0, -0.0, 0.0}, false), (Values{0, 1, 2}));
+  EXPECT_EQ(sorted({0.0, -0.0, 0.0}), (Values{0, 1, 2}));
   EXPECT_EQ(largest({-0.0, 0.0}), Values{0});
 }
 
 TEST(Order, NaNIsLessThanEverything) {
   const Values x{kNaN, -kInfinity, 1, kNaN, kInfinity};
-  EXPECT_EQ(sorted(x, false), (Values{0, 3, 1, 2, 4}));
-  EXPECT_EQ(sorted(x, true), (Values{4, 2, 1, 0, 3}));
+  EXPECT_EQ(sorted(x), (Values{4, 2, 1, 0, 3}));
   EXPECT_EQ(best(x, 3), (Values{4, 2, 1}));
   EXPECT_EQ(largest(x), Values{4});
 }

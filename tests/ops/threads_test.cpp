@@ -91,7 +91,6 @@ const std::multimap<Op, Make> kCases = {
                    {.dims = std::min<int64_t>(b.shape[0], 64)});
      }},
     {Op::kTopK, [](Build b) { return top_k(b.g, b.x(DType::kF16), 40); }},
-    {Op::kArgsort, [](Build b) { return argsort(b.g, b.x(DType::kF16), true); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 1); }},
     {Op::kAttention, [](Build b) { return long_attention(b, 29); }},
     {Op::kMergeAttention,

@@ -221,10 +221,8 @@ class Generator {
 
   void make_order() {
     const Value x = any();
-    const int64_t length = x.tensor->shape[0], kind = pick(3);
-    Tensor* found = kind == 0   ? argmax(graph_, x.tensor)
-                    : kind == 1 ? top_k(graph_, x.tensor, 1 + pick(length))
-                                : argsort(graph_, x.tensor, pick(2) == 0);
+    const int64_t length = x.tensor->shape[0];
+    Tensor* found = pick(2) == 0 ? argmax(graph_, x.tensor) : top_k(graph_, x.tensor, 1 + pick(length));
     integers_.push_back({found, length});
     if (pick(2) != 0 || found->shape[2] != 1 || found->shape[3] != 1) return;
     Tensor* table = weights_.add(name("table"), float_type(), {width_, length, 1, 1});

@@ -327,18 +327,7 @@ class Generator {
     if (!x.exact) return;
     const int64_t length = x.tensor->shape[0];
     if (length == 0) return;
-    Tensor* found = nullptr;
-    switch (pick(3)) {
-      case 0:
-        found = argmax(graph_, x.tensor);
-        break;
-      case 1:
-        found = top_k(graph_, x.tensor, 1 + pick(length));
-        break;
-      default:
-        found = argsort(graph_, x.tensor, pick(2) == 0);
-        break;
-    }
+    Tensor* found = pick(2) == 0 ? argmax(graph_, x.tensor) : top_k(graph_, x.tensor, 1 + pick(length));
     if (pick(2) && found->shape[2] == 1 && found->shape[3] == 1) {
       // Use the indices: rows of a table with as many rows.
       Tensor* table = weights_.add(name("table"), random_float(false), {4 + pick(5), length, 1, 1});

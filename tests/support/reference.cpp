@@ -322,20 +322,19 @@ Array sum_rows(const Tensor& node, const Sources& src) {
 }
 
 /// Indices of a row, best first; equal elements keep their order.
-std::vector<int64_t> order_of(const Array& x, const Index& row, bool descending) {
+std::vector<int64_t> order_of(const Array& x, const Index& row) {
   std::vector<int64_t> order(x.shape[0]);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    const double left = x[with(row, 0, a)], right = x[with(row, 0, b)];
-    return descending ? left > right : left < right;
+    return x[with(row, 0, a)] > x[with(row, 0, b)];
   });
   return order;
 }
 
-Array order(const Tensor& node, const Sources& src, bool descending) {
+Array best(const Tensor& node, const Sources& src) {
   Array result(node.shape);
   for_each_row(node.shape, [&](const Index& row) {
-    const auto indices = order_of(*src[0], row, descending);
+    const auto indices = order_of(*src[0], row);
     for (int64_t j = 0; j < node.shape[0]; ++j) {
       result[with(row, 0, j)] = indices.empty() ? 0 : static_cast<double>(indices[j]);
     }
@@ -343,12 +342,6 @@ Array order(const Tensor& node, const Sources& src, bool descending) {
   return result;
 }
 
-Array argsort(const Tensor& node, const Sources& src) {
-  return order(node, src, params<ArgsortParams>(node).descending);
-}
-Array best(const Tensor& node, const Sources& src) {
-  return order(node, src, true);
-}
 
 /// Score of a query row with a KV row; -infinity when it is out of sight.
 double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
@@ -557,7 +550,6 @@ const std::map<Op, Eval> kEvals = {
     {Op::kSumRows, sum_rows},
     {Op::kArgmax, best},
     {Op::kTopK, best},
-    {Op::kArgsort, argsort},
     {Op::kAttention, attention},
     {Op::kMergeAttention, merge_attention},
     {Op::kCausalConv, causal_conv},

@@ -53,8 +53,6 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 3, 2, 4]\n%y = sum_rows(%x)",
     "input %x f32 [5, 3, 2, 4]\n%y = argmax(%x)",
     "input %x f32 [7, 3, 2, 4]\n%y = top_k(%x) {k=3}",
-    "input %x f32 [5, 3, 2, 4]\n%y = argsort(%x) {descending=true}",
-    "input %x f32 [5, 3, 2, 4]\n%y = argsort(%x)",
 
     // attention: a KV head for each head, groups of 2 and 3, one KV head; causal, windowed, masked, with sinks.
     "input %q f32 [4, 3, 3, 2]\ninput %k f32 [4, 5, 3, 2]\ninput %v f32 [6, 5, 3, 2]\n"

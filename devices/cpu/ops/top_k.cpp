@@ -4,13 +4,37 @@
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
-#include "devices/cpu/ops/order.h"
+#include "devices/cpu/ops/rows.h"
 
 namespace shoal::cpu {
 namespace {
 
+/// Larger values first, then lower indices; NaN counts as less than everything. A total order, so that the result is
+/// that of a stable sort.
+struct Before {
+  const float* values;
+  /// Does index a come before index b?
+  bool operator()(int32_t a, int32_t b) const {
+    const float x = values[a], y = values[b];
+    return greater(x, y) || (!greater(y, x) && a < b);
+  }
+  static bool greater(float x, float y) { return x > y || (y != y && x == x); }
+};
+
+/// Scratch for whole_row: none when rows can be used where they are.
+size_t whole_row_bytes(const Tensor& x) {
+  return is_direct(x) ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
+}
+
+/// A whole row as f32, in this part's place in the workspace when it has to be converted.
+const float* whole_row(const TeamContext& ctx, const Tensor& x, const std::byte* row) {
+  const size_t bytes = whole_row_bytes(x);
+  auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.part * bytes : nullptr);
+  return load(x, row, 0, x.shape[0], scratch);
+}
+
 void select_row(const float* values, int64_t length, int32_t* best, int64_t k) {
-  const Before before{values, true};
+  const Before before{values};
   std::iota(best, best + k, 0);
   std::make_heap(best, best + k, before);
   for (int64_t begin = k; begin < length; begin += kChunk) {

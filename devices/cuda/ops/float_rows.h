@@ -64,7 +64,7 @@ struct FloatRow {
   }
 };
 
-/// The order of top_k and argsort: grows with the value; zeros are equal, NaN is 0 and less than everything.
+/// The order of top_k: grows with the value; zeros are equal, NaN is 0 and less than everything.
 __device__ __forceinline__ uint32_t order_of(float value) {
   if (value == 0.0f) value = 0.0f;  // one zero
   uint32_t bits;

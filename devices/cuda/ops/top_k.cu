@@ -1,12 +1,7 @@
-// top_k and argsort. Elements become keys of 64 bits, all different, whose ascending order is the one wanted: equal
-// values come by index, NaN counts as less than everything.
-//
-// top_k with a small k: blocks cut their part of a row down to its first k keys, again and again until one block has
-// done the last cut. A block's threads each hold some keys; the k-th of their least ones is a bound that all of the
-// first k keys keep to and hardly any others, so only few keys are sorted.
-//
-// argsort, and top_k with a large k: blocks sort tiles, then runs are merged in pairs: a key's place in the merged run
-// is its place in its own run plus the number of lesser keys in the other.
+// top_k of at most 256 keys. Elements become keys of 64 bits, all different, whose ascending order is the one wanted:
+// equal values come by index, NaN counts as less than everything. Blocks cut their part of a row down to its first k
+// keys, again and again until one block has done the last cut. A block's threads each hold some keys; the k-th of their
+// least ones is a bound that all of the first k keys keep to and hardly any others, so only few keys are sorted.
 #include <algorithm>
 #include <bit>
 
@@ -19,18 +14,12 @@ namespace {
 using Key = unsigned long long;
 constexpr Key kNoKey = ~Key{0};  ///< after all keys
 
-constexpr int kSelectThreads = 256;  ///< also the largest k that is selected
+constexpr int kSelectThreads = 256;  ///< also the largest k
 constexpr int kKeysPerThread = 16;
 constexpr int64_t kSelectTile = int64_t{kSelectThreads} * kKeysPerThread;
-constexpr int64_t kSortTile = 2048;
-constexpr int kSortThreads = 512;
-constexpr int kMergeThreads = 256;
-/// Rows are sorted in batches whose keys take about this much, or one at a time.
-constexpr int64_t kSortBytes = int64_t{64} << 20;
 
-__device__ __forceinline__ Key key_of(float value, int64_t index, bool descending) {
-  const uint32_t order = order_of(value);
-  return static_cast<Key>(descending ? ~order : order) << 32 | static_cast<uint32_t>(index);
+__device__ __forceinline__ Key key_of(float value, int64_t index) {
+  return static_cast<Key>(~order_of(value)) << 32 | static_cast<uint32_t>(index);
 }
 __device__ __forceinline__ int32_t index_of(Key key) {
   return static_cast<int32_t>(static_cast<uint32_t>(key));
@@ -76,25 +65,22 @@ __device__ __forceinline__ uint32_t power_of_two_from(uint32_t n) {
 template <class T>
 struct Elements {
   View x;
-  int64_t first_row;
-  bool descending;
 
   struct Row {
     FloatRow<T> elements;
-    bool descending;
     __device__ int64_t length() const { return elements.length; }
-    __device__ Key operator[](int64_t i) const { return key_of(elements[i], i, descending); }
+    __device__ Key operator[](int64_t i) const { return key_of(elements[i], i); }
     __device__ void load(int64_t at, Key (&keys)[kQuad]) const {
       float values[kQuad];
       elements.load(at, values);
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
-        keys[i] = at + i < elements.length ? key_of(values[i], at + i, descending) : kNoKey;
+        keys[i] = at + i < elements.length ? key_of(values[i], at + i) : kNoKey;
       }
     }
   };
   __device__ Row row(int64_t number) const {
-    return {FloatRow<T>(x, row_of(x, first_row + number)), descending};
+    return {FloatRow<T>(x, row_of(x, number))};
   }
 };
 
@@ -206,7 +192,7 @@ int64_t keys_after_first_cut(int64_t length, int64_t rows, int64_t k) {
   return length <= kSelectTile ? 0 : divided_up(length, kSelectTile) * k * rows;
 }
 
-void run_select(const LaunchContext& context, Tensor& node) {
+void run(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const int64_t k = node.shape[0], rows = node.rows();
   int64_t length = x.shape[0];
@@ -216,7 +202,7 @@ void run_select(const LaunchContext& context, Tensor& node) {
     return length <= kSelectTile ? Target{nullptr, reinterpret_cast<int32_t*>(node.data)} : Target{keys, nullptr};
   };
   with_float_type(x.dtype, [&](auto type) {
-    queue_select(context, Elements<decltype(type)>{view_of(x), 0, true}, length, rows, k, target(from));
+    queue_select(context, Elements<decltype(type)>{view_of(x)}, length, rows, k, target(from));
   });
   while (length > kSelectTile) {
     length = divided_up(length, kSelectTile) * k;
@@ -225,140 +211,20 @@ void run_select(const LaunchContext& context, Tensor& node) {
   }
 }
 
-// --- sorting ---
-
-/// Block: tile blockIdx.x % tiles of row blockIdx.x / tiles, sorted. A row's first `kept` are put.
-template <class T>
-__global__ void __launch_bounds__(kSortThreads)
-    sort_tiles(Elements<T> source, uint32_t tiles, int64_t kept, Target target) {
-  SHOAL_DYNAMIC_SHARED(Key, keys);
-  const auto row = source.row(blockIdx.x / tiles);
-  const int64_t begin = blockIdx.x % tiles * kSortTile;
-  const auto length = static_cast<uint32_t>(min(row.length() - begin, kSortTile));
-  const uint32_t size = power_of_two_from(length);
-  for (uint32_t i = threadIdx.x; i < size; i += blockDim.x) keys[i] = i < length ? row[begin + i] : kNoKey;
-  __syncthreads();
-  bitonic_sort(keys, size);
-  const int64_t to = blockIdx.x / tiles * kept + begin;
-  for (uint32_t i = threadIdx.x; i < length && begin + i < kept; i += blockDim.x) target.put(to + i, keys[i]);
-}
-
-/// How many of sorted keys[0, length) come before a key that is not among them.
-__device__ __forceinline__ int64_t count_before(const Key* keys, int64_t length, Key key) {
-  int64_t low = 0, high = length;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (keys[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-/// Merges neighbouring runs of `run` keys in rows of `length`. Block: kMergeThreads keys of a row. A row's first
-/// `kept` are put.
-__global__ void __launch_bounds__(kMergeThreads)
-    merge_runs(Keys source, uint32_t blocks_per_row, int64_t run, int64_t kept, Target target) {
-  const uint32_t number = blockIdx.x / blocks_per_row;
-  const auto row = source.row(number);
-  const int64_t i = static_cast<int64_t>(blockIdx.x % blocks_per_row) * kMergeThreads + threadIdx.x;
-  if (i >= row.length()) return;
-  const int64_t own = i / run * run, pair = i / (2 * run) * (2 * run);
-  const int64_t other = own == pair ? min(own + run, row.length()) : pair;
-  const int64_t other_length = min(run, row.length() - other);
-  const Key key = row[i];
-  const int64_t to = pair + (i - own) + count_before(row.keys + other, other_length, key);
-  if (to < kept) target.put(number * kept + to, key);
-}
-
-struct SortBatches {
-  int64_t tiles, rows_per_batch;
-};
-SortBatches sort_batches(int64_t length, int64_t rows) {
-  const int64_t fitting = std::max<int64_t>(1, kSortBytes / (2 * static_cast<int64_t>(sizeof(Key)) * length));
-  return {divided_up(length, kSortTile), std::min(fitting, rows)};
-}
-
-/// Sorts rows [first, first + rows) of x; the first `kept` indices of each go to the node.
-template <class T>
-void queue_sort(const LaunchContext& context, Tensor& node, bool descending, int64_t first, int64_t rows) {
-  const Tensor& x = *node.src[0];
-  const int64_t length = x.shape[0], kept = node.shape[0], tiles = divided_up(length, kSortTile);
-  const Target result{nullptr, reinterpret_cast<int32_t*>(node.data) + first * kept};
-  Key* from = reinterpret_cast<Key*>(node.workspace);
-  Key* to = from + rows * length;
-  const bool one_tile = tiles == 1;
-  const auto size = std::bit_ceil(static_cast<uint64_t>(std::min(length, kSortTile)));
-  const auto threads = static_cast<unsigned>(std::clamp<uint64_t>(size / 2, kWarp, kSortThreads));
-  launch(context.stream, sort_tiles<T>, dim3(static_cast<unsigned>(tiles * rows)), dim3(threads), size * sizeof(Key),
-         Elements<T>{view_of(x), first, descending}, static_cast<uint32_t>(tiles), one_tile ? kept : length,
-         one_tile ? result : Target{from, nullptr});
-  const int64_t blocks = divided_up(length, kMergeThreads);
-  for (int64_t run = kSortTile; run < length; run *= 2) {
-    const bool last = 2 * run >= length;
-    launch(context.stream, merge_runs, dim3(static_cast<unsigned>(blocks * rows)), dim3(kMergeThreads), 0,
-           Keys{from, length}, static_cast<uint32_t>(blocks), run, last ? kept : length,
-           last ? result : Target{to, nullptr});
-    std::swap(from, to);
-  }
-}
-
-void run_sort(const LaunchContext& context, Tensor& node, bool descending) {
-  const Tensor& x = *node.src[0];
-  const int64_t batch = sort_batches(x.shape[0], node.rows()).rows_per_batch;
-  with_float_type(x.dtype, [&](auto type) {
-    for (int64_t first = 0; first < node.rows(); first += batch) {
-      queue_sort<decltype(type)>(context, node, descending, first, std::min(batch, node.rows() - first));
-    }
-  });
-}
-
-size_t sort_workspace(const Tensor& node) {
-  const int64_t length = node.src[0]->shape[0];
-  if (length <= kSortTile) return 0;
-  return static_cast<size_t>(2 * length * sort_batches(length, node.rows()).rows_per_batch) * sizeof(Key);
-}
-
-// --- the ops ---
-
-bool is_selected(const Tensor& node) {
-  return node.shape[0] <= kSelectThreads;
-}
-
-void run_top_k(const LaunchContext& context, Tensor& node) {
-  if (is_selected(node)) {
-    run_select(context, node);
-  } else {
-    run_sort(context, node, true);
-  }
-}
-
-size_t top_k_workspace(const Tensor& node, const GpuTraits&) {
-  if (!is_selected(node)) return sort_workspace(node);
+size_t workspace(const Tensor& node, const GpuTraits&) {
   return 2 * static_cast<size_t>(keys_after_first_cut(node.src[0]->shape[0], node.rows(), node.shape[0])) * sizeof(Key);
-}
-
-void run_argsort(const LaunchContext& context, Tensor& node) {
-  run_sort(context, node, std::get<ArgsortParams>(node.params).descending);
-}
-
-size_t argsort_workspace(const Tensor& node, const GpuTraits&) {
-  return sort_workspace(node);
 }
 
 /// The blocks of a cut are one grid.
 bool supports(const Tensor& node) {
   const Tensor* x = node.src[0];
   return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= x->shape[0] &&
-         x->shape[0] <= 0x7fffffff && rows_fit(node) &&
+         node.shape[0] <= kSelectThreads && x->shape[0] <= 0x7fffffff && rows_fit(node) &&
          divided_up(x->shape[0], kSelectTile) * node.rows() <= 0x7fffffff;
 }
 
 }  // namespace
 
-const OpKernel kTopKKernel{run_top_k, supports, top_k_workspace};
-const OpKernel kArgsortKernel{run_argsort, supports, argsort_workspace};
+const OpKernel kTopKKernel{run, supports, workspace};
 
 }  // namespace shoal::cuda

@@ -277,7 +277,6 @@ TEST_P(PackedWeights, OtherOpsHaveThemUnpacked) {
   with_op([](Graph& g, Tensor* w) { return add(g, w, w); });
   with_op([](Graph& g, Tensor* w) { return glu_fused(g, slice(g, w, {0, 1, 74}), GluKind{}); });
   with_op([](Graph& g, Tensor* w) { return soft_max(g, w, nullptr, nullptr, {1.0f}); });
-  with_op([](Graph& g, Tensor* w) { return argsort(g, w, false); });
   with_op([](Graph& g, Tensor* w) {  // as columns
     return mul_mat(g, g.input("a", DType::kF32, {w->shape[0], 19, 1, 1}), w);
   });

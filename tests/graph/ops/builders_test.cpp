@@ -77,7 +77,6 @@ TEST(Builders, AlongRows) {
   sum_rows(g, x, "r5");
   argmax(g, x, "r6");
   top_k(g, x, 3, "r7");
-  argsort(g, x, true, "r8");
   Tensor* kv = g.input("k", DType::kF16, {8, 9, 2, 1});
   Tensor* scores = g.input("am", DType::kF16, {9, 4, 1, 1});
   attention(g, x, kv, kv, positions, scores, sinks, {0.5f, 30.0f, true, 16}, "r9");
@@ -93,7 +92,6 @@ TEST(Builders, AlongRows) {
             "%r5 = sum_rows(%x)\n"
             "%r6 = argmax(%x)\n"
             "%r7 = top_k(%x) {k=3}\n"
-            "%r8 = argsort(%x) {descending=true}\n"
             "%r9 = attention(%x, %k, %k, %p, %am, %s) {scale=0.5, softcap=30, causal=true, window=16}\n"
             "%r10 = attention(%x, %k, %k, _, %am, _)\n"
             "%r11 = attention(%x, %k, %k, _, _, _) {parts=2}\n"

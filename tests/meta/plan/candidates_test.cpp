@@ -50,9 +50,6 @@ TEST(Candidates, AreNotThereWhereStretchesInterleaveOrAreShared) {
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 20:{1} 10:{0}"), "none");
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 30:{0,1}"), "none");
   EXPECT_EQ(candidates(*Selection(40, 0).top, 2, "30:{0} 10:{1}"), "none");
-  Graph graph;
-  Tensor* x = graph.input("x", DType::kF32, {40, 1, 1, 1});
-  EXPECT_EQ(candidates(*argsort(graph, x, true), 2, "30:{0} 10:{1}"), "none");
   constexpr int64_t kMost = 1 << 24;
   EXPECT_EQ(candidates(*Selection(kMost, 2).top, 2, "16777215:{0} 1:{1}"), "2:{0} 1:{1}");
   EXPECT_EQ(candidates(*Selection(kMost + 1, 2).top, 2, "16777216:{0} 1:{1}"), "none") << "f32 has no 2^24 + 1";

@@ -73,7 +73,6 @@ TEST_F(Rules, AlongRows) {
   EXPECT_EQ(rule(sum_rows(g, x)), "a b c d -> 1 b c d | sum a | linear 0");
   EXPECT_EQ(rule(argmax(g, x)), "(a) b c d -> 1 b c d");
   EXPECT_EQ(rule(top_k(g, x, 2)), "(a) b c d -> (k) b c d");
-  EXPECT_EQ(rule(argsort(g, x, true)), "(a) b c d -> (a) b c d");
 }
 
 TEST_F(Rules, Attention) {
