@@ -1,4 +1,4 @@
-// Graphs as text, both ways, and as DOT. The text form is for people, golden tests and shrunk failures:
+// Graphs as text, both ways. The text form is for people, golden tests and shrunk failures:
 //
 //   input  %x f32 [256, 4]
 //   weight %w q8_0 [256, 768]
@@ -19,7 +19,6 @@
 namespace shoal {
 
 std::string to_string(const Graph& graph);
-std::string to_dot(const Graph& graph);
 /// One node as a line of the text form, without the line end; also used in error messages.
 std::string to_string(const Tensor& node);
 /// "{dims=32, mode=halves}", "" when all are default.
