@@ -9,12 +9,10 @@ void command_r(Decoder& d) {
   Tensor* x = d.embed();
   for (Layer& l : d.layers()) {
     Tensor* normed = l.layer_norm(x, "attn_norm", "normed");
-    auto [q, k, v] = l.qkv(normed);
-    q = l.norm_heads(q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed");
-    k = l.norm_heads(k, CutGroup::kKvHeads, "attn_k_norm", "k_normed");
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    Tensor* attended = l.project(l.attention(q, k, v));
+    Qkv heads = l.qkv(normed);
+    heads.q = l.norm_heads(heads.q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed");
+    heads.k = l.norm_heads(heads.k, CutGroup::kKvHeads, "attn_k_norm", "k_normed");
+    Tensor* attended = l.attend(l.turn(heads));
     x = l.residual(x, l.add(attended, l.feed_forward(normed, {}), "blocks"), "residual");
   }
   d.head(d.layer_norm(d.wanted_rows(x), "output_norm", "out_norm"));

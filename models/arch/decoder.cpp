@@ -61,11 +61,6 @@ Tensor* Layer::unit_rms(Tensor* x, std::string_view result) {
   return shoal::rms_norm(g_, x, {d_.h_.norm_eps}, name(result));
 }
 
-Tensor* Layer::optional_rms_norm(Tensor* x, std::string_view of, std::string_view result) {
-  Tensor* weight = d_.factors(name(of), x, index_, true);
-  return weight == nullptr ? x : scaled_rms(x, weight, result);
-}
-
 Tensor* Layer::layer_norm(Tensor* x, std::string_view of, std::string_view result) {
   Tensor* weight = d_.factors(name(of), x, index_);
   return mul(g_, shoal::layer_norm(g_, x, {d_.h_.norm_eps}, name(result) + ".centred"), weight, name(result));
@@ -149,6 +144,16 @@ Tensor* Layer::gate(Tensor* attended, Tensor* gates) {
   return mul(g_, attended, reshape(g_, open, attended->shape, name("q_gates.merged")), name("attention.gated"));
 }
 
+Qkv Layer::norm_each_head(Qkv heads, bool optional) {
+  const auto norm = [&](Tensor* x, std::string_view of, std::string_view result) {
+    Tensor* weight = d_.factors(name(of), x, index_, optional);
+    return weight == nullptr ? x : scaled_rms(x, weight, result);
+  };
+  heads.q = norm(heads.q, "attn_q_norm", "q_normed");
+  heads.k = norm(heads.k, "attn_k_norm", "k_normed");
+  return heads;
+}
+
 Qkv Layer::norm_projections(const Qkv& heads) {
   const int64_t dim = h_.head_dim_k, t = d_.batch_.tokens;
   const auto flat = [&](Tensor* x) { return reshape(g_, x, {x->shape[0] * x->shape[1], t, 1, 1}, x->name + ".flat"); };
@@ -188,6 +193,12 @@ Tensor* Layer::rope(Tensor* heads, Tensor* factors, std::string_view result) {
 Tensor* Layer::temper(Tensor* queries) {
   if (d_.out_.temperature == nullptr) return queries;
   return mul(g_, queries, d_.out_.temperature, name("q_tempered"));
+}
+
+Qkv Layer::turn(Qkv heads, Tensor* factors) {
+  heads.q = temper(rope(heads.q, factors, "q_rope"));
+  heads.k = rope(heads.k, factors, "k_rope");
+  return heads;
 }
 
 Tensor* Layer::sinks() {
@@ -332,6 +343,19 @@ Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {
 /// One for each element of axis 0.
 Tensor* Decoder::factors(const std::string& of, Tensor* x, int layer, bool optional) {
   return source_({of + ".weight", {x->shape[0], 1, 1, 1}, layer, kMirrored, optional, false, true});
+}
+
+Tensor* Decoder::usual_layers(Tensor* x, const Blocks& blocks,
+                              const std::function<Tensor*(Layer&, Tensor*)>& attend) {
+  for (Layer& l : layers_) {
+    Tensor* attended = attend(l, l.rms_norm(x, "attn_norm", "attn_normed"));
+    if (blocks.norms_results) attended = l.rms_norm(attended, "post_attention_norm", "attn_out_normed");
+    x = l.residual(x, attended, "attn_residual");
+    Tensor* ffn = l.feed_forward(l.rms_norm(x, blocks.norm, "ffn_normed"), blocks.feed_forward);
+    if (blocks.norms_results) ffn = l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed");
+    x = l.residual(x, ffn, "ffn_residual");
+  }
+  return x;
 }
 
 Tensor* Decoder::embed() {

@@ -4,15 +4,14 @@
 //     Tensor* x = d.embed();
 //     for (Layer& l : d.layers()) {
 //       Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-//       auto [q, k, v] = l.qkv(normed);
-//       q = l.rope(q, nullptr, "q_rope");
-//       k = l.rope(k, nullptr, "k_rope");
-//       x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
+//       x = l.residual(x, l.attend(l.turn(l.qkv(normed))), "attn_residual");
 //       normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
 //       x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
 //     }
 //     d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 //   }
+//
+// Decoder::usual_layers() is this loop for any attention.
 //
 // Each call that needs a weight says its name, shape and cut to a WeightSource, which gives the tensor: of a scratch
 // graph when tensors are declared, of the model when a graph is built (architecture.h). So there is no second list of
@@ -78,8 +77,6 @@ class Layer {
   Tensor* rms_norm(Tensor* x, std::string_view weight, std::string_view result);
   /// x / rms(x).
   Tensor* unit_rms(Tensor* x, std::string_view result);
-  /// The same as rms_norm where the file has `weight`; else x.
-  Tensor* optional_rms_norm(Tensor* x, std::string_view weight, std::string_view result);
   /// (x - mean(x)) / deviation(x) * `weight`.weight.
   Tensor* layer_norm(Tensor* x, std::string_view weight, std::string_view result);
   Tensor* add(Tensor* a, Tensor* b, std::string_view result);
@@ -90,6 +87,8 @@ class Layer {
   /// share them. Files of any architecture may have biases of attention. Layers that read what another one keeps
   /// (LayerHparams::kv_layer) have q only.
   Qkv qkv(Tensor* x, Bias bias = Bias::kOptional, Values values = Values::kOwn);
+  /// rms_norm of each head of q and k, by attn_q_norm and attn_k_norm; `optional`: if the file has these.
+  Qkv norm_each_head(Qkv heads, bool optional = false);
   /// q and k each divided by the rms over all its heads, times attn_q_norm and attn_k_norm. Between devices the two
   /// sums of squares are added at once: two numbers for each token.
   Qkv norm_projections(const Qkv& heads);
@@ -102,6 +101,8 @@ class Layer {
   Tensor* rope(Tensor* heads, Tensor* factors, std::string_view result);
   /// Queries times their AttentionTemperature, if the model has one.
   Tensor* temper(Tensor* queries);
+  /// rope() of q and k; q tempered.
+  Qkv turn(Qkv heads, Tensor* factors = nullptr);
   /// attn_sinks, f32 [heads].
   Tensor* sinks();
   /// Writes k and v to the cache, where they are the layer's own (v is nullptr in layers with values_in_keys), and
@@ -113,6 +114,8 @@ class Layer {
   Tensor* latent_attention(Tensor* x);
   /// attn_output times what attention() or latent_attention() gave.
   Tensor* project(Tensor* attended, Bias bias = Bias::kOptional);
+  /// The projected attention of the heads.
+  Tensor* attend(const Qkv& heads) { return project(attention(heads.q, heads.k, heads.v)); }
 
   // recurrent.cpp
   /// The gated delta rule (Yang et al., Gated Delta Networks, 2024) over a convolution of attn_qkv x, normed by head,
@@ -180,6 +183,13 @@ class Layer {
   Tensor *keys_ = nullptr, *values_ = nullptr;  // the caches as attention() has written them
 };
 
+/// The layers of most models.
+struct Blocks {
+  FeedForward feed_forward = {};
+  std::string_view norm = "ffn_norm";  ///< before the feed-forward block
+  bool norms_results = false;          ///< blocks' results are normed, by post_attention_norm and post_ffw_norm
+};
+
 class Decoder {
  public:
   /// All arguments outlive it.
@@ -190,6 +200,8 @@ class Decoder {
   const Hparams& hparams() const { return h_; }
   std::span<Layer> layers() { return layers_; }
 
+  /// All layers one after the other: x plus attend(layer, attn_norm x), then plus the feed-forward block of its norm.
+  Tensor* usual_layers(Tensor* x, const Blocks& blocks, const std::function<Tensor*(Layer&, Tensor*)>& attend);
   /// The rows of token_embd that the tokens name, times the model's embedding_scale: f32 [embd, t].
   Tensor* embed();
   /// f32 [dims / 2]: rope_freqs, or of rope_factors_long and rope_factors_short the long ones if the context is longer

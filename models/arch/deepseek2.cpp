@@ -6,13 +6,8 @@
 namespace shoal::models {
 
 void deepseek2(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    x = l.residual(x, l.project(l.latent_attention(normed)), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
-  }
+  Tensor* x =
+      d.usual_layers(d.embed(), {}, [](Layer& l, Tensor* normed) { return l.project(l.latent_attention(normed)); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

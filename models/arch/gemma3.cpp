@@ -5,20 +5,9 @@
 namespace shoal::models {
 
 void gemma3(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed);
-    q = l.rms_norm(q, "attn_q_norm", "q_normed");
-    k = l.rms_norm(k, "attn_k_norm", "k_normed");
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    Tensor* attended = l.project(l.attention(q, k, v));
-    x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    Tensor* ffn = l.feed_forward(normed, {Activation::kGeglu});
-    x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");
-  }
+  Tensor* x =
+      d.usual_layers(d.embed(), {.feed_forward = {Activation::kGeglu}, .norms_results = true},
+                     [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.norm_each_head(l.qkv(normed)))); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

@@ -5,18 +5,9 @@
 namespace shoal::models {
 
 void glm4moe(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed);
-    q = l.optional_rms_norm(q, "attn_q_norm", "q_normed");
-    k = l.optional_rms_norm(k, "attn_k_norm", "k_normed");
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
-    normed = l.rms_norm(x, "post_attention_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
-  }
+  Tensor* x = d.usual_layers(d.embed(), {.norm = "post_attention_norm"}, [](Layer& l, Tensor* normed) {
+    return l.attend(l.turn(l.norm_each_head(l.qkv(normed), true)));
+  });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

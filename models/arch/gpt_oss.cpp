@@ -6,16 +6,11 @@
 namespace shoal::models {
 
 void gpt_oss(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed, Bias::kRequired);
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v, l.sinks()), Bias::kRequired), "attn_residual");
-    normed = l.rms_norm(x, "post_attention_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {Activation::kClampedSwiglu, Bias::kRequired}), "ffn_residual");
-  }
+  const Blocks blocks{{Activation::kClampedSwiglu, Bias::kRequired}, "post_attention_norm"};
+  Tensor* x = d.usual_layers(d.embed(), blocks, [](Layer& l, Tensor* normed) {
+    const auto [q, k, v] = l.turn(l.qkv(normed, Bias::kRequired));
+    return l.project(l.attention(q, k, v, l.sinks()), Bias::kRequired);
+  });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

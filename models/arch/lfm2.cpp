@@ -6,21 +6,9 @@
 namespace shoal::models {
 
 void lfm2(Decoder& d) {
-  const auto attend = [](Layer& l, Tensor* x) {
-    auto [q, k, v] = l.qkv(x);
-    q = l.rms_norm(q, "attn_q_norm", "q_normed");
-    k = l.rms_norm(k, "attn_k_norm", "k_normed");
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    return l.project(l.attention(q, k, v));
-  };
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    x = l.residual(x, l.hparams().attends() ? attend(l, normed) : l.short_conv(normed), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
-  }
+  Tensor* x = d.usual_layers(d.embed(), {}, [](Layer& l, Tensor* normed) {
+    return l.hparams().attends() ? l.attend(l.turn(l.norm_each_head(l.qkv(normed)))) : l.short_conv(normed);
+  });
   d.head(d.rms_norm(d.wanted_rows(x), "token_embd_norm", "out_norm"));
 }
 

@@ -5,16 +5,8 @@
 namespace shoal::models {
 
 void minimax_m2(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.norm_projections(l.qkv(normed));
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {}), "ffn_residual");
-  }
+  Tensor* x = d.usual_layers(
+      d.embed(), {}, [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.norm_projections(l.qkv(normed)))); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

@@ -8,10 +8,7 @@ namespace shoal::models {
 void olmo2(Decoder& d) {
   Tensor* x = d.embed();
   for (Layer& l : d.layers()) {
-    auto [q, k, v] = l.norm_projections(l.qkv(x));
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    Tensor* attended = l.project(l.attention(q, k, v));
+    Tensor* attended = l.attend(l.turn(l.norm_projections(l.qkv(x))));
     x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
     Tensor* ffn = l.feed_forward(x, {});
     x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");

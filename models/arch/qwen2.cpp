@@ -6,16 +6,8 @@
 namespace shoal::models {
 
 void qwen2(Decoder& d) {
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    auto [q, k, v] = l.qkv(normed, Bias::kRequired);
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
-    x = l.residual(x, l.project(l.attention(q, k, v)), "attn_residual");
-    normed = l.rms_norm(x, "ffn_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {.shared_gate = true}), "ffn_residual");
-  }
+  Tensor* x = d.usual_layers(d.embed(), {{.shared_gate = true}},
+                             [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.qkv(normed, Bias::kRequired))); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"), Bias::kOptional);
 }
 

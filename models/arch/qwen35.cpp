@@ -8,20 +8,14 @@ namespace shoal::models {
 void qwen35(Decoder& d) {
   const auto attend = [](Layer& l, Tensor* x) {
     Tensor* gates = nullptr;
-    auto [q, k, v] = l.qkv_and_gates(x, gates);
-    q = l.rms_norm(q, "attn_q_norm", "q_normed");
-    k = l.rms_norm(k, "attn_k_norm", "k_normed");
-    q = l.rope(q, nullptr, "q_rope");
-    k = l.rope(k, nullptr, "k_rope");
+    const Qkv heads = l.qkv_and_gates(x, gates);
+    const auto [q, k, v] = l.turn(l.norm_each_head(heads));
     return l.project(l.gate(l.attention(q, k, v), gates));
   };
-  Tensor* x = d.embed();
-  for (Layer& l : d.layers()) {
-    Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
-    x = l.residual(x, l.hparams().attends() ? attend(l, normed) : l.delta_net(normed), "attn_residual");
-    normed = l.rms_norm(x, "post_attention_norm", "ffn_normed");
-    x = l.residual(x, l.feed_forward(normed, {.shared_gate = true}), "ffn_residual");
-  }
+  const Blocks blocks{{.shared_gate = true}, "post_attention_norm"};
+  Tensor* x = d.usual_layers(d.embed(), blocks, [&](Layer& l, Tensor* normed) {
+    return l.hparams().attends() ? attend(l, normed) : l.delta_net(normed);
+  });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 
