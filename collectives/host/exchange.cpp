@@ -7,8 +7,8 @@
 
 namespace shoal::collectives::host {
 
-Exchange::Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const Call& call, int parity)
-    : rendezvous_(rendezvous), scratch_(scratch), rank_(rank), call_(call), parity_(parity) {
+Exchange::Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const Call& call)
+    : rendezvous_(rendezvous), scratch_(scratch), rank_(rank), call_(call), parity_(scratch.calls++ & 1) {
   post(rank) = {.mark = mark_of(call), .in = in(), .out = out()};
 }
 

@@ -22,12 +22,12 @@ struct RankScratch {
   const std::vector<RankMemory*> memory;  ///< of all ranks
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> targets;
+  uint32_t calls = 0;  ///< so far; the same on every rank
 };
 
 class Exchange {
  public:
-  /// `parity` is that of the number of the call, the same on every rank.
-  Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const Call& call, int parity);
+  Exchange(Rendezvous& rendezvous, RankScratch& scratch, int rank, const Call& call);
 
   int rank() const { return rank_; }
   int size() const { return rendezvous_.size(); }
@@ -63,7 +63,7 @@ class Exchange {
   RankScratch& scratch_;
   const int rank_;
   const Call& call_;
-  const int parity_;
+  const uint32_t parity_;  ///< of the number of the call
   bool have_met_ = false;
 };
 

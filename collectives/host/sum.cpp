@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/host/rendezvous.h"
 #include "devices/cpu/isa.h"
 
 namespace shoal::collectives::host {
@@ -34,6 +35,12 @@ void sum(DType dtype, std::span<const std::byte* const> sources, int64_t first, 
                           .n = count};
   if (dtype == DType::kI32) return sum_integers(args);
   cpu::kernels().rows.sum_arrays[static_cast<size_t>(dtype)](args);
+}
+
+int64_t chunk_begin(DType dtype, int64_t count, int part, int parts) {
+  const auto per_line = static_cast<int64_t>(kCacheLine / bytes_for(dtype, 1));
+  const int64_t lines = (count + per_line - 1) / per_line;
+  return std::min(lines * part / parts * per_line, count);
 }
 
 }  // namespace shoal::collectives::host

@@ -16,4 +16,10 @@ namespace shoal::collectives::host {
 void sum(DType dtype, std::span<const std::byte* const> sources, int64_t first, int64_t count,
          std::span<std::byte* const> outs, int64_t out_first);
 
+/// First of `count` elements of which part `part` of `parts` makes the sum, on a cache-line boundary, so that no two
+/// parts write to one line.
+///
+///   count 100 f32, 3 parts: 7 cache lines of 16 elements -> [0, 32), [32, 64), [64, 100)
+int64_t chunk_begin(DType dtype, int64_t count, int part, int parts);
+
 }  // namespace shoal::collectives::host

@@ -38,8 +38,8 @@ int64_t pieces_of(const Round& x) {
 }
 
 Range chunk_of(const Round& x, const Piece& piece, int part, int parts) {
-  const int64_t begin = chunk_begin(x, piece.count, part, parts);
-  return {begin, chunk_begin(x, piece.count, part + 1, parts) - begin};
+  const int64_t begin = host::chunk_begin(x.dtype(), piece.count, part, parts);
+  return {begin, host::chunk_begin(x.dtype(), piece.count, part + 1, parts) - begin};
 }
 
 /// The rank's own data of a piece, and where its result goes.

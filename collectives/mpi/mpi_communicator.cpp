@@ -1,20 +1,16 @@
-// The mpi communicator: ranks that live in several processes. Like the host communicator it queues each rank's side as
-// a host function on the rank's backend; those of one node meet in memory that their processes share (segment.h), and
-// the first of them exchanges messages with those of other nodes (leaders.h). A failure is one of the group: it reaches
-// all processes, and all communicators in them.
-#include <exception>
+// The mpi communicator: ranks that live in several processes. Those of one node meet in memory that their processes
+// share (segment.h), and the first of them exchanges messages with those of other nodes (leaders.h). A failure is one
+// of the group: it reaches all processes, and all communicators in them.
+#include <algorithm>
+#include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
-#include "collectives/host/exchange.h"
+#include "collectives/host/queued_communicator.h"
 #include "collectives/mpi/algorithms.h"
-#include "collectives/mpi/crowding.h"
-#include "devices/functions.h"
 
 namespace shoal::collectives {
 namespace mpi {
@@ -22,25 +18,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public host::QueuedCommunicator {
  public:
   MpiCommunicator(std::span<Backend* const> backends, const Options& options);
   ~MpiCommunicator() override;
 
-  std::string_view name() const override { return "mpi"; }
-  int size() const override { return seating_.ranks(); }
-  void enqueue(int rank, const Call& call) override;
-  void abort(std::string_view reason) override;
   size_t buffer_bytes(int rank) const override { return Segment::bytes_of(rank, seating_); }
 
  private:
-  /// One own rank's things; `scratch` belongs to its backend's thread.
-  struct Rank {
-    MpiCommunicator& communicator;
-    const int rank;
-    Backend& backend;
-    RankScratch scratch;
-  };
   /// What the group calls, as long as the communicator lives.
   struct Hearing {
     std::mutex mutex;
@@ -48,12 +33,12 @@ class MpiCommunicator final : public Communicator {
   };
 
   host::Rendezvous rendezvous(const Options& options);
-  void touch_all_memory();
-  static void touch_memory(void* object, const void*, bool failed);
-  static void run(void* object, const void* argument, bool failed);
-  void run_together(Rank& rank, const Call& call);
+  std::string describe_rank(int rank) const override { return seating_.names[static_cast<size_t>(rank)]; }
+  void throw_if_failed() const override { rendezvous_.throw_if_failed(); }
+  void fail(const std::string& message) override;
+  void touch_memory(int rank) override;
+  void exchange(int rank, const Call& call) override;
   void name_the_missing(std::span<const int> seats, const Call& call, std::chrono::nanoseconds waited);
-  void fail(const std::string& message);
   void hear(const std::string& failure);
 
   ProcessGroup& group_;
@@ -62,7 +47,7 @@ class MpiCommunicator final : public Communicator {
   host::Rendezvous rendezvous_;
   Leaders leaders_;
   Node node_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  ///< of the mesh; null where it is another process's
+  std::deque<RankScratch> scratch_;  ///< each belongs to the thread of its rank's backend
   TimeoutReport report_;
   const std::shared_ptr<Hearing> hearing_;
   int callback_ = 0;
@@ -74,7 +59,8 @@ milliseconds limit_of(const Options& options) {
 }
 
 MpiCommunicator::MpiCommunicator(std::span<Backend* const> backends, const Options& options)
-    : group_(*options.processes),
+    : QueuedCommunicator("mpi", backends),
+      group_(*options.processes),
       seating_(devices_of(backends), group_),
       segment_(seating_, group_),
       rendezvous_(rendezvous(options)),
@@ -86,11 +72,7 @@ MpiCommunicator::MpiCommunicator(std::span<Backend* const> backends, const Optio
             4 * limit_of(options),
             [this](const std::string& message) { fail(message); }},
       hearing_(std::make_shared<Hearing>()) {
-  for (int rank = 0; rank < size(); ++rank) {
-    ranks_.emplace_back();
-    if (!seating_.is_own(rank)) continue;
-    ranks_.back().reset(new Rank{*this, rank, *backends[static_cast<size_t>(rank)], RankScratch(seating_)});
-  }
+  for (int rank = 0; rank < size(); ++rank) scratch_.emplace_back(seating_);
   hearing_->communicator = this;
   callback_ = group_.on_failure([hearing = hearing_](const std::string& failure) {
     const std::lock_guard lock(hearing->mutex);
@@ -123,48 +105,9 @@ host::Rendezvous MpiCommunicator::rendezvous(const Options& options) {
           }};
 }
 
-// Memory that a rank writes is to be near it, and backends that run no host functions are to be found before one waits
-// for them.
-void MpiCommunicator::touch_all_memory() {
-  const Backend* refuses = nullptr;
-  for (const auto& rank : ranks_) {
-    if (rank != nullptr && !rank->backend.enqueue({touch_memory, rank.get(), nullptr})) refuses = &rank->backend;
-  }
-  // All of them, whatever happens: what was queued refers to this object.
-  std::exception_ptr failure;
-  for (const auto& rank : ranks_) {
-    try {
-      if (rank != nullptr) rank->backend.synchronize();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  }
-  require<InvalidArgument>(refuses == nullptr,
-                           "[mpi communicator] {} cannot run host functions in stream order; use a communicator of its "
-                           "own kind",
-                           refuses == nullptr ? "" : refuses->name());
-  if (failure) std::rethrow_exception(failure);
-}
-
-void MpiCommunicator::touch_memory(void* object, const void*, bool) {
-  const Rank& rank = *static_cast<Rank*>(object);
-  const MpiCommunicator& self = rank.communicator;
-  if (self.size() == 1 || self.seating_.on(self.seating_.own_node).size() == 1) return;
-  for (const uint32_t step : {0, 1}) std::fill_n(self.segment_.slot(rank.rank, step), kSlotBytes, std::byte{0});
-}
-
-void MpiCommunicator::enqueue(int rank, const Call& call) {
-  validate(rank, call);
-  require<InvalidArgument>(ranks_[static_cast<size_t>(rank)] != nullptr,
-                           "[{} {}] rank {} ({}) belongs to another process", name_of(call.kind), call.what, rank,
-                           seating_.names[static_cast<size_t>(rank)]);
-  Rank& own = *ranks_[static_cast<size_t>(rank)];
-  require<DeviceError>(own.backend.enqueue({run, &own, &call}), "[{} {}] {} refused a host function",
-                       name_of(call.kind), call.what, own.backend.name());
-}
-
-void MpiCommunicator::abort(std::string_view reason) {
-  fail(fmt::format("[mpi communicator] aborted: {}", reason));
+void MpiCommunicator::touch_memory(int rank) {
+  if (size() == 1 || seating_.on(seating_.own_node).size() == 1) return;
+  for (const uint32_t step : {0, 1}) std::fill_n(segment_.slot(rank, step), kSlotBytes, std::byte{0});
 }
 
 void MpiCommunicator::name_the_missing(std::span<const int> seats, const Call& call, std::chrono::nanoseconds waited) {
@@ -192,48 +135,14 @@ void MpiCommunicator::fail(const std::string& message) {
 
 void MpiCommunicator::hear(const std::string& failure) {
   rendezvous_.fail(failure);
-  // What comes before the collective on a rank that is missing is of no use any more, and may take long.
-  for (const auto& rank : ranks_) {
-    if (rank == nullptr) continue;
-    const auto give_up = find_function(rank->backend.device().reg(), functions::kGiveUp);
-    if (give_up != nullptr) give_up(rank->backend, failure);
-  }
+  give_up(failure);
   // Every message of a time-out ends with what users can do.
   if (failure.find("raise the time-out") != std::string::npos) report_.say(failure);
 }
 
-void MpiCommunicator::run(void* object, const void* argument, bool failed) {
-  Rank& rank = *static_cast<Rank*>(object);
-  MpiCommunicator& self = rank.communicator;
-  const Call& call = *static_cast<const Call*>(argument);
-  describe_span(call);
-  if (failed) {
-    // The stream keeps its own, earlier error; here only the peers need to hear of it.
-    self.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
-                          call.what, rank.rank, self.seating_.names[static_cast<size_t>(rank.rank)]));
-    return;
-  }
-  self.rendezvous_.throw_if_failed();
-  try {
-    self.run_together(rank, call);
-  } catch (const CommError& error) {
-    self.fail(error.what());  // unless it is known already: the transport's own
-    throw;
-  } catch (const std::exception& error) {
-    self.fail(fmt::format("[{} {}] rank {} failed: {}", name_of(call.kind), call.what, rank.rank, error.what()));
-    throw;
-  }
-}
-
-void MpiCommunicator::run_together(Rank& rank, const Call& call) {
-  if (size() == 1) {
-    const int64_t count = call.counts.empty() ? call.count : call.counts[0];
-    host::copy_bytes(static_cast<std::byte*>(call.out), static_cast<const std::byte*>(call.in),
-                     bytes_for(call.dtype, count));
-    return;
-  }
-  Round round(node_, rank.scratch, rank.rank, call);
-  algorithm_for(call.kind)(round);
+void MpiCommunicator::exchange(int rank, const Call& call) {
+  Round round(node_, scratch_[static_cast<size_t>(rank)], rank, call);
+  kAlgorithms[static_cast<size_t>(call.kind)](round);
 }
 
 }  // namespace
@@ -251,11 +160,6 @@ CommunicatorTraits describe_mpi_communicator(std::span<Device* const> devices, c
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::span<Backend* const> ranks, const Options& options) {
   require<InvalidArgument>(options.processes != nullptr, "[mpi communicator] needs several processes");
-  require<InvalidArgument>(!ranks.empty(), "[mpi communicator] needs at least one rank");
-  const std::set<Backend*> distinct(ranks.begin(), ranks.end());
-  require<InvalidArgument>(distinct.size() == ranks.size() && !distinct.contains(nullptr),
-                           "[mpi communicator] every rank needs a backend of its own, got {} for {} ranks",
-                           distinct.size(), ranks.size());
   return std::make_unique<mpi::MpiCommunicator>(ranks, options);
 }
 

@@ -70,8 +70,8 @@ std::span<const std::byte* const> staged(Round& x, int64_t index, int64_t place)
 }
 
 void sum_chunk_of_node(Round& x, int64_t index, int64_t size) {
-  const int64_t begin = chunk_begin(x, size, x.seat(), x.seats());
-  const int64_t end = chunk_begin(x, size, x.seat() + 1, x.seats());
+  const int64_t begin = host::chunk_begin(x.dtype(), size, x.seat(), x.seats());
+  const int64_t end = host::chunk_begin(x.dtype(), size, x.seat() + 1, x.seats());
   std::byte* const own = x.sum_of(x.node(), index);
   host::sum(x.dtype(), staged(x, index, 0), begin, end - begin, {&own, 1}, begin);
 }

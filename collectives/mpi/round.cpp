@@ -1,7 +1,5 @@
 #include "collectives/mpi/round.h"
 
-#include <algorithm>
-
 #include "devices/trace.h"
 
 namespace shoal::collectives::mpi {
@@ -64,12 +62,6 @@ void Round::exchange(std::span<const Passage> passages) {
   const WaitingTime time;
   node_.leaders.exchange(passages, call_, !has_exchanged_);
   has_exchanged_ = true;
-}
-
-int64_t chunk_begin(const Round& x, int64_t count, int part, int parts) {
-  const auto per_line = static_cast<int64_t>(host::kCacheLine / x.bytes(1));
-  const int64_t lines = (count + per_line - 1) / per_line;
-  return std::min(lines * part / parts * per_line, count);
 }
 
 }  // namespace shoal::collectives::mpi

@@ -90,10 +90,4 @@ class Round {
   bool have_met_ = false, has_exchanged_ = false;
 };
 
-/// First of `count` elements that part `part` of `parts` has, on a cache-line boundary, so that no two write to one
-/// line.
-///
-///   count 100 f32, 3 parts: 7 cache lines of 16 elements -> [0, 32), [32, 64), [64, 100)
-int64_t chunk_begin(const Round& x, int64_t count, int part, int parts);
-
 }  // namespace shoal::collectives::mpi

@@ -1,55 +1,25 @@
-// The collectives that move bytes and add nothing: all_gather, all_to_all and broadcast. What a rank sends is a row of
-// elements, of which every rank needs a range. Rows go through the slots in pieces, all at the same time; a step is
-// over for a rank when it has copied what it needs of the others' pieces. Leaders send what the other node needs of
+// all_gather, all_to_all and broadcast: rows (host/rows.h) go through the slots in pieces, all at the same time; a step
+// is over for a rank when it has copied what it needs of the others' pieces. Leaders send what the other node needs of
 // them.
-//
-//   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4, of which rank 0 needs [0, 1) and rank 1 [1, 4)
 #include <algorithm>
-#include <numeric>
 
 #include "collectives/host/exchange.h"
+#include "collectives/host/rows.h"
 #include "collectives/mpi/algorithms.h"
 
 namespace shoal::collectives::mpi {
 namespace {
 
-struct Stretch {
-  int64_t begin = 0, end = 0;
-  bool is_empty() const { return begin >= end; }
-};
-
-Stretch common(Stretch a, Stretch b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
-
-int64_t added(std::span<const int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
-
-std::span<const int64_t> counts_from(const Round& x, int from) {
-  const auto ranks = static_cast<size_t>(x.ranks());
-  return x.call().counts.subspan(static_cast<size_t>(from) * ranks, ranks);
-}
+using host::common;
+using host::copy_bytes;
+using host::Stretch;
 
 int64_t row_length(const Round& x, int from) {
-  return elements_in(x.call().kind, x.call().amounts(x.ranks()), from);
+  return host::row_length(x.call(), x.ranks(), from);
 }
 
-/// What `to` needs of the row of `from`.
 Stretch needed(const Round& x, int from, int to) {
-  if (x.call().kind != Collective::kAllToAll) return {0, row_length(x, from)};
-  const auto counts = counts_from(x, from);
-  const int64_t begin = added(counts.first(static_cast<size_t>(to)));
-  return {begin, begin + counts[static_cast<size_t>(to)]};
-}
-
-/// Where that goes in the rank's output.
-int64_t place_of(const Round& x, int from, int to) {
-  if (x.call().kind == Collective::kBroadcast) return 0;
-  if (x.call().kind == Collective::kAllGather) return added(x.call().counts.first(static_cast<size_t>(from)));
-  int64_t place = 0;
-  for (int before = 0; before < from; ++before) place += counts_from(x, before)[static_cast<size_t>(to)];
-  return place;
+  return host::needed(x.call(), x.ranks(), from, to);
 }
 
 Stretch piece_of_rows(const Round& x, int64_t step) {
@@ -58,7 +28,8 @@ Stretch piece_of_rows(const Round& x, int64_t step) {
 
 /// Where element `index` of the row of `from` goes in the output of this rank.
 std::byte* out_for(const Round& x, int from, int64_t index) {
-  return x.out() + x.bytes(place_of(x, from, x.rank()) + index - needed(x, from, x.rank()).begin);
+  return x.out() +
+         x.bytes(host::place_of(x.call(), x.ranks(), from, x.rank()) + index - needed(x, from, x.rank()).begin);
 }
 
 /// Calls with what a node needs of a row's piece, in stretches as long as possible.
@@ -85,7 +56,7 @@ void exchange_pieces(Round& x, int64_t step) {
     for_each_stretch(x, step, from, sends ? node : x.node(), [&](Stretch part) {
       std::byte* const data =
           x.is_alone() ? place(x, from, part.begin) : x.slot(from, step) + x.bytes(part.begin - first);
-      passages.push_back({sends, node, data, x.bytes(part.end - part.begin)});
+      passages.push_back({sends, node, data, x.bytes(part.size())});
     });
   };
   const auto in_at = [](const Round& y, int, int64_t index) { return y.in() + y.bytes(index); };
@@ -103,23 +74,22 @@ void take_pieces(Round& x, int64_t step) {
     const Stretch part = common(needed(x, from, x.rank()), piece);
     if (part.is_empty()) continue;
     if (from == x.rank()) {
-      host::copy_bytes(out_for(x, from, part.begin), x.in() + x.bytes(part.begin), x.bytes(part.end - part.begin));
+      copy_bytes(out_for(x, from, part.begin), x.in() + x.bytes(part.begin), x.bytes(part.size()));
     } else if (!x.is_alone()) {
-      host::copy_bytes(out_for(x, from, part.begin), x.slot(from, step) + x.bytes(part.begin - piece.begin),
-                       x.bytes(part.end - part.begin));
+      copy_bytes(out_for(x, from, part.begin), x.slot(from, step) + x.bytes(part.begin - piece.begin),
+                 x.bytes(part.size()));
     }
   }
 }
 
 void move_rows(Round& x) {
-  int64_t longest = 0;
-  for (int from = 0; from < x.ranks(); ++from) longest = std::max(longest, row_length(x, from));
+  const int64_t longest = host::longest_row(x.call(), x.ranks());
   const int64_t steps = std::max<int64_t>((longest + x.per_slot() - 1) / x.per_slot(), 1);
   const Stretch own{0, row_length(x, x.rank())};
   for (int64_t step = 0; step < steps; ++step) {
     const Stretch mine = common(own, piece_of_rows(x, step));
     if (!x.is_alone() && !mine.is_empty()) {
-      host::copy_bytes(x.slot(x.rank(), step), x.in() + x.bytes(mine.begin), x.bytes(mine.end - mine.begin));
+      copy_bytes(x.slot(x.rank(), step), x.in() + x.bytes(mine.begin), x.bytes(mine.size()));
     }
     x.meet();
     if (x.nodes() > 1) {

@@ -33,4 +33,8 @@ struct Seating {
   int own_node = -1;  ///< -1: no rank lives on the computer of this process
 };
 
+/// Whether the node of this process has more threads than cores, with `own_ranks` of this process: then its ranks may
+/// not spin while they wait. Collective.
+bool is_crowded(ProcessGroup& group, int own_ranks);
+
 }  // namespace shoal::collectives::mpi

@@ -30,14 +30,10 @@ Segment::Places Segment::places(int node, const Seating& seating) {
 Segment::Segment(const Seating& seating, ProcessGroup& group)
     : places_(places(seating.own_node, seating)), memory_(group.share(places_.end)) {}
 
-size_t Segment::size_on(int node, const Seating& seating) {
-  return places(node, seating).end;
-}
-
 size_t Segment::bytes_of(int rank, const Seating& seating) {
   if (seating.ranks() == 1) return 0;
   const int node = seating.node_of(rank);
-  return whole(size_on(node, seating) / seating.on(node).size(), kPage);
+  return whole(places(node, seating).end / seating.on(node).size(), kPage);
 }
 
 }  // namespace shoal::collectives::mpi

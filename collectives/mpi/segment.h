@@ -30,8 +30,7 @@ class Segment {
 
   /// Collective.
   Segment(const Seating& seating, ProcessGroup& group);
-  /// Of the segment of a node, and of that what one of its ranks counts as its own.
-  static size_t size_on(int node, const Seating& seating);
+  /// The part of its node's segment that a rank counts as its own.
   static size_t bytes_of(int rank, const Seating& seating);
 
   Head& head() const { return *reinterpret_cast<Head*>(memory_.data()); }

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "collectives/mpi/crowding.h"
 #include "devices/cpu/topology.h"
 #include "tests/collectives/mpi/process_mesh.h"
 #include "tests/support/thread_processes.h"

@@ -1,0 +1,40 @@
+// all_gather, all_to_all and broadcast: every rank copies the stretches that it needs, from the staging slots (one
+// meeting) or, if a row does not fit there, from the callers' memory (two meetings).
+#include "collectives/host/rows.h"
+
+#include "collectives/host/algorithms.h"
+
+namespace shoal::collectives::host {
+namespace {
+
+void move_rows(Exchange& x) {
+  const bool staged = x.fits_slot(longest_row(x.call(), x.size()));
+  if (staged) copy_bytes(x.slot(x.rank()), x.in(), x.bytes(row_length(x.call(), x.size(), x.rank())));
+  x.meet();
+  int64_t place = 0;
+  for (int from = 0; from < x.size(); ++from) {
+    const Stretch part = needed(x.call(), x.size(), from, x.rank());
+    if (part.is_empty()) continue;
+    // The rank's own row comes straight from the input, which may lie in place.
+    const std::byte* const row = from == x.rank() ? x.in() : staged ? x.slot(from) : x.in_of(from);
+    copy_bytes(x.out() + x.bytes(place), row + x.bytes(part.begin), x.bytes(part.size()));
+    place += part.size();
+  }
+  if (!staged) x.meet();
+}
+
+}  // namespace
+
+void all_gather(Exchange& x) {
+  move_rows(x);
+}
+
+void all_to_all(Exchange& x) {
+  move_rows(x);
+}
+
+void broadcast(Exchange& x) {
+  move_rows(x);
+}
+
+}  // namespace shoal::collectives::host
