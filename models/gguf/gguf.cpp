@@ -13,33 +13,19 @@
 namespace shoal::models {
 namespace {
 
+#define SHOAL_GGUF_TYPES(X)                                                                              \
+  X(uint8_t, kU8)                                                                                        \
+  X(int8_t, kI8) X(uint16_t, kU16) X(int16_t, kI16) X(uint32_t, kU32) X(int32_t, kI32) X(uint64_t, kU64) \
+      X(int64_t, kI64) X(float, kF32) X(double, kF64) X(bool, kBool) X(std::string, kString)
+
 // The type of the file that a C++ type stands for.
 template <class T>
 constexpr GgufType kTypeOf = GgufType::kCount;
-template <>
-constexpr GgufType kTypeOf<uint8_t> = GgufType::kU8;
-template <>
-constexpr GgufType kTypeOf<int8_t> = GgufType::kI8;
-template <>
-constexpr GgufType kTypeOf<uint16_t> = GgufType::kU16;
-template <>
-constexpr GgufType kTypeOf<int16_t> = GgufType::kI16;
-template <>
-constexpr GgufType kTypeOf<uint32_t> = GgufType::kU32;
-template <>
-constexpr GgufType kTypeOf<int32_t> = GgufType::kI32;
-template <>
-constexpr GgufType kTypeOf<float> = GgufType::kF32;
-template <>
-constexpr GgufType kTypeOf<bool> = GgufType::kBool;
-template <>
-constexpr GgufType kTypeOf<std::string> = GgufType::kString;
-template <>
-constexpr GgufType kTypeOf<uint64_t> = GgufType::kU64;
-template <>
-constexpr GgufType kTypeOf<int64_t> = GgufType::kI64;
-template <>
-constexpr GgufType kTypeOf<double> = GgufType::kF64;
+#define SHOAL_TYPE_OF(T, type) \
+  template <>                  \
+  constexpr GgufType kTypeOf<T> = GgufType::type;
+SHOAL_GGUF_TYPES(SHOAL_TYPE_OF)
+#undef SHOAL_TYPE_OF
 
 // Decodes one element and steps over it. The parser has checked that it lies in the image.
 template <class T>
@@ -163,11 +149,6 @@ std::vector<T> GgufFile::get_array(std::string_view key) const {
   return elements;
 }
 
-template <class T>
-std::optional<std::vector<T>> GgufFile::find_array(std::string_view key) const {
-  return has(key) ? std::optional<std::vector<T>>(get_array<T>(key)) : std::nullopt;
-}
-
 uint32_t GgufFile::get_positive(std::string_view key) const {
   const auto value = get<uint32_t>(key);
   require<InvalidArgument>(value > 0, "{}: key '{}' is 0, expected a positive number; convert the model again", path_,
@@ -247,23 +228,12 @@ void GgufFile::fetch(const GgufTensor& tensor, size_t offset, size_t size) const
   if (!map_.bytes().empty()) map_.fetch(tensor.offset + offset, size);
 }
 
-#define SHOAL_GGUF_ACCESS(T)                                              \
-  template T GgufFile::get<T>(std::string_view) const;                    \
-  template std::optional<T> GgufFile::find<T>(std::string_view) const;    \
-  template std::vector<T> GgufFile::get_array<T>(std::string_view) const; \
-  template std::optional<std::vector<T>> GgufFile::find_array<T>(std::string_view) const;
-SHOAL_GGUF_ACCESS(uint8_t)
-SHOAL_GGUF_ACCESS(int8_t)
-SHOAL_GGUF_ACCESS(uint16_t)
-SHOAL_GGUF_ACCESS(int16_t)
-SHOAL_GGUF_ACCESS(uint32_t)
-SHOAL_GGUF_ACCESS(int32_t)
-SHOAL_GGUF_ACCESS(uint64_t)
-SHOAL_GGUF_ACCESS(int64_t)
-SHOAL_GGUF_ACCESS(float)
-SHOAL_GGUF_ACCESS(double)
-SHOAL_GGUF_ACCESS(bool)
-SHOAL_GGUF_ACCESS(std::string)
+#define SHOAL_GGUF_ACCESS(T, type)                                     \
+  template T GgufFile::get<T>(std::string_view) const;                 \
+  template std::optional<T> GgufFile::find<T>(std::string_view) const; \
+  template std::vector<T> GgufFile::get_array<T>(std::string_view) const;
+SHOAL_GGUF_TYPES(SHOAL_GGUF_ACCESS)
 #undef SHOAL_GGUF_ACCESS
+#undef SHOAL_GGUF_TYPES
 
 }  // namespace shoal::models

@@ -117,8 +117,6 @@ class GgufFile {
   uint32_t get_positive(std::string_view key) const;
   template <class T>
   std::vector<T> get_array(std::string_view key) const;
-  template <class T>
-  std::optional<std::vector<T>> find_array(std::string_view key) const;
 
   // Tensors.
   /// In file order.

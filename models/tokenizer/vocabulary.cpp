@@ -93,23 +93,25 @@ void TokenizerVocabulary::read(const GgufFile& file, bool needs_scores) {
   pieces_ = file.get_array<std::string>("tokenizer.ggml.tokens");
   constexpr std::string_view kScores = "tokenizer.ggml.scores";
   scores_ = needs_scores ? file.get_array<float>(kScores) : std::vector<float>(pieces_.size());
-  const auto kinds = file.find_array<int32_t>("tokenizer.ggml.token_type");
+  constexpr std::string_view kKinds = "tokenizer.ggml.token_type";
+  const bool has_kinds = file.has(kKinds);
+  const auto kinds = has_kinds ? file.get_array<int32_t>(kKinds) : std::vector<int32_t>();
   const size_t n = pieces_.size();
   require<InvalidArgument>(n > 0 && n <= INT32_MAX,
                            "{}: key 'tokenizer.ggml.tokens' has {} tokens, expected 1 to {}; convert the model again",
                            file.path(), n, INT32_MAX);
   require_length(file, kScores, scores_, n);
-  if (kinds) require_length(file, "tokenizer.ggml.token_type", *kinds, n);
+  if (has_kinds) require_length(file, kKinds, kinds, n);
 
   kinds_.assign(n, TokenKind::kNormal);
   for (size_t i = 0; i < n; ++i) {
     require<InvalidArgument>(!std::isnan(scores_[i]),
                              "{}: the score of token {} is not a number; convert the model again", file.path(), i);
-    if (!kinds) {
+    if (!has_kinds) {
       if (byte_of_piece(pieces_[i])) kinds_[i] = TokenKind::kByte;
       continue;
     }
-    const int32_t kind = (*kinds)[i];
+    const int32_t kind = kinds[i];
     require<InvalidArgument>(kind >= 0 && kind < static_cast<int32_t>(TokenKind::kCount),
                              "{}: token {} has the unknown type {}; convert the model again", file.path(), i, kind);
     kinds_[i] = static_cast<TokenKind>(kind);
