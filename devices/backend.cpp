@@ -1,6 +1,5 @@
 #include "devices/backend.h"
 
-#include <algorithm>
 #include <new>
 #include <unordered_set>
 
@@ -9,61 +8,13 @@
 
 namespace shoal {
 
-GraphPlan::GraphPlan(Backend& backend) : backend_(backend), life_(backend.life()) {}
-
-void GraphPlan::note_memory(const GraphRange& range) {
-  reads_.clear();
-  std::vector<const Buffer*> known;
-  const auto note = [&](const Tensor& tensor) {
-    const bool is_made_here = !tensor.is_leaf() && tensor.id >= range.begin && tensor.id < range.end;
-    if (is_made_here || tensor.buffer == nullptr) return;
-    if (std::find(known.begin(), known.end(), tensor.buffer) != known.end()) return;
-    known.push_back(tensor.buffer);
-    reads_.push_back({tensor.buffer->ref(), tensor.name});
-  };
-  for (const Tensor* node : nodes_of(range)) {
-    for (const Tensor* source : node->src) {
-      if (source != nullptr) note(*source->storage());
-    }
-  }
-}
-
-void GraphPlan::fail_without(const Memory& memory) const {
-  fail<InvalidArgument>(
-      "[{}] the buffer of {} has been freed or reset since the plan was made, or a tensor in it forgotten; place the "
-      "tensor again and make a new plan",
-      has_backend() ? backend_.name() : "plan", memory.tensor);
-}
-
-HeldMemory::HeldMemory(const GraphPlan& plan) : plan_(plan) {
-  for (size_t i = 0; i < plan.reads_.size(); ++i) {
-    if (plan.reads_[i].buffer.hold()) continue;
-    release(i);
-    plan.fail_without(plan.reads_[i]);
-  }
-}
-
-void HeldMemory::release(size_t count) const {
-  for (size_t i = 0; i < count; ++i) plan_.reads_[i].buffer.release();
-}
-
-void Backend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
-  synchronize();
-  tensor_set(tensor, data, offset, size);
-}
-
-void Backend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
-  synchronize();
-  tensor_get(tensor, data, offset, size);
-}
-
-void Backend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+void DeviceStream::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   synchronize();
   check_access("set", tensor, host_stride, rows);
   tensor.buffer->set_2d(tensor, data, host_stride, rows);
 }
 
-void Backend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+void DeviceStream::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
   synchronize();
   check_access("get", tensor, host_stride, rows);
   tensor.buffer->get_2d(tensor, data, host_stride, rows);

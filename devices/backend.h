@@ -1,4 +1,6 @@
-// Backend: one in-order stream of work on a device. Calls named *_async queue work and return; work queued on
+// Backend: one in-order stream of work on a device, as three interfaces: DeviceStream (copies and order), Recorder
+// (plans) and HostStream (host functions). A new backend overrides the five pure functions of the first two, and others
+// as it can; examples/plugin/simple.cpp is a whole one. Calls named *_async queue work and return; work queued on
 // one backend runs in order, work on different backends runs at the same time unless events order it.
 // One thread at a time may queue work on a backend. The first failure of queued work is kept, later work
 // is skipped, and the next synchronize() throws the failure and clears it.
@@ -13,15 +15,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "devices/buffer.h"
+#include "devices/graph_plan.h"
 #include "devices/plan_cache.h"
 #include "devices/trace.h"
-#include "graph/memory_plan.h"
 
 namespace shoal {
 
 class Backend;
-class ComputeArena;
 class Device;
 
 enum class Status : uint8_t { kSuccess, kFailed, kAllocationFailed, kAborted };
@@ -37,116 +37,6 @@ class Event {
   virtual void record(Backend& backend) = 0;  ///< queued on `backend` (of this event's device)
   virtual void wait(Backend& backend) = 0;    ///< `backend` (any device) waits, without the host
   virtual void synchronize() = 0;             ///< the host waits
-};
-
-/// A plan of a graph that was made before there was memory for it, of the kind that some backend makes for itself.
-struct PreparedPlan {
-  virtual ~PreparedPlan() = default;
-};
-
-/// How a plan is to be made.
-///
-/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
-/// between others may read what is shown, and write late inputs.
-struct PlanOptions {
-  /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
-  std::vector<int> cuts = {};
-  /// Nodes of the range whose values others read at the first cut after them (or at the end): until then they stay.
-  std::vector<const Tensor*> shown = {};
-  /// Inputs that are written before a segment instead of before the run.
-  std::vector<LateInput> late = {};
-  /// See MemoryPlanOptions. For memory alone: what runs as one is the caller's to say.
-  std::vector<NodeRange> fused = {};
-  /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
-  /// until another plan of the arena runs. Must outlive the plan.
-  ComputeArena* arena = nullptr;
-  /// The last node of a call that runs directly before the range, and the first, a product, of one directly behind it
-  /// (collectives' FusedNorm); nullptr: there is none. See PassedForms.
-  const Tensor* before = nullptr;
-  Tensor* behind = nullptr;
-  /// What traces call its runs, before the numbers of the nodes: "step 3".
-  std::string label = {};
-  /// What a backend may take, and leave empty, instead of planning the range again: made for it, with the same cuts,
-  /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it. Throws
-  /// InvalidArgument for one that was taken before.
-  PreparedPlan* prepared = nullptr;
-};
-
-/// In which forms of the device's own, in its own bits, columns come and go beside their values. Every run of the plan
-/// counts on `before` and leaves `behind`.
-struct PassedForms {
-  uint32_t before = 0;  ///< PlanOptions::before
-  uint32_t behind = 0;  ///< the column that PlanOptions::behind is a product with
-};
-
-/// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
-/// Owns the memory that it had to allocate. It may outlive its backend, its graph and what it reads, but is no use
-/// without: of these only the graph must be there when it runs, the lack of the others is noticed.
-class GraphPlan {
- public:
-  explicit GraphPlan(Backend& backend);
-  virtual ~GraphPlan() = default;
-  GraphPlan(const GraphPlan&) = delete;
-  GraphPlan& operator=(const GraphPlan&) = delete;
-  Backend& backend() const { return backend_; }
-  /// False: it has been destroyed, after all work that was queued on it.
-  bool has_backend() const { return !life_.expired(); }
-  /// Compute memory that this plan needs on its device(s), bytes.
-  virtual size_t allocated_bytes() const = 0;
-  /// Pieces that a run can be queued in: one more than there were cuts.
-  virtual int segments() const { return 1; }
-  /// The first segment before which an input of the graph may be written, on every device that has a copy: until then
-  /// its memory serves others. 0 for all but late inputs.
-  virtual int writable_from(const Tensor& input) const {
-    (void)input;
-    return 0;
-  }
-  virtual PassedForms passed_forms() const { return {}; }
-  /// Throws InvalidArgument, naming a tensor, when weights, caches or inputs that were placed before the plan was made
-  /// have lost their memory since.
-  void check_memory() const {
-    for (const Memory& memory : reads_) {
-      if (!memory.buffer.is_there()) fail_without(memory);
-    }
-  }
-
- protected:
-  /// Notes where what the range reads lies. For constructors, when all of it is placed, and Backend::update_plan.
-  void note_memory(const GraphRange& range);
-
- private:
-  friend class HeldMemory;
-  struct Memory {
-    BufferRef buffer;
-    std::string tensor;  ///< one of those in it
-  };
-  [[noreturn]] void fail_without(const Memory& memory) const;
-
-  Backend& backend_;
-  std::weak_ptr<const void> life_;
-  std::vector<Memory> reads_;
-};
-
-/// Holds the buffers that a plan reads (GraphPlan::check_memory) while it runs. Throws InvalidArgument when one has
-/// gone.
-class HeldMemory {
- public:
-  explicit HeldMemory(const GraphPlan& plan);
-  ~HeldMemory() { release(plan_.reads_.size()); }
-  HeldMemory(const HeldMemory&) = delete;
-  HeldMemory& operator=(const HeldMemory&) = delete;
-
- private:
-  void release(size_t count) const;
-
-  const GraphPlan& plan_;
-};
-
-/// Work of one backend written down by start_recording() and stop_recording(): plans, and collectives between backends
-/// that are all recording. It refers to the plans and tensors, which must outlive it.
-class Recording {
- public:
-  virtual ~Recording() = default;
 };
 
 /// Asked while a graph runs, by a thread of the device, before each node: true stops the run. Must be quick and not
@@ -167,47 +57,61 @@ struct HostTask {
   const void* argument;
 };
 
-class Backend {
+/// Queues copies of bytes and orders streams. Name, device and synchronize() are all that a stream must have.
+class DeviceStream {
  public:
-  virtual ~Backend() = default;
+  virtual ~DeviceStream() = default;
   virtual std::string name() const = 0;
   virtual Device& device() const = 0;
-  /// Identity of the implementation: equal for all backends of one family.
-  virtual std::string_view guid() const = 0;
+  /// Waits for all queued work. Throws the first failure of it (DeviceError, CommError, Aborted) and clears it.
+  virtual void synchronize() = 0;
 
   // Asynchronous access; the host memory must stay valid until synchronize(). Defaults: synchronize, then block.
-  virtual void set_async(Tensor& tensor, const void* data, size_t offset, size_t size);
-  virtual void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
+  virtual void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
+  virtual void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
+  /// Bytes in one piece.
+  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
+    set_2d_async(tensor, data, size, {offset, size, 1, size});
+  }
+  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+    get_2d_async(tensor, data, size, {offset, size, 1, size});
+  }
   /// As get_async(), for what is queued on `reader` later: of several processes that run the same, all those have the
   /// bytes in which `reader` has a device.
   virtual void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) {
     (void)reader;
     get_async(tensor, data, offset, size);
   }
-  virtual void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows);
-  virtual void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   /// Copies src (on this backend's device) to dst (on `to`'s device) after all work queued here and on `to`; work
   /// queued on either afterwards comes after it. When this stream has failed dst is undefined, and `to` goes on.
   /// Default: one stream accesses the host memory that the other's tensor lies in, or both that of a stage, and events
   /// order them; where there are no events the host waits.
-  virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst);
+  virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst) = 0;
 
   /// Between hold() and the release() that goes with it (they nest) queued work need not start: a device gets it in
   /// one piece, and its threads are woken once. Recording an event releases what is held, and so does waiting for it:
   /// of all members before one of them is waited for, as they may need each other in a collective. Use HeldBackend.
   virtual void hold() {}
   virtual void release() {}
+  /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
+  /// waits on such a backend waits on each of them.
+  virtual std::span<Backend* const> members() const { return {}; }
+  /// From now on what the stream does is written down on a row of its own, named as the backend; nullptr: no more.
+  /// Waits for queued work, failures of which stay for synchronize(). The tracer must outlive the backend, or be taken
+  /// away. A backend that stands for several lets each of them have a row. Default: nothing is written.
+  virtual void set_tracer(Tracer* tracer) { (void)tracer; }
+};
 
-  /// Waits for all queued work. Throws the first failure of it (DeviceError, CommError, Aborted) and clears it.
-  virtual void synchronize() = 0;
-
+/// Makes plans and queues runs of them. The first two functions are all that a backend must have.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
   /// Compiles part of a graph. Tensors without a buffer are allocated (see devices/allocate.h) and owned by
   /// the plan. Freezes the graph. Throws DeviceError for an unsupported op (naming the node) or no memory.
   virtual std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) = 0;
-  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) { return create_plan(range, {}); }
-  std::unique_ptr<GraphPlan> create_plan(Graph& graph, const PlanOptions& options = {}) {
-    return create_plan(whole(graph), options);
-  }
+  /// Queues one run of segments [first, last) of a plan made by this backend. No allocation, no host synchronisation. A
+  /// run is all segments, in order, one by one or several at a time.
+  virtual void compute_async(GraphPlan& plan, int first, int last) = 0;
   /// Hands a plan of this backend over to another graph of the same topology (graph/topology.h), much cheaper than
   /// making it: the new graph's tensors take the places of the old one's, which may be gone. False: the topology is
   /// another, what the range reads from outside has no memory yet (plans of earlier ranges move first), or the backend
@@ -216,12 +120,6 @@ class Backend {
     (void)plan, (void)graph;
     return false;
   }
-  /// Queues one run of the plan (made by this backend). No allocation, no host synchronisation.
-  void compute_async(GraphPlan& plan) { compute_async(plan, 0, plan.segments()); }
-  /// The same for its segments [first, last). A run is all of them, in order, one by one or several at a time.
-  virtual void compute_async(GraphPlan& plan, int first, int last) = 0;
-  /// Runs the plan to its end: compute_async + synchronize, errors as a status.
-  Status compute(GraphPlan& plan);
   /// Lets graphs be stopped while they run, within one node; synchronize() then throws Aborted, compute() returns
   /// kAborted. Empty: never. Waits for queued work, failures of which stay for synchronize(). False: this backend has
   /// no way to ask.
@@ -229,10 +127,6 @@ class Backend {
     (void)callback;
     return false;
   }
-  /// The same through plans kept by graph identity: the first run of a graph makes its plan.
-  void compute_async(Graph& graph) { compute_async(plans_.plan(graph)); }
-  Status compute(Graph& graph);
-  PlanCache& plans() { return plans_; }
   /// What is queued from here to stop_recording() is written down instead of run. False: this backend cannot.
   virtual bool start_recording() { return false; }
   /// Waits for queued work. nullptr when something in between cannot be recorded (host tasks, access of the host,
@@ -240,25 +134,43 @@ class Backend {
   virtual std::unique_ptr<Recording> stop_recording() { return nullptr; }
   /// Queues the recorded work once more, in one piece. Of this backend.
   virtual void replay_async(Recording& recording) { (void)recording; }
-  /// The host cannot use addresses of this device's memory: who has some (a communicator) copies the bytes.
-  virtual bool has_own_memory() const { return false; }
-  /// Queues a copy of bytes at an address of this device's memory; the host memory must stay valid until
-  /// synchronize(). Only where has_own_memory().
-  virtual void read_bytes_async(const void* from, void* to, size_t size) { (void)from, (void)to, (void)size; }
-  virtual void write_bytes_async(void* to, const void* from, size_t size) { (void)to, (void)from, (void)size; }
-  /// The streams behind a backend that stands for several (a meta backend); empty for a simple one. An event that
-  /// waits on such a backend waits on each of them.
-  virtual std::span<Backend* const> members() const { return {}; }
-  /// From now on what the stream does is written down on a row of its own, named as the backend; nullptr: no more.
-  /// Waits for queued work, failures of which stay for synchronize(). The tracer must outlive the backend, or be taken
-  /// away. A backend that stands for several lets each of them have a row. Default: nothing is written.
-  virtual void set_tracer(Tracer* tracer) { (void)tracer; }
+};
+
+/// The host's part in a stream: functions in its order, and bytes for communicators that work in host memory.
+class HostStream {
+ public:
+  virtual ~HostStream() = default;
   /// Queues a host function; what it points to must stay valid until synchronize(). No allocation.
   /// False when this backend cannot run host functions in stream order.
   virtual bool enqueue(const HostTask& task) {
     (void)task;
     return false;
   }
+  /// The host cannot use addresses of this device's memory: who has some (a communicator) copies the bytes.
+  virtual bool has_own_memory() const { return false; }
+  /// Queues a copy of bytes at an address of this device's memory; the host memory must stay valid until
+  /// synchronize(). Only where has_own_memory().
+  virtual void read_bytes_async(const void* from, void* to, size_t size) { (void)from, (void)to, (void)size; }
+  virtual void write_bytes_async(void* to, const void* from, size_t size) { (void)to, (void)from, (void)size; }
+};
+
+/// What implementations derive from: the three interfaces, plans kept by graph, and the checks that all share.
+class Backend : public DeviceStream, public Recorder, public HostStream {
+ public:
+  void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
+  using Recorder::compute_async;
+  using Recorder::create_plan;
+  std::unique_ptr<GraphPlan> create_plan(const GraphRange& range) { return create_plan(range, {}); }
+  std::unique_ptr<GraphPlan> create_plan(Graph& graph, const PlanOptions& options = {}) {
+    return create_plan(whole(graph), options);
+  }
+  void compute_async(GraphPlan& plan) { compute_async(plan, 0, plan.segments()); }
+  /// Through plans kept by graph identity: the first run of a graph makes its plan.
+  void compute_async(Graph& graph) { compute_async(plans_.plan(graph)); }
+  /// Runs the plan to its end: compute_async + synchronize, errors as a status.
+  Status compute(GraphPlan& plan);
+  Status compute(Graph& graph);
+  PlanCache& plans() { return plans_; }
   /// Expires when the backend is destroyed: for those who keep something about it (plans).
   std::weak_ptr<const void> life() const { return life_; }
 

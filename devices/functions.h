@@ -42,10 +42,6 @@ inline constexpr FunctionName<SetThreads> kSetThreads{"set_threads"};
 using ExtraBufferTypes = std::vector<BufferType*> (*)(Device& device);
 inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_types"};
 
-/// Asked between nodes, on the backend's thread; true stops the run (Status::kAborted). nullptr: no question.
-using SetAbortCallback = void (*)(Backend& backend, bool (*stop)(void*), void* data);
-inline constexpr FunctionName<SetAbortCallback> kSetAbortCallback{"set_abort_callback"};
-
 /// What is queued on the backend so far is not wanted any more: a run under way ends at the next node, and the first
 /// item that has not ended fails with CommError(reason). Any thread; does not wait.
 using GiveUp = void (*)(Backend& backend, std::string_view reason);

@@ -24,7 +24,7 @@
 
 namespace shoal {
 
-inline constexpr uint32_t kPluginApiMajor = 7;
+inline constexpr uint32_t kPluginApiMajor = 8;
 inline constexpr uint32_t kPluginApiMinor = 0;
 
 /// Plain data that lives as long as the plug-in. The first two members stay where they are in every version, and

@@ -62,8 +62,6 @@ class RemoteBackend final : public Backend {
   ~RemoteBackend() override { plans().clear(); }
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return "shoal-remote"; }
-  void set_async(Tensor&, const void*, size_t, size_t) override {}
   void set_2d_async(Tensor&, const void*, size_t, const Rows&) override {}
   void synchronize() override {}
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override {

@@ -30,14 +30,6 @@ void CpuBackend::set_threads(int threads) {
   threads_ = threads;
 }
 
-void CpuBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
-  set_2d_async(tensor, data, size, {offset, size, 1, size});
-}
-
-void CpuBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
-  get_2d_async(tensor, data, size, {offset, size, 1, size});
-}
-
 void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
   worker_->push(SetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});

@@ -18,14 +18,11 @@ class CpuBackend final : public Backend {
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return "shoal-cpu-1"; }
   int threads() const { return threads_; }
   /// Another worker with this many threads. Waits for queued work and throws its failure; nothing has changed then.
   /// Kept plans are made anew; plans made before use no more threads than they were made for.
   void set_threads(int threads);
 
-  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;

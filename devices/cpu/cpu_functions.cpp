@@ -24,10 +24,6 @@ std::vector<BufferType*> extra_buffer_types(Device& device) {
   return {&cpu->mapped_type(), &cpu->packed_type()};
 }
 
-void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
-  backend.set_abort_callback(stop == nullptr ? AbortCallback() : [stop, data] { return stop(data); });
-}
-
 void give_up(Backend& backend, std::string_view reason) {
   auto* cpu = dynamic_cast<CpuBackend*>(&backend);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
@@ -63,11 +59,8 @@ std::vector<functions::Feature> features() {
 
 void* CpuFamily::function(std::string_view name) const {
   static const FunctionEntry table[] = {
-      {functions::kSetThreads, set_threads},
-      {functions::kExtraBufferTypes, extra_buffer_types},
-      {functions::kSetAbortCallback, set_abort_callback},
-      {functions::kGiveUp, give_up},
-      {functions::kWaitForQueued, wait_for_queued},
+      {functions::kSetThreads, set_threads}, {functions::kExtraBufferTypes, extra_buffer_types},
+      {functions::kGiveUp, give_up},         {functions::kWaitForQueued, wait_for_queued},
       {functions::kFeatures, features},
   };
   return find_in(table, name);

@@ -10,14 +10,6 @@ CudaBackend::CudaBackend(CudaDevice& device, bool graphs)
       graphs_(graphs),
       launcher_(device.name(), device.gpu().traits, [&device](cudaError_t why) { device.note_no_graph(why); }) {}
 
-void CudaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
-  set_2d_async(tensor, data, size, {offset, size, 1, size});
-}
-
-void CudaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
-  get_2d_async(tensor, data, size, {offset, size, 1, size});
-}
-
 void CudaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
   if (rows.rows != 0 && rows.row_bytes != 0)

@@ -21,12 +21,9 @@ class CudaBackend final : public Backend {
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return "shoal-cuda-1"; }
   CudaDevice& cuda_device() const { return device_; }
   bool uses_graphs() const { return graphs_; }
 
-  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   /// Directly between CUDA devices where both tensors are contiguous.

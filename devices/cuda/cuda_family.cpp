@@ -48,10 +48,6 @@ std::vector<functions::Feature> features() {
   return found;
 }
 
-void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
-  backend.set_abort_callback(stop == nullptr ? AbortCallback() : [stop, data] { return stop(data); });
-}
-
 functions::QueueState wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
   auto* cuda = dynamic_cast<CudaBackend*>(&backend);
   require<InvalidArgument>(cuda != nullptr, "{} is not a CUDA device", backend.name());
@@ -354,7 +350,6 @@ void CudaFamily::connect(const Gpu& one, const Gpu& other) {
 void* CudaFamily::function(std::string_view name) const {
   static const FunctionEntry table[] = {
       {functions::kFeatures, features},
-      {functions::kSetAbortCallback, set_abort_callback},
       {functions::kWaitForQueued, wait_for_queued},
   };
   if (void* found = find_in(table, name)) return found;

@@ -110,14 +110,16 @@ void NullDevice::take(size_t size) {
                     format_bytes(limit - std::min(before, limit)));
 }
 
-void NullBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
-  calls_.push_back({"set", tensor.name, size});
-  tensor_set(tensor, data, offset, size);
+void NullBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
+  check_access("set", tensor, host_stride, rows);
+  calls_.push_back({"set", tensor.name, rows.rows * rows.row_bytes});
+  tensor.buffer->set_2d(tensor, data, host_stride, rows);
 }
 
-void NullBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
-  calls_.push_back({"get", tensor.name, size});
-  tensor_get(tensor, data, offset, size);
+void NullBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) {
+  check_access("get", tensor, host_stride, rows);
+  calls_.push_back({"get", tensor.name, rows.rows * rows.row_bytes});
+  tensor.buffer->get_2d(tensor, data, host_stride, rows);
 }
 
 void NullBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {

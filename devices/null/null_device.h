@@ -84,9 +84,8 @@ class NullBackend final : public Backend {
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return "shoal-null-1"; }
-  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
+  void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
+  void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void synchronize() override;
   using Backend::compute_async;

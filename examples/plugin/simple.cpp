@@ -165,17 +165,8 @@ class SimpleBackend final : public Backend {
   ~SimpleBackend() override { plans().clear(); }
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return "example-simple-1"; }
   Stream& stream() { return stream_; }
 
-  void set_async(Tensor& x, const void* data, size_t offset, size_t size) override {
-    check_access("set", x, size, {offset, size, 1, size});
-    access("set", x, [=, &x] { x.buffer->set(x, data, offset, size); });
-  }
-  void get_async(const Tensor& x, void* data, size_t offset, size_t size) override {
-    check_access("get", x, size, {offset, size, 1, size});
-    access("get", x, [=, &x] { x.buffer->get(x, data, offset, size); });
-  }
   void set_2d_async(Tensor& x, const void* data, size_t host_stride, const Rows& rows) override {
     check_access("set", x, host_stride, rows);
     access("set", x, [=, &x] { x.buffer->set_2d(x, data, host_stride, rows); });

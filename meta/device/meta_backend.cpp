@@ -85,9 +85,8 @@ std::string MetaBackend::name() const {
   return state_->name;
 }
 
-void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
+void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
-  check_range(tensor, offset, size);
   check_addends("set", shards);
   show_held();  // members need not be able to do this without waiting
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
@@ -99,7 +98,7 @@ void MetaBackend::set_async(Tensor& tensor, const void* data, size_t offset, siz
   }
 }
 
-void MetaBackend::get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
+void MetaBackend::get_row_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   if (reads_at_once(tensor, data, offset, size)) return;
   get_async_for(*this, tensor, data, offset, size);
   if (mesh().strangers().empty() || size == 0) return;
@@ -185,7 +184,7 @@ void MetaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_str
   check_access("set", tensor, host_stride, rows);
   for (size_t row = 0; row < rows.rows; ++row) {
     const auto* bytes = static_cast<const std::byte*>(data) + row * host_stride;
-    set_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+    set_row_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
   }
 }
 
@@ -193,7 +192,7 @@ void MetaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_str
   check_access("get", tensor, host_stride, rows);
   for (size_t row = 0; row < rows.rows; ++row) {
     auto* bytes = static_cast<std::byte*>(data) + row * host_stride;
-    get_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
+    get_row_async(tensor, bytes, rows.offset + row * rows.stride, rows.row_bytes);
   }
 }
 

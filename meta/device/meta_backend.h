@@ -26,11 +26,8 @@ class MetaBackend final : public Backend {
   std::string name() const override;
   /// Throws InvalidArgument when it has been destroyed.
   Device& device() const override { return state_->device(); }
-  std::string_view guid() const override { return "shoal-meta"; }
   std::span<Backend* const> members() const override { return streams_; }
 
-  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) override;
@@ -68,6 +65,8 @@ class MetaBackend final : public Backend {
   /// Bytes of host memory on their way between this process and another one.
   struct Crossing;
 
+  void set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size);
+  void get_row_async(const Tensor& tensor, void* data, size_t offset, size_t size);
   void drop_communicator();
   bool make_order();
   /// Streams [first, last) say that they have failed, or stop when another one has said so.

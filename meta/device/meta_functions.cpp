@@ -20,11 +20,6 @@ void set_threads(Backend& backend, int threads) {
   require<InvalidArgument>(told, "no device of {} can be told how many threads to use", backend.name());
 }
 
-void set_abort_callback(Backend& backend, bool (*stop)(void*), void* data) {
-  const bool told = backend.set_abort_callback(stop == nullptr ? AbortCallback() : [=] { return stop(data); });
-  require<InvalidArgument>(told, "no device of {} can be stopped by a callback", backend.name());
-}
-
 }  // namespace
 
 std::span<const FunctionEntry> meta_functions() {
@@ -33,7 +28,6 @@ std::span<const FunctionEntry> meta_functions() {
       collectives::class_sizes(), {collectives::make_host_communicator, collectives::describe_host_communicator}};
   static const FunctionEntry table[] = {
       {functions::kSetThreads, set_threads},
-      {functions::kSetAbortCallback, set_abort_callback},
       {collectives::kCommunicatorFactory, &host},
   };
   return table;

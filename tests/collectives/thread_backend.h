@@ -31,7 +31,6 @@ class ThreadBackend : public Backend {
 
   std::string name() const override { return name_; }
   Device& device() const override { return Registry::instance().device("NULL0"); }
-  std::string_view guid() const override { return "thread"; }
   std::unique_ptr<GraphPlan> create_plan(const GraphRange&, const PlanOptions&) override {
     fail<DeviceError>("{} has no ops", name_);
   }

@@ -89,14 +89,13 @@ class ProxyBackend final : public Backend {
 
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
-  std::string_view guid() const override { return inner_->guid(); }
-  void set_async(Tensor& tensor, const void* data, size_t offset, size_t size) override {
-    sets.push_back({tensor.name, offset, size});
-    inner_->set_async(tensor, data, offset, size);
+  void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override {
+    sets.push_back({tensor.name, rows.offset, rows.rows * rows.row_bytes});
+    inner_->set_2d_async(tensor, data, host_stride, rows);
   }
-  void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) override {
-    gets.push_back({tensor.name, offset, size});
-    inner_->get_async(tensor, data, offset, size);
+  void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override {
+    gets.push_back({tensor.name, rows.offset, rows.rows * rows.row_bytes});
+    inner_->get_2d_async(tensor, data, host_stride, rows);
   }
   void hold() override { inner_->hold(); }
   void release() override { inner_->release(); }

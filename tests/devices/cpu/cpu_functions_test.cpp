@@ -128,9 +128,7 @@ TEST(CpuFunctions, AFailureIsThrownBeforeThreadsChange) {
 TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   bool stop = true;
-  const auto set_abort_callback = find_function(family(), functions::kSetAbortCallback);
-  set_abort_callback(
-      *backend, [](void* data) { return *static_cast<bool*>(data); }, &stop);
+  backend->set_abort_callback([&] { return stop; });
   find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps it
   Work work;
   const auto plan = backend->create_plan(work.graph);
@@ -138,7 +136,7 @@ TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
   stop = false;
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
   stop = true;
-  set_abort_callback(*backend, nullptr, nullptr);
+  backend->set_abort_callback({});
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 

@@ -45,7 +45,6 @@ TEST(MetaDevice, IsADevice) {
   const auto backend = device.init();
   EXPECT_EQ(&backend->device(), &device);
   EXPECT_EQ(backend->name(), device.name());
-  EXPECT_EQ(backend->guid(), "shoal-meta");
   EXPECT_EQ(backend->members().size(), 2u);
 }
 
@@ -87,11 +86,8 @@ TEST(MetaDevice, CreateChecksItsArguments) {
   EXPECT_THAT([&] { MetaDevice::create({device}, nullptr); }, message("needs a split-state callback"));
   EXPECT_THAT([&] { MetaDevice::create({device, nullptr}, callback); }, message("device 1"));
   EXPECT_THAT([&] { MetaDevice::create({device, device}, callback); }, message("CPU0 is listed twice"));
-  EXPECT_THAT(
-      [&] {
-        MetaDevice::create({device}, callback, {{"threads=1", "threads=1"}, {}});
-      },
-      message("parameters are given for 2 devices"));
+  EXPECT_THAT([&] { MetaDevice::create({device}, callback, {{"threads=1", "threads=1"}, {}}); },
+              message("parameters are given for 2 devices"));
 }
 
 TEST(MetaDevice, IsNoMemberOfAnother) {
