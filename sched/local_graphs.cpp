@@ -12,8 +12,7 @@ namespace {
 
 class Builder {
  public:
-  Builder(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed)
-      : schedule_(schedule), observed_(observed) {
+  explicit Builder(const Schedule& schedule) : schedule_(schedule) {
     result_.backends.resize(schedule.backends.size());
   }
 
@@ -25,7 +24,6 @@ class Builder {
         if (copy.ids != nullptr) show(*copy.ids);
       }
     }
-    for (const Tensor* node : observed_) show(*node);
     return std::move(result_);
   }
 
@@ -83,7 +81,6 @@ class Builder {
   }
 
   const Schedule& schedule_;
-  const std::unordered_set<const Tensor*>& observed_;
   std::unordered_set<const Tensor*> shown_;  ///< on any backend
   LocalGraphs result_;
 };
@@ -102,8 +99,8 @@ void check_writable(const LocalSplit& split, const GraphPlan& plan) {
   }
 }
 
-LocalGraphs make_local_graphs(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed) {
-  return Builder(schedule, observed).run();
+LocalGraphs make_local_graphs(const Schedule& schedule) {
+  return Builder(schedule).run();
 }
 
 }  // namespace shoal::sched
