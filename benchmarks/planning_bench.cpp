@@ -14,7 +14,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/topology.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "meta/plan/plan.h"
 #include "models/arch/architecture.h"
 #include "models/place/split_policy.h"

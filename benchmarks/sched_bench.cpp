@@ -20,7 +20,7 @@
 
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "models/arch/architecture.h"
 #include "models/place/split_policy.h"
 #include "sched/scheduler.h"

@@ -7,7 +7,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/ops/ops.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 using namespace shoal;
 

@@ -11,7 +11,7 @@
 #include "collectives/communicator.h"
 #include "devices/timeouts.h"
 #include "meta/device/meta_buffer.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 namespace shoal::meta {
 

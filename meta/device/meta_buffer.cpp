@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "devices/allocate.h"
-#include "meta/device/meta_device.h"
 #include "meta/layout/views.h"
+#include "meta/meta.h"
 
 namespace shoal::meta {
 namespace {

@@ -1,4 +1,4 @@
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "meta/device/meta_buffer.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 namespace shoal::meta {
 namespace {

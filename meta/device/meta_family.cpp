@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 namespace shoal::meta {
 namespace {

@@ -1,4 +1,4 @@
-#include "meta/layout/split_state.h"
+#include "meta/meta.h"
 
 #include <fmt/format.h>
 
@@ -70,11 +70,6 @@ std::string SplitState::to_string() const {
   for (const auto& segment : segments) text += fmt::format(" {{{}}}", fmt::join(segment, ", "));
   if (partition) text += fmt::format(" [{}]", partition->to_string());
   return text;
-}
-
-SplitStateCallback make_callback(SplitStateFunction function, void* user) {
-  require<InvalidArgument>(function != nullptr, "split-state callback is null");
-  return [function, user](const Tensor& tensor) { return function(tensor, user); };
 }
 
 Layout to_layout(const SplitState& state, const Tensor& tensor, int devices) {

@@ -121,7 +121,7 @@ struct Form {
 class Joining {
  public:
   Joining(Lowered& lowered, const collectives::FusedLimits& limits) : lowered_(lowered), limits_(limits) {
-    for (const LocalGraph& local : lowered.locals) readers_.emplace_back(whole(*local.graph), local.shown);
+    for (const RankGraph& local : lowered.locals) readers_.emplace_back(whole(*local.graph), local.shown);
   }
 
   /// The steps `i` and i + 1, where they are a collective and what follows it in one segment.

@@ -284,8 +284,8 @@ class Lowering {
     for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
   }
 
-  LocalGraph take_local(int rank) {
-    LocalGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
+  RankGraph take_local(int rank) {
+    RankGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
     local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
@@ -312,7 +312,7 @@ class Lowering {
   std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< by a tensor of an earlier range's local graph
   std::unordered_set<const Tensor*> used_later_;             ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
-  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see LocalGraph
+  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see RankGraph
   std::unordered_set<const Tensor*> absent_;   ///< their tensors
 };
 

@@ -25,7 +25,7 @@
 namespace shoal::meta {
 
 /// One rank's graph, cut where the range is, what of it is shown, and its late inputs (PlanOptions).
-struct LocalGraph {
+struct RankGraph {
   std::unique_ptr<Graph> graph;
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
@@ -34,7 +34,7 @@ struct LocalGraph {
 };
 
 struct Lowered {
-  std::vector<LocalGraph> locals;  ///< per rank
+  std::vector<RankGraph> locals;  ///< per rank
   std::vector<Step> steps;
   std::vector<int> segments;  ///< first step of each
   /// Shards of nodes and inputs of the range.

@@ -181,7 +181,7 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
   }
   const bool communicates = plan.communicates();
   for (int rank = 0; rank < ranks; ++rank) {
-    LocalGraph& local = lowered.locals[rank];
+    RankGraph& local = lowered.locals[rank];
     RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late),
                   std::move(local.zeros)};
     for (const Step& step : plan.steps) {

@@ -36,7 +36,7 @@ struct RankPlan {
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
-  std::unique_ptr<Graph> zeros = {};  ///< see LocalGraph
+  std::unique_ptr<Graph> zeros = {};  ///< see RankGraph
   std::vector<NodeRange> fused = {};  ///< nodes of collectives that do more than one
   MemoryUse memory = {};
   std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of

@@ -19,7 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "models/arch/model.h"
 #include "models/place/split_policy.h"
 

@@ -49,7 +49,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "meta/layout/split_state.h"
+#include "meta/meta.h"
 #include "models/arch/architecture.h"
 #include "models/place/expert_split.h"
 #include "models/place/latent_split.h"

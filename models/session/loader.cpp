@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "devices/allocate.h"
 #include "devices/cpu/topology.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "models/place/weights_placement.h"
 #include "models/session/pieces.h"
 

@@ -11,7 +11,7 @@
 
 #include "devices/allocate.h"
 #include "graph/text.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/support/gate.h"
 #include "tests/support/random_graph.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "devices/allocate.h"
 #include "graph/ops/ops.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "models/arch/model.h"
 #include "models/place/split_policy.h"
 

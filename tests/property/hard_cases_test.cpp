@@ -10,7 +10,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/text.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {

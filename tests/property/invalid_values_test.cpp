@@ -359,7 +359,6 @@ std::vector<Misuse> meta_devices() {
       {"MeshOfNoDevices", [=] { MetaDevice::create({}, mirrored); }, "at least one"},
       {"MeshOfAMissingDevice", [=] { MetaDevice::create({nullptr}, mirrored); }, "missing"},
       {"MeshWithoutCallback", [] { MetaDevice::create({&Registry::instance().device("CPU0")}, nullptr); }, "callback"},
-      {"NoCallbackFunction", [] { meta::make_callback(nullptr, nullptr); }, "null"},
       {"SplitOfAxisSeven", [] { SplitState::split(7, Partition()); }, "axis 7"},
       with_options(
           "UnknownCollectives", [](MetaOptions& o) { o.comm = "telepathy"; }, "'telepathy'"),

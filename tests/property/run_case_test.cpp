@@ -9,7 +9,7 @@
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_device.h"
 #include "graph/text.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/support/poison.h"
 
 namespace shoal::test {

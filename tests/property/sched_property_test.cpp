@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/sched/proxy.h"
 #include "tests/support/plugin.h"
 #include "tests/support/property.h"

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "graph/text.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/sched/proxy.h"
 

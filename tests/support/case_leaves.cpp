@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "meta/device/meta_buffer.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "processes/remote_device.h"
 #include "tests/support/random_leaves.h"
 #include "tests/support/shard_math.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "meta/layout/split_state.h"
+#include "meta/meta.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/tensors.h"
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 
 namespace shoal::test {
 namespace {

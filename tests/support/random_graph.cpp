@@ -8,7 +8,7 @@
 
 #include "graph/ops/ops.h"
 #include "graph/text.h"
-#include "meta/layout/split_state.h"
+#include "meta/meta.h"
 
 namespace shoal::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/support/tensors.h"
 
 namespace shoal::test {

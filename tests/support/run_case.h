@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/support/case_leaves.h"
 
 namespace shoal::test {

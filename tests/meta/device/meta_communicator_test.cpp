@@ -8,7 +8,7 @@
 #include "devices/allocate.h"
 #include "graph/ops/ops.h"
 #include "meta/device/meta_family.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/devices/cpu_configuration.h"
 
 namespace shoal::meta {

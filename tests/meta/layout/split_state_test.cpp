@@ -1,4 +1,4 @@
-#include "meta/layout/split_state.h"
+#include "meta/meta.h"
 
 #include <gmock/gmock.h>
 
@@ -81,20 +81,6 @@ TEST(SplitState, Text) {
   EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
   EXPECT_EQ(SplitState::split(0, Partition::parse(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
   EXPECT_EQ(SplitState::partial().to_string(), "partial");
-}
-
-TEST(SplitState, CallbackFromAFunctionPointer) {
-  int calls = 0;
-  const SplitStateCallback callback = make_callback(
-      [](const Tensor& tensor, void* user) {
-        ++*static_cast<int*>(user);
-        return SplitState::split(1, {{tensor.shape[1], 0}});
-      },
-      &calls);
-  const Tensor q = weight(DType::kF32, {256, 256, 1, 1});
-  EXPECT_EQ(to_layout(callback(q), q, 2).to_string(), "split 1 [256:{0}]");
-  EXPECT_EQ(calls, 1);
-  EXPECT_THROW(make_callback(nullptr, nullptr), InvalidArgument);
 }
 
 }  // namespace

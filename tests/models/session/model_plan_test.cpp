@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/models/tiny_model.h"
 
 namespace shoal::models {

@@ -8,7 +8,7 @@
 
 #include "machine/catalogue.h"
 #include "machine/cost_model.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/topology.h"
-#include "meta/device/meta_device.h"
+#include "meta/meta.h"
 #include "tuning/probe/other_programs.h"
 #include "tuning/probe/probe_device.h"
 #include "tuning/probe/probe_links.h"
