@@ -5,7 +5,6 @@ import pathlib
 
 from gpu.shell import CheckError, Skip
 
-FEATURES = ("early", "wgmma", "stream", "fuse", "p2p_product", "graphs")  # of SHOAL_CUDA_OFF
 # A collective that hangs must report it within its step. The driver reads the two others at the first call of CUDA
 # (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
@@ -29,9 +28,8 @@ class Context:
     machine: dict = dataclasses.field(default_factory=dict)  # filled by the step environment
     broken: set[str] = dataclasses.field(default_factory=set)  # targets that the steps build and programs did not bring
     background: list = dataclasses.field(default_factory=list)  # models being written
-    off: tuple[str, ...] = ()  # features that are switched off in all programs
+    off: tuple[str, ...] = ()  # features that SHOAL_CUDA_OFF switches off in all programs
     figures: dict = dataclasses.field(default_factory=dict)  # of the benchmarks, for the ratios
-    wrong: dict = dataclasses.field(default_factory=dict)  # by devices: the runs with wrong output
     doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # by subject: a note for the steps that depend on it
 
     @property
@@ -65,7 +63,7 @@ class Context:
 
     def environment(self, off=(), **more: str) -> dict:
         """For every program, with features switched off."""
-        features = [name for name in FEATURES if name in (*self.off, *off)]
+        features = dict.fromkeys((*self.off, *off))
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
                **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip
         if self.deps:

@@ -1,10 +1,10 @@
 """Logits of an 8B shape with random weights on the GPU, compared with CPU0: the shapes that the benchmarks measure."""
 import time
 
-from gpu import fault, models
+from gpu import models
 from gpu.context import ONE, TWO
 from gpu.report import FAILED, Result
-from gpu.shell import CheckError, describe, parse_json, run
+from gpu.shell import CheckError, parse_json, run
 from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 PROMPTS = (40, 300)  # tokens
@@ -13,12 +13,12 @@ RUN_SECONDS = 8.0  # of one run on a GPU
 ALL = 1_000_000  # more than any vocabulary
 
 
-def top_logits(context, kind: str, devices: str, count: int, limit: float, log: str, off=()) -> dict[int, float]:
+def top_logits(context, kind: str, devices: str, count: int, limit: float, log: str) -> dict[int, float]:
     """Of the whole vocabulary, behind a prompt of `count` tokens. The output, a megabyte, has a log of its own."""
     prompt = ",".join(str(3 + i * 7919 % 500) for i in range(count))
     command = context.shoal("run", devices, "-m", models.path_of(context, kind), "--prompt-tokens", prompt, "-n", 1,
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
-    env = context.environment(off, **context.for_devices(devices))
+    env = context.environment(**context.for_devices(devices))
     found = parse_json(run(command, limit, context.log(f"{log}-output"), env, append=True), f"{count} tokens on {devices}")
     return {token: float("nan") if logit is None else logit for token, logit in found["top_logits"]}
 
@@ -48,40 +48,16 @@ def compare(context, limit: float, devices: str, step: str, kind="logits") -> Re
             context.figures[key] = top_logits(context, kind, "CPU0", count, end - time.monotonic(), step)
         if end - time.monotonic() < run_seconds(context):
             raise CheckError(f"no time left for {count} tokens on {devices}")
-        context.wrong.setdefault(step, count)
         errors[count] = nmse(context.figures[key], top_logits(context, kind, devices, count, run_seconds(context), step))
-        if errors[count] <= MOST_NMSE and context.wrong[step] == count:
-            del context.wrong[step]
     detail = ", ".join(f"{count} tokens: NMSE {error:.1e}" for count, error in errors.items())
-    if step in context.wrong:
+    if max(errors.values()) > MOST_NMSE:
         context.doubts[step] = f"the output was wrong (step {step})"
         return Result("", FAILED, detail=f"{detail}, more than {MOST_NMSE:.0e}", data={"nmse": errors})
     del context.doubts[step]
     return good(detail, nmse=errors)
 
 
-def find_fault(context, limit: float, step: str, of: str) -> Result:
-    """The step logits-fault, for one device."""
-    end, count, seconds = time.monotonic() + limit, context.wrong.get(of), run_seconds(context)
-
-    def why_wrong(off: tuple[str, ...]) -> str:
-        if end - time.monotonic() < seconds:
-            raise fault.NoTime
-        try:
-            found = top_logits(context, "logits", ONE, count, seconds, step, off)
-        except (CheckError, ValueError, KeyError) as error:  # failed, or printed no JSON with logits
-            return describe(error)
-        error = nmse(context.figures["logits", count], found)
-        return f"NMSE {error:.1e}" if error > MOST_NMSE else ""
-
-    return fault.find(context, of, ONE, [(f"{count} tokens on {ONE}", why_wrong, ())] if count else [])
-
-
 def step(name: str, devices: str, limit: float, kind="logits") -> Step:
     needs = (*NEEDS, "models" if kind in models.FIRST else "models-rest")
     return Step(name, lambda context, left: compare(context, left, devices, name, kind), limit, needs, ("smoke",),
                 emulated=kind in models.FIRST)  # fmt: skip
-
-
-def fault_step(name: str, of: str, limit: float) -> Step:
-    return Step(name, lambda context, left: find_fault(context, left, name, of), limit, NEEDS, follows=of)

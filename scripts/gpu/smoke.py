@@ -1,14 +1,10 @@
-"""The first output: the small model's tokens on the GPU are those of CPU0. If not: which feature is faulty."""
+"""The first output: the small model's tokens on the GPU are those of CPU0."""
 import dataclasses
-import functools
 import json
 import pathlib
-import re
 import time
 
-from gpu import fault
-from gpu.context import LAZY, ONE
-from gpu.machine import cuda_tool
+from gpu.context import ONE
 from gpu.report import FAILED, Result
 from gpu.shell import CheckError, Skip, describe, parse_json, run
 from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
@@ -20,9 +16,11 @@ TOKENS, EMULATED_TOKENS = 24, 3
 # Logits of the CPU that are nearer to each other than this are a tie: by rounding either may be the larger one.
 TIE = 0.01
 CANDIDATES = 8
-RUN_SECONDS, SEARCH_SECONDS = 15.0, 8.0  # of one program
-SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race))(\S.*)$",
-                             re.MULTILINE)  # fmt: skip
+RUN_SECONDS = 15.0  # of one program
+
+
+class NoTime(Exception):
+    """Less than the limit of a run is left: it is not started, because its output would say nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Smoke:
 
     def shoal(self, what: str, devices: str, prompt: list[int], tokens: int, limit: float, *more, off=()) -> dict:
         if self.left() < limit:
-            raise fault.NoTime
+            raise NoTime
         env = self.context.environment(off, **self.context.for_devices(devices))
         if devices != ONE and not self.context.emulated:
             env["SHOAL_COMM_TIMEOUT"] = "5"
@@ -87,12 +85,12 @@ class Smoke:
             self.context.figures[key] = found["tokens"]
         return self.context.figures[key]
 
-    def why_wrong(self, one: Run, seconds: float, off=()) -> str:
+    def why_wrong(self, one: Run) -> str:
         """Empty if the tokens are right, or differ from a tie on."""
         expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
         try:
             found = self.shoal(str(one), one.devices, prompt, self.tokens,
-                               seconds * (EMULATED_FACTOR if self.context.emulated else 1), off=(*one.off, *off))["tokens"]
+                               RUN_SECONDS * (EMULATED_FACTOR if self.context.emulated else 1), off=one.off)["tokens"]
         except (CheckError, ValueError, KeyError) as error:  # failed, or printed no JSON with tokens
             return str(error) if isinstance(error, CheckError) else f"{one}: {describe(error)}"
         if found == expected:
@@ -126,12 +124,11 @@ def same_tokens(context, limit: float, devices: str, step: str) -> Result:
     every, tried = runs(context, devices), 0
     for one in every:
         try:
-            if reason := tests.why_wrong(one, RUN_SECONDS):
+            if reason := tests.why_wrong(one):
                 wrong[one] = reason
-        except fault.NoTime:
+        except NoTime:
             break
         tried += 1
-    context.wrong[devices] = list(wrong)
     data = {"wrong": list(wrong.values()), "ties": tests.ties}
     late = f"; no time for {len(every) - tried} of {len(every)} runs" if tried < len(every) else ""
     if wrong or late:
@@ -144,36 +141,5 @@ def same_tokens(context, limit: float, devices: str, step: str) -> Result:
     return good(f"{tried} runs as on CPU0{note}", **data)
 
 
-# The search for the faulty feature
-
-
-def find_fault(context, limit: float, devices: str, step: str, of: str) -> Result:
-    """The steps fault and fault-two. `of`: the step that failed."""
-    tests, wrong = Smoke(context, step, time.monotonic() + limit), context.wrong.get(devices, [])
-    cases = [(str(one), functools.partial(tests.why_wrong, one, SEARCH_SECONDS), one.off) for one in wrong]
-    return fault.find(context, of, devices, cases, lambda i: diagnose(context, tests, wrong[i]))
-
-
-def diagnose(context, tests: Smoke, one: Run) -> list[str]:
-    """Launches one by one, and memcheck. Neither is for kernels that wait for each other."""
-    if one.devices != ONE:
-        return []
-    env = context.environment(("graphs",), **LAZY, CUDA_LAUNCH_BLOCKING="1")
-    words = command(context, one.devices, tests.prompts[one.prompt], 1)
-    if tests.left() < RUN_SECONDS:
-        return ["no time left for CUDA_LAUNCH_BLOCKING=1 and memcheck"]
-    blocking = run(words, RUN_SECONDS, tests.log, env, append=True)
-    lines = [f"with CUDA_LAUNCH_BLOCKING=1: {blocking.ending()}"
-             + (f"; {blocking.last_line()}" if blocking.status != 0 else "")]  # fmt: skip
-    if tool := cuda_tool("compute-sanitizer"):
-        words = [tool, "--tool", "memcheck", "--error-exitcode", "86", "--print-limit", "20", *words]
-        checked = run(words, tests.left(), tests.log, context.environment(("graphs",), **LAZY), append=True)
-        errors = SANITIZER_ERROR.findall(checked.output)
-        lines.append(f"memcheck: {errors[0] if errors else f'no error, {checked.ending()}'}")
-    return lines
-
-
-def steps(name: str, search: str, devices: str, limits: tuple[float, float]) -> list[Step]:
-    return [Step(name, lambda context, left: same_tokens(context, left, devices, name), limits[0], NEEDS),
-            Step(search, lambda context, left: find_fault(context, left, devices, search, name), limits[1], NEEDS,
-                 follows=name)]  # fmt: skip
+def step(name: str, devices: str) -> Step:
+    return Step(name, lambda context, left: same_tokens(context, left, devices, name), 60, NEEDS)

@@ -21,7 +21,6 @@ class Step:
     needs: tuple[str, ...] = ()  # steps that must not have failed
     doubts: tuple[str, ...] = ()  # subjects of Context.doubts: their notes are added to the result
     emulated: bool = True  # also runs with --emulated
-    follows: str = ""  # a step that is never chosen without this one
 
 
 class Clock:
@@ -73,8 +72,8 @@ def with_notes(result: Result, doubts: tuple[str, ...], context) -> Result:
 
 
 def choose(steps: list[Step], only: str | None) -> list[Step]:
-    """The steps named in a comma-separated list, those that they need and those that follow them. A name also stands for
-    all names that begin with it and a dash."""
+    """The steps named in a comma-separated list and those that they need. A name also stands for all names that begin with
+    it and a dash."""
     if not only:
         return steps
     chosen = set()
@@ -84,7 +83,6 @@ def choose(steps: list[Step], only: str | None) -> list[Step]:
             raise CheckError(f"--only: there is no step '{word}'; known: {', '.join(step.name for step in steps)}")
         chosen |= found
     chosen |= {name for step in steps if step.name in chosen for name in step.needs}
-    chosen |= {step.name for step in steps if step.follows in chosen}
     return [step for step in steps if step.name in chosen]
 
 

@@ -8,7 +8,6 @@ from gpu.context import LAZY, LONG_RUN, PER_GPU
 from gpu.machine import cuda_tool, library_in_packages
 from gpu.report import FAILED, OK, Result
 from gpu.shell import Outcome, Skip, run
-from gpu.smoke import SANITIZER_ERROR
 from gpu.steps import NEEDS, Step, good
 
 ALONE_LIMIT = 20.0  # of a test that runs again on its own
@@ -17,6 +16,8 @@ ALONE_SHARE = 0.35  # of a suite's limit is kept for that
 STREAMS_LIMIT = 40.0
 # Its bound on wall-clock time may break on a slow virtual machine: its failure alone fails no step.
 NOISE = {"P2pFailure.EndsLaterWorkAtOnce"}
+SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race))(\S.*)$",
+                             re.MULTILINE)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

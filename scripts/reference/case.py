@@ -100,7 +100,7 @@ def as_other_rope(values, case, name):
     return np.concatenate([heads[:, order].reshape(rows.shape), rest])
 
 
-# What llama.cpp's saver writes for keys that a model does not have (check_saver.py).
+# What llama.cpp's saver writes for keys that a model does not have.
 ZEROS = """
     attention.compress_ratios attention.indexer.block_size attention.indexer.head_count attention.indexer.types
     attention.key_length_mla attention.kv_lora_rank attention.output_group_count attention.q_lora_rank

@@ -105,16 +105,16 @@ class Steps(Folder):
         with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
             steps.choose(made, "test")
 
-    def test_chosen_with_the_steps_that_they_need_and_those_that_follow(self):
+    def test_chosen_with_the_steps_that_they_need(self):
         chosen = [one.name for one in steps.choose(main.all_steps(False), "smoke,bench")]
-        self.assertEqual(chosen[:6], ["environment", "models", "smoke", "fault", "smoke-two", "fault-two"])
-        self.assertEqual((chosen[6], chosen[-1]), ("models-rest", "bench-f16"))
+        self.assertEqual(chosen[:4], ["environment", "models", "smoke", "smoke-two"])
+        self.assertEqual((chosen[4], chosen[-1]), ("models-rest", "bench-f16"))
         self.assertEqual([one.name for one in steps.choose(main.all_steps(False), "logits-two")],
                          ["environment", "models", "logits-two"])  # fmt: skip
 
     def test_failures_that_matter_most_come_first(self):
         names = [one.name for one in main.all_steps(False)]
-        order = ["environment", "programs", "streams", "smoke", "fault", "smoke-two", "fault-two", "kernels-first", "logits",
+        order = ["environment", "programs", "streams", "smoke", "smoke-two", "kernels-first", "logits",
                  "models-rest", "bench-q4_k_m", "bench-q4_k_m-meta", "ceilings", "bench-comm", "times-token", "bench-f16",
                  "devices", "sched", "sanitizer-races"]  # fmt: skip
         self.assertEqual([name for name in names if name in order], order)

@@ -287,7 +287,6 @@ TEST_P(KeysOf, TheModelThatNothingReadsAreNamed) {
   }
 }
 
-// scripts/reference/check_saver.py compares with files that the saver has really written.
 TEST_P(KeysOf, SaversChangeNothing) {
   EXPECT_LE(error_of_other_file(GetParam(), "saved"), kClose);
 }
