@@ -192,7 +192,7 @@ def main():
     if arguments.json:
         try:
             files.check_replaced(arguments.json, "table", ROWS, arguments.models, arguments.force)
-            files.check(arguments.json, "table", devices=True)
+            files.check(arguments.json, "table")
         except files.FileError as error:
             print(f"prediction_accuracy: {error}", file=sys.stderr)
             sys.exit(error.code)

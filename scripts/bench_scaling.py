@@ -126,7 +126,7 @@ def check_replaced(arguments: argparse.Namespace, models: list[Model]) -> None:
     outputs = [("README.md", "report", files.Kind(TITLE.encode())), ("scaling.csv", "table", files.Kind(b"model,test,"))]
     for model in models:
         names = [file_name(kind, model.label) for kind in ("speedup", "memory")]
-        outputs += [(name, "chart", chart_files.kind_of(name)) for name in names]
+        outputs += [(name, "chart", chart_files.KIND) for name in names]
     inputs = [*arguments.models, *(one[1:] for one in split_list(arguments.tensor_split) if one.startswith("@"))]
     for name, what, kind in outputs:
         files.check_replaced(arguments.folder / name, what, kind, inputs, arguments.force)

@@ -25,23 +25,14 @@ from tuning.main import Failure, failing_with, tell, tune  # noqa: E402
 MOST_UNITS = 4096  # that --units may ask for
 
 
-def positive(kind, most=float("inf")):
-    def parse(text):
-        value = kind(text)
-        if not value > 0 or value == float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text} is more than {most}, finer than any model is divided")
-        return value
-    parse.__name__ = kind.__name__
-    return parse
-
-
-def count(text):
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
+def units(text):
+    value = arguments.positive(int)(text)
+    if value > MOST_UNITS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_UNITS}, finer than any model is divided")
     return value
+
+
+units.__name__ = "int"  # for the message about a word that is no number
 
 
 def fraction(text):
@@ -66,21 +57,21 @@ def parsed():
     add("--split-mode", "-sm", choices=("tensor", "layer"), default="tensor", help="as of shoal run")
     add("--objective", choices=("generation", "prompt", "mix"),
         help="tokens/s of generation (default; with -n 0 of prompts), of prompts, or of both together")
-    add("-p", "--n-prompt", type=count, default=512, metavar="N", help="tokens of prompts (512)")
-    add("-n", "--n-gen", type=count, default=128, metavar="N", help="tokens to generate (128)")
-    add("-d", "--n-depth", type=count, default=0, metavar="N", help="tokens in the cache before (0)")
-    add("-t", "--threads", type=positive(int), metavar="N", help="threads of each CPU device")
-    add("--units", type=positive(int, MOST_UNITS), metavar="N",
+    add("-p", "--n-prompt", type=arguments.count, default=512, metavar="N", help="tokens of prompts (512)")
+    add("-n", "--n-gen", type=arguments.count, default=128, metavar="N", help="tokens to generate (128)")
+    add("-d", "--n-depth", type=arguments.count, default=0, metavar="N", help="tokens in the cache before (0)")
+    add("-t", "--threads", type=arguments.positive(int), metavar="N", help="threads of each CPU device")
+    add("--units", type=units, metavar="N",
         help="number of units into which the model is divided; default by its feed-forward blocks")
-    add("--trials", type=positive(int), metavar="N", help="most splits to measure (a third of all, but at least 8)")
-    add("-r", "--repetitions", type=positive(int), default=3, metavar="N", help="of each run (3)")
+    add("--trials", type=arguments.positive(int), metavar="N", help="most splits to measure (a third of all, but at least 8)")
+    add("-r", "--repetitions", type=arguments.positive(int), default=3, metavar="N", help="of each run (3)")
     add("--tolerance", type=fraction, default=0.01, help="a difference that does not matter (0.01)")
-    add("--timeout", type=positive(float), default=1800, metavar="SECONDS", help="of a run (1800)")
+    add("--timeout", type=arguments.positive(float), default=1800, metavar="SECONDS", help="of a run (1800)")
     add("--shoal", metavar="PATH", help="the program (build/release/bin/shoal)")
     add("-o", "--profile", metavar="FILE", help="the profile (the model's name with .split.json, here)")
     add("--journal", metavar="FILE", help="the measurements (the profile with .journal.jsonl)")
     add("--retry-failed", action="store_true", help="measure splits again that failed in an earlier run")
-    add("--chart", metavar="FILE", help=".svg, .png or .pdf (the profile with .svg); none: no chart")
+    add("--chart", metavar="FILE", help=".svg (the profile with .svg); none: no chart")
     add("--force", action="store_true", help="replace files that are not a profile or chart of this script")
     add("--output", choices=("text", "json"), default="text", help="of stdout")
     add("extra", nargs="*", metavar="-- FLAGS", help="further flags of shoal bench and plan, after --")

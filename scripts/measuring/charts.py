@@ -4,7 +4,7 @@ their markers and dashes.
 
     figure, axes = charts.figure("Generation by share", "share of CPU0", "tokens/s")
     charts.series(axes, 0, x, y, "measured", error=e)
-    charts.save(figure, "chart.svg")                    # or .png, .pdf
+    charts.save(figure, "chart.svg")
 """
 import os
 import pathlib
@@ -33,8 +33,7 @@ STYLE = {
 }
 
 
-KINDS = {".svg": files.Kind(b"<", b"stroke-linejoin: round; stroke-linecap: butt"),
-         ".png": files.Kind(b"\x89PNG", b"Software\0shoal"), ".pdf": files.Kind(b"%PDF", b"/Creator (shoal)")}
+KIND = files.Kind(b"<", b"stroke-linejoin: round; stroke-linecap: butt")
 
 
 class ChartError(Exception):
@@ -81,29 +80,20 @@ def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], na
 
 
 def save(made: "Figure", path: str | os.PathLike) -> None:
-    """SVG, PNG or PDF by its suffix; closes the figure. Throws ChartError."""
+    """As SVG; closes the figure. Throws ChartError."""
     path = pathlib.Path(path)
     check(path)
-    metadata = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": "shoal"},
-                ".pdf": {"CreationDate": None, "Producer": None, "Creator": "shoal"}}[path.suffix]
     try:
-        made.savefig(path, metadata=metadata, dpi=110)
-        if path.suffix == ".svg":
-            lines = path.read_text().splitlines()
-            path.write_text("\n".join(one.rstrip() for one in lines) + "\n")
+        made.savefig(path, metadata={"Date": None, "Creator": None})
+        path.write_text("\n".join(one.rstrip() for one in path.read_text().splitlines()) + "\n")
     except OSError as error:
         raise ChartError(f"cannot write {path}: {error.strerror}") from None
     finally:
         _pyplot().close(made)
 
 
-def kind_of(path: str | os.PathLike) -> files.Kind:
-    """Of a path that check() passes."""
-    return KINDS[pathlib.Path(path).suffix]
-
-
 def check(path: str | os.PathLike) -> None:
     """That a chart can have this name, before long work is done for it. Throws ChartError."""
     suffix = pathlib.Path(path).suffix
-    if suffix not in KINDS:
-        raise ChartError(f"a chart ends in {', '.join(sorted(KINDS))}, not '{suffix}': {path}")
+    if suffix != ".svg":
+        raise ChartError(f"a chart ends in .svg, not '{suffix}': {path}")

@@ -4,10 +4,8 @@ import contextlib
 import os
 import pathlib
 import stat
-import sys
 import tempfile
 from collections.abc import Iterable
-from typing import TextIO
 
 
 MOST_READ = 16 << 20  # bytes of a file whose kind is looked for
@@ -52,7 +50,7 @@ def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Itera
         with contextlib.suppress(OSError):
             if os.path.samefile(path, one):
                 raise Refused(f"{path}: this command reads it; name another file for the {what}")
-    if not force and not is_device(path) and not is_free(path, kind):
+    if not force and not is_free(path, kind):
         raise Refused(f"{path}: is not a {what} of this script, and would be lost; name another file, or replace this one "
                       "with --force")
 
@@ -65,33 +63,11 @@ def _found(path: pathlib.Path) -> os.stat_result | None:
         return None
 
 
-def stream_of(path: str | os.PathLike) -> TextIO | None:
-    """stdout or stderr if the path leads to the same file, such as /dev/stdout."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
-                return stream
-        except (OSError, ValueError, AttributeError):
-            continue
-    return None
-
-
-def is_device(path: str | os.PathLike) -> bool:
-    """Whether the file is written to and never replaced: a character device, or the target of stdout or stderr."""
-    try:
-        return stat.S_ISCHR(os.stat(path).st_mode) or stream_of(path) is not None
-    except OSError:
-        return False
-
-
-def check(path: str | os.PathLike, what: str, devices: bool = False) -> None:
-    """That a file of this name can be written or replaced, or (with `devices`) a device be written to. Leaves nothing
-    behind. Throws FileError."""
+def check(path: str | os.PathLike, what: str) -> None:
+    """That a file of this name can be written or replaced. Leaves nothing behind. Throws FileError."""
     path = pathlib.Path(path)
     try:
         found = _found(path)
-        if devices and is_device(path):
-            return
         if found is not None and not stat.S_ISREG(found.st_mode):
             kind = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file"
             raise FileError(f"cannot write the {what} {path}: {kind}; name another")
@@ -108,16 +84,7 @@ def check(path: str | os.PathLike, what: str, devices: bool = False) -> None:
 
 
 def write_text(path: str | os.PathLike, value: str) -> None:
-    """All of it or nothing: a reader never sees half a file. Links are followed; devices are written to, not replaced.
-    Throws OSError."""
-    stream = stream_of(path)
-    if stream is not None:
-        stream.write(value)
-        stream.flush()
-        return
-    if is_device(path):
-        pathlib.Path(path).write_text(value)
-        return
+    """All of it or nothing: a reader never sees half a file. Links are followed. Throws OSError."""
     target = pathlib.Path(path).resolve()
     if target.exists() and not target.is_file():
         raise OSError(0, "it is no regular file")

@@ -55,18 +55,16 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
     """Refuses files that could not be written, or must not be replaced, before anything is measured."""
-    usual = pathlib.Path(f"{pathlib.Path(arguments.model).stem}.split.json")
-    profile = pathlib.Path(arguments.profile or usual)
-    beside = usual if files.is_device(profile) else profile  # no chart in /dev
-    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or beside.with_suffix(".svg"))
-    journal = pathlib.Path(arguments.journal or beside.with_suffix(".journal.jsonl"))
+    profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
+    chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
+    journal = pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))
     try:
         files.check_replaced(profile, "profile", PROFILE, [arguments.model], arguments.force)
         files.check_replaced(journal, "journal", ANY, [arguments.model])  # opening it refuses other files
-        files.check(profile, "profile", devices=True)
+        files.check(profile, "profile")
         if chart is not None:
             charts.check(chart)
-            files.check_replaced(chart, "chart", charts.kind_of(chart), [arguments.model], arguments.force)
+            files.check_replaced(chart, "chart", charts.KIND, [arguments.model], arguments.force)
             files.check(chart, "chart")
         files.check(journal, "journal")
     except (charts.ChartError, files.FileError) as error:
@@ -212,19 +210,15 @@ class Tuning:
             raise closed
 
     def _show(self, ended: End) -> None:
-        """On stdout, or on stderr if stdout takes the profile."""
-        profile = self._names["profile"]
-        taken = profile is not None and sys.stdout is not None and files.stream_of(profile) is sys.stdout
-        stream = sys.stderr if taken else sys.stdout
-        with failing_with(f"cannot write to {'stderr' if taken else 'stdout'}", "check the disk or pipe it goes to"):
-            if stream is None:
+        with failing_with("cannot write to stdout", "check the disk or pipe it goes to"):
+            if sys.stdout is None:
                 raise OSError(0, "it is closed")
             if self._arguments.output == "json":
-                print(json.dumps(self._report.as_json(ended.why, ended.complete), indent=2), file=stream)
+                print(json.dumps(self._report.as_json(ended.why, ended.complete), indent=2))
             else:
-                self._report.print_table(stream)
-                print(self._summary(ended), file=stream)
-            stream.flush()
+                self._report.print_table(sys.stdout)
+                print(self._summary(ended))
+            sys.stdout.flush()
 
     def _summary(self, ended: End) -> str:
         counted = " in ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in
