@@ -12,7 +12,8 @@ namespace {
 
 class Builder {
  public:
-  explicit Builder(const Schedule& schedule) : schedule_(schedule) {
+  Builder(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed)
+      : schedule_(schedule), observed_(observed) {
     result_.backends.resize(schedule.backends.size());
   }
 
@@ -24,6 +25,7 @@ class Builder {
         if (copy.ids != nullptr) show(*copy.ids);
       }
     }
+    for (const Tensor* node : observed_) show(*node);
     return std::move(result_);
   }
 
@@ -81,6 +83,7 @@ class Builder {
   }
 
   const Schedule& schedule_;
+  const std::unordered_set<const Tensor*>& observed_;
   std::unordered_set<const Tensor*> shown_;  ///< on any backend
   LocalGraphs result_;
 };
@@ -99,8 +102,8 @@ void check_writable(const LocalSplit& split, const GraphPlan& plan) {
   }
 }
 
-LocalGraphs make_local_graphs(const Schedule& schedule) {
-  return Builder(schedule).run();
+LocalGraphs make_local_graphs(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed) {
+  return Builder(schedule, observed).run();
 }
 
 }  // namespace shoal::sched

@@ -19,7 +19,7 @@ namespace shoal::sched {
 struct LocalGraph {
   std::unique_ptr<Graph> graph;      ///< nullptr for a backend without splits
   std::vector<int> cuts;             ///< for PlanOptions
-  std::vector<const Tensor*> shown;  ///< what other backends read between segments
+  std::vector<const Tensor*> shown;  ///< what other backends or the host read between segments
   std::vector<LateInput> late;       ///< the copies, each written before the split that brings it
   /// By tensor of the schedule's graph: nodes that run here, views made here, and copies.
   std::unordered_map<const Tensor*, Tensor*> tensors;
@@ -42,6 +42,7 @@ PlanOptions plan_options(const LocalGraph& local, ComputeArena* arena = nullptr)
 /// Throws InternalError where a split would write a copy while its memory is another tensor's.
 void check_writable(const LocalSplit& split, const GraphPlan& plan);
 
-LocalGraphs make_local_graphs(const Schedule& schedule);
+/// `observed`: nodes that the host looks at after their split.
+LocalGraphs make_local_graphs(const Schedule& schedule, const std::unordered_set<const Tensor*>& observed = {});
 
 }  // namespace shoal::sched

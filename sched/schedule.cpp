@@ -12,8 +12,8 @@ namespace {
 /// Cuts an assigned graph into splits, in graph order.
 class Splitter {
  public:
-  Splitter(Abilities& abilities, Schedule& schedule)
-      : abilities_(abilities), schedule_(schedule), brought_(abilities.backends()) {}
+  Splitter(Abilities& abilities, const ScheduleOptions& options, Schedule& schedule)
+      : abilities_(abilities), options_(options), schedule_(schedule), brought_(abilities.backends()) {}
 
   void run() {
     for (const Tensor* node : abilities_.graph().nodes()) {
@@ -41,6 +41,7 @@ class Splitter {
       return;
     }
     schedule_.splits[static_cast<size_t>(of(view).split)].nodes.push_back(view.id);
+    if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) ends_ |= options_.observed.contains(&view);
   }
 
   /// Of a backend; a new one if it has none.
@@ -62,12 +63,14 @@ class Splitter {
         std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
     // A weight that is copied begins a split, so that the memory of those before it can be used again, and ids of
     // experts are known by then.
-    const bool fresh = schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights;
+    const bool fresh =
+        schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights || ends_;
     if (fresh) schedule_.splits.push_back({backend, {}, {}});
     Split& split = schedule_.splits.back();
     split.copies.insert(split.copies.end(), needed.begin(), needed.end());
     split.nodes.push_back(node.id);
     of(node).split = static_cast<int>(schedule_.splits.size()) - 1;
+    ends_ = options_.observed.contains(&node);
   }
 
   /// What a backend needs to use `source`: nothing, or a copy, of what lies behind it where views can be made there.
@@ -128,9 +131,11 @@ class Splitter {
   }
 
   Abilities& abilities_;
+  const ScheduleOptions& options_;
   Schedule& schedule_;
   std::vector<std::unordered_set<const Tensor*>> brought_;  ///< to each backend so far
   std::unordered_map<const Tensor*, int> users_;            ///< counted at the first question
+  bool ends_ = false;                                       ///< the last split: what it has is observed
 };
 
 size_t padded(size_t bytes) {
@@ -214,7 +219,7 @@ Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, con
   for (const Device* device : devices) schedule.backends.push_back(device->name());
   Abilities abilities(graph, devices, options.home);
   schedule.nodes = assign(abilities, options);
-  Splitter(abilities, schedule).run();
+  Splitter(abilities, options, schedule).run();
   return schedule;
 }
 

@@ -104,6 +104,7 @@ struct ScheduleOptions {
   /// Let a device bring in weights that lie in host memory where it says that this pays (Device::offload_op).
   bool op_offload = true;
   std::unordered_map<const Tensor*, int> user = {};  ///< backend numbers for nodes
+  std::unordered_set<const Tensor*> observed = {};   ///< a split ends after each of these
 };
 
 /// `devices`: of the backends, in order of priority; the last one should be able to run everything. Throws
@@ -114,6 +115,8 @@ Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, con
 
 /// For people: every split with its copies and nodes.
 std::string to_string(const Schedule& schedule);
+/// The same without the nodes: how many, and why, for each split.
+std::string summary(const Schedule& schedule);
 /// JSON text: {"graph", "splits": [{"backend", "copies": [{"tensor", "dtype", "shape", "bytes", "from"}], "nodes":
 /// [{"name", "op", "reason"}]}], "copies", "bytes"}.
 std::string to_json(const Schedule& schedule);

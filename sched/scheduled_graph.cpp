@@ -57,8 +57,9 @@ void synchronize_all(std::span<Backend* const> backends) {
   std::rethrow_exception(cause != nullptr ? cause : consequence);
 }
 
-ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, std::span<Backend* const> backends,
-                               std::span<std::unique_ptr<ComputeArena>> arenas, BufferType& host, int copies)
+ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
+                               std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas,
+                               BufferType& host, int copies)
     : graph_(graph),
       claim_(whole(graph), backends.front()->device()),
       schedule_(std::move(prepared.schedule)),
@@ -67,7 +68,7 @@ ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, std::span<B
       local_(std::move(prepared.local)) {
   for (const Backend* backend : backends_) lives_.push_back(backend->life());
   make_plans(arenas, prepared.plans);
-  make_actions();
+  make_actions(observed);
   try {
     place_slots(host);
     bind();
@@ -100,7 +101,7 @@ void ScheduledGraph::make_plans(std::span<std::unique_ptr<ComputeArena>> arenas,
   }
 }
 
-void ScheduledGraph::make_actions() {
+void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& observed) {
   for (size_t s = 0; s < schedule_.splits.size(); ++s) {
     const auto b = static_cast<size_t>(schedule_.splits[s].backend);
     Action action;
@@ -111,6 +112,10 @@ void ScheduledGraph::make_actions() {
     action.written = action.backend->device().new_event();
     for (size_t slot = 0; slot < copies_; ++slot) action.read.push_back(action.backend->device().new_event());
     for (size_t slot = 0; slot < input_slots(); ++slot) action.taken.push_back(action.backend->device().new_event());
+    for (const int index : schedule_.splits[s].nodes) {
+      const Tensor* node = graph_.nodes()[static_cast<size_t>(index)];
+      if (observed.contains(node)) action.observed.push_back(node);
+    }
     actions_.push_back(std::move(action));
   }
   for (size_t s = 0; s < schedule_.splits.size(); ++s) {
@@ -231,20 +236,21 @@ void ScheduledGraph::meet() {
   }
 }
 
-void ScheduledGraph::run() {
+bool ScheduledGraph::run(const Observer& observer) {
   const uint64_t run = runs_++;
   for (const auto& ids : chosen_) ids->known = false;
   take_inputs(run % input_slots());
   try {
-    queue(run);
+    const bool finished = queue(run, observer);
+    release_inputs(run % input_slots());
+    return finished;
   } catch (...) {
     release_inputs(run % input_slots());
     throw;
   }
-  release_inputs(run % input_slots());
 }
 
-void ScheduledGraph::queue(uint64_t run) {
+bool ScheduledGraph::queue(uint64_t run, const Observer& observer) {
   const HeldBackends held(backends_);
   for (Action& action : actions_) {
     if (schedule_.ordered) follow(action, last_);
@@ -256,7 +262,9 @@ void ScheduledGraph::queue(uint64_t run) {
     action.backend->compute_async(*action.plan, action.segment, action.segment + 1);
     pass_on(action, run % copies_);
     last_ = &action;
+    if (observer && !action.observed.empty() && !show(action, observer)) return false;
   }
+  return true;
 }
 
 void ScheduledGraph::follow(Action& action, Action* before) {
@@ -354,6 +362,12 @@ void ScheduledGraph::pass_on(Action& action, size_t slot) {
     action.backend->get_async_for(*other.backend, *result.source, result.slots + slot * result.stride, 0, result.bytes);
   }
   record(action.written.get(), *action.backend);
+}
+
+bool ScheduledGraph::show(Action& action, const Observer& observer) {
+  synchronize_all(backends_);  // the failure of an earlier split shows here, and not as values
+  return std::all_of(action.observed.begin(), action.observed.end(),
+                     [&](const Tensor* node) { return observer(*node); });
 }
 
 }  // namespace shoal::sched

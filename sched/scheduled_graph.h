@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "sched/local_graphs.h"
 
 namespace shoal::sched {
+
+/// Shown an observed node after it was computed; false stops the run.
+using Observer = std::function<bool(const Tensor& node)>;
 
 /// Waits for all of them. Throws the first failure, a cause before what follows from it (a collective that another
 /// one's failure ended), and clears all.
@@ -35,15 +39,16 @@ class ScheduledGraph {
  public:
   /// Places the graph's nodes; its inputs have memory already. `arenas`: one for each backend; `host`: where copies lie
   /// on their way. Throws what the backends' create_plan throws.
-  ScheduledGraph(Graph& graph, PreparedGraph prepared, std::span<Backend* const> backends,
-                 std::span<std::unique_ptr<ComputeArena>> arenas, BufferType& host, int copies);
+  ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
+                 std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas, BufferType& host,
+                 int copies);
   /// Waits for what is queued.
   ~ScheduledGraph();
   ScheduledGraph(const ScheduledGraph&) = delete;
   ScheduledGraph& operator=(const ScheduledGraph&) = delete;
 
-  /// Queues a run.
-  void run();
+  /// Queues a run. With an observer it waits for each observed node. False: the observer stopped the run.
+  bool run(const Observer& observer);
   /// Queues on every backend a wait for all others.
   void meet();
 
@@ -97,6 +102,7 @@ class ScheduledGraph {
     std::vector<int> waits;                     ///< splits that write `values`
     std::vector<Transfer> results;              ///< for later splits, written when this one is done
     std::vector<ChosenIds*> chosen;             ///< made by this split
+    std::vector<const Tensor*> observed;        ///< of the caller's graph
     std::unique_ptr<Event> written;             ///< `results` are in their slots
     std::vector<std::unique_ptr<Event>> read;   ///< values and leaves have been read from their slots; one for each
     std::vector<std::unique_ptr<Event>> taken;  ///< inputs have been read from theirs
@@ -105,7 +111,7 @@ class ScheduledGraph {
   };
 
   void make_plans(std::span<std::unique_ptr<ComputeArena>> arenas, std::span<PreparedPlan* const> prepared);
-  void make_actions();
+  void make_actions(const std::unordered_set<const Tensor*>& observed);
   void add_copy(int split, const Copy& copy, Tensor* target);
   ChosenIds* chosen_ids(const Tensor& ids, Backend& reader);
   void place_slots(BufferType& host);
@@ -114,7 +120,7 @@ class ScheduledGraph {
 
   /// See slots_for.
   size_t input_slots() const { return std::max<size_t>(copies_, 2); }
-  void queue(uint64_t run);
+  bool queue(uint64_t run, const Observer& observer);
   void take_inputs(size_t slot);
   void release_inputs(size_t slot);
   /// What the split does comes after all of `before`, if there is one.
@@ -122,6 +128,7 @@ class ScheduledGraph {
   void bring(Action& action, size_t slot);
   static void bring_experts(Action& action, const Stream& stream);
   void pass_on(Action& action, size_t slot);
+  bool show(Action& action, const Observer& observer);
 
   Graph& graph_;
   GraphClaim claim_;

@@ -14,9 +14,39 @@ struct Scheduler::Entry {
   uint64_t uid;
   std::weak_ptr<const void> life;
   std::unordered_map<const Tensor*, int> user;
+  std::unordered_set<const Tensor*> observed;
   PersistentPlaces places;
   std::unique_ptr<ScheduledGraph> scheduled;
 };
+
+/// While it lives entries are in use, and the callback may be called: see set_eval_callback().
+class Scheduler::Busy {
+ public:
+  Busy(Scheduler& scheduler, std::string_view what) : busy_(scheduler.busy_) {
+    require<InvalidArgument>(
+        !busy_, "a scheduler cannot {} inside its own evaluation callback; do it when compute has returned", what);
+    busy_ = true;
+  }
+  ~Busy() { busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& busy_;
+};
+
+namespace {
+
+std::unordered_set<const Tensor*> ask_observed(const Graph& graph, const EvalCallback& callback) {
+  std::unordered_set<const Tensor*> observed;
+  if (!callback) return observed;
+  for (const Tensor* node : graph.nodes()) {
+    if (!is_leaf_view(*node) && callback(*node, true)) observed.insert(node);
+  }
+  return observed;
+}
+
+}  // namespace
 
 Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options)
     : backends_(std::move(backends)), options_(options) {
@@ -76,22 +106,34 @@ Backend* Scheduler::backend_of(const Tensor& node) const {
   return backend < 0 ? nullptr : backends_[static_cast<size_t>(backend)];
 }
 
-Schedule Scheduler::split(const Graph& graph) const {
+void Scheduler::set_eval_callback(EvalCallback callback) {
+  callback_ = std::move(callback);
+}
+
+ScheduleOptions Scheduler::schedule_options(const Graph& graph,
+                                            const std::unordered_set<const Tensor*>& observed) const {
   ScheduleOptions options;
   options.op_offload = options_.op_offload;
   options.user = user_for(graph);
-  return make_schedule(graph, devices_, options);
+  options.observed = observed;
+  return options;
 }
 
-std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, PreparedGraph* prepared) {
+Schedule Scheduler::split(const Graph& graph) const {
+  const EvalCallback callback = callback_;
+  return make_schedule(graph, devices_, schedule_options(graph, ask_observed(graph, callback)));
+}
+
+std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
+                                                PreparedGraph* prepared) {
   place_inputs(graph);
   PreparedGraph fresh;
-  if (prepared == nullptr || !user_for(graph).empty()) {
-    fresh.schedule = split(graph);
-    fresh.local = make_local_graphs(fresh.schedule);
+  if (prepared == nullptr || !observed.empty() || !user_for(graph).empty()) {
+    fresh.schedule = make_schedule(graph, devices_, schedule_options(graph, observed));
+    fresh.local = make_local_graphs(fresh.schedule, observed);
     prepared = &fresh;
   }
-  return std::make_unique<ScheduledGraph>(graph, std::move(*prepared), backends_, arenas_, host_type(),
+  return std::make_unique<ScheduledGraph>(graph, std::move(*prepared), observed, backends_, arenas_, host_type(),
                                           options_.copies);
 }
 
@@ -145,10 +187,11 @@ size_t Scheduler::host_bytes() const {
 }
 
 bool Scheduler::reserve(Graph& graph) {
+  const Busy busy(*this, "reserve memory");
   synchronize();
   entries_.clear();  // they would keep memory that the arenas replace
   try {
-    make(graph);
+    make(graph, {});
     return true;
   } catch (const OutOfMemory&) {
     return false;
@@ -157,12 +200,14 @@ bool Scheduler::reserve(Graph& graph) {
   }
 }
 
-Scheduler::Entry& Scheduler::entry(Graph& graph, PreparedGraph* prepared) {
+Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared) {
   live();
+  std::unordered_set<const Tensor*> observed = ask_observed(graph, callback);
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.uid == graph.uid(); });
   if (found != entries_.end()) {
-    if (found->user == user_for(graph) && found->places.unchanged()) {
+    const bool valid = found->user == user_for(graph) && found->places.unchanged() && found->observed == observed;
+    if (valid) {
       entries_.splice(entries_.begin(), entries_, found);
       return entries_.front();
     }
@@ -172,16 +217,17 @@ Scheduler::Entry& Scheduler::entry(Graph& graph, PreparedGraph* prepared) {
   const size_t before = reserved();
   std::unique_ptr<ScheduledGraph> scheduled;
   try {
-    scheduled = make(graph, prepared);
+    scheduled = make(graph, observed, prepared);
   } catch (const OutOfMemory&) {
     if (entries_.empty()) throw;
     // Plans that are kept hold on to the memory that was there before it became too small.
     entries_.clear();
-    scheduled = make(graph);
+    scheduled = make(graph, observed);
   }
   if (reserved() != before) entries_.clear();
   ++plans_made_;
-  entries_.push_front({graph.uid(), graph.life(), user_for(graph), PersistentPlaces(graph), std::move(scheduled)});
+  entries_.push_front(
+      {graph.uid(), graph.life(), user_for(graph), std::move(observed), PersistentPlaces(graph), std::move(scheduled)});
   return entries_.front();
 }
 
@@ -191,26 +237,33 @@ void Scheduler::make_room() {
 }
 
 void Scheduler::allocate(Graph& graph) {
-  entry(graph);
+  const Busy busy(*this, "allocate a graph");
+  entry(graph, EvalCallback(callback_));
 }
 
 void Scheduler::allocate(Graph& graph, PreparedGraph prepared) {
-  entry(graph, &prepared);
+  const Busy busy(*this, "allocate a graph");
+  entry(graph, EvalCallback(callback_), &prepared);
 }
 
-void Scheduler::compute_async(Graph& graph) {
-  ScheduledGraph& scheduled = *entry(graph).scheduled;
+bool Scheduler::compute_async(Graph& graph) {
+  const Busy busy(*this, "run a graph");
+  const EvalCallback callback = callback_;
+  ScheduledGraph& scheduled = *entry(graph, callback).scheduled;
   // Another graph may use weights and caches where this one copies them, or the other way round.
   if (latest_run_ != nullptr && latest_run_ != &scheduled && backends_.size() > 1) scheduled.meet();
   latest_run_ = &scheduled;
-  scheduled.run();
+  if (!callback) return scheduled.run({});
+  return scheduled.run([&callback](const Tensor& node) { return callback(node, false); });
 }
 
 Status Scheduler::compute(Graph& graph) {
-  return status_of([&] {
-    compute_async(graph);
+  bool finished = true;
+  const Status status = status_of([&] {
+    finished = compute_async(graph);
     synchronize();
   });
+  return status == Status::kSuccess && !finished ? Status::kAborted : status;
 }
 
 void Scheduler::synchronize() {
@@ -218,6 +271,7 @@ void Scheduler::synchronize() {
 }
 
 void Scheduler::reset() {
+  const Busy busy(*this, "reset");
   user_.clear();
   entries_.clear();
   latest_run_ = nullptr;

@@ -35,6 +35,11 @@ struct SchedulerOptions {
   size_t kept_graphs = 16;
 };
 
+/// Asked twice: with `ask` before a run, whether the caller wants to see the node (of views of leaves it is not asked);
+/// then, for those it wants, when the node has been computed, complete wherever it lies (tensor_get works); false stops
+/// the run.
+using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
+
 class Scheduler {
  public:
   /// Throws InvalidArgument for no backends, one listed twice, a number of copies outside [1, 1024], or a buffer type
@@ -48,6 +53,9 @@ class Scheduler {
   void set_backend(const Tensor& node, const Backend* backend);
   /// Where a node of the graph scheduled last runs, or will run; nullptr for leaves and their views.
   Backend* backend_of(const Tensor& node) const;
+  /// Empty: none is observed. With a callback compute_async waits for each observed node. A run keeps the callback that
+  /// it began with. Inside a callback reserve, allocate, compute and reset throw InvalidArgument.
+  void set_eval_callback(EvalCallback callback);
 
   /// Allocates what this graph, the largest there will be, needs; keeps no plan. False: not enough memory. Throws what
   /// else goes wrong, failures of earlier work among them.
@@ -56,13 +64,13 @@ class Scheduler {
   Schedule split(const Graph& graph) const;
   /// Plans and places the graph, unless that is done. Throws what planning throws: OutOfMemory among others.
   void allocate(Graph& graph);
-  /// The same for a graph that is new here, with a schedule for our backends that was made before; with set_backend() a
-  /// new one is made.
+  /// The same for a graph that is new here, with a schedule for our backends that was made before; with an evaluation
+  /// callback or set_backend() a new one is made.
   void allocate(Graph& graph, PreparedGraph prepared);
-  /// Queues one run. Throws what planning throws, and failures of work that it has to wait for: on devices without
-  /// events, and where it copies chosen experts.
-  void compute_async(Graph& graph);
-  /// Runs to the end.
+  /// Queues one run. False: the evaluation callback stopped it. Throws what planning throws, and failures of work that
+  /// it has to wait for: with a callback, on devices without events, and where it copies chosen experts.
+  bool compute_async(Graph& graph);
+  /// Runs to the end; kAborted also where the evaluation callback stopped it.
   Status compute(Graph& graph);
   /// Waits for everything queued. Throws the first failure, a cause before what follows from it, and clears all.
   void synchronize();
@@ -95,15 +103,18 @@ class Scheduler {
 
  private:
   struct Entry;
+  class Busy;
 
   /// The backends. Throws InvalidArgument when one has been destroyed.
   std::span<Backend* const> live() const;
   void place_inputs(Graph& graph);
 
   std::unordered_map<const Tensor*, int> user_for(const Graph& graph) const;
-  /// Finds or makes; becomes the first of `entries_`.
-  Entry& entry(Graph& graph, PreparedGraph* prepared = nullptr);
-  std::unique_ptr<ScheduledGraph> make(Graph& graph, PreparedGraph* prepared = nullptr);
+  ScheduleOptions schedule_options(const Graph& graph, const std::unordered_set<const Tensor*>& observed) const;
+  /// Finds or makes; becomes the first of `entries_`. `callback` may replace the scheduler's.
+  Entry& entry(Graph& graph, const EvalCallback& callback, PreparedGraph* prepared = nullptr);
+  std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
+                                       PreparedGraph* prepared = nullptr);
   size_t checked(int index) const;
   BufferType& host_type();  ///< of what devices copy to and from quickly, or of ordinary memory
   BufferType& pageable_type();
@@ -114,6 +125,7 @@ class Scheduler {
   std::vector<std::weak_ptr<const void>> lives_;  ///< of the backends
   std::vector<Device*> devices_;
   SchedulerOptions options_;
+  EvalCallback callback_;
   struct UserChoice {
     int backend, id;
     std::string name;
@@ -124,6 +136,7 @@ class Scheduler {
   std::list<GraphInputs> inputs_;
   std::list<Entry> entries_;  ///< most recently used first
   const void* latest_run_ = nullptr;
+  bool busy_ = false;  ///< see Busy
   uint64_t plans_made_ = 0;
 };
 

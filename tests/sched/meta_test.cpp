@@ -113,10 +113,11 @@ output %q
 
 /// An input that some ranks use in a later segment than others is written before the first of them.
 struct MetaInputs : testing::Test {
-  void check(const Homes& homes) {
+  void check(const Homes& homes, const EvalCallback& observer) {
     World world(homes);
     Graph& graph = world.add(kUsedByOneThenByAll);
     Scheduler scheduler({meta.get(), cpu.get()});
+    if (observer) scheduler.set_eval_callback(observer);
     scheduler.allocate(graph);
     EXPECT_GT(scheduler.scheduled().plan(0)->segments(), 1) << to_string(scheduler.schedule());
     for (int run = 0; run < 2; ++run) {
@@ -135,7 +136,11 @@ struct MetaInputs : testing::Test {
 };
 
 TEST_F(MetaInputs, ANodeInBetweenRunsElsewhere) {
-  check({{"wh", &Rig::cpu(2)}, {"*", mesh.get()}});
+  check({{"wh", &Rig::cpu(2)}, {"*", mesh.get()}}, {});
+}
+
+TEST_F(MetaInputs, ANodeInBetweenIsObserved) {
+  check({{"*", mesh.get()}}, [](const Tensor& node, bool ask) { return !ask || node.name == "n"; });
 }
 
 /// The second rank's addend of the sum is the copy of w1 itself, which stays although no node there reads it.

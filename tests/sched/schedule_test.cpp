@@ -51,6 +51,8 @@ struct ScheduleTest : testing::Test {
     };
     options.user.clear();
     for (const auto& [name, backend] : user) options.user[graph->find(name)] = backend;
+    options.observed.clear();
+    for (const std::string& name : observed) options.observed.insert(graph->find(name));
     return make_schedule(*graph, devices, options);
   }
   void use_offload() {
@@ -63,6 +65,7 @@ struct ScheduleTest : testing::Test {
   std::vector<Device*> devices{&a, &b, &host};
   ScheduleOptions options;
   std::map<std::string, int> user;
+  std::vector<std::string> observed;
   std::unique_ptr<TensorContext> weights;
   std::unique_ptr<Graph> graph;
 };
@@ -137,13 +140,11 @@ TEST_F(ScheduleTest, AnotherDirection) {
 TEST_F(ScheduleTest, OneBackend) {
   devices = {&a};
   const Schedule schedule = make(kTwoLayers, {}, &a);
-  EXPECT_EQ(to_string(schedule),
+  EXPECT_EQ(summary(schedule),
             "schedule of graph: 1 splits on 1 backends, 1 copies, 256 B\n"
             "split 0  A\n"
             "  copy x f32 [64] from the caller\n"
-            "  node h mul_mat  weight\n"
-            "  node a unary    neighbour\n"
-            "  node y mul_mat  weight\n");
+            "  3 nodes: 2 weight, 1 neighbour\n");
   EXPECT_FALSE(schedule.ordered);
 }
 
@@ -362,6 +363,36 @@ output %keys
   EXPECT_EQ(in_place.copies(), 3) << "x twice, the rows, and not the cache";
   host.reads_all = false;
   EXPECT_FALSE(make(before, {}, &a).ordered);
+}
+
+TEST_F(ScheduleTest, ASplitEndsAfterAnObservedNode) {
+  observed = {"h"};
+  EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
+            "schedule of graph: 2 splits on 3 backends, 1 copies, 256 B\n"
+            "split 0  A\n"
+            "  copy x f32 [64] from the caller\n"
+            "  node h mul_mat  weight\n"
+            "split 1  A\n"
+            "  node a unary   neighbour\n"
+            "  node y mul_mat weight\n");
+}
+
+TEST_F(ScheduleTest, ViewsDoNotHideThatANodeIsObserved) {
+  const std::string text = R"(
+input %x f32 [64, 1]
+%h = scale(%x) {scale=2}
+%v = reshape(%h) {shape=[8,8,1,1]}
+%a = scale(%h) {scale=2}
+%y = add(%v, %v)
+output %y
+output %a
+)";
+  observed = {"h"};
+  EXPECT_EQ(make(text, {}).splits[0].nodes, (std::vector<int>{0, 1}));
+  observed = {"v"};
+  EXPECT_EQ(make(text, {}).splits[0].nodes, (std::vector<int>{0, 1}));
+  observed = {};
+  EXPECT_EQ(make(text, {}).splits.size(), 1U);
 }
 
 TEST_F(ScheduleTest, WhatTheUserMayNotSet) {

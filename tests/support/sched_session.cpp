@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/error.h"
@@ -19,6 +20,11 @@ namespace shoal::test {
 namespace {
 
 constexpr int kRuns = 5;
+
+/// What callbacks throw.
+struct Thrown : std::runtime_error {
+  Thrown() : std::runtime_error("thrown by the callback") {}
+};
 
 /// One or two meta devices, perhaps a device with memory of its own, then a simple device.
 class Machine {
@@ -46,6 +52,36 @@ class Machine {
   std::vector<Backend*> backends_;
 };
 
+/// A graph and a scheduler of its own over the same backends, for callbacks to run.
+class Inner {
+ public:
+  explicit Inner(const std::vector<Backend*>& backends) : scheduler_(backends) {
+    x_ = graph_.input("inner x", DType::kF32, {kLength, 1, 1, 1});
+    Tensor* twice = add(graph_, x_, x_, "inner twice");
+    y_ = graph_.output(scale(graph_, twice, {3.0f, 0.0f}, "inner y"));
+    scheduler_.set_backend(*twice, backends.back());
+    scheduler_.set_backend(*y_, backends.front());
+  }
+  /// "" or what is wrong.
+  std::string run() {
+    scheduler_.allocate(graph_);
+    Values values(kLength);
+    std::iota(values.begin(), values.end(), ++runs_);
+    write_values(*x_, values);
+    scheduler_.compute_async(graph_);
+    scheduler_.synchronize();
+    for (double& value : values) value *= 6;
+    return read_values(*y_) == values ? "" : "inner y, of a scheduler that a callback runs";
+  }
+
+ private:
+  static constexpr int64_t kLength = 24;
+  Graph graph_{"inner"};
+  Tensor *x_, *y_;
+  sched::Scheduler scheduler_;
+  int runs_ = 0;
+};
+
 class Session {
  public:
   Session(const RandomCase& one, std::span<Device* const> devices)
@@ -64,17 +100,35 @@ class Session {
   void run_all() {
     for (int run = 0; run < kRuns; ++run) {
       run_ = dice_.of(fmt::format("run {}", run));
+      const Observer& observer = kObservers[run_.draw("observer", kObservers.size())];
       try {
         if (run > 0 && run_.one_in(5, "place")) place(run_);
         model_.evaluate(static_cast<uint64_t>(run));
-        one_run();
+        one_run(observer);
       } catch (const std::exception& error) {
-        throw std::runtime_error(fmt::format("run {}: {}{}", run, error.what(), where()));
+        throw std::runtime_error(fmt::format("run {}, {}: {}{}", run, observer.name, error.what(), where()));
       }
     }
   }
 
  private:
+  enum class Act { kNothing, kLook, kStop, kThrow, kNest, kUnregister, kReset };
+  struct Observer {
+    std::string_view name;
+    size_t every;  ///< it asks for one of this number of nodes
+    Act act;
+  };
+  static constexpr std::array<Observer, 10> kObservers = {{{"no callback", 0, Act::kNothing},
+                                                           {"no callback", 0, Act::kNothing},
+                                                           {"looks at all nodes", 1, Act::kLook},
+                                                           {"looks at some nodes", 3, Act::kLook},
+                                                           {"looks at few nodes", 6, Act::kLook},
+                                                           {"stops", 3, Act::kStop},
+                                                           {"throws", 3, Act::kThrow},
+                                                           {"runs another scheduler", 3, Act::kNest},
+                                                           {"unregisters itself", 2, Act::kUnregister},
+                                                           {"resets the scheduler", 2, Act::kReset}}};
+
   std::shared_ptr<sched::Scheduler> new_scheduler(size_t number) const {
     sched::SchedulerOptions options;
     options.copies = 1 + static_cast<int>(dice_.draw(fmt::format("copies {}", number), 3));
@@ -106,10 +160,11 @@ class Session {
     written_ = false;
   }
 
-  void one_run() {
+  void one_run(const Observer& observer) {
     const size_t number = run_.draw("graph", graphs_.size());
     Graph& graph = *graphs_[number];
     sched::Scheduler& scheduler = *schedulers_[number];
+    observe(scheduler, observer);
     scheduled_ = nullptr;
     scheduler.allocate(graph);
     scheduled_ = &scheduler;
@@ -117,9 +172,15 @@ class Session {
     if (!written_) weights_.write(model_);
     written_ = true;
     for (Tensor* input : graph.inputs()) write_leaf(one_, *input, model_.leaf(input->name));
-    scheduler.compute_async(graph);
+    bool finished = false;
+    try {
+      finished = scheduler.compute_async(graph);
+    } catch (const Thrown&) {
+    }
     scheduler.synchronize();
-    compare(graph);
+    if (!wrong_.empty()) throw std::runtime_error("looked at " + wrong_);
+    written_ = finished;  // who knows what is in the caches otherwise
+    if (finished) compare(graph);
   }
 
   void poison_all(const Graph& graph, const sched::Scheduler& scheduler) {
@@ -138,16 +199,57 @@ class Session {
 
   /// What ran where.
   std::string where() const {
-    return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::to_string(scheduled_->schedule()));
+    return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::summary(scheduled_->schedule()));
+  }
+
+  void observe(sched::Scheduler& scheduler, const Observer& observer) {
+    if (observer.act == Act::kNothing) return scheduler.set_eval_callback({});
+    const auto token = std::make_shared<const char>();  // lives as long as a callback that has it
+    scheduler.set_eval_callback([this, &scheduler, &observer, token](const Tensor& node, bool ask) {
+      const bool here = run_.one_in(4, (ask ? "act when asked about " : "act at ") + node.name);
+      const bool looks = !ask || run_.one_in(observer.every, "look at " + node.name);
+      if (!ask && wrong_.empty()) wrong_ = wrong_value(node);
+      if (here && observer.act == Act::kReset && wrong_.empty()) wrong_ = try_to_reset(scheduler);
+      if (here && observer.act == Act::kUnregister) return unregister(scheduler, token, wrong_), looks;
+      if (ask) return looks;
+      if (here && observer.act == Act::kThrow) throw Thrown();
+      if (here && observer.act == Act::kNest && wrong_.empty()) wrong_ = inner_.run();
+      return !here || observer.act != Act::kStop;
+    });
+  }
+
+  static std::string try_to_reset(sched::Scheduler& scheduler) {
+    try {
+      scheduler.reset();
+      return "a scheduler that its callback has reset";
+    } catch (const InvalidArgument&) {
+      return {};
+    }
+  }
+
+  /// Nothing of the callback is used afterwards, in case that it has gone.
+  static void unregister(sched::Scheduler& scheduler, std::weak_ptr<const char> token, std::string& wrong) {
+    scheduler.set_eval_callback({});
+    if (token.expired()) wrong = "a callback that was destroyed while it ran";
+  }
+
+  /// "" when the node that has been computed has the values of the reference.
+  std::string wrong_value(const Tensor& node) const {
+    const bool integers = node.dtype == DType::kI32 || node.dtype == DType::kI64;
+    const Results want{{node.name, {model_.node(node.name), integers}}},
+        got{{node.name, {read_values(node), integers}}};
+    return difference(want, got, one_.tolerance);
   }
 
   const RandomCase& one_;
   const Dice dice_;
   Dice run_{0};
   Machine machine_;
+  Inner inner_{machine_.backends()};
   CaseModel model_;
   PlacedWeights weights_;
   bool written_ = false;
+  std::string wrong_;  ///< of what callbacks looked at
   std::array<std::unique_ptr<Graph>, 2> graphs_;
   std::array<std::shared_ptr<sched::Scheduler>, 2> schedulers_;
   const sched::Scheduler* scheduled_ = nullptr;  ///< ran last
