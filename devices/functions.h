@@ -2,7 +2,7 @@
 // family hands them out untyped (BackendReg::function), because a plug-in may offer more than this page knows; a
 // FunctionName carries the type, so that none is called with another signature.
 //
-//   if (const auto features = find_function(device.reg(), functions::kFeatures)) print(features());
+//   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
 //
 // One more name belongs to a later folder: "communicator_factory" (collectives/factory.h) is what a meta device
 // connects backends with that are all of the family.
@@ -33,6 +33,11 @@ struct Feature {
   std::string value;
 };
 
+/// Threads that a backend of the family computes with from now on. Waits for queued work and throws its failure; kept
+/// plans are made anew, and plans made for fewer threads are refused.
+using SetThreads = void (*)(Backend& backend, int threads);
+inline constexpr FunctionName<SetThreads> kSetThreads{"set_threads"};
+
 /// Buffer types of a device besides Device::buffer_type and host_buffer_type.
 using ExtraBufferTypes = std::vector<BufferType*> (*)(Device& device);
 inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_types"};
@@ -57,6 +62,11 @@ inline constexpr FunctionName<WaitForQueued> kWaitForQueued{"wait_for_queued"};
 /// What the family was built with and what it uses of this machine, for listings.
 using Features = std::vector<Feature> (*)();
 inline constexpr FunctionName<Features> kFeatures{"features"};
+
+/// Memory in which a weight's rows (axis 1) are divided over the devices by shares (1, 3: a quarter and three). Owned
+/// by the family; the same for the same arguments. Throws InvalidArgument unless there is one share for each device.
+using SplitBufferType = BufferType& (*)(std::span<Device* const> devices, std::span<const double> shares);
+inline constexpr FunctionName<SplitBufferType> kSplitBufferType{"split_buffer_type"};
 
 inline constexpr std::string_view kCommunicatorFactory = "communicator_factory";
 

@@ -16,6 +16,20 @@ std::unique_ptr<Worker> make_worker(const CpuDevice& device, int threads) {
 CpuBackend::CpuBackend(CpuDevice& device, int threads)
     : device_(device), use_(device), threads_(threads), worker_(make_worker(device, threads)) {}
 
+void CpuBackend::set_threads(int threads) {
+  require<InvalidArgument>(threads >= 1 && threads <= kMaxThreads, "[{}] threads must be from 1 to {}, got {}", name(),
+                           kMaxThreads, threads);
+  synchronize();
+  plans().clear();
+  device_.expect_threads(threads);
+  auto worker = make_worker(device_, threads);
+  worker->set_abort_callback(abort_);
+  worker->set_trace(trace_.get());
+  for (int i = 0; i < holds_; ++i) worker->hold();
+  worker_ = std::move(worker);
+  threads_ = threads;
+}
+
 void CpuBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
   worker_->push(SetWork{&tensor, tensor.buffer->ref(), data, host_stride, rows});
@@ -59,7 +73,8 @@ void CpuBackend::compute_async(GraphPlan& plan, int first, int last) {
 
 bool CpuBackend::set_abort_callback(AbortCallback callback) {
   wait_for(here());
-  worker_->set_abort_callback(std::move(callback));
+  abort_ = std::move(callback);
+  worker_->set_abort_callback(abort_);
   return true;
 }
 

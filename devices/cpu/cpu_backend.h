@@ -19,12 +19,21 @@ class CpuBackend final : public Backend {
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
   int threads() const { return threads_; }
+  /// Another worker with this many threads. Waits for queued work and throws its failure; nothing has changed then.
+  /// Kept plans are made anew; plans made before use no more threads than they were made for.
+  void set_threads(int threads);
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
-  void hold() override { worker_->hold(); }
-  void release() override { worker_->release(); }
+  void hold() override {
+    ++holds_;
+    worker_->hold();
+  }
+  void release() override {
+    --holds_;
+    worker_->release();
+  }
   void synchronize() override { worker_->synchronize(); }
   /// See functions::kWaitForQueued.
   functions::QueueState wait_for_queued(std::chrono::nanoseconds time) { return worker_->wait_for_queued(time); }
@@ -35,7 +44,7 @@ class CpuBackend final : public Backend {
   void compute_async(GraphPlan& plan, int first, int last) override;
   bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
-  /// See functions::kGiveUp.
+  /// See functions::kGiveUp; not while threads are set.
   void give_up(std::string_view reason) { worker_->give_up(reason); }
   void set_tracer(Tracer* tracer) override;
 
@@ -57,6 +66,8 @@ class CpuBackend final : public Backend {
   DeviceUse use_;
   FamilyUse family_use_{device_};
   int threads_;
+  int holds_ = 0;
+  AbortCallback abort_;
   TraceRowUse trace_;
   std::unique_ptr<Worker> worker_;  ///< writes to the row
 };

@@ -12,6 +12,12 @@
 namespace shoal::cpu {
 namespace {
 
+void set_threads(Backend& backend, int threads) {
+  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
+  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
+  cpu->set_threads(threads);
+}
+
 std::vector<BufferType*> extra_buffer_types(Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", device.name());
@@ -53,9 +59,8 @@ std::vector<functions::Feature> features() {
 
 void* CpuFamily::function(std::string_view name) const {
   static const FunctionEntry table[] = {
-      {functions::kExtraBufferTypes, extra_buffer_types},
-      {functions::kGiveUp, give_up},
-      {functions::kWaitForQueued, wait_for_queued},
+      {functions::kSetThreads, set_threads}, {functions::kExtraBufferTypes, extra_buffer_types},
+      {functions::kGiveUp, give_up},         {functions::kWaitForQueued, wait_for_queued},
       {functions::kFeatures, features},
   };
   return find_in(table, name);

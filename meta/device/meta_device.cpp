@@ -11,6 +11,7 @@
 #include "meta/device/meta_backend.h"
 #include "meta/device/meta_event.h"
 #include "meta/device/meta_family.h"
+#include "meta/device/meta_functions.h"
 #include "meta/device/meta_plan.h"
 
 namespace shoal::meta {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "meta/device/meta_functions.h"
 #include "meta/meta.h"
 
 namespace shoal::meta {
@@ -43,6 +44,8 @@ SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   };
 }
 
+BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares);
+
 class MetaFamily final : public BackendReg {
  public:
   std::string name() const override { return "META"; }
@@ -68,10 +71,38 @@ class MetaFamily final : public BackendReg {
     return *made_.back();
   }
 
+  void* function(std::string_view name) const override {
+    static const FunctionEntry split[] = {{functions::kSplitBufferType, split_buffer_type}};
+    void* found = find_in(split, name);
+    return found != nullptr ? found : find_in(meta_functions(), name);
+  }
+
+  /// The device that divides rows so; the same one for the same arguments.
+  MetaDevice& row_split(std::vector<Device*> devices, std::vector<double> shares) {
+    const std::lock_guard lock(mutex_);
+    auto& device = row_splits_[{devices, shares}];
+    if (device == nullptr) device = MetaDevice::create(std::move(devices), ratio_callback(1, std::move(shares)));
+    return *device;
+  }
+
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<MetaDevice>> made_;
+  std::map<std::pair<std::vector<Device*>, std::vector<double>>, std::unique_ptr<MetaDevice>> row_splits_;
 };
+
+BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares) {
+  double sum = 0;
+  bool good = shares.size() == devices.size();
+  for (const double share : shares) {
+    good = good && share >= 0 && share <= kMostShare;
+    sum += share;
+  }
+  require<InvalidArgument>(good && sum > 0, "{} shares for {} devices: give one from 0 to 1e9 for each, not all zero",
+                           shares.size(), devices.size());
+  auto& meta = static_cast<MetaFamily&>(family());
+  return meta.row_split({devices.begin(), devices.end()}, {shares.begin(), shares.end()}).buffer_type();
+}
 
 }  // namespace
 

@@ -270,5 +270,21 @@ TEST(TracedBackend, FailuresLeaveATrace) {
   EXPECT_THAT(names(tracer), ElementsAre("set x", "nodes 0-1")) << "what comes after the failure was not done";
 }
 
+TEST(TracedBackend, AnotherNumberOfThreadsKeepsTheRow) {
+  const test::CpuConfiguration configuration("devices=1,threads=1");
+  Tracer tracer;
+  {
+    const auto backend = Registry::instance().device("CPU0").init();
+    backend->set_tracer(&tracer);
+    const auto set_threads = find_function(backend->device().reg(), functions::kSetThreads);
+    ASSERT_NE(set_threads, nullptr);
+    set_threads(*backend, 2);
+    Product product(*backend);
+    product.run();
+    EXPECT_EQ(tracer.events().size(), 3U);
+  }
+  EXPECT_EQ(tracer.row("CPU0")->name(), "CPU0") << "the backend has given it back";
+}
+
 }  // namespace
 }  // namespace shoal

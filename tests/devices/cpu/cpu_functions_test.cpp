@@ -43,6 +43,7 @@ struct Work {
 
 TEST(CpuFunctions, AnUnknownFunctionIsNone) {
   EXPECT_EQ(family().function("nonsense"), nullptr);
+  EXPECT_EQ(find_function(family(), functions::kSplitBufferType), nullptr);
 }
 
 TEST(CpuFunctions, FeaturesNameTheInstructionSet) {
@@ -70,10 +71,65 @@ TEST(CpuFunctions, TheExtraBufferTypesAreThatOfMappedFilesAndThatOfPackedWeights
   for (const BufferType* type : types) EXPECT_TRUE(device.supports_buffer_type(*type));
 }
 
-TEST(CpuFunctions, TheAbortCallbackStopsARun) {
+TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {
+  const auto set_threads = find_function(family(), functions::kSetThreads);
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  const auto& cpu = dynamic_cast<CpuBackend&>(*backend);
+  Work work;
+  const auto plan = backend->create_plan(work.graph);
+  const auto expected = work.run(*backend, *plan);
+  // More threads than the plan has workspaces for, fewer, and as many.
+  for (const int threads : {5, 1, 3, 2}) {
+    set_threads(*backend, threads);
+    EXPECT_EQ(cpu.threads(), threads);
+    EXPECT_EQ(work.run(*backend, *plan), expected) << threads;
+    Work other;
+    const auto fresh = backend->create_plan(other.graph);
+    EXPECT_EQ(other.run(*backend, *fresh), expected) << threads;
+  }
+  EXPECT_THAT([&] { set_threads(*backend, 0); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("threads must be from 1 to 1024, got 0")));
+  EXPECT_EQ(cpu.threads(), 2);
+}
+
+TEST(CpuFunctions, KeptPlansAreMadeAnewForOtherThreads) {
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  Work work;
+  EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
+  EXPECT_EQ(backend->plans().size(), 1u);
+  find_function(family(), functions::kSetThreads)(*backend, 2);
+  EXPECT_EQ(backend->plans().size(), 0u);
+  EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
+}
+
+TEST(CpuFunctions, EventsAndPlansOutliveTheOldThreads) {
+  const auto set_threads = find_function(family(), functions::kSetThreads);
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  const auto event = Registry::instance().device("CPU0").new_event();
+  Work work;
+  auto plan = backend->create_plan(work.graph);
+  for (int i = 0; i < 50; ++i) work.run(*backend, *plan);
+  event->record(*backend);
+  set_threads(*backend, 1);
+  event->synchronize();
+  event->wait(*backend);
+  plan.reset();  // waits for its last run, which was on the old thread
+  backend->synchronize();
+}
+
+TEST(CpuFunctions, AFailureIsThrownBeforeThreadsChange) {
+  const auto backend = Registry::instance().init("CPU0:threads=1");
+  backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr});
+  EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
+              ThrowsMessage<DeviceError>("broken"));
+  EXPECT_EQ(dynamic_cast<CpuBackend&>(*backend).threads(), 1);
+}
+
+TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   bool stop = true;
   backend->set_abort_callback([&] { return stop; });
+  find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps it
   Work work;
   const auto plan = backend->create_plan(work.graph);
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
@@ -144,6 +200,7 @@ TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
 
 TEST(CpuFunctions, OfOtherFamiliesBackendsAreRefused) {
   const auto other = Registry::instance().init("NULL0");
+  EXPECT_THROW(find_function(family(), functions::kSetThreads)(*other, 2), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kExtraBufferTypes)(other->device()), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kGiveUp)(*other, "reason"), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kWaitForQueued)(*other, {}), InvalidArgument);

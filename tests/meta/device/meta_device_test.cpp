@@ -86,11 +86,8 @@ TEST(MetaDevice, CreateChecksItsArguments) {
   EXPECT_THAT([&] { MetaDevice::create({device}, nullptr); }, message("needs a split-state callback"));
   EXPECT_THAT([&] { MetaDevice::create({device, nullptr}, callback); }, message("device 1"));
   EXPECT_THAT([&] { MetaDevice::create({device, device}, callback); }, message("CPU0 is listed twice"));
-  EXPECT_THAT(
-      [&] {
-        MetaDevice::create({device}, callback, {{"threads=1", "threads=1"}, {}});
-      },
-      message("parameters are given for 2 devices"));
+  EXPECT_THAT([&] { MetaDevice::create({device}, callback, {{"threads=1", "threads=1"}, {}}); },
+              message("parameters are given for 2 devices"));
 }
 
 TEST(MetaDevice, IsNoMemberOfAnother) {
@@ -102,6 +99,10 @@ TEST(MetaDevice, IsNoMemberOfAnother) {
                                            HasSubstr("one meta device of all simple devices"), HasSubstr("scheduler")));
   EXPECT_THAT([&] { MetaDevice::create({pair.get()}, callback); }, refused);
   EXPECT_THAT([&] { MetaDevice::create({mesh.members[2], pair.get()}, callback); }, refused);
+  const auto split = find_function(family(), functions::kSplitBufferType);
+  const std::vector<Device*> both{mesh.members[2], pair.get()};
+  const std::vector<double> shares{1, 1};
+  EXPECT_THAT([&] { split(both, shares); }, refused);
 }
 
 /// Found by name, as one that a program has registered.

@@ -1,4 +1,5 @@
-// The communicator of a meta device, which the family of its members may offer.
+#include "meta/device/meta_functions.h"
+
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -6,6 +7,7 @@
 #include "collectives/factory.h"
 #include "base/error.h"
 #include "devices/allocate.h"
+#include "devices/cpu/cpu_backend.h"
 #include "graph/ops/ops.h"
 #include "meta/device/meta_family.h"
 #include "meta/meta.h"
@@ -17,9 +19,9 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-class MetaCommunicator : public testing::Test {
+class MetaFunctions : public testing::Test {
  protected:
-  MetaCommunicator() : cpus_(Registry::instance().device_list("CPU0,CPU1,CPU2")) {}
+  MetaFunctions() : cpus_(Registry::instance().device_list("CPU0,CPU1,CPU2")) {}
   std::unique_ptr<MetaDevice> mirrored(std::vector<Device*> devices, MetaOptions options = {}) {
     return MetaDevice::create(
         std::move(devices), [](const Tensor&) { return SplitState::mirrored(); }, options);
@@ -28,7 +30,44 @@ class MetaCommunicator : public testing::Test {
   std::vector<Device*> cpus_;
 };
 
-TEST_F(MetaCommunicator, AMetaDeviceIsAUseOfItsMembersFamilies) {
+TEST_F(MetaFunctions, ThreadsOfAllMembers) {
+  const auto device = mirrored(cpus_);
+  const auto backend = device->init("threads=1");
+  Graph graph;
+  graph.output(scale(graph, graph.input("x", DType::kF32, {8, 1, 1, 1}), {2.0f, 0.0f}));
+  EXPECT_EQ(backend->compute(graph), Status::kSuccess);
+  find_function(family(), functions::kSetThreads)(*backend, 2);
+  EXPECT_EQ(backend->plans().size(), 0u);
+  for (Backend* member : backend->members()) EXPECT_EQ(dynamic_cast<cpu::CpuBackend&>(*member).threads(), 2);
+  EXPECT_EQ(backend->compute(graph), Status::kSuccess);
+}
+
+TEST_F(MetaFunctions, ThreadsOfDevicesThatHaveNone) {
+  const auto device = mirrored({Registry::instance().find_device("NULL0")});
+  const auto backend = device->init();
+  EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("META(NULL0) can be told how many threads")));
+}
+
+TEST_F(MetaFunctions, RowsSplitByShares) {
+  const auto split = find_function(family(), functions::kSplitBufferType);
+  const std::vector<double> shares{1, 0, 3}, even{1, 1, 1};
+  BufferType& type = split(cpus_, shares);
+  EXPECT_EQ(&split(cpus_, shares), &type);
+  EXPECT_NE(&split(cpus_, even), &type);
+  TensorContext context;
+  Tensor* weight = context.add("weight", DType::kF32, {8, 12, 1, 1});
+  const auto buffer = allocate_tensors(context.tensors(), type, Usage::kWeights);
+  EXPECT_EQ(shard(*weight, 0).shape[1], 3);
+  EXPECT_EQ(shard(*weight, 1).shape[1], 0);
+  EXPECT_EQ(shard(*weight, 2).shape[1], 9);
+  EXPECT_THROW(split(cpus_, std::span(shares).first(2)), InvalidArgument);
+  const std::vector<double> nothing{0, 0, 0}, negative{1, -1, 1};
+  EXPECT_THROW(split(cpus_, nothing), InvalidArgument);
+  EXPECT_THROW(split(cpus_, negative), InvalidArgument);
+}
+
+TEST_F(MetaFunctions, AMetaDeviceIsAUseOfItsMembersFamilies) {
   const BackendReg& cpu = *Registry::instance().find_family("CPU");
   const int before = cpu.uses();
   {
@@ -72,7 +111,7 @@ class Borrowed final : public Device {
   BackendReg& reg_;
 };
 
-TEST_F(MetaCommunicator, MembersOfOneFamilyUseItsCommunicator) {
+TEST_F(MetaFunctions, MembersOfOneFamilyUseItsCommunicator) {
   Offering family, other;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family), third(*cpus_[2], other);
   const auto made_for = [&](std::vector<Device*> members, const MetaOptions& options = {}) {
@@ -89,7 +128,7 @@ TEST_F(MetaCommunicator, MembersOfOneFamilyUseItsCommunicator) {
   EXPECT_EQ(made_for(cpus_), 0) << "a family that offers none";
 }
 
-TEST_F(MetaCommunicator, AMetaDeviceAsksForTheCommunicator) {
+TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const auto run = [&](const MetaOptions& options) {
@@ -117,7 +156,7 @@ TEST_F(MetaCommunicator, AMetaDeviceAsksForTheCommunicator) {
   EXPECT_EQ(run(named), 0) << "the options named another";
 }
 
-TEST_F(MetaCommunicator, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
+TEST_F(MetaFunctions, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);
@@ -131,6 +170,14 @@ TEST_F(MetaCommunicator, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
   EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's is not asked for";
   Offering::offer.class_sizes = sizes;
   EXPECT_NO_THROW(mirrored({&first, &second}));
+}
+
+TEST_F(MetaFunctions, MetaDevicesOfMetaDevicesHaveACommunicatorToo) {
+  const collectives::CommunicatorFactory factory = collectives::factory_of(family());
+  ASSERT_TRUE(factory);
+  const auto backend = cpus_[0]->init();
+  Backend* rank = backend.get();
+  EXPECT_EQ(factory({&rank, 1}, {})->name(), "host");
 }
 
 }  // namespace
