@@ -6,9 +6,9 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
-#include "tools/cli/foreign_flags.h"
 #include "tools/cli/help.h"
 #include "tools/cli/suggest.h"
 
@@ -38,6 +38,30 @@ constexpr std::array<ShortFlag, 15> kShortFlags{{
     {"-pg", "--pg"},
 }};
 
+/// llama.cpp's names for flags of the same meaning. "": the outcome is the same without the flag.
+constexpr std::pair<std::string_view, std::string_view> kForeignFlags[] = {
+    {"-s", "--seed"},
+    {"--temperature", "--temp"},
+    {"--n-predict", "--predict"},
+    {"--device", "--devices"},
+    {"-sys", "--system"},
+    {"--system-prompt", "--system"},
+    {"--chat-template-file", "--template"},
+    {"--repeat-last-n", "--penalty-last-n"},
+    {"-l", "--logit-bias"},
+    {"-ctxcp", "--ctx-checkpoints"},
+    {"-kvo", "--no-kv-offload=0"},
+    {"--kv-offload", "--no-kv-offload=0"},
+    {"--op-offload", "--no-op-offload=0"},
+    {"-nopo", "--no-op-offload"},
+    {"-nr", "--no-repack"},
+    {"-mmp", "--mmap"},
+    {"-fa", ""},  // on, auto or 1 behind it
+    {"--flash-attn", ""},
+    {"--jinja", ""},
+    {"--no-display-prompt", ""},
+};
+
 /// "-c64" and "-n-1", but not "-ngl".
 bool is_number_attached(std::string_view arg) {
   return arg.find_first_not_of("0123456789+-.", 2) == std::string_view::npos;
@@ -53,7 +77,8 @@ std::vector<std::string> all_names(const CLI::App& command) {
   return all;
 }
 
-/// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off; nullopt: the command has none.
+/// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off; "" for one without effect;
+/// nullopt: the command has none.
 std::optional<std::string> full_name(const CLI::App& command, const std::string& flag, bool has_value) {
   const auto has = [&command](std::string_view name) {
     return command.get_option_no_throw(std::string(name.substr(0, name.find('=')))) != nullptr;
@@ -63,8 +88,10 @@ std::optional<std::string> full_name(const CLI::App& command, const std::string&
   }
   const bool attached = flag.size() > 2 && !flag.starts_with("--") && !has_value && is_number_attached(flag);
   if (has(attached ? flag.substr(0, 2) : flag)) return flag;
-  const std::string_view own = own_name(flag);
-  return own.empty() || !has(own) ? std::nullopt : std::optional(std::string(own));
+  for (const auto& [foreign, own] : kForeignFlags) {
+    if (flag == foreign && (own.empty() || has(own))) return std::string(own);
+  }
+  return std::nullopt;
 }
 
 /// One walk over the arguments.
@@ -90,7 +117,8 @@ class Speller {
     if (equals != std::string::npos) value = args_[next_].substr(equals + 1);
     const std::string* const following = next_ + 1 < args_.size() ? &args_[next_ + 1] : nullptr;
     const std::optional<std::string> name = full_name(command_, flag, value.has_value());
-    if (!name) return pass_over(flag, value ? &*value : following, value.has_value());
+    if (!name) fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command_)));
+    if (name->empty()) return pass_over(flag, value ? &*value : following, value.has_value());
     has_model_ |= *name == "-m" || *name == "--model";
     const CLI::Option* const option = command_.get_option_no_throw(*name);
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
@@ -103,11 +131,12 @@ class Speller {
   }
 
   void pass_over(const std::string& flag, const std::string* value, bool is_attached) {
-    const std::optional<bool> has_taken = passed_over(command_.get_name(), flag, value);
-    if (!has_taken) {
-      fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command_)));
-    }
-    if (*has_taken && !is_attached) ++next_;
+    if (flag != "-fa" && flag != "--flash-attn") return;
+    const bool is_on = value != nullptr && (*value == "on" || *value == "auto" || *value == "1");
+    const bool stands_alone = !is_attached && (value == nullptr || value->starts_with('-'));
+    require<InvalidArgument>(is_on || stands_alone, "{} {} is not possible: attention is always flash attention", flag,
+                             value != nullptr ? *value : "");
+    if (is_on && !is_attached) ++next_;
   }
 
   /// A single argument that belongs to no flag is the model, unless there is one.

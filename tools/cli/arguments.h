@@ -15,7 +15,7 @@ namespace shoal::tools {
 ///   -p -ts     -p -ts                   --prompt= --prompt ""
 ///   -nkvo 0    --no-kv-offload=0        x.gguf    --model x.gguf, if that is the only such argument
 ///
-/// Spellings of llama.cpp are translated or left out (foreign_flags.h). A number may be attached to a flag of one
+/// Some spellings of llama.cpp are translated or left out. A number may be attached to a flag of one
 /// letter: -c64. Throws InvalidArgument for a flag that the command does not have, with the one that may be meant; -ngl
 /// is one flag, never -n with the value "gl".
 std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args);

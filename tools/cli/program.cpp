@@ -15,7 +15,6 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/environment.h"
-#include "tools/cli/foreign_flags.h"
 #include "tools/cli/help.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
@@ -69,9 +68,8 @@ void check_command(const std::vector<std::string>& args) {
   }
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);
-  const std::string hint = hint_for_command(args.front());
-  throw UsageError(fmt::format("there is no command '{}'{}; there are {}", args.front(),
-                               hint.empty() ? did_you_mean(args.front(), names) : hint, known));
+  throw UsageError(
+      fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
 }
 
 /// The command line for CLI11, which takes arguments from the back.
