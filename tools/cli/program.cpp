@@ -1,16 +1,20 @@
 #include "tools/cli/program.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <new>
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <thread>
 
 #include "base/user_file.h"
+#include "devices/timeouts.h"
 #include "meta/device/meta_family.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
@@ -20,7 +24,6 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
-#include "tools/cli/stuck_rank.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/version.h"
 
@@ -182,10 +185,27 @@ int report_current(int code) noexcept {
 namespace {
 
 /// Throws Interrupted alone.
+/// After a collective has timed out, the other devices stop, and the error is reported as any other. If that does not
+/// happen within a second, the thread that waits for the devices is stuck for good, and the program ends without it.
+void end_if_stuck(const std::string& error) {
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (open_timeouts() == 0) return;
+  report(error, kFailed);
+  _exit(kFailed);
+}
+
+void on_time_out(std::string_view message) {
+  try {
+    std::thread(end_if_stuck, std::string(message)).detach();
+  } catch (const std::exception&) {
+    // The error is reported all the same unless the rank is stuck for good.
+  }
+}
+
 int run_alone(const std::vector<std::string>& args) {
   try {
     if (!is_leader()) be_quiet();
-    const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
+    set_timeout_callback(on_time_out);
     int code = run_command(args);
     finish_out();
     return code;

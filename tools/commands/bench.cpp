@@ -18,7 +18,6 @@
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/stuck_rank.h"
 #include "tools/cli/text.h"
 #include "tools/report/trace_file.h"
 #include "tools/startup/deployment.h"
@@ -211,10 +210,6 @@ int bench(BenchFlags flags, Tracer* tracer) {
   std::string error;
   bool stopped = false;
   try {
-    const StuckRankWatch watch([&report](const std::string& what) {
-      report.finish();
-      tools::report(what, kFailed);
-    });
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report);
   } catch (const OutputError&) {
     throw;

@@ -22,7 +22,6 @@
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/stuck_rank.h"
 #include "tools/commands/generation.h"
 #include "tools/startup/deployment.h"
 
@@ -311,7 +310,6 @@ int chat(Flags& flags) {
   start_session(deployment);
   flags.choice.devices.warn_of_ways(*deployment.model);
   warn_of_context(deployment.model->hparams, deployment.session->context());
-  const StuckRankWatch watch([](const std::string& error) { report(error, kFailed); });
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands.\n");

@@ -21,7 +21,6 @@
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
-#include "tools/cli/stuck_rank.h"
 #include "tools/commands/generation.h"
 #include "tools/report/trace_file.h"
 #include "tools/startup/deployment.h"
@@ -172,10 +171,6 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
     }
   };
   try {
-    const StuckRankWatch watch([&](const std::string& error) {
-      outcome.error = error;
-      finish_printing(flags, deployment, tokenizer.has_value(), outcome);
-    });
     generate(*deployment.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation.options, sink,
              outcome.generation);
     if (outcome.answer) outcome.answer->finish();
