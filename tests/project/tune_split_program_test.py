@@ -76,23 +76,12 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(tuned["all"][0]["origin"], "prediction")
         self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])
 
-    def test_a_profile_warns_on_other_devices(self):
+    def test_a_profile_tells_where_it_comes_from(self):
         self.tune("-n", 4, "-r", 1, "--trials", 1)
         profile = json.loads(self.profile.read_text())
         self.assertEqual(profile["model"]["type"], "llama 5.2M Q8_0")
         self.assertTrue(profile["shoal"]["commit"])
         self.assertIn("slowed 9x", profile["descriptions"][0])
-        self.check_who_warns()
-
-    def check_who_warns(self):
-        """Only a machine of other devices."""
-        command = [PROGRAM, "plan", "-m", MODEL, "--tensor-split", f"@{self.profile}"]
-        for slowdown, warnings in ("9,1", 0), ("1,1", 1):
-            done = subprocess.run(command, env=self.environment(SHOAL_CPU_SLOWDOWN=slowdown), capture_output=True,
-                                  text=True, check=True)
-            self.assertEqual(done.stderr.count("the profile was made where CPU0 is"), warnings, done.stderr)
-            lines = [line for line in done.stderr.splitlines() if "figures of the devices may be wrong" not in line]
-            self.assertEqual(len(lines), warnings, done.stderr)  # besides a warning of other busy programs
 
 
 if __name__ == "__main__":

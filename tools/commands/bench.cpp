@@ -67,11 +67,7 @@ BenchColumns columns_of(const BenchFlags& flags, const std::vector<BenchSetup>& 
   const std::vector<SplitProfile> profiles = profiles_of(flags.lists);
   for (const std::string& path : flags.lists.models) {
     const auto model = models::open_model(path);
-    for (const SplitProfile& profile : profiles) {
-      const bool first = path == flags.lists.models.front();  // of the devices once
-      const auto devices = find_devices(split_device_names(profile.device_list()));
-      warn_of_profile(profile, *model, first ? devices : std::vector<Device*>());
-    }
+    for (const SplitProfile& profile : profiles) warn_of_profile(profile, *model);
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     const auto deepest = std::max_element(
         tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });

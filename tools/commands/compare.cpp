@@ -68,7 +68,7 @@ int compare(CompareFlags& flags) {
   flags.devices.warn_of_ways(*model);
   const std::vector<models::Token> tokens = prompt_ids(flags, *model);
   const std::vector<Device*> devices = flags.devices.find();
-  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model, devices);
+  if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model);
   Request request{std::move(model), flags.devices.asked({devices})};
   tuning::Asked& asked = request.asked;
   asked.session = flags.context.session();

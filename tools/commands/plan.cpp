@@ -290,10 +290,7 @@ Request request_of(const PlanFlags& flags) {
   const ChoiceFlags& choice = flags.choice;
   Request request{models::open_model(choice.model.path)};
   models::DeviceGroups groups = find_groups_on(flags.machine, choice.devices);
-  if (choice.devices.profile) {
-    const auto devices = flags.machine.empty() ? models::joined(groups).front() : std::vector<Device*>();
-    warn_of_profile(*choice.devices.profile, *request.model, devices);
-  }
+  if (choice.devices.profile) warn_of_profile(*choice.devices.profile, *request.model);
   tuning::Asked& asked = request.asked = choice.asked(groups, flags.sampling.candidates());
   asked.placement.host = host_on(flags.machine, groups);
   // A machine that is named has the hosts that its name says, and not those that are here.

@@ -204,7 +204,7 @@ int run(RunFlags& flags, Tracer* tracer) {
   auto start = std::chrono::steady_clock::now();
   auto model = models::open_model(flags.choice.model.path);
   warn_of_ignored(*model);
-  if (flags.choice.devices.profile) warn_of_profile(*flags.choice.devices.profile, *model, flags.choice.devices.find());
+  if (flags.choice.devices.profile) warn_of_profile(*flags.choice.devices.profile, *model);
   const std::optional<models::Tokenizer> tokenizer = find_tokenizer(flags, *model);
   if (!tokenizer) flags.generation.options.ends = models::end_tokens(model->file);
   flags.generation.finish(model->hparams.vocab);

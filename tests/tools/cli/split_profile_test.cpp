@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -56,28 +57,22 @@ TEST(SplitProfile, SaysWhatIsWrong) {
   const auto with = [](const std::string& devices, const std::string& shares) {
     return fmt::format(R"({{"version": 1, "devices": {}, "tensor_split": {}}})", devices, shares);
   };
-  expect("", "it is no JSON");
-  expect("{\"version\": 1,", "it is no JSON (at byte ");
-  expect("[1]", "it is not a JSON object");
+  expect("", "parse error at line 1, column 1");
+  expect("[1]", "cannot use at() with array");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
-  for (const std::string& text : {R"({"version": )" + deep + "}", R"({"version": 1, "split_mode": )" + deep + "}",
-                                  with(deep, "[1]"), with(R"(["CPU0"])", "[" + deep + "]")}) {
-    expect(text, "lists and objects in each other, more than 16 deep; a profile is such as");
-  }
-  expect("{}", "it has no \"version\"");
+  expect(with(deep, "[1]"), "lists and objects in each other, more than 16 deep; a profile is such as");
+  expect("{}", "key 'version' not found");
   expect(R"({"version": 2})", "its version is 2, and this program reads 1");
-  expect(R"({"version": "1"})", "its version is \"1\"");
-  expect(R"({"version": 1})", "it has no \"devices\"");
-  expect(with("[]", "[]"), "\"devices\" is not a list of names");
-  expect(with("[1, 2]", "[1, 1]"), "\"devices\" has 1, which is no name");
+  expect(R"({"version": 1})", "key 'devices' not found");
+  expect(with("[]", "[]"), "an empty device name in ''");
+  expect(with("[1, 2]", "[1, 1]"), "type must be string, but is number");
   expect(with(R"(["CPU0", "cpu0"])", "[1, 1]"), "named twice");
-  expect(with(R"(["CPU0", ""])", "[1, 1]"), "an empty device name");
-  expect(with(R"(["CPU0", "CPU1"])", "\"3,1\""), "\"tensor_split\" is not a list of numbers");
-  expect(with(R"(["CPU0", "CPU1"])", "[3]"), "\"tensor_split\" has 1 numbers for 2 devices");
-  expect(with(R"(["CPU0", "CPU1"])", "[3, -1]"), "\"tensor_split\" has -1, no number >= 0");
-  expect(with(R"(["CPU0", "CPU1"])", "[3, null]"), "\"tensor_split\" has null");
-  expect(with(R"(["CPU0", "CPU1"])", "[0, 0]"), "adds up to 0");
-  expect(with(R"(["CPU0", "CPU1"])", "[1e400, 1]"), "@p.json: number overflow parsing '1e400'; a profile is such as");
+  expect(with(R"(["CPU0", "CPU1"])", "\"3,1\""), "type must be array, but is string");
+  expect(with(R"(["CPU0", "CPU1"])", "[3]"), "1 numbers for 2 devices");
+  expect(with(R"(["CPU0", "CPU1"])", "[3, -1]"), "'-1' is no number >= 0");
+  expect(with(R"(["CPU0", "CPU1"])", "[3, null]"), "type must be number, but is null");
+  expect(with(R"(["CPU0", "CPU1"])", "[0, 0]"), "at least one must be above 0");
+  expect(with(R"(["CPU0", "CPU1"])", "[1e400, 1]"), "number overflow parsing '1e400'; a profile is such as");
   expect(R"({"version": 1, "split_mode": "row", "devices": ["A"], "tensor_split": [1]})", "\"split_mode\" is \"row\"");
 }
 
@@ -135,76 +130,32 @@ TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
            "is a directory, not a profile; check the path, or write one with scripts/tune_split.py");
     expect(with("@"), "a name of a profile follows");
   }
-  expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "it is no JSON");
+  expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "parse error at line 1, column 2");
 }
 
-TEST(SplitProfile, SaysThatItIsForAnotherModel) {
-  SplitProfile profile = parse_split_profile(kGood, "p.json");
-  EXPECT_EQ(other_model(profile, "llama 5M Q8_0", "/else/renamed.gguf"), "");
-  EXPECT_THAT(other_model(profile, "llama 1B Q8_0", "m.gguf"),
-              HasSubstr("@p.json: the profile was made for llama 5M Q8_0, and the model is llama 1B Q8_0"));
-  profile.model_type.clear();
-  EXPECT_EQ(other_model(profile, "x", "/models/m.gguf"), "");
-  EXPECT_THAT(other_model(profile, "x", "/models/n.gguf"), HasSubstr("made for m.gguf, and the model is n.gguf"));
-  profile.model_file.clear();
-  EXPECT_EQ(other_model(profile, "x", "n.gguf"), "");
-  const File other(
-      R"({"version": 1, "model": {"type": "llama 7B Q4_0"}, "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1]})");
-  const Finished plan = run({"plan", "-m", kModel, "-ts", other.argument()});
-  EXPECT_EQ(plan.code, 0);
-  EXPECT_THAT(plan.err, HasSubstr("made for llama 7B Q4_0"));
-  EXPECT_EQ(std::count(plan.err.begin(), plan.err.end(), '\n'), 1) << plan.err;
-}
-
-TEST(SplitProfile, SaysThatItIsForOtherDevices) {
-  const auto with = [](const json& descriptions) {
-    return json{{"version", 1}, {"devices", {"CPU0", "CPU1"}}, {"tensor_split", {3, 1}}, {"descriptions", descriptions}}
-        .dump();
+TEST(SplitProfile, OfAnotherModelWarnsInEveryCommand) {
+  const auto with = [](const char* model) {
+    return fmt::format(R"({{"version": 1, "model": {}, "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1]}})", model);
   };
-  SplitProfile profile = parse_split_profile(with({"X, 1 core, slowed 3x", "X, 1 core"}), "p.json");
-  EXPECT_EQ(other_devices(profile, {"X, 1 core, slowed 3x", "X, 1 core"}), "");
-  EXPECT_EQ(other_devices(profile, {}), "");
-  EXPECT_EQ(other_devices(profile, {"X, 1 core", "X, 1 core"}),
-            "--tensor-split @p.json: the profile was made where CPU0 is X, 1 core, slowed 3x, and here it is X, 1 "
-            "core: other shares may be faster");
-  EXPECT_THAT(other_devices(profile, {"X, 1 core, slowed 3x", "Y"}), HasSubstr("where CPU1 is X, 1 core, and here"));
-  EXPECT_THAT(other_devices(profile, {"Z", "Y"}), HasSubstr("here it is Z (and 1 more differ): other shares"));
-  EXPECT_EQ(other_devices(parse_split_profile(kGood, "p.json"), {"Z", "Y"}), "");
-  const auto expect_refused = [&](const json& descriptions, const std::string& message) {
-    EXPECT_THAT([&] { parse_split_profile(with(descriptions), "p.json"); },
-                ThrowsMessage<InvalidArgument>(HasSubstr(message)));
-  };
-  expect_refused("X", "\"descriptions\" is not a list of texts");
-  expect_refused({"X", 1}, "\"descriptions\" has 1, which is no text");
-  expect_refused({"X"}, "\"descriptions\" has 1 texts for 2 devices");
-}
-
-TEST(SplitProfile, OfOtherDevicesWarnsInEveryCommand) {
-  const File plain(kGood);
-  const Finished planned = run({"plan", "-m", kModel, "-ts", plain.argument(), "--output", "json"});
-  ASSERT_EQ(planned.code, 0) << planned.err;
-  json same = json::parse(kGood);
-  same["descriptions"] = json::parse(planned.out)["descriptions"];
-  ASSERT_EQ(same["descriptions"].size(), 2u);
-  EXPECT_EQ(json::parse(planned.out)["model_type"], "llama 5.2M Q8_0");
-  same["model"]["type"] = "llama 5.2M Q8_0";
-  json other = same;
-  other["descriptions"][0] = "another\nprocessor";
-  const File as_here(same.dump(), "here"), elsewhere(other.dump(), "elsewhere");
+  const File by_type(with(R"({"type": "llama 7B\nQ4_0", "file": "x.gguf"})"), "type");
+  const File by_file(with(R"({"file": "x.gguf"})"), "file");
+  const File same(with(R"({"type": "llama 5.2M Q8_0", "file": "renamed.gguf"})"), "same"), none(with("7"), "none");
+  const std::string name = std::filesystem::path(kModel).filename();
   const std::vector<std::vector<std::string>> commands{
       {"run", "-p", "In", "-n", "1"}, {"plan"}, {"bench", "-p", "0", "-n", "1", "-r", "1"}, {"compare", "-p", "In"}};
-  for (std::vector<std::string> command : commands) {
-    command.insert(command.end(), {"-m", kModel, "-dev", "CPU0,CPU1", "-ts", as_here.argument()});
-    const Finished quiet = run(command);
-    EXPECT_EQ(quiet.code, 0) << quiet.err;
-    EXPECT_THAT(quiet.err, Not(HasSubstr("the profile was made"))) << command[0];
-    command.back() = elsewhere.argument();
-    const Finished warned = run(command);
-    EXPECT_EQ(warned.code, 0) << warned.err;
-    EXPECT_THAT(warned.err, HasSubstr("the profile was made where CPU0 is another\\nprocessor, and here it is "))
-        << command[0];
-    EXPECT_EQ(warned.err.find("the profile was made"), warned.err.rfind("the profile was made")) << command[0];
+  const auto err = [](std::vector<std::string> command, const File& profile) {
+    command.insert(command.end(), {"-m", kModel, "-dev", "CPU0,CPU1", "-ts", profile.argument()});
+    const Finished finished = run(command);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.err;
+  };
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_THAT(err(command, by_type),
+                HasSubstr("the profile was made for llama 7B\\nQ4_0, and the model is llama 5.2M Q8_0: other shares"));
   }
+  EXPECT_THAT(err({"plan"}, by_file), HasSubstr("made for x.gguf, and the model is " + name));
+  EXPECT_THAT(err({"plan"}, same), Not(HasSubstr("the profile was made")));
+  EXPECT_THAT(err({"plan"}, none), Not(HasSubstr("the profile was made")));
 }
 
 TEST(SplitProfile, SaysHowModelsAreSplit) {
