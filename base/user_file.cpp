@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -24,19 +25,6 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-class Closed {
- public:
-  explicit Closed(int file) : file_(file) {}
-  ~Closed() {
-    if (file_ >= 0) close(file_);
-  }
-  Closed(const Closed&) = delete;
-  Closed& operator=(const Closed&) = delete;
-
- private:
-  int file_;
-};
-
 /// Files, not their inodes: an inode may become another file's when its file is removed.
 struct Inputs {
   std::mutex mutex;
@@ -51,30 +39,9 @@ Inputs& inputs() {
 bool is_input(const struct stat& output) {
   const std::lock_guard lock(inputs().mutex);
   return std::any_of(inputs().paths.begin(), inputs().paths.end(), [&](const std::filesystem::path& path) {
-    struct stat input {};
+    struct stat input{};
     return stat(path.c_str(), &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino;
   });
-}
-
-/// "" for a file that cannot be read.
-std::string beginning_of(const std::filesystem::path& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const Closed closed(file);
-  std::string text(kPart, '\0');
-  size_t size = 0;
-  while (file >= 0 && size < text.size()) {
-    const ssize_t count = read(file, text.data() + size, text.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    size += static_cast<size_t>(count);
-  }
-  text.resize(size);
-  return text;
-}
-
-bool is_of(std::string_view text, const OutputKind& kind) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-  return text.starts_with(kind.beginning) && text.find(kind.key) != std::string_view::npos;
 }
 
 void check_kind(const struct stat& status, const InputFile& file) {
@@ -92,7 +59,7 @@ int open_file(const InputFile& file) {
   require<InvalidArgument>(descriptor >= 0, "{}: cannot open the {}: {}; {}", file.path, file.what, reason(errno),
                            file.remedy);
   try {
-    struct stat status {};
+    struct stat status{};
     require<InvalidArgument>(fstat(descriptor, &status) == 0, "{}: cannot read the {}: {}; {}", file.path, file.what,
                              reason(errno), file.remedy);
     check_kind(status, file);
@@ -100,7 +67,7 @@ int open_file(const InputFile& file) {
     close(descriptor);
     throw;
   }
-  if (!file.is_kept) note_input(file.path);
+  note_input(file.path);
   return descriptor;
 }
 
@@ -127,7 +94,7 @@ std::string read_stream(int descriptor, const InputFile& file) {
 
 std::string read_file(const InputFile& file) {
   const int descriptor = open_file(file);
-  const Closed closed(descriptor);
+  const std::unique_ptr<const int, void (*)(const int*)> closed(&descriptor, [](const int* one) { close(*one); });
   return read_stream(descriptor, file);
 }
 
@@ -139,16 +106,12 @@ void note_input(const std::filesystem::path& path) {
   inputs().paths.insert(std::move(whole));
 }
 
-void check_output(const std::filesystem::path& path, const OutputKind& kind, std::string_view remedy, bool force) {
-  struct stat status {};
+void check_output(const std::filesystem::path& path, std::string_view what) {
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0) return;
-  require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(),
-                         kind.name);
-  if (!S_ISREG(status.st_mode)) return;
-  require<OutputRefused>(!is_input(status), "{}: this command reads it; name another file for the {}", path.string(),
-                         kind.name);
-  const bool is_replaced = force || status.st_size == 0 || is_of(beginning_of(path), kind);
-  require<OutputRefused>(is_replaced, "{}: is not a {}, and would be lost; {}", path.string(), kind.name, remedy);
+  require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(), what);
+  require<OutputRefused>(!S_ISREG(status.st_mode) || !is_input(status),
+                         "{}: this command reads it; name another file for the {}", path.string(), what);
 }
 
 }  // namespace shoal

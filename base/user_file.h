@@ -1,9 +1,8 @@
 // Files that a user names. Opening one never waits, whatever it is: pipes without a writer, devices and folders are
 // refused, or read as they come if a pipe makes sense. Files that were read are remembered, so that no output replaces
-// them, and neither do outputs replace files of others:
+// them:
 //
 //   shoal run -m x.gguf --trace x.gguf     x.gguf: this command reads it; name another file for the trace
-//   shoal run -m x.gguf --trace notes.txt  notes.txt: is not a trace, and would be lost; name another file, or ...
 //
 // Plain functions; any thread. Nothing is owned but what open_file() returns.
 #pragma once
@@ -24,7 +23,6 @@ struct InputFile {
   std::string_view what;  ///< in messages: "chat template"
   std::string_view remedy = "check the path and its permissions";
   bool takes_streams = false;  ///< pipes, terminals and other devices are read to their end
-  bool is_kept = false;        ///< the program's own file, which it may replace
   size_t most_bytes = size_t{64} << 20;
   std::function<void()> poll = {};  ///< called every 50 ms while a stream is read; may throw to stop
 };
@@ -39,23 +37,14 @@ std::string read_stream(int descriptor, const InputFile& file);
 /// From now on check_output() protects the file. One that is not there is not protected.
 void note_input(const std::filesystem::path& path);
 
-/// A kind of files that the program writes, and how one is recognised: the text starts with `beginning`, blanks before
-/// it skipped, and has `key` in its first 64 KiB.
-struct OutputKind {
-  std::string_view name;  ///< in messages: "trace"
-  std::string_view beginning;
-  std::string_view key = {};
-};
-
 /// A file is there that the program may not replace.
 class OutputRefused : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
 };
 
-/// Throws OutputRefused if writing to `path` would destroy an input of this process, a disk, or, unless `force` is set,
-/// a file that is neither empty nor of this kind. Links are followed. `remedy` ends the message: "name another file".
-void check_output(const std::filesystem::path& path, const OutputKind& kind, std::string_view remedy,
-                  bool force = false);
+/// Throws OutputRefused if writing to `path` would destroy an input of this process, or a disk. Links are followed.
+/// `what` names the output in messages: "trace".
+void check_output(const std::filesystem::path& path, std::string_view what);
 
 }  // namespace shoal

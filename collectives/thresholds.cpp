@@ -14,11 +14,10 @@ namespace {
 constexpr int kVersion = 1;
 
 constexpr const char* kVariable = "SHOAL_COMM_THRESHOLDS";
-constexpr OutputKind kKind{"file of thresholds", "{", "\"meshes\""};
 constexpr const char *kNcclFrom = "nccl_from_bytes", *kOneShotTo = "one_shot_to_bytes";
 
 CacheFile own_file() {
-  return {thresholds_file(), kVariable, kKind};
+  return cache_file(kVariable, "collectives.json");
 }
 
 /// The meshes of the file, or an empty object.
@@ -32,7 +31,7 @@ nlohmann::json read_meshes() {
 }  // namespace
 
 std::filesystem::path thresholds_file() {
-  return cache_file(kVariable, "collectives.json");
+  return own_file().path;
 }
 
 std::string mesh_key(std::span<Device* const> ranks) {

@@ -1,6 +1,5 @@
 #include "tools/chat/line_editor.h"
 
-#include <fmt/format.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
@@ -17,9 +16,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/user_file.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/program.h"
 
 namespace shoal::tools {
 namespace {
@@ -42,26 +39,6 @@ std::string history_file() {
   const char* home = std::getenv("HOME");
   if (state != nullptr && *state == '/') return std::string(state) + "/shoal/chat_history";
   return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
-}
-
-/// The same file if it can be one of histories: "" otherwise, with a warning.
-std::string usable(std::string file) {
-  constexpr OutputKind kHistory{"history of shoal chat", "_HiStOrY_V2_"};
-  constexpr const char* kLost = "questions are not kept";
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(file, error);
-  if (file.empty() || status.type() == std::filesystem::file_type::not_found) return file;
-  if (status.type() != std::filesystem::file_type::regular) {
-    warn(fmt::format("{}: is not a regular file; {}", file, kLost));
-    return {};
-  }
-  try {
-    check_output(file, kHistory, kLost);
-    return file;
-  } catch (const OutputRefused& refused) {
-    warn(refused.what());
-    return {};
-  }
 }
 
 /// libedit counts characters, which are more than bytes in UTF-8 only.
@@ -91,7 +68,7 @@ int read_key(EditLine*, wchar_t* key) {
 /// The terminal, prompts on standard error: standard output has the answers.
 class LineEditor::Terminal {
  public:
-  Terminal() : history_(history_init()), file_(usable(history_file())) {
+  Terminal() : history_(history_init()), file_(history_file()) {
     use_utf8();
     editor_ = el_init("shoal", stdin, stderr, stderr);
     HistEvent event;
@@ -117,7 +94,6 @@ class LineEditor::Terminal {
     if (knows_pasting()) std::fputs(kPasteOff, stderr);
     HistEvent event;
     std::error_code error;
-    if (!file_.empty()) file_ = usable(std::move(file_));
     if (!file_.empty()) std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
     if (!file_.empty()) history(history_, &event, H_SAVE, file_.c_str());
     history_end(history_);

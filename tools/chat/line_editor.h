@@ -11,8 +11,7 @@ class LineEditor {
  public:
   /// Reads the history of earlier conversations; a file that cannot be read counts as none.
   LineEditor();
-  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; if that is not possible it is lost. A file
-  /// that is not a history is neither read nor replaced, and a warning says so.
+  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; if that is not possible it is lost.
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;

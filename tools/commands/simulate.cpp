@@ -205,8 +205,7 @@ class Simulation {
     tuning::Choice choice = chooser.asked().fixed;
     choice.shares = latest_shares_;
     write_trace(flags_.trace.path, simulated_trace(chooser, choice),
-                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}},
-                flags_.trace.force);
+                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}});
   }
 
   void finish() {
@@ -375,7 +374,7 @@ class Simulation {
 int simulate(SimulateFlags flags) {
   const SimulatedMachine machine(simulated_machine(flags.machine, flags.hosts, flags.network));
   take_profiles(flags, machine);
-  if (!flags.trace.path.empty()) require_writable(flags.trace.path, flags.trace.force);
+  if (!flags.trace.path.empty()) require_writable(flags.trace.path);
   choose_devices(flags, machine);
   const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.split.mode);
   const std::vector<BenchTest> tests = make_tests(flags.lists);

@@ -34,7 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kWorthWriting = size_t{1} << 20;
-constexpr OutputKind kKind{"trace", "{", "\"traceEvents\""};
 
 [[noreturn]] void fail_to_write(const std::string& path, int error) {
   fail<DeviceError>("cannot write the trace {}: {}; {}", path, std::strerror(error),
@@ -53,8 +52,7 @@ fs::path end_of_links(fs::path path) {
 
 /// The number that a file has here as stdout or stderr, or -1.
 int standard_stream(const std::string& path) {
-  struct stat file {
-  }, stream{};
+  struct stat file{}, stream{};
   if (stat(path.c_str(), &file) != 0) return -1;
   for (const int number : {STDOUT_FILENO, STDERR_FILENO}) {
     if (fstat(number, &stream) == 0 && stream.st_dev == file.st_dev && stream.st_ino == file.st_ino) return number;
@@ -73,9 +71,8 @@ fs::path replaced_by(const std::string& path) {
 }
 
 /// What is written in place is not replaced.
-void check_target(const std::string& path, bool force) {
-  if (standard_stream(path) >= 0) return;
-  check_output(path, kKind, "name another file, or replace this one with --force", force);
+void check_target(const std::string& path) {
+  if (standard_stream(path) < 0) check_output(path, "trace");
 }
 
 /// Opens a named pipe once it has a reader, as open() does, but an interrupt ends the waiting. -1 with errno.
@@ -100,8 +97,8 @@ int open_in_place(const std::string& path) {
 /// A file that is being written, with the first failure.
 class Draft {
  public:
-  Draft(const std::string& path, bool force) : name_(path) {
-    check_target(path, force);
+  explicit Draft(const std::string& path) : name_(path) {
+    check_target(path);
     const int stream = standard_stream(path);
     if (stream < 0) target_ = replaced_by(path);
     if (stream >= 0) {
@@ -172,22 +169,21 @@ void append_event(std::string& text, const TraceEvent& event, int row) {
 
 }  // namespace
 
-void require_writable(const std::string& path, bool force) {
+void require_writable(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) fail_to_write(path, EISDIR);
   if (fs::is_socket(path, error)) fail_to_write(path, ENXIO);
   if (!replaced_by(path).empty()) {
-    const Draft draft(path, force);  // removed again
+    const Draft draft(path);  // removed again
     return;
   }
-  check_target(path, force);
+  check_target(path);
   // A pipe that is opened and closed has come to its end for who reads it.
   if (access(path.c_str(), W_OK) != 0) fail_to_write(path, errno);
 }
 
-void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata,
-                 bool force) {
-  Draft file(path, force);
+void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata) {
+  Draft file(path);
   std::unordered_map<std::string_view, int> rows;
   nlohmann::json other = nlohmann::json::object();
   for (const auto& [name, value] : metadata) other[name] = value;
@@ -219,7 +215,6 @@ void TraceTarget::add_to(CLI::App& app, const std::string& help) {
     path = text;
   };
   add_parsed(app, "--trace", "FILE", read, help);
-  app.add_flag("--force", force, "Replace the file of --trace even if it is not a trace");
 }
 
 void TraceFlag::add_to(CLI::App& app) {
@@ -307,7 +302,7 @@ std::string describe_lost(const std::string& path, std::span<const int64_t> lost
 
 int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const {
   if (path.empty()) return body(nullptr);
-  if (is_leader()) require_writable(path, force);
+  if (is_leader()) require_writable(path);
   const int64_t origin = trace_clock();
   Tracer tracer;
   const auto write = [&](const Spans& spans) {
@@ -316,7 +311,7 @@ int TraceFlag::run(TraceMetadata metadata, const std::function<int(Tracer* trace
       metadata.emplace_back("spans_lost", std::to_string(all));
       warn(text);
     }
-    write_trace(path, spans.events, metadata, force);
+    write_trace(path, spans.events, metadata);
   };
   int code = kSuccess;
   try {

@@ -19,29 +19,27 @@ namespace shoal::tools {
 /// What was run, for "otherData": {"command", "shoal run"}, ...
 using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Throws DeviceError if the file cannot be written. Throws OutputRefused (base/user_file.h) for an input. Throws it
-/// for a file that is not a trace, too, unless `force` is set. Makes no file and opens no pipe.
-void require_writable(const std::string& path, bool force = false);
+/// Throws DeviceError if the file cannot be written. Throws OutputRefused (base/user_file.h) for an input. Makes
+/// no file and opens no pipe.
+void require_writable(const std::string& path);
 
 /// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
 /// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe without a reader is
 /// waited for, which throws Interrupted after catch_interrupts(). Refuses what require_writable() refuses.
-void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata,
-                 bool force = false);
+void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 
 /// The line on spans that tracers had no room for, "" where there are none. `lost`: of each process.
 std::string describe_lost(const std::string& path, std::span<const int64_t> lost);
 
-/// Where a trace goes: --trace FILE --force
+/// Where a trace goes: --trace FILE
 struct TraceTarget {
   std::string path;  ///< "": no trace
-  bool force = false;
 
   /// An empty name is refused.
   void add_to(CLI::App& app, const std::string& help);
 };
 
-/// --trace FILE --force
+/// --trace FILE
 struct TraceFlag : TraceTarget {
   void add_to(CLI::App& app);
 

@@ -20,14 +20,13 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
-constexpr OutputKind kKind{"machine file", "{", "\"machines\""};
 /// Machines that are kept; the oldest go.
 constexpr size_t kMost = 32;
 
 using Json = nlohmann::json;
 
 CacheFile own_file() {
-  return {machine_file(), kVariable, kKind};
+  return cache_file(kVariable, "machine.json");
 }
 
 /// The file's machines as they are written, the latest first; empty where there is no file of ours.
@@ -147,7 +146,7 @@ std::string now() {
 }  // namespace
 
 std::filesystem::path machine_file() {
-  return cache_file(kVariable, "machine.json");
+  return own_file().path;
 }
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,

@@ -139,16 +139,6 @@ TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
   EXPECT_EQ(file.text(), old);
 }
 
-TEST(WriteTrace, AnotherFileIsReplacedByForceAlone) {
-  const TemporaryFile file("notes.txt", "notes");
-  EXPECT_THROW(require_writable(file.path), OutputRefused);
-  EXPECT_THROW(write_trace(file.path, {}, {}), OutputRefused);
-  EXPECT_EQ(file.text(), "notes");
-  write_trace(file.path, {}, {}, true);
-  write_trace(file.path, {}, {});
-  EXPECT_TRUE(json::accept(file.text()));
-}
-
 TEST(WriteTrace, WhatALinkLeadsToIsReplaced) {
   const TemporaryFile file("target.json"), link("link.json");
   write_trace(file.path, {}, {{"command", "shoal"}});
@@ -177,7 +167,9 @@ TEST(TraceFlag, FailuresAreTracedAndPassedOn) {
   EXPECT_THROW(flag.run({}, [](Tracer*) -> int { throw InvalidArgument("nothing done yet"); }), InvalidArgument);
   EXPECT_FALSE(file.exists());
   const auto body = [](Tracer* tracer) -> int {
-    { const TraceScope scope(tracer->row("host").get(), TraceKind::kHost, {"load"}); }
+    {
+      const TraceScope scope(tracer->row("host").get(), TraceKind::kHost, {"load"});
+    }
     throw InvalidArgument("broken");
   };
   EXPECT_THAT([&] { flag.run({}, body); }, ThrowsMessage<InvalidArgument>("broken"));
