@@ -1,19 +1,21 @@
 #include "tools/chat/chat_template.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/printable.h"
+#include "tools/chat/child_process.h"
 
 namespace shoal::tools {
 namespace {
 
 constexpr int kMemoryMib = 1024;
+constexpr std::chrono::seconds kLongest{10};
 
 /// Beside the program, installed or not.
 std::string renderer() {
@@ -30,37 +32,12 @@ std::string python() {
   return named != nullptr ? named : "python3";
 }
 
-/// What is wrong and what helps, in place of an answer.
-nlohmann::json failure_of(const ChildAnswer& answer, const ChildLimits& limits) {
-  switch (answer.end) {
-    case ChildEnd::kTookTooLong:
-      return {{"error", fmt::format("did not come to an end within {} ms", limits.time.count())}};
-    case ChildEnd::kSaidTooMuch:
-      return {{"error", fmt::format("prints more than {} bytes", limits.output)}};
-    case ChildEnd::kKilled:
-      return {{"error", fmt::format("was ended by signal {}", answer.code)}};
-    case ChildEnd::kExited:
-      break;
-  }
+/// The end of a renderer that gave no answer.
+std::string failure_of(const ChildAnswer& answer) {
+  if (answer.end == ChildEnd::kTookTooLong) return fmt::format("did not come to an end within {}", kLongest);
+  if (answer.end == ChildEnd::kKilled) return fmt::format("was ended by signal {}", answer.code);
   const std::string what = answer.code == 0 ? "gave no answer" : fmt::format("ended with code {}", answer.code);
-  return {{"error", fmt::format("could not be rendered: {} {}", python(), what)},
-          {"remedy", "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON"}};
-}
-
-bool is_part(const nlohmann::json& part) {
-  return part.is_array() && part.size() == 2 && part[0].is_string() && part[1].is_boolean();
-}
-
-/// Either the parts or why there are none: programs other than Python may print anything.
-nlohmann::json parsed(const ChildAnswer& answer, const ChildLimits& limits) {
-  if (answer.end != ChildEnd::kExited || answer.code != 0) return failure_of(answer, limits);
-  nlohmann::json json = parse_json_or_nothing(answer.out);
-  const auto has = [&json](const char* key, auto is_right) { return json.contains(key) && is_right(json[key]); };
-  const bool is_error = json.is_object() && has("error", [](const auto& value) { return value.is_string(); });
-  const bool is_text = json.is_object() && has("parts", [](const auto& value) {
-                         return value.is_array() && std::all_of(value.begin(), value.end(), is_part);
-                       });
-  return is_error || is_text ? json : failure_of(answer, limits);
+  return fmt::format("could not be rendered: {} {}", python(), what);
 }
 
 }  // namespace
@@ -71,35 +48,30 @@ const std::string_view kChatMl =
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const ChatRequest& request,
-                                      const ChildLimits& limits) {
+std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
+                                      const nlohmann::json& variables) {
   const nlohmann::json question{{"template", chat_template.text},
-                                {"messages", request.messages},
-                                {"add_generation_prompt", request.add_generation_prompt},
+                                {"messages", messages},
+                                {"add_generation_prompt", true},
                                 {"special_tokens", chat_template.special_tokens},
-                                {"kwargs", request.variables}};
+                                {"kwargs", variables}};
   // Text that is no UTF-8 gets U+FFFD in place of what is wrong.
   const std::string input = question.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  const int64_t seconds = limits.time.count() / 1000 + 1;
-  const nlohmann::json answer = parsed(
-      ask_child({python(), "-I", renderer(), fmt::format("{}", seconds), fmt::format("{}", kMemoryMib)}, input, limits),
-      limits);
-  if (answer.contains("error")) {
-    fail<InvalidArgument>("{}: the chat template {}; {}", chat_template.origin,
-                          printable(answer.at("error").get<std::string>()),
-                          answer.value("remedy", "another can be given with --template FILE"));
+  const ChildAnswer answer = ask_child(
+      {python(), "-I", renderer(), std::to_string(kLongest.count() + 1), std::to_string(kMemoryMib)}, input, kLongest);
+  std::string error = failure_of(answer), remedy = "another can be given with --template FILE";
+  if (answer.end == ChildEnd::kExited) {
+    remedy = "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON";
+    try {  // programs other than Python may print anything
+      const nlohmann::json json = parse_json(answer.code == 0 ? answer.out : "");
+      if (!json.contains("error")) return json.at("parts").get<std::vector<RenderedPart>>();
+      error = printable(json["error"].get<std::string>());
+      remedy = json.value("remedy", "another can be given with --template FILE");
+    } catch (const nlohmann::json::exception&) {
+    } catch (const InvalidArgument&) {
+    }
   }
-  std::vector<RenderedPart> parts;
-  for (const nlohmann::json& part : answer.at("parts")) {
-    parts.push_back({part.at(0).get<std::string>(), part.at(1).get<bool>()});
-  }
-  return parts;
-}
-
-std::string text_of(const std::vector<RenderedPart>& parts) {
-  std::string text;
-  for (const RenderedPart& part : parts) text += part.text;
-  return text;
+  fail<InvalidArgument>("{}: the chat template {}; {}", chat_template.origin, error, remedy);
 }
 
 }  // namespace shoal::tools

@@ -7,19 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
-
-#include "tools/chat/child_process.h"
 
 namespace shoal::tools {
 
-/// Some of a rendered text. Only in template text are there control tokens; what users and models wrote stays text,
-/// whatever it looks like.
-struct RenderedPart {
-  std::string text;
-  bool is_template = false;
-  bool operator==(const RenderedPart&) const = default;
-};
+/// Some of a rendered text, and whether it is template text. Only there are control tokens; the words of users and
+/// models stay text, whatever they look like.
+using RenderedPart = std::pair<std::string, bool>;
 
 struct ChatTemplate {
   std::string text;
@@ -28,22 +23,13 @@ struct ChatTemplate {
   std::vector<std::string> stops;                     ///< strings that end an answer, besides the model's end tokens
 };
 
-/// What is rendered.
-struct ChatRequest {
-  nlohmann::json messages = nlohmann::json::array();  ///< of {"role", "content", ...}
-  bool add_generation_prompt = true;
-  nlohmann::json variables = nlohmann::json::object();  ///< further ones, such as {"enable_thinking": false}
-};
-
 /// The template of models without one: turns between <|im_start|> and <|im_end|>.
 extern const std::string_view kChatMl;
 
-/// Neighbours differ in is_template, and none is empty. Throws InvalidArgument with one line: what the template says
-/// against the conversation, what is wrong with the template, or what is missing on this machine.
-std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const ChatRequest& request,
-                                      const ChildLimits& limits = {});
-
-/// All of it.
-std::string text_of(const std::vector<RenderedPart>& parts);
+/// Parts of a prompt that asks for the next answer; neighbours differ in kind, and none is empty. `messages`: of
+/// {"role", "content", ...}; `variables`: further ones, such as {"enable_thinking": false}. Throws InvalidArgument with
+/// one line: the template's objection to the conversation, an error in the template, or a missing part of this machine.
+std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
+                                      const nlohmann::json& variables);
 
 }  // namespace shoal::tools

@@ -1,22 +1,16 @@
 // Another program, started to answer one question: it reads its standard input and writes its answer to standard
-// output. No shell is involved. It is killed with the processes that it has started when it takes too long, says too
-// much, or the user interrupts this program; the terminal's Ctrl-C does not reach it.
+// output. No shell is involved. It is killed with the processes that it has started when it takes too long or the user
+// interrupts this program; the terminal's Ctrl-C does not reach it.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace shoal::tools {
 
-struct ChildLimits {
-  std::chrono::milliseconds time{10'000};
-  size_t output = size_t{64} << 20;  ///< bytes
-};
-
-enum class ChildEnd : uint8_t { kExited, kKilled, kTookTooLong, kSaidTooMuch };
+enum class ChildEnd : uint8_t { kExited, kKilled, kTookTooLong };
 
 struct ChildAnswer {
   ChildEnd end = ChildEnd::kExited;
@@ -26,6 +20,7 @@ struct ChildAnswer {
 
 /// Runs a program, which is searched for in PATH, with `input` as its standard input; waits for its end. What it writes
 /// to standard error is lost. Throws DeviceError if it cannot be started, and Interrupted after catch_interrupts().
-ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input, const ChildLimits& limits);
+ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input,
+                      std::chrono::milliseconds longest);
 
 }  // namespace shoal::tools

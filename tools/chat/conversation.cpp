@@ -102,15 +102,14 @@ void Conversation::clear() {
 }
 
 Conversation::Prompt Conversation::prompt() const {
-  const std::vector<RenderedPart> rendered =
-      render_chat(template_, {.messages = messages_, .add_generation_prompt = true, .variables = flags_.variables});
+  const std::vector<RenderedPart> rendered = render_chat(template_, messages_, flags_.variables);
   std::vector<models::TextPart> parts;
-  for (const RenderedPart& part : rendered) parts.push_back({part.text, part.is_template});
+  for (const auto& [text, is_template] : rendered) parts.push_back({text, is_template});
   require<InvalidArgument>(!parts.empty(),
                            "{}: the chat template makes nothing of the conversation; another can be given with "
                            "--template FILE",
                            template_.origin);
-  const bool begins_thought = !rendered.empty() && rendered.back().is_template && ends_in_thought(rendered.back().text);
+  const bool begins_thought = rendered.back().second && ends_in_thought(rendered.back().first);
   return {tokenizer_.encode(parts), begins_thought};
 }
 

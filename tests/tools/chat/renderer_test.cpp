@@ -74,7 +74,7 @@ TEST(Renderer, IsEndedBySignalsWithItsChildren) {
 TEST(Renderer, HasALimitOfTimeWithItsPipesOpenOrClosed) {
   for (const char* rest : {kSleeps, kClosesAndSleeps}) {
     const Script script(rest);
-    const ChildAnswer answer = ask_child({script.path}, "", {.time = milliseconds(300)});
+    const ChildAnswer answer = ask_child({script.path}, "", milliseconds(300));
     EXPECT_EQ(answer.end, ChildEnd::kTookTooLong) << rest;
     script.expect_gone();
   }
@@ -82,7 +82,8 @@ TEST(Renderer, HasALimitOfTimeWithItsPipesOpenOrClosed) {
 
 TEST(Renderer, LeavesNoChildrenBehindItsAnswer) {
   const Script script("echo answer; exit 3");
-  const ChildAnswer answer = ask_child({"/bin/sh", "-c", script.path + " >/dev/null; echo answer; exit 3"}, "", {});
+  const ChildAnswer answer =
+      ask_child({"/bin/sh", "-c", script.path + " >/dev/null; echo answer; exit 3"}, "", std::chrono::seconds(10));
   EXPECT_EQ(answer.end, ChildEnd::kExited);
   EXPECT_EQ(answer.code, 3);
   EXPECT_EQ(answer.out, "answer\n");
