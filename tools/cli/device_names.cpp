@@ -151,34 +151,30 @@ std::string default_of(std::span<Device* const> listed) {
 }
 
 std::string all_devices(const PluginReport& plugins) {
-  warn_of_broken(plugins);
-  warn_of_unusable_gpus();
+  warn_of_missing_gpus(plugins);
   return all_of(Registry::instance().devices());
 }
 
 std::string default_devices(const PluginReport& plugins) {
-  warn_of_broken(plugins);
-  warn_of_unusable_gpus();
+  warn_of_missing_gpus(plugins);
   return default_of(Registry::instance().devices());
 }
 
-void warn_of_broken(const PluginReport& plugins) {
+void warn_of_missing_gpus(const PluginReport& plugins) {
   static bool said = false;
+  if (std::exchange(said, true)) return;
   const auto& skipped = plugins.skipped;
   const auto broken =
       std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
-  if (broken == skipped.end() || has_gpus() || std::exchange(said, true)) return;
-  warn(
-      fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
-                  "--devices, or see `shoal devices`",
-                  broken->file, broken->reason));
-}
-
-void warn_of_unusable_gpus() {
-  static bool said = false;
+  if (broken != skipped.end() && !has_gpus()) {
+    warn(
+        fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
+                    "--devices, or see `shoal devices`",
+                    broken->file, broken->reason));
+  }
   for (const BackendReg* family : Registry::instance().families()) {
     const std::string unusable = feature_of(*family, "unusable_gpus");
-    if (unusable.empty() || std::exchange(said, true)) continue;
+    if (unusable.empty()) continue;
     warn(fmt::format("{}: {}", has_gpus() ? "some GPUs are not used" : "no GPU is usable, so CPUs are used", unusable));
   }
 }
@@ -242,17 +238,20 @@ RankName parse_rank(const std::string& name, int processes) {
   return rank;
 }
 
-/// "0:CPU0,1:CPU0" -> "CPU0,1:CPU0"
+/// "0:CPU0,CPU1;1:CPU0" -> "CPU0,CPU1,1:CPU0"; a name without a process is of the process before it.
 std::string normalized_ranks(const std::string& list, int processes) {
   std::string text;
-  for (size_t begin = 0, last = 0; begin < list.size();) {
-    const size_t end = std::min(list.find_first_of(",+", begin), list.size());
-    const RankName rank = parse_rank(list.substr(begin, end - begin), processes);
-    const auto process = static_cast<size_t>(rank.process);
-    require<InvalidArgument>(process >= last, "process {} comes behind {} in '{}'; name them in order", process, last,
-                             list);
-    last = process;
-    text += name_in_process(rank.process, rank.device) + list.substr(end, 1);
+  int last = 0;
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find_first_of(",+;", begin), list.size());
+    const std::string name = list.substr(begin, end - begin);
+    RankName rank = parse_rank(name, processes);
+    if (name.find(':') == std::string::npos) rank.process = last;
+    require<InvalidArgument>(rank.process >= last, "process {} comes behind {} in '{}'; name them in order",
+                             rank.process, last, list);
+    last = rank.process;
+    text += name_in_process(last, rank.device);
+    if (end < list.size()) text += list[end] == ';' ? ',' : list[end];
     begin = end + 1;
   }
   return text;
@@ -283,24 +282,10 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
   if (list.starts_with("@")) {
     const std::vector<std::string> lists = group->gather(own_devices(), "devices");
     for (const std::string& asked : split_list(list)) parts.push_back(of_computers(asked, lists));
-  } else if (names_ranks(list)) {
-    parts.push_back(normalized_ranks(list, group->size()));
   } else if (list.find(':') == std::string::npos) {
     for (int process = 0; process < group->size(); ++process) parts.push_back(in_process(process, list));
   } else {
-    std::string rest = list;
-    for (int last = -1; !rest.empty();) {
-      const std::string part = rest.substr(0, rest.find(';'));
-      const size_t colon = part.find(':');
-      require<InvalidArgument>(colon != std::string::npos, "'{}' is of no process; write 0:CPU0,CPU1;1:CPU0", part);
-      require<InvalidArgument>(part.find(':', colon + 1) == std::string::npos,
-                               "'{}' names no device of a process; write 0:CPU0,CPU1;1:CPU0", part);
-      const auto process = static_cast<int>(parse_integer("--devices", part.substr(0, colon), 0, group->size() - 1));
-      require<InvalidArgument>(process > last, "process {} comes behind {} in '{}'; name them in order", process, last,
-                               list);
-      parts.push_back(in_process(last = process, part.substr(colon + 1)));
-      rest.erase(0, part.size() + 1);
-    }
+    return normalized_ranks(list, group->size());
   }
   return fmt::format("{}", fmt::join(parts, ","));
 }

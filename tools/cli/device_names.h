@@ -25,13 +25,11 @@ bool names_all(std::string_view text);
 std::string all_of(std::span<Device* const> listed);
 /// All GPUs of those listed, or CPU0: the devices of a command that names none.
 std::string default_of(std::span<Device* const> listed);
-/// Both of the devices that there are, after plug-ins were loaded, with the two warnings below.
+/// Both of the devices that there are, after plug-ins were loaded, with the warnings below.
 std::string all_devices(const PluginReport& plugins);
 std::string default_devices(const PluginReport& plugins);
-/// One line on stderr names a plug-in that is broken, if there is no GPU.
-void warn_of_broken(const PluginReport& plugins);
-/// One line on stderr names the GPUs that cannot be used, once.
-void warn_of_unusable_gpus();
+/// Once: a line on stderr for a broken plug-in, if there is no GPU, and one for the GPUs that cannot be used.
+void warn_of_missing_gpus(const PluginReport& plugins);
 
 /// What a family says of itself by this name (functions::Feature); "" where it does not.
 std::string feature_of(const BackendReg& family, std::string_view name);

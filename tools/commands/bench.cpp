@@ -168,9 +168,8 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   }
 }
 
-/// GPUs that are left out, problems that families have noticed, and features that are switched off.
+/// Problems that families have noticed, and features that are switched off.
 void warn_of_problems() {
-  warn_of_unusable_gpus();
   for (const BackendReg* family : Registry::instance().families()) {
     if (const std::string problems = feature_of(*family, "problems"); !problems.empty()) warn(problems);
     if (const std::string off = feature_of(*family, "off"); !off.empty()) {
