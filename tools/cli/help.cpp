@@ -1,11 +1,11 @@
 #include "tools/cli/help.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 #include <string_view>
 
@@ -14,18 +14,14 @@
 namespace shoal::tools {
 namespace {
 
-/// Of documentation, pipes and wide terminals; narrow terminals get less.
-constexpr size_t kWidest = 110, kNarrowest = 40;
+constexpr size_t kColumn = 34;  // where descriptions begin
 
-struct Layout {
-  size_t column, width;  ///< where descriptions begin, and where lines end
-};
-
-Layout layout() {
+/// Where lines end.
+size_t width() {
+  constexpr size_t kWidest = 110;  // of documentation, pipes and wide terminals
   winsize size{};
   const bool is_terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  const size_t width = std::clamp(is_terminal ? size_t{size.ws_col} - 1 : kWidest, kNarrowest - 1, kWidest);
-  return {width > 70 ? size_t{34} : size_t{8}, width};
+  return is_terminal ? std::clamp(size_t{size.ws_col} - 1, size_t{60}, kWidest) : kWidest;
 }
 
 struct FlagGroup {
@@ -61,7 +57,7 @@ void append_words(std::string& text, size_t used, size_t indent, const std::stri
   std::istringstream words(sentence);
   bool is_first = true;
   for (std::string word; words >> word; is_first = false) {
-    if (!is_first && used + 1 + word.size() > layout().width) {
+    if (!is_first && used + 1 + word.size() > width()) {
       text += "\n" + std::string(indent, ' ');
       used = indent;
     } else if (!is_first) {
@@ -75,15 +71,14 @@ void append_words(std::string& text, size_t used, size_t indent, const std::stri
 
 /// "  -ts, --tensor-split SHARES   Share of each device ..." over as many lines as it takes.
 std::string lines_of(const std::string& left, const std::string& description) {
-  const size_t column = layout().column;
   std::string text = "  ";
   append_words(text, 2, 4, left);
-  if (left.size() + 4 > column) {
-    text += "\n" + std::string(column, ' ');
+  if (left.size() + 4 > kColumn) {
+    text += "\n" + std::string(kColumn, ' ');
   } else {
-    text.resize(column, ' ');
+    text.resize(kColumn, ' ');
   }
-  append_words(text, column, column, description);
+  append_words(text, kColumn, kColumn, description);
   return text + "\n";
 }
 

@@ -13,7 +13,7 @@ namespace shoal::tools {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{50};
-constexpr size_t kLongestBar = 30, kShortestBar = 8;
+constexpr size_t kBar = 30;
 constexpr size_t kUsualColumns = 80;
 constexpr size_t kLeastBytes = 1'000'000;  ///< whose rate says something
 
@@ -27,16 +27,6 @@ size_t terminal_columns() {
 /// Characters of UTF-8.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-/// "loading  [###...]" before the rest of a line; empty where there is no room for a bar.
-std::string bar_text(const std::string& label, double part, const std::string& rest, size_t columns) {
-  constexpr size_t kAround = 4;  // two blanks and the brackets
-  const size_t taken = width_of(label) + kAround + width_of(rest);
-  if (taken + kShortestBar > columns) return {};
-  const size_t length = std::min(kLongestBar, columns - taken);
-  const auto filled = static_cast<size_t>(part * static_cast<double>(length));
-  return fmt::format("{}  [{}{}]{}", label, std::string(filled, '#'), std::string(length - filled, '.'), rest);
 }
 
 }  // namespace
@@ -58,19 +48,6 @@ void ProgressBar::clear() {
   shown_ = 0;
 }
 
-std::string ProgressBar::line(const std::string& label, size_t done, size_t total, const std::string& detail,
-                              size_t columns) {
-  const double part = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  const std::string percent = fmt::format("{:3.0f}%", part * 100.0);
-  for (const std::string& rest : {fmt::format(" {}  {}", percent, detail), " " + percent}) {
-    if (std::string text = bar_text(label, part, rest, columns); !text.empty()) return text;
-  }
-  for (const std::string& text : {label + " " + percent, percent}) {
-    if (width_of(text) <= columns) return text;
-  }
-  return {};
-}
-
 void ProgressBar::update(size_t done, size_t total) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin_;
   update(done, total, fmt::format("{} of {}{}", format_bytes(done), format_bytes(total), rate_text(done, seconds)));
@@ -81,8 +58,12 @@ void ProgressBar::update(size_t done, size_t total, const std::string& detail) {
   auto now = std::chrono::steady_clock::now();
   if (done < total && now - last_ < kInterval) return;
   last_ = now;
+  const double part = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const auto filled = static_cast<size_t>(part * kBar);
+  std::string text = fmt::format("{}  [{}{}] {:3.0f}%  {}", label_, std::string(filled, '#'),
+                                 std::string(kBar - filled, '.'), part * 100.0, detail);
   const size_t columns = terminal_columns();
-  const std::string text = line(label_, done, total, detail, columns);
+  while (width_of(text) > columns) text.pop_back();
   const size_t width = width_of(text), before = std::min(shown_, columns);
   write_err(fmt::format("\r{}{}", text, std::string(before - std::min(before, width), ' ')));
   shown_ = width;

@@ -1,7 +1,6 @@
-// A progress bar of one line on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". Never longer than the
-// terminal is wide when it is drawn, and drawn with carriage returns and blanks alone, which the plainest terminal
-// understands. Shows nothing where stderr is no terminal. One thread at a time; the line is removed when the bar is
-// destroyed.
+// A progress bar of one line on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". Cut where the
+// terminal ends, and drawn with carriage returns and blanks alone, which the plainest terminal understands. Shows
+// nothing where stderr is no terminal. One thread at a time; the line is removed when the bar is destroyed.
 #pragma once
 
 #include <chrono>
@@ -26,11 +25,6 @@ class ProgressBar {
   void update(size_t done, size_t total, const std::string& detail);
   /// Removes the line, to print something else.
   void clear();
-
-  /// The line for a state, in at most this many columns: with little room the bar is shorter, then the detail is left
-  /// out, then the bar, then the label.
-  static std::string line(const std::string& label, size_t done, size_t total, const std::string& detail,
-                          size_t columns);
 
  private:
   std::string label_;

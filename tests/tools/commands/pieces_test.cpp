@@ -1,4 +1,4 @@
-// The parts of the program that need no process: flags, tables, the progress bar, the error measure.
+// The parts of the program that need no process: flags, tables, the error measure.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,6 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tools/report/comparison.h"
 
@@ -79,24 +78,6 @@ TEST(DescribeCurrent, AddsTheRemedyToFailuresOfTheSystem) {
 TEST(RequireThreads, StartsThemAll) {
   EXPECT_NO_THROW(require_threads(0));
   EXPECT_NO_THROW(require_threads(50));
-}
-
-TEST(Progress, ShowsABarAPercentageAndADetail) {
-  EXPECT_EQ(ProgressBar::line("loading", 1, 4, "a detail", 34), "loading  [##......]  25%  a detail");
-  EXPECT_EQ(ProgressBar::line("loading", 0, 0, "", 200), "loading  [" + std::string(30, '#') + "] 100%  ");
-  EXPECT_EQ(ProgressBar::line("loading", 9, 4, "\u00b5s", 28), "loading  [########] 100%  \u00b5s")
-      << "characters count";
-}
-
-TEST(Progress, ShowsWhatThereIsRoomFor) {
-  const auto line = [](size_t columns) { return ProgressBar::line("loading", 1, 4, "a detail", columns); };
-  EXPECT_EQ(line(33), "loading  [####.............]  25%") << "the detail goes first";
-  EXPECT_EQ(line(24), "loading  [##......]  25%");
-  EXPECT_EQ(line(23), "loading  25%");
-  EXPECT_EQ(line(12), "loading  25%");
-  EXPECT_EQ(line(11), " 25%");
-  EXPECT_EQ(line(3), "");
-  for (size_t columns = 0; columns < 100; ++columns) EXPECT_LE(line(columns).size(), columns);
 }
 
 TEST(Table, AlignsWordsLeftAndNumbersRight) {
