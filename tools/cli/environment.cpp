@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string_view>
 
 #include "tools/cli/program.h"
@@ -12,8 +13,6 @@
 
 namespace shoal::tools {
 namespace {
-
-constexpr std::string_view kPrefix = "SHOAL_";
 
 /// What users set (CONTRIBUTING.md, Switches).
 constexpr std::array<std::string_view, 15> kVariables{
@@ -38,21 +37,13 @@ bool is_known_variable(const std::string& name) {
          std::any_of(kOfTests.begin(), kOfTests.end(), [&](std::string_view start) { return name.starts_with(start); });
 }
 
-std::vector<std::string> unknown_variables(const char* const* environment) {
-  const std::vector<std::string> known = known_variables();
-  std::vector<std::string> lines;
-  for (; environment != nullptr && *environment != nullptr; ++environment) {
-    const std::string_view entry = *environment;
-    const std::string name(entry.substr(0, entry.find('=')));
-    if (!name.starts_with(kPrefix) || is_known_variable(name)) continue;
-    lines.push_back(
-        fmt::format("there is no environment variable {}{}; it has no effect", name, did_you_mean(name, known)));
-  }
-  return lines;
-}
-
 void warn_of_unknown_variables() {
-  for (const std::string& line : unknown_variables(environ)) warn(line);
+  for (const char* const* entry = environ; *entry != nullptr; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    if (!name.starts_with("SHOAL_") || is_known_variable(name)) continue;
+    warn(fmt::format("there is no environment variable {}{}; it has no effect", name,
+                     did_you_mean(name, known_variables())));
+  }
 }
 
 }  // namespace shoal::tools

@@ -11,10 +11,7 @@ std::vector<std::string> known_variables();
 /// Is the variable read by the program, its libraries and plug-ins, or by scripts and tests?
 bool is_known_variable(const std::string& name);
 
-/// A line for each SHOAL_... in this environment (entries "NAME=value", nullptr at the end) that is not known.
-std::vector<std::string> unknown_variables(const char* const* environment);
-
-/// Warns of those of this process.
+/// Warns of each SHOAL_... in this process's environment that is not known.
 void warn_of_unknown_variables();
 
 }  // namespace shoal::tools

@@ -9,33 +9,11 @@
 namespace shoal::tools {
 namespace {
 
-/// In front.
-size_t dashes_of(std::string_view text) {
-  return std::min(text.find_first_not_of('-'), text.size());
+std::string_view without_dashes(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of('-'), text.size()));
 }
 
-/// Slips that still leave a name recognisable.
-size_t most_slips(size_t length) {
-  if (length < 3) return 0;
-  return length < 6 ? 1 : 2;
-}
-
-/// Of names without their dashes.
-std::string nearest_bare(std::string_view bare, std::span<const std::string> known) {
-  size_t least = most_slips(bare.size()) + 1;
-  std::string best, begun;
-  int beginnings = 0;
-  for (const std::string& name : known) {
-    const std::string_view other = std::string_view(name).substr(dashes_of(name));
-    const size_t distance = edit_distance(bare, other);
-    if (distance < least) least = distance, best = name;
-    if (bare.size() >= 3 && other.starts_with(bare)) ++beginnings, begun = name;
-  }
-  return beginnings == 1 ? begun : best;
-}
-
-}  // namespace
-
+/// "tmep" -> "temp" is 1.
 size_t edit_distance(std::string_view one, std::string_view other) {
   // Row i: from the first i characters of one to each beginning of the other. Only the last three rows count.
   std::vector<size_t> before, last, row(other.size() + 1);
@@ -52,17 +30,22 @@ size_t edit_distance(std::string_view one, std::string_view other) {
   return row.back();
 }
 
-std::string nearest(std::string_view text, std::span<const std::string> known) {
-  const size_t dashes = dashes_of(text);
-  std::vector<std::string> alike, others;
-  for (const std::string& name : known) (dashes_of(name) == dashes ? alike : others).push_back(name);
-  const std::string best = nearest_bare(text.substr(dashes), alike);
-  return best.empty() && dashes == 1 ? nearest_bare(text.substr(dashes), others) : best;
-}
+}  // namespace
 
 std::string did_you_mean(std::string_view text, std::span<const std::string> known) {
-  const std::string name = nearest(text, known);
-  return name.empty() ? "" : fmt::format(" (did you mean {}?)", name);
+  const std::string_view bare = without_dashes(text);
+  if (bare.size() < 3) return "";
+  size_t least = bare.size() < 6 ? 2 : 3;
+  std::string best, begun;
+  int beginnings = 0;
+  for (const std::string& name : known) {
+    const std::string_view other = without_dashes(name);
+    const size_t distance = edit_distance(bare, other);
+    if (distance < least) least = distance, best = name;
+    if (other.starts_with(bare)) ++beginnings, begun = name;
+  }
+  if (beginnings == 1) best = begun;
+  return best.empty() ? "" : fmt::format(" (did you mean {}?)", best);
 }
 
 }  // namespace shoal::tools

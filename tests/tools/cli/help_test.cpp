@@ -80,32 +80,18 @@ TEST(Version, SaysWhatTheProgramWasBuiltFromAndFor) {
   EXPECT_THAT(version.out, ContainsRegex("\nCUDA: (yes|no), "));
 }
 
-TEST(Suggest, CountsSlips) {
-  EXPECT_EQ(edit_distance("", ""), 0u);
-  EXPECT_EQ(edit_distance("", "abc"), 3u);
-  EXPECT_EQ(edit_distance("temp", "temp"), 0u);
-  EXPECT_EQ(edit_distance("tmep", "temp"), 1u);
-  EXPECT_EQ(edit_distance("device", "devices"), 1u);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
-}
-
-TEST(Suggest, OnlyWhatIsClose) {
-  const std::vector<std::string> known{"--temp", "-t", "--threads", "--tensor-split", "--trace"};
-  EXPECT_EQ(nearest("--tmep", known), "--temp");
-  EXPECT_EQ(nearest("-temp", known), "--temp");
-  EXPECT_EQ(nearest("--thread", known), "--threads");
-  EXPECT_EQ(nearest("--tensor", known), "--tensor-split");
-  EXPECT_EQ(nearest("-x", known), "");
-  EXPECT_EQ(nearest("--bogus", known), "");
-}
-
-TEST(Suggest, BeginningsComeFirstAndDashesCount) {
-  const std::vector<std::string> known{"-ctk", "-c", "--ctx-size", "--cache-type-k", "--version", "--versions"};
-  EXPECT_EQ(nearest("--ctx", known), "--ctx-size");
-  EXPECT_EQ(nearest("--ctk", known), "");
-  EXPECT_EQ(nearest("-ctt", known), "-ctk");
-  EXPECT_EQ(nearest("-ctx-size", known), "--ctx-size");
-  EXPECT_EQ(nearest("--versoin", known), "--version");
+TEST(DidYouMean, NamesOnlyWhatIsClose) {
+  const std::vector<std::string> known{"--temp", "-t", "--threads", "--tensor-split", "-ctk", "-c", "--ctx-size"};
+  for (const auto& [text, name] : {std::pair("--tmep", "--temp"),
+                                   {"-temp", "--temp"},
+                                   {"--thread", "--threads"},
+                                   {"--tensor", "--tensor-split"},
+                                   {"--ctx", "--ctx-size"},
+                                   {"-ctt", "-ctk"},
+                                   {"--htreasd", "--threads"}}) {
+    EXPECT_EQ(did_you_mean(text, known), std::string(" (did you mean ") + name + "?)") << text;
+  }
+  for (const char* text : {"-x", "--bogus", "-tt", "--thrxyzs", ""}) EXPECT_EQ(did_you_mean(text, known), "") << text;
 }
 
 TEST(DidYouMean, OfFlagsAndCommands) {
