@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/cli/lost_file.h"
+#include "tools/cli/interrupt.h"
 #include "tools/cli/program.h"
 
 namespace {

@@ -1,7 +1,12 @@
 #include "tools/cli/interrupt.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <string_view>
+
+#include "tools/cli/program.h"
 
 namespace shoal::tools {
 namespace {
@@ -20,13 +25,28 @@ void on_signal(int number) {
 }
 
 void catch_signal(int number) {
-  struct sigaction before {};
+  struct sigaction before{};
   if (sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_signal;
   // The second one finds the default again, and no write is cut short by the first.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigaction(number, &action, nullptr);
+}
+
+constexpr std::string_view kMessage =
+    "shoal: error: a mapped file cannot be read any more: it became shorter, or its disk failed, while it was in use; "
+    "do not write to a model file in use, or copy it into memory (--no-mmap)\n";
+
+// Nothing but what may be called in a handler.
+void on_bus_error(int number, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {
+    std::signal(number, SIG_DFL);  // the access is tried again and kills the program
+    return;
+  }
+  const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  (void)written;  // nothing is left to be done about it
+  _exit(kFailed);
 }
 
 }  // namespace
@@ -61,6 +81,13 @@ void stop_if_interrupted() {
 
 int interrupt_code() {
   return 128 + caught;
+}
+
+void report_lost_files() {
+  struct sigaction action{};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 }  // namespace shoal::tools

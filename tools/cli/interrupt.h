@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM: the first one asks the program to end, a second one of the same kind kills it.
+// Signals. Ctrl-C and SIGTERM: the first one asks the program to end, a second one of the same kind kills it.
 #pragma once
 
 #include <exception>
@@ -26,5 +26,10 @@ class Interrupted : public std::exception {
 };
 /// Throws Interrupted once one has come.
 void stop_if_interrupted();
+
+/// From now on reading mapped bytes that their file has no more, such as a model file that is cut off, ends the program
+/// with one line on stderr and exit code kFailed instead of SIGBUS. For the whole process, any thread. Other causes of
+/// SIGBUS, such as broken memory, kill it as ever.
+void report_lost_files();
 
 }  // namespace shoal::tools
