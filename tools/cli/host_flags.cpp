@@ -29,11 +29,7 @@ void HostFlags::add_to(CLI::App& app, bool all) {
       require<InvalidArgument>(equals != std::string::npos && equals > 0 && equals + 1 < part.size(),
                                "{}: '{}' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU", flag, part);
       overrides.push_back({part.substr(0, equals), part.substr(equals + 1)});
-      try {
-        models::check_pattern(overrides.back().pattern);
-      } catch (const InvalidArgument& error) {
-        throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
-      }
+      naming(flag, [&] { models::check_pattern(overrides.back().pattern); });
     }
   };
   add_list(app, "--override-tensor", "PATTERN=DEVICE", read_override,

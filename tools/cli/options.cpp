@@ -59,12 +59,7 @@ std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text) {
   std::vector<int32_t> ids;
   if (trim(text).empty()) return ids;
   for (const std::string& part : split_list(text)) {
-    int32_t id = -1;
-    auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), id);
-    bool whole = error == std::errc() && end == part.data() + part.size();
-    require<InvalidArgument>(whole && id >= 0, "{}: '{}' is no token id; give whole numbers such as 1,527,261", flag,
-                             part);
-    ids.push_back(id);
+    ids.push_back(static_cast<int32_t>(parse_integer(flag, part, 0, kMostTokens)));
   }
   return ids;
 }
@@ -97,10 +92,6 @@ CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type,
     read(flag, fmt::format("{}", fmt::join(texts, ",")));
   };
   return app.add_option_function<std::vector<std::string>>(names, take, help)->type_name(type)->allow_extra_args(false);
-}
-
-void take_last_values(CLI::App& app) {
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 }  // namespace shoal::tools

@@ -45,10 +45,6 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* t
 CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                       const std::string& help);
 
-/// For options made in `app` and its subcommands from now on: one that is given twice keeps its last value. Lists
-/// keep all of their values.
-void take_last_values(CLI::App& app);
-
 /// Puts the flag in front of what a check has to say.
 template <class Check>
 void naming(const std::string& flag, const Check& check) {

@@ -131,7 +131,8 @@ int run_command(const std::vector<std::string>& given) {
 
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose) {
   app.formatter(std::make_shared<HelpFormatter>());
-  take_last_values(app);
+  // One that is given twice keeps its last value; lists keep all of theirs.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
   app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
@@ -184,7 +185,6 @@ int report_current(int code) noexcept {
 
 namespace {
 
-/// Throws Interrupted alone.
 /// After a collective has timed out, the other devices stop, and the error is reported as any other. If that does not
 /// happen within a second, the thread that waits for the devices is stuck for good, and the program ends without it.
 void end_if_stuck(const std::string& error) {
@@ -202,6 +202,7 @@ void on_time_out(std::string_view message) {
   }
 }
 
+/// Throws Interrupted alone.
 int run_alone(const std::vector<std::string>& args) {
   try {
     if (!is_leader()) be_quiet();

@@ -1,40 +1,21 @@
 #include "tools/cli/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <ctime>
 
 namespace shoal::tools {
 namespace {
 
-std::string describe(std::span<Device* const> devices, bool cpus) {
-  std::vector<std::string> seen;
-  std::string text;
-  for (const Device* device : devices) {
-    const std::string description = device->description();
-    if ((device->type() == DeviceType::kCpu) != cpus) continue;
-    if (std::find(seen.begin(), seen.end(), description) != seen.end()) continue;
-    seen.push_back(description);
-    text += (text.empty() ? "" : "; ") + description;
-  }
-  return text;
-}
-
 /// A number whose decimals are more than a reader needs, with three digits that count.
 std::string short_number(const std::string& text) {
-  constexpr int kDigits = 3, kMostDecimals = 9;
   const auto points = std::count(text.begin(), text.end(), '.');
   if (points != 1 || text.find_first_not_of("0123456789.") != std::string::npos) return text;
   const double value = std::strtod(text.c_str(), nullptr);
-  const int whole = value > 0 ? static_cast<int>(std::floor(std::log10(value))) + 1 : 1;
-  std::string out = fmt::format("{:.{}f}", value, std::clamp(kDigits - whole, 0, kMostDecimals));
-  if (out.find('.') == std::string::npos) return out;
-  out.erase(out.find_last_not_of('0') + 1);
-  if (out.ends_with('.')) out.pop_back();
-  return out;
+  return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
 
 }  // namespace
@@ -85,12 +66,14 @@ std::string utc_time() {
   return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts));
 }
 
-std::string describe_cpus(std::span<Device* const> devices) {
-  return describe(devices, true);
-}
-
-std::string describe_others(std::span<Device* const> devices) {
-  return describe(devices, false);
+std::string describe(std::span<Device* const> devices, bool cpus) {
+  std::vector<std::string> seen;
+  for (const Device* device : devices) {
+    const std::string description = device->description();
+    const bool is_new = std::find(seen.begin(), seen.end(), description) == seen.end();
+    if ((device->type() == DeviceType::kCpu) == cpus && is_new) seen.push_back(description);
+  }
+  return fmt::format("{}", fmt::join(seen, "; "));
 }
 
 }  // namespace shoal::tools

@@ -25,8 +25,7 @@ std::string utc_time();
 /// Short hash of the commit that the program was built from, with "+" when files had been changed; "unknown" where the
 /// build could not tell.
 std::string build_commit();
-/// Descriptions of the devices that are CPUs (or are not), each once, as "a; b". "" when there are none.
-std::string describe_cpus(std::span<Device* const> devices);
-std::string describe_others(std::span<Device* const> devices);
+/// Descriptions of the devices that are CPUs, or with `cpus` = false of all others: each once, as "a; b".
+std::string describe(std::span<Device* const> devices, bool cpus);
 
 }  // namespace shoal::tools

@@ -152,8 +152,8 @@ void measure_setup(const BenchFlags& flags, const BenchSetup& setup, const std::
   result.model_bytes = model.file.tensor_bytes();
   result.model_parameters = count_parameters(model.file);
   result.backends = backends_of(members);
-  result.cpu_info = describe_cpus(everything);
-  result.gpu_info = describe_others(everything);
+  result.cpu_info = describe(everything, true);
+  result.gpu_info = describe(everything, false);
   result.options = flags.options;
   const tuning::Asked& asked = runner.deployment().asked;
   result.placement = tuning::placement_options(asked.fixed, asked.placement);

@@ -273,8 +273,8 @@ class Simulation {
     result.model_bytes = model.file.tensor_bytes();
     result.model_parameters = count_parameters(model.file);
     result.backends = "SIM";
-    result.cpu_info = describe_cpus(machine_.devices());
-    result.gpu_info = describe_others(machine_.devices());
+    result.cpu_info = describe(machine_.devices(), true);
+    result.gpu_info = describe(machine_.devices(), false);
     result.options = options();
     result.placement.mode = flags_.split.mode;
     result.mmap = false;
