@@ -120,7 +120,7 @@ TEST_F(SchedulerTest, TheHostNeverWaitsAndInputsMayBeWrittenAgainAtOnce) {
     ASSERT_TRUE(held->enqueue(gate.task()));
     for (size_t run = 0; run < 3; ++run) {
       set(x, ramp(x, static_cast<float>(run)));
-      ASSERT_TRUE(scheduler->compute_async(graph));
+      scheduler->compute_async(graph);
       set(x, std::vector<float>(static_cast<size_t>(x.elements()), 1e9f));
       scheduler->get_async(y, seen[run].data(), 0, y.bytes());
     }
@@ -145,7 +145,7 @@ output %y
   const Tensor& y = *graph.find("y");
   const auto run = [&](Scheduler& scheduler, float first, std::vector<float>& seen) {
     set(x, ramp(x, first));
-    ASSERT_TRUE(scheduler.compute_async(graph));
+    scheduler.compute_async(graph);
     set(x, std::vector<float>(static_cast<size_t>(x.elements()), 1e9f));
     seen.resize(static_cast<size_t>(y.elements()));
     scheduler.get_async(y, seen.data(), 0, y.bytes());
