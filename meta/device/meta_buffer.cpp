@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "devices/allocate.h"
-#include "meta/layout/views.h"
+#include "meta/layout/layout.h"
 #include "meta/meta.h"
 
 namespace shoal::meta {
@@ -55,11 +54,6 @@ size_t MetaBufferType::alignment() const {
   size_t alignment = 1;
   for (Device* member : state_.mesh.members()) alignment = std::max(alignment, of_member(*member).alignment());
   return alignment;
-}
-
-// Members spread over several buffers by themselves, so the meta device has no limit.
-size_t MetaBufferType::max_size() const {
-  return std::numeric_limits<size_t>::max();
 }
 
 // Memory is taken when tensors are placed; what no placement can give is refused at once.

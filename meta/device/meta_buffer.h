@@ -31,7 +31,6 @@ class MetaBufferType final : public BufferType {
   /// Throws InvalidArgument when the device has been destroyed.
   Device& device() const override;
   size_t alignment() const override;
-  size_t max_size() const override;
   std::unique_ptr<Buffer> allocate(size_t size) override;
   std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Usage usage) override;
 

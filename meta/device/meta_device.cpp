@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "collectives/factory.h"
 #include "meta/device/meta_backend.h"
-#include "meta/device/meta_event.h"
 #include "meta/device/meta_family.h"
 #include "meta/device/meta_functions.h"
 #include "meta/device/meta_plan.h"
@@ -22,6 +21,35 @@ std::string name_of(std::span<Device* const> members) {
   for (const Device* member : members) names.push_back(member->name());
   return fmt::format("META({})", fmt::join(names, ","));
 }
+
+/// One event on each member, recorded, waited for and synchronized together.
+class MetaEvent final : public Event {
+ public:
+  MetaEvent(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Event>> parts)
+      : state_(std::move(state)), parts_(std::move(parts)) {}
+
+  Device& device() const override { return state_->device(); }
+
+  void record(Backend& backend) override {
+    require<InvalidArgument>(&backend.device() == &device(), "an event of {} cannot be recorded on {}", state_->name,
+                             backend.name());
+    for (size_t rank = 0; rank < parts_.size(); ++rank) parts_[rank]->record(*backend.members()[rank]);
+  }
+
+  /// Each part waits on `backend`; one that stands for several streams holds all of them back.
+  void wait(Backend& backend) override {
+    for (const auto& part : parts_) part->wait(backend);
+  }
+
+  void synchronize() override {
+    for (const auto& part : parts_) part->synchronize();
+  }
+
+ private:
+  std::shared_ptr<MetaState> state_;
+  FamilyUse use_{state_->device()};
+  std::vector<std::unique_ptr<Event>> parts_;
+};
 
 class MetaDeviceImpl final : public MetaDevice {
  public:
@@ -84,7 +112,14 @@ class MetaDeviceImpl final : public MetaDevice {
     if (options_.offload_op) return options_.offload_op(node);
     return std::all_of(members_.begin(), members_.end(), [&](const Device* m) { return m->offload_op(node); });
   }
-  std::unique_ptr<Event> new_event() override { return make_event(state_); }
+  std::unique_ptr<Event> new_event() override {
+    std::vector<std::unique_ptr<Event>> parts;
+    for (Device* member : members_) {
+      parts.push_back(member->new_event());
+      if (parts.back() == nullptr) return nullptr;
+    }
+    return std::make_unique<MetaEvent>(state_, std::move(parts));
+  }
 
   std::span<Device* const> members() const override { return members_; }
   const Mesh& mesh() const override { return state_->mesh; }

@@ -52,9 +52,17 @@ void check_layout(const Layout& layout, DType dtype, const Shape& shape, int dev
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to);
 Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length);
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
-/// Parameters that turn a device's shard of the source into its shard of the result. For split layouts they
-/// hold the local shape or the local begin and length.
-Shape local_reshape(const Layout& result, const Shape& to, int device);
+/// The begin and length in a device's shard of the source of a slice of the whole.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
+
+/// Of a reshape, slice or permute whose source lies as `source`; nullopt when that cannot be said or stored: if a cut
+/// falls inside an element of the view, the source must be redistributed first.
+///   [32, 8] split 1 [6:{0} 2:{1}], its rows 4-7 (slice of axis 1): split 1 [2:{0} 2:{1}]; rank 0 takes rows 4-5 of its
+///   6, rank 1 its two
+std::optional<Layout> view_layout(const Tensor& view, const Layout& source);
+
+/// The parameters that make a rank's shard of the view (which lies as `result`) from its shard of the source. A reshape
+/// needs that without gaps.
+OpParams local_view_params(const Tensor& view, const Layout& source, const Layout& result, int rank);
 
 }  // namespace shoal::meta

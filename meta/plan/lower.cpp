@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "graph/text.h"
-#include "meta/layout/views.h"
+#include "meta/layout/layout.h"
 #include "meta/plan/candidates.h"
 #include "meta/plan/joined_norm.h"
 #include "meta/plan/per_tensor.h"

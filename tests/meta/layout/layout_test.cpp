@@ -116,7 +116,7 @@ TEST(Layout, ReshapeIsExactAndComplete) {
             ASSERT_EQ(owners_of(*result, to, partition.devices()), owners) << what << result->to_string();
             for (int d = 0; d < partition.devices(); ++d) {
               ASSERT_EQ(held(layout, from, d), held(*result, to, d)) << what;
-              ASSERT_EQ(count(local_reshape(*result, to, d)), count(layout.local_shape(from, d))) << what;
+              ASSERT_EQ(count(result->local_shape(to, d)), count(layout.local_shape(from, d))) << what;
             }
             if (to == from) {
               ASSERT_EQ(*result, layout) << what;
@@ -155,7 +155,7 @@ TEST(Layout, ReshapeWithoutElements) {
   const Layout split = Layout::split(1, Partition(2, {}));
   const auto result = reshape_layout(split, {4, 0, 3, 1}, {12, 0, 1, 1});
   ASSERT_TRUE(result);
-  for (int d = 0; d < 2; ++d) EXPECT_EQ(count(local_reshape(*result, {12, 0, 1, 1}, d)), 0);
+  for (int d = 0; d < 2; ++d) EXPECT_EQ(count(result->local_shape({12, 0, 1, 1}, d)), 0);
 }
 
 TEST(Layout, SliceKeepsWhatADeviceHolds) {
