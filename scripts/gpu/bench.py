@@ -20,15 +20,13 @@ DOUBTS_OF_TWO = (*DOUBTS, "smoke-two", "logits-two", "streams")
 
 # name, or name and type: (what it is, target, whether less is better)
 GENERATION = "generation, bytes read per second over the copy rate"
-ALL_REDUCE = "all_reduce of 16 KiB between 2 devices of one GPU, microseconds"
 TARGETS = {
     "generation q4_k_m": (GENERATION, 0.75, False),
     "generation q8_0": (GENERATION, 0.85, False),
     "generation f16": (GENERATION, 0.88, False),
     "prompt": ("prompt, arithmetic per second over the bf16 rate", 0.55, False),
     "meta": ("generation on 2 devices of one GPU over one device", 0.93, False),
-    "all_reduce_us": (ALL_REDUCE, 5.0, True),
-    "all_reduce_recorded_us": (f"{ALL_REDUCE}, in a recorded graph", 5.0, True),
+    "all_reduce_us": ("all_reduce of 16 KiB between 2 devices of one GPU, microseconds", 5.0, True),
 }
 
 
@@ -66,16 +64,15 @@ def rates_of(rows: list[dict]) -> dict:
             "parameters": generation["model_n_params"]}  # fmt: skip
 
 
-def bench_comm(context, limit: float, step: str, *more: str) -> Result:
-    """One launch after the other; with --recorded as graphs of many."""
-    command = context.shoal("bench-comm", TWO, "--comm", "p2p", "-b", "16K", "-e", "64M", "-f", 16, "-n", 500, *more,
+def bench_comm(context, limit: float) -> Result:
+    command = context.shoal("bench-comm", TWO, "--comm", "p2p", "-b", "16K", "-e", "64M", "-f", 16, "-n", 500,
                             "-o", "json")  # fmt: skip
-    found = parse_json(run(command, limit, context.log(step), context.environment(**context.for_devices(TWO))),
-                       "shoal bench-comm")  # fmt: skip
+    found = parse_json(run(command, limit, context.log("bench-comm"),
+                           context.environment(**context.for_devices(TWO))), "shoal bench-comm")  # fmt: skip
     if found["wrong"]:
         raise CheckError(f"{found['wrong']} elements are wrong")
     first, last = found["results"][0], found["results"][-1]
-    context.figures["all_reduce_recorded_us" if more else "all_reduce_us"] = first["out_of_place"]["time_us"]
+    context.figures["all_reduce_us"] = first["out_of_place"]["time_us"]
     large = f"{last['size'] >> 20} MiB at {last['out_of_place']['busbw_gbps']:.0f} GB/s"
     return good(f"16 KiB in {first['out_of_place']['time_us']:.2f} us, {large}", results=found["results"])
 
@@ -112,7 +109,9 @@ def compute_ratios(figures: dict) -> dict:
             found[f"prompt {kind}"] = rate / ceiling["bf16"]
         if two := figures.get(f"bench-{kind}-meta"):
             found[f"meta {kind}"] = two["generation"] / one["generation"]
-    return {**found, **{name: figures[name] for name in ("all_reduce_us", "all_reduce_recorded_us") if name in figures}}
+    if "all_reduce_us" in figures:
+        found["all_reduce_us"] = figures["all_reduce_us"]
+    return found
 
 
 def judge(name: str, value: float) -> Result:
@@ -139,14 +138,9 @@ def bench_step(kind: str, limit: float, devices: str = ONE) -> Step:
                 (*NEEDS, "models" if kind in models.FIRST else "models-rest"), doubts(kind, devices == TWO), emulated=False)
 
 
-def comm_step(name: str, *more: str) -> Step:
-    return Step(name, lambda context, left: bench_comm(context, left, name, *more), 15, NEEDS, ("streams",),
-                emulated=False)  # fmt: skip
-
-
 def first_steps() -> list[Step]:
     return [bench_step("q4_k_m", 45), bench_step("q4_k_m", 40, TWO), Step("ceilings", ceilings, 20, NEEDS, emulated=False),
-            comm_step("bench-comm"), comm_step("bench-comm-recorded", "--recorded", "50")]  # fmt: skip
+            Step("bench-comm", bench_comm, 15, NEEDS, ("streams",), emulated=False)]  # fmt: skip
 
 
 def later_steps() -> list[Step]:

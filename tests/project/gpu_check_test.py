@@ -94,8 +94,8 @@ class Steps(Folder):
         self.assertEqual(steps.with_notes(Result("a", SKIPPED, detail="x"), made.doubts, one).detail, "x")
         every = {step.name: step for step in main.all_steps(False)}
         self.assertEqual([name for name in every if "streams" in every[name].doubts],
-                         ["kernels-first", "bench-q4_k_m-meta", "bench-comm", "bench-comm-recorded", "kernels", "collectives",
-                          "reference", "meta"])  # fmt: skip
+                         ["kernels-first", "bench-q4_k_m-meta", "bench-comm", "kernels", "collectives", "reference",
+                          "meta"])  # fmt: skip
         self.assertGreaterEqual(every["streams"].limit, 3 * 6.75 + 3 + 15)  # kernels that all wait in vain, and loading
 
     def test_chosen_by_name(self):

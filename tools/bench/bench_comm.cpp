@@ -54,15 +54,13 @@ class CommBench::Run {
     fill(in_place);
     go_on();
     run(options.warmup);
-    if (options.recorded > 0) record(options.recorded);
     go_on();
     bench_.gather("");  // all begin together
     const auto start = std::chrono::steady_clock::now();
-    const int done = options.recorded > 0 ? replay(options) : run(options.iterations);
+    run(options.iterations);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    recordings_.clear();
     CommTiming timing;
-    timing.us = bench_.largest(time.count() * 1e6 / done);
+    timing.us = bench_.largest(time.count() * 1e6 / options.iterations);
     timing.algbw = static_cast<double>(case_.size()) / 1e3 / timing.us;
     timing.busbw = timing.algbw * bus_factor(case_.kind, case_.ranks);
     if (options.check) timing.wrong = check(in_place, go_on);
@@ -105,61 +103,17 @@ class CommBench::Run {
     }
   }
 
-  void enqueue(int times) {
+  /// Queues the collective this many times on every rank, in one piece as meta devices do, and waits once.
+  void run(int times) {
+    std::vector<std::unique_ptr<HeldBackend>> held;
+    for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
     for (int i = 0; i < times; ++i) {
       for (int rank = 0; rank < case_.ranks; ++rank) {
         if (is_own(rank)) communicator_.enqueue(rank, calls_[static_cast<size_t>(rank)]);
       }
     }
-  }
-
-  /// Queues the collective this many times on every rank, in one piece as meta devices do, and waits once.
-  int run(int times) {
-    std::vector<std::unique_ptr<HeldBackend>> held;
-    for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
-    enqueue(times);
     held.clear();
     bench_.synchronize();
-    return times;
-  }
-
-  /// Makes a recording of this many on every rank, and runs it once.
-  void record(int times) {
-    std::vector<Backend*> ranks;
-    for (size_t rank = 0; rank < data_.size(); ++rank) {
-      if (data_[rank] != nullptr) ranks.push_back(bench_.backends_[rank]);
-    }
-    recorded_ = ranks;
-    size_t started = 0;
-    if (communicator_.can_be_recorded()) {
-      run(1);  // what is made at the first call is there
-      while (started < ranks.size() && ranks[started]->start_recording()) ++started;
-    }
-    bool complete = started == ranks.size();
-    const auto stop = [&] {
-      for (size_t rank = 0; rank < started; ++rank) recordings_.push_back(ranks[rank]->stop_recording());
-    };
-    try {
-      if (complete) enqueue(times);
-    } catch (...) {
-      stop();
-      throw;
-    }
-    stop();
-    for (const auto& recording : recordings_) complete &= recording != nullptr;
-    require<InvalidArgument>(complete, "--recorded: calls of '{}' cannot be recorded on {}; leave it out",
-                             communicator_.name(), bench_.devices_.front()->name());
-    replay({.iterations = 1, .recorded = times});
-  }
-
-  /// At least as many calls as are asked for; how many they were.
-  int replay(const CommBenchOptions& options) {
-    const int times = (options.iterations + options.recorded - 1) / options.recorded;
-    for (int i = 0; i < times; ++i) {
-      for (size_t rank = 0; rank < recordings_.size(); ++rank) recorded_[rank]->replay_async(*recordings_[rank]);
-    }
-    bench_.synchronize();
-    return times * options.recorded;
   }
 
   template <class GoOn>
@@ -183,8 +137,6 @@ class CommBench::Run {
   std::vector<std::unique_ptr<RankData>> data_;  ///< nullptr: of a rank of another process
   std::vector<int64_t> counts_;
   std::vector<Call> calls_;
-  std::vector<Backend*> recorded_;  ///< those of this process
-  std::vector<std::unique_ptr<Recording>> recordings_;
 };
 
 int64_t CommResult::wrong() const {

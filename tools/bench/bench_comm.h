@@ -25,9 +25,6 @@ struct CommBenchOptions {
   int iterations = 100;
   int warmup = 10;
   bool check = true;
-  /// Collectives of a recording that is replayed as often as it takes, so that what is timed is the devices and not how
-  /// fast calls are launched; 0: each is launched by itself.
-  int recorded = 0;
 };
 
 /// One way of doing a collective, measured.
@@ -76,7 +73,7 @@ class CommBench {
                                     const std::function<bool()>& stop = {});
 
   /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
-  /// what the communicator or memory throws, and InvalidArgument where what is to be recorded cannot be.
+  /// what the communicator or memory throws.
   CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
                      const std::function<bool()>& stop = {});
 

@@ -100,9 +100,8 @@ CommReport::CommReport(CommFormat format, std::span<Device* const> devices, cons
 void CommReport::begin() {
   if (format_ == CommFormat::kCsv) return write_out(csv_of(to_json(CommResult{}), true));
   if (format_ != CommFormat::kText) return;
-  std::string text = fmt::format("# shoal {} ({}): {} ranks, {} iterations{} after {}, check {}\n", SHOAL_VERSION,
+  std::string text = fmt::format("# shoal {} ({}): {} ranks, {} iterations after {}, check {}\n", SHOAL_VERSION,
                                  build_commit(), devices_.size(), options_.iterations,
-                                 options_.recorded > 0 ? fmt::format(" in recordings of {}", options_.recorded) : "",
                                  options_.warmup, options_.check ? "on" : "off");
   for (size_t rank = 0; rank < devices_.size(); ++rank) {
     text += fmt::format("#  rank {:>2}  {}{}  {}\n", rank, devices_[rank],
@@ -143,7 +142,6 @@ void CommReport::finish(const std::string& error) {
             {"iterations", options_.iterations},
             {"warmup", options_.warmup},
             {"check", options_.check},
-            {"recorded", options_.recorded},
             {"results", results_},
             {"wrong", options_.check ? Json(wrong_) : Json()},
             {"average_busbw_gbps", average_busbw()}};

@@ -39,7 +39,7 @@ const std::vector<FlagGroup>& groups() {
         "penalty-last-n", "logit-bias", "sample-on-host"}},
       {"Work to measure or predict",
        {"n-prompt",  "n-gen",     "pg",          "n-depth",   "repetitions",  "no-warmup", "op",        "dtype",
-        "min-bytes", "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate", "recorded",
+        "min-bytes", "max-bytes", "step-factor", "iters",     "warmup-iters", "check",     "calibrate",
         "dtypes",    "quick",     "recommend",   "objective", "schedule",     "rank",      "threshold"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v",

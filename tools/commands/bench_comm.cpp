@@ -237,8 +237,6 @@ CommandBody define_bench_comm(CLI::App& app) {
   add_integer(app, "-c,--check", flags->options.check, 0, 1,
               "1: count wrong elements in one more collective; 0: do not")
       ->default_str("1");
-  add_integer(app, "--recorded", flags->options.recorded, 0, 10'000,
-              "Collectives of a recording that is replayed, such as 50, so that launching them is not timed; 0: none");
   app.add_flag(
       "--calibrate", flags->calibrate,
       "Instead of a table, find up to which size p2p is faster in one shot than in two, and from which size on NCCL is "

@@ -271,17 +271,6 @@ TEST(BenchComm, WithoutTheCheckNothingIsKnown) {
   EXPECT_EQ(result.in_place->wrong, std::nullopt);
 }
 
-TEST(BenchComm, SaysWhatCannotBeRecorded) {
-  CommBench bench(cpus(2));
-  CommBenchOptions options = kFew;
-  options.recorded = 5;
-  const CommCase c = case_of_size(Collective::kAllReduce, DType::kF32, 2, 64);
-  EXPECT_THAT(
-      [&] { bench.measure(bench.implementation("host"), c, options); },
-      testing::ThrowsMessage<InvalidArgument>("--recorded: calls of 'host' cannot be recorded on CPU0; leave it out"));
-  EXPECT_EQ(bench.measure(bench.implementation("host"), c, kFew).wrong(), 0);
-}
-
 TEST(BenchComm, AFailureIsToldAndLeavesNothingBehind) {
   CommBench bench(cpus(2));
   const CommCase c = case_of_size(Collective::kAllGather, DType::kF32, 2, 1 << 16);
