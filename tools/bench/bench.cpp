@@ -60,16 +60,6 @@ std::string BenchTest::name() const {
   return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
 }
 
-models::SessionOptions BenchOptions::session(const BenchTest& test) const {
-  return {.context = test.context(),
-          .batch = std::min(test.batch, test.ubatch),
-          .dtype_k = dtype_k,
-          .dtype_v = dtype_v,
-          .op_offload = op_offload,
-          .candidates = candidates,
-          .tracer = tracer};
-}
-
 std::vector<double> BenchSamples::rates() const {
   std::vector<double> rates;
   for (const int64_t one : ns) rates.push_back(static_cast<double>(tokens) * 1e9 / static_cast<double>(one));
@@ -114,7 +104,8 @@ void BenchRunner::run(models::Session& session, int64_t prompt, std::span<const 
   for (const int32_t& token : tokens.subspan(together)) evaluate({&token, 1});
 }
 
-BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<bool()>& stop) {
+BenchSamples BenchRunner::measure(const BenchTest& test, const models::SessionOptions& options,
+                                  const std::function<bool()>& stop) {
   const auto go_on = [&] {
     if (stop && stop()) throw Interrupted();
   };
@@ -122,10 +113,9 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const std::function<boo
   const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
   const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
   BenchSamples samples{test.tokens(), {}};
-  const TraceRowUse row = options_.tracer != nullptr ? options_.tracer->row("bench") : nullptr;
+  const TraceRowUse row = options.tracer != nullptr ? options.tracer->row("bench") : nullptr;
   try {
-    models::Session session(*deployment_.model, *deployment_.placement, deployment_.placement->init(),
-                            options_.session(test));
+    models::Session session(*deployment_.model, *deployment_.placement, deployment_.placement->init(), options);
     let_stop(session, *deployment_.placement, stop);
     // Layers with a window may have lost what a run has to begin with.
     const auto go_to_depth = [&] {

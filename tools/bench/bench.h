@@ -17,7 +17,9 @@ namespace shoal::tools {
 struct DeviceList {
   std::vector<std::string> names;
   std::vector<int> group_sizes;
+  std::string label = {};  ///< in tables, in place of a long text()
   std::string text() const;
+  std::string shown() const { return label.empty() ? text() : label; }
 };
 
 /// What a model is loaded with.
@@ -44,14 +46,6 @@ struct BenchTest {
 struct BenchOptions {
   int repetitions = 5;
   bool warmup = true;
-  DType dtype_k = DType::kF16;
-  DType dtype_v = DType::kF16;
-  bool op_offload = true;
-  /// What the devices select of each output, as they do for `shoal run`; 0: all logits come to the host.
-  int64_t candidates = models::candidates_needed({});
-  Tracer* tracer = nullptr;  ///< sees the runs on a row called "bench"
-
-  models::SessionOptions session(const BenchTest& test) const;
 };
 
 /// Times of the repetitions of one test.
@@ -73,9 +67,11 @@ class BenchRunner {
   BenchRunner(Deployment deployment, const BenchOptions& options);
   const Deployment& deployment() const { return deployment_; }
 
-  /// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth.
+  /// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth, in a
+  /// session of these options; its tracer sees the runs on a row called "bench".
   /// `stop`: asked between runs and, where all devices are CPUs, within them; true throws Interrupted.
-  BenchSamples measure(const BenchTest& test, const std::function<bool()>& stop = {});
+  BenchSamples measure(const BenchTest& test, const models::SessionOptions& options,
+                       const std::function<bool()>& stop = {});
 
  private:
   /// Evaluates a prompt, and then the other tokens one by one. Waits for the results.

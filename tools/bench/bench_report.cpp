@@ -41,7 +41,7 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   std::vector<Column> columns{{"model", shown.model_width, r.model_type, false},
                               {"size", 10, format_bytes(r.model_bytes), true},
                               {"params", 8, short_count(r.model_parameters, 2, " "), true},
-                              {"devices", shown.devices_width, r.setup.devices.text(), false}};
+                              {"devices", shown.devices_width, r.setup.devices.shown(), false}};
   const auto add_if = [&](bool is_shown, Column column) {
     if (is_shown) columns.push_back(std::move(column));
   };
@@ -50,8 +50,8 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   add_if(shown.threads, {"threads", 7, number(r.setup.threads), true});
   add_if(shown.batch, {"n_batch", 7, number(r.test.batch), true});
   add_if(shown.ubatch, {"n_ubatch", 8, number(r.test.ubatch), true});
-  add_if(shown.cache_types, {"type_k", 6, std::string(name_of(r.options.dtype_k)), false});
-  add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.options.dtype_v)), false});
+  add_if(shown.cache_types, {"type_k", 6, std::string(name_of(r.session.dtype_k)), false});
+  add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.session.dtype_v)), false});
   columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
   columns.push_back({"test", std::max<size_t>(15, shown.test_width), r.test.name(), true});
   columns.push_back(rate_column(r));
@@ -124,12 +124,6 @@ size_t width_of_shares(std::span<const BenchSetup> setups) {
   return width;
 }
 
-size_t width_of_tests(std::span<const BenchTest> tests) {
-  size_t width = 0;
-  for (const BenchTest& test : tests) width = std::max(width, test.name().size());
-  return width;
-}
-
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
   constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {{"md", BenchFormat::kMarkdown},
                                                                    {"csv", BenchFormat::kCsv},
@@ -161,9 +155,9 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
                               {"n_threads", r.setup.threads},
                               {"n_batch", r.test.batch},
                               {"n_ubatch", r.test.ubatch},
-                              {"type_k", name_of(r.options.dtype_k)},
-                              {"type_v", name_of(r.options.dtype_v)},
-                              {"candidates", r.options.candidates},
+                              {"type_k", name_of(r.session.dtype_k)},
+                              {"type_v", name_of(r.session.dtype_v)},
+                              {"candidates", r.session.candidates},
                               {"use_mmap", r.mmap},
                               {"repack", r.repack},
                               {"n_prompt", r.test.prompt},

@@ -34,7 +34,7 @@ struct BenchResult {
   size_t model_bytes = 0;
   int64_t model_parameters = 0;
   std::string backends, cpu_info, gpu_info;
-  BenchOptions options;
+  models::SessionOptions session;
   models::PlacementOptions placement;
   bool mmap = true, repack = true;
   /// Of the machine model that the figures come from; empty: they were measured.
@@ -52,8 +52,6 @@ struct BenchColumns {
 
 /// Of the shares of all setups, as they are shown.
 size_t width_of_shares(std::span<const BenchSetup> setups);
-/// Of the names of all tests.
-size_t width_of_tests(std::span<const BenchTest> tests);
 
 class BenchReport {
  public:

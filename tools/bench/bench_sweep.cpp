@@ -8,9 +8,13 @@
 #include "models/place/split_policy.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
-#include "tools/cli/flags.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
-#include "tools/cli/split_profile.h"
+#include "tools/cli/output.h"
+#include "tools/cli/program.h"
+#include "tools/cli/prompt.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {
@@ -197,26 +201,6 @@ CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int
   return add_list(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
 }
 
-void add_test_counts(CLI::App& app, BenchLists& lists) {
-  add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
-             "Tokens of prompts to process, such as 512,1024 or 16-64, 16-64+16, 16-64*2; 0: none");
-  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
-  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
-  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
-  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
-}
-
-void add_tests_of_both(CLI::App& app, BenchLists& lists) {
-  const auto read = [&lists](const std::string& flag, const std::string& text) {
-    const std::vector<std::string> parts = split_list(text);
-    require<InvalidArgument>(parts.size() == 2, "{}: '{}' is not PP,TG, such as 512,128", flag, text);
-    lists.both.emplace_back(parse_integer(flag, parts[0], 1, kMostTokens),
-                            parse_integer(flag, parts[1], 1, kMostTokens));
-  };
-  add_repeated(app, "--pg", "PP,TG", read,
-               "Tokens of a prompt and tokens to generate after it, measured together; may be repeated");
-}
-
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode) {
   try {
     return combine(lists, mode);
@@ -261,14 +245,128 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
   return most;
 }
 
-void aim_at(const std::vector<BenchTest>& tests, tuning::Asked& asked) {
+void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
+  lists.devices.clear();
+  app.add_option("-m,--model", lists.models, "GGUF file; may be repeated")
+      ->each([](const std::string& text) { check_file_name("--model", text); })
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->required();
+  app.add_option("--devices", lists.devices, devices_help)->type_name("NAMES")->allow_extra_args(false);
+  app.add_option(
+         "--tensor-split", lists.ratios,
+         "Share of each device, such as 3,1; several with semicolons, or repeated: each for the lists with as "
+         "many devices; auto: those predicted to be fastest; @FILE: a profile of scripts/tune_split.py; default "
+         "even")
+      ->type_name("SHARES")
+      ->allow_extra_args(false);
+  add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
+             "Tokens of prompts to process, such as 512,1024 or 16-64, 16-64+16, 16-64*2; 0: none");
+  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
+  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
+  devices.add_layers_to(app);
+  const auto read_format = [this](const std::string& flag, const std::string& text) {
+    format = parse_bench_format(flag, text);
+  };
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json, jsonl or sql")->default_str("md");
+}
+
+void BenchFlags::take_profiles() {
+  if (lists.devices.empty()) take_devices_of_profiles(lists);
+  if (!devices.split.mode_given) devices.split.mode = mode_of_profiles(lists, devices.split.mode);
+}
+
+models::SessionOptions BenchFlags::session(const BenchTest& test) const {
+  models::SessionOptions session = context.session();
+  if (context.context == 0) session.context = test.context();
+  session.batch = std::min(test.batch, test.ubatch);
+  session.candidates = candidates;
+  return session;
+}
+
+DeviceFlags BenchFlags::devices_of(const BenchSetup& setup) const {
+  DeviceFlags one = devices;
+  one.names = setup.devices.names;
+  one.group_sizes = setup.devices.group_sizes;
+  one.ratio = setup.ratio;
+  one.threads = setup.threads;
+  return one;
+}
+
+tuning::Asked BenchFlags::asked(const BenchSetup& setup, models::DeviceGroups groups,
+                                const std::vector<BenchTest>& tests) const {
+  tuning::Asked asked = devices_of(setup).asked(std::move(groups));
   const tuning::Workload most = most_of(tests);
   asked.way_rows = tuning::rows_seen(most);
-  asked.way_tokens = 1;
-  if (most.generate > 0) return;
+  if (most.generate > 0) return asked;
   for (const BenchTest& test : tests) {
     asked.way_tokens = std::max(asked.way_tokens, std::min({test.batch, test.ubatch, test.prompt}));
   }
+  return asked;
+}
+
+BenchColumns BenchFlags::columns(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) const {
+  BenchColumns columns;
+  const std::vector<SplitProfile> profiles = profiles_of(lists);
+  const BenchTest& deepest = *std::max_element(
+      tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
+  for (const std::string& path : lists.models) {
+    const auto model = models::open_model(path);
+    for (const SplitProfile& profile : profiles) warn_of_profile(profile, *model);
+    columns.model_width = std::max(columns.model_width, describe_model(*model).size());
+    devices.split.warn_of_ways(*model, most_together(setups, devices.split.mode));
+    warn_of_context(model->hparams, models::session_size(model->hparams, session(deepest)).context);
+  }
+  columns.threads = lists.threads != BenchLists().threads;
+  columns.batch = lists.batches != BenchLists().batches;
+  columns.ubatch = lists.ubatches != BenchLists().ubatches;
+  columns.cache_types = context.dtype_k != ContextFlags().dtype_k || context.dtype_v != ContextFlags().dtype_v;
+  columns.split_mode = devices.split.mode != models::SplitMode::kTensor;
+  columns.layers = devices.host.device_layers >= 0;
+  columns.ratio_width = width_of_shares(setups);
+  for (const BenchSetup& setup : setups) {
+    columns.devices_width = std::max(columns.devices_width, setup.devices.shown().size());
+    columns.shares_follow = columns.shares_follow || setup.ratio == kAutoRatio;
+  }
+  for (const BenchTest& test : tests) columns.test_width = std::max(columns.test_width, test.name().size());
+  return columns;
+}
+
+BenchResult result_of(const BenchFlags& flags, const BenchSetup& setup, const models::Model& model,
+                      const tuning::Asked& asked, std::span<Device* const> everything) {
+  BenchResult result;
+  result.setup = setup;
+  result.model_type = describe_model(model);
+  result.model_bytes = model.file.tensor_bytes();
+  result.model_parameters = count_parameters(model.file);
+  result.cpu_info = describe(everything, true);
+  result.gpu_info = describe(everything, false);
+  result.session = flags.session({});
+  result.placement = tuning::placement_options(asked.fixed, asked.placement);
+  result.mmap = asked.load.use_mapping;
+  result.repack = asked.load.repack;
+  return result;
+}
+
+int run_setups(const std::vector<BenchSetup>& setups, BenchReport& report,
+               const std::function<void(const BenchSetup&)>& run, const std::function<void()>& finished) {
+  std::string error;
+  bool stopped = false;
+  try {
+    for (const BenchSetup& setup : setups) run(setup);
+  } catch (const OutputError&) {
+    throw;
+  } catch (const Interrupted&) {
+    stopped = true;
+  } catch (...) {
+    error = describe_current();
+  }
+  report.finish();
+  finished();
+  if (stopped) throw Interrupted();
+  return error.empty() ? kSuccess : tools::report(error, kFailed);
 }
 
 }  // namespace shoal::tools

@@ -1,4 +1,5 @@
-// The setups and tests that the lists on the command line of `shoal bench` make.
+// The sweep of `shoal bench` and `shoal simulate`: flags, the setups and tests that their lists make, and the loop over
+// them. The two differ in the source of a row's time, a measurement or a prediction.
 //
 //   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
 #pragma once
@@ -13,6 +14,8 @@
 
 #include "models/place/placement.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_report.h"
+#include "tools/cli/flags.h"
 #include "tools/cli/split_profile.h"
 #include "tuning/choose/chooser.h"
 
@@ -34,11 +37,6 @@ std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, 
 /// A flag with a list of whole numbers. `counts` must live as long as the app is parsed.
 CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
                         const std::string& help);
-/// -p -n -d -b -ub
-void add_test_counts(CLI::App& app, BenchLists& lists);
-/// -pg
-void add_tests_of_both(CLI::App& app, BenchLists& lists);
-
 /// Those that are named among the ratios. Throws InvalidArgument.
 std::vector<SplitProfile> profiles_of(const BenchLists& lists);
 /// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
@@ -65,7 +63,36 @@ std::vector<BenchTest> make_tests(const BenchLists& lists);
 
 /// The most that a test does of each.
 tuning::Workload most_of(const std::vector<BenchTest>& tests);
-/// Ways of experts and latent caches are chosen for these tests: for generation, if there is any.
-void aim_at(const std::vector<BenchTest>& tests, tuning::Asked& asked);
+
+/// -m -dev -ts -p -n -d -b -ub -sm --expert-split --latent-split --comm -o, and the flags of HostFlags
+struct BenchFlags {
+  BenchLists lists;
+  DeviceFlags devices;  ///< the same for all setups
+  ContextFlags context;
+  /// Selected by the devices of each output, as for `shoal run`; 0: all logits come to the host.
+  int64_t candidates = models::candidates_needed({});
+  BenchFormat format = BenchFormat::kMarkdown;
+
+  /// `devices_help`: of --devices, whose list is empty if it is not given.
+  void add_to(CLI::App& app, const std::string& devices_help);
+  /// Mode and devices of the profiles among the ratios, unless flags say others.
+  void take_profiles();
+  /// Of a test, with the context of -c and the cache types.
+  models::SessionOptions session(const BenchTest& test) const;
+  DeviceFlags devices_of(const BenchSetup& setup) const;
+  /// The choice of a setup. Ways of experts and latent caches are for these tests: for generation, if there is any.
+  tuning::Asked asked(const BenchSetup& setup, models::DeviceGroups groups, const std::vector<BenchTest>& tests) const;
+  /// Opens every model, so that a bad file is reported before the first row, and warns of flags without effect.
+  BenchColumns columns(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) const;
+};
+
+/// A row without test, samples, time and backends.
+BenchResult result_of(const BenchFlags& flags, const BenchSetup& setup, const models::Model& model,
+                      const tuning::Asked& asked, std::span<Device* const> everything);
+
+/// Runs each setup, finishes the report, also with the rows before a failure, and calls `finished`. Returns the exit
+/// code; throws Interrupted.
+int run_setups(const std::vector<BenchSetup>& setups, BenchReport& report,
+               const std::function<void(const BenchSetup&)>& run, const std::function<void()>& finished);
 
 }  // namespace shoal::tools

@@ -95,7 +95,7 @@ void DeviceFlags::add_to(CLI::App& app) {
 }
 
 void DeviceFlags::add_layers_to(CLI::App& app) {
-  split.add_to(app, "CPU0+CPU1");
+  split.add_to(app);
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;

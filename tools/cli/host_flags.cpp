@@ -10,7 +10,7 @@
 
 namespace shoal::tools {
 
-void HostFlags::add_to(CLI::App& app, bool all) {
+void HostFlags::add_to(CLI::App& app) {
   const auto read_layers = [this](const std::string& flag, const std::string& text) {
     const bool is_all = text == "all" || text == "auto";
     device_layers = is_all ? -1 : parse_integer(flag, text, -1, kMostTokens);
@@ -21,7 +21,6 @@ void HostFlags::add_to(CLI::App& app, bool all) {
   add_integer(app, "--n-cpu-moe", expert_layers, 0, kMostTokens,
               "Keep the weights of the experts of the first N layers that have any on the host's CPU");
   app.add_flag("--cpu-moe", experts, "Keep the weights of experts on the host's CPU");
-  if (!all) return;
   app.add_flag("--no-kv-offload", cache, "Keep the KV cache on the host's CPU");
   const auto read_override = [this](const std::string& flag, const std::string& text) {
     for (const std::string& part : split_list(text)) {

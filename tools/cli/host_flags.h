@@ -19,8 +19,7 @@ struct HostFlags {
   std::vector<models::TensorOverride> overrides;
   int64_t offload_batch = 0;
 
-  /// Layers and experts alone, or with `all` the others too.
-  void add_to(CLI::App& app, bool all = true);
+  void add_to(CLI::App& app);
   void put_into(models::PlacementOptions& options) const;
   /// The first of them that was given, as "-ngl 4"; "": none, and everything is on the devices.
   std::string given() const;

@@ -10,7 +10,7 @@
 
 namespace shoal::tools {
 
-void SplitFlags::add_to(CLI::App& app, std::string_view group) {
+void SplitFlags::add_to(CLI::App& app) {
   const auto read_mode = [this](const std::string& flag, const std::string& text) {
     const char* const hint = text == "none"  ? "; a single device is named with --devices"
                              : text == "row" ? "; tensor divides rows and columns"
@@ -21,9 +21,8 @@ void SplitFlags::add_to(CLI::App& app, std::string_view group) {
     mode_given = true;
   };
   add_parsed(app, "--split-mode", "MODE", read_mode,
-             fmt::format("tensor: all devices work on each layer; layer: each device, or group such as {}, has some of "
-                         "the layers",
-                         group))
+             "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
+             "layers")
       ->default_str("tensor");
   add_ways_to(app);
 }

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 
 #include <optional>
-#include <string_view>
 
 #include "models/place/placement.h"
 #include "tuning/choose/ways.h"
@@ -17,8 +16,7 @@ struct SplitFlags {
   std::optional<models::ExpertSplit> experts = {};  ///< nullopt: auto
   std::optional<models::LatentSplit> latent = {};
 
-  /// `group`: an example of devices that act as one, such as CPU0+CPU1.
-  void add_to(CLI::App& app, std::string_view group);
+  void add_to(CLI::App& app);
   /// --expert-split --latent-split alone.
   void add_ways_to(CLI::App& app);
   /// Warns of a way that was asked for and has no effect. `together`: most devices that act as one.

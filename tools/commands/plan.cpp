@@ -150,16 +150,12 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
   json["host_bytes"] = plan.host_bytes;
   auto& memory = json["memory"] = nlohmann::json::array();
   for (const models::DeviceUse& use : plan.memory) {
-    memory.push_back({{"device", use.device},
-                      {"weights", use.use.weights},
-                      {"kv", use.use.cache},
-                      {"compute", use.use.compute},
-                      {"communication", use.use.communication},
-                      {"total", use.use.total()},
-                      {"mapped", use.mapped},
-                      {"free", use.memory.free},
-                      {"margin", tuning::spare_bytes(use)},
-                      {"margin_percent", spare_part(use) * 100}});
+    nlohmann::json one = use_json<nlohmann::json>(use);
+    one.update({{"mapped", use.mapped},
+                {"free", use.memory.free},
+                {"margin", tuning::spare_bytes(use)},
+                {"margin_percent", spare_part(use) * 100}});
+    memory.push_back(std::move(one));
   }
   return json;
 }

@@ -1,48 +1,130 @@
-// shoal simulate: what `shoal bench` would print on a machine that one does not have.
+// shoal simulate: `shoal bench` on a machine that one does not have, with predictions in place of measurements.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <memory>
-#include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "base/text.h"
-#include "tools/bench/bench_report.h"
+#include "machine/catalogue.h"
 #include "tools/bench/bench_sweep.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
-#include "tools/cli/flags.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/progress.h"
-#include "tools/cli/prompt.h"
 #include "tools/cli/text.h"
-#include "tools/commands/simulated_machine.h"
+#include "tools/report/plan_report.h"
 #include "tools/report/simulated_trace.h"
 #include "tools/report/trace_file.h"
 #include "tools/startup/choice_text.h"
-#include "tools/startup/machine_choice.h"
+#include "tools/startup/deployment.h"
 #include "tuning/choose/compare.h"
 #include "tuning/choose/dimensions.h"
 
 namespace shoal::tools {
 namespace {
 
-struct SimulateFlags {
+constexpr int64_t kMostHosts = 64;
+
+struct SimulateFlags : BenchFlags {
   std::string machine;
   int64_t hosts = 1;
   std::optional<machine::Network> network;
-  BenchLists lists;
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
-  SplitFlags split;
-  ContextFlags context;
-  HostFlags host;
-  BenchFormat format = BenchFormat::kMarkdown;
   TraceTarget trace;
 };
+
+machine::Network parse_network(const std::string& flag, const std::string& text) {
+  const auto value_of = [&](const std::string& word, std::initializer_list<std::pair<const char*, double>> units) {
+    for (const auto& [unit, factor] : units) {
+      if (!word.ends_with(unit)) continue;
+      return factor * parse_number(flag, word.substr(0, word.size() - std::string_view(unit).size()), 1e-6, 1e12);
+    }
+    fail<InvalidArgument>("{} must be the rate and the delay between hosts, such as 100gbit,20us, got '{}'", flag,
+                          text);
+  };
+  const std::vector<std::string> words = split_list(text);
+  require<InvalidArgument>(words.size() == 2,
+                           "{} must be the rate and the delay between hosts, such as 100gbit,20us, "
+                           "got '{}'",
+                           flag, text);
+  const double bits = value_of(words[0], {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}});
+  return {value_of(words[1], {{"us", 1e-6}, {"ms", 1e-3}}), bits / 8};
+}
+
+machine::MachineModel machine_of(const SimulateFlags& flags) {
+  machine::MachineModel one = machine::find_machine(flags.machine);
+  const auto& network = flags.network;
+  if (flags.hosts == 1) {
+    if (network) throw UsageError("--network is between hosts; say how many there are with --hosts");
+    return one;
+  }
+  if (!network) throw UsageError("--hosts needs the --network between them, such as 100gbit,20us");
+  if (one.network) {
+    throw UsageError(fmt::format("--hosts: {} is a machine of several hosts already; leave it out", flags.machine));
+  }
+  machine::MachineModel all = several_hosts(one, static_cast<int>(flags.hosts), *network);
+  all.name = fmt::format("{} x {} ({:g} Gbit/s, {:g} us)", flags.hosts, one.name, 8e-9 * network->bandwidth,
+                         1e6 * network->latency);
+  return all;
+}
+
+/// "H200.0+H200.1": the devices of a host; "" if there is none.
+std::string of_host(const machine::MachineModel& machine, int64_t host) {
+  std::vector<std::string> names;
+  for (const machine::DeviceModel* device : devices_to_use(machine)) {
+    if (device->host == host) names.push_back(device->name);
+  }
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
+/// "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1": all devices of each of these hosts as a group; other lists as they
+/// are. Throws UsageError if there is no such host.
+std::string spell_out_hosts(const machine::MachineModel& machine, const std::string& list) {
+  std::vector<std::string> parts;
+  for (const std::string& part : split_list(list)) {
+    parts.push_back(part);
+    if (!part.starts_with("@")) continue;
+    const int64_t host = parse_integer("--devices", part.substr(1), 0, kMostHosts);
+    parts.back() = of_host(machine, host);
+    if (!parts.back().empty()) continue;
+    throw UsageError(
+        fmt::format("--devices {}: {} has no host {}; --hosts says how many there are", part, machine.name, host));
+  }
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+/// "H200.0-7" for H200.0,H200.1,...,H200.7; other names as they are.
+std::string short_names(std::span<const std::string> names) {
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
+    const std::string name = names[begin].substr(0, names[begin].rfind('.'));
+    while (end < names.size() && names[end] == fmt::format("{}.{}", name, end - begin)) ++end;
+    if (!text.empty()) text += ",";
+    text += names[begin];
+    if (end - begin > 2) text += fmt::format("-{}", end - begin - 1);
+    if (end - begin <= 2) end = begin + 1;
+  }
+  return text;
+}
+
+/// A list of devices in fewer words: "H200.0-3,1:H200.0-3", and groups of all devices of a host "@0,@1".
+std::string short_text(const machine::MachineModel& machine, const DeviceList& list) {
+  if (list.group_sizes.size() == list.names.size()) return short_names(list.names);
+  std::string text, hosts;
+  for (size_t host = 0; host < list.group_sizes.size(); ++host) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", of_host(machine, static_cast<int64_t>(host)));
+    hosts += fmt::format("{}@{}", hosts.empty() ? "" : ",", host);
+  }
+  return machine.network && text == list.text() ? hosts : list.text();
+}
 
 /// 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
 std::vector<int64_t> usual_counts(int64_t devices) {
@@ -52,61 +134,38 @@ std::vector<int64_t> usual_counts(int64_t devices) {
   return counts;
 }
 
-/// The lists of devices that the counts mean, where no lists were given.
-void choose_devices(SimulateFlags& flags, const SimulatedMachine& machine) {
-  const auto most = static_cast<int64_t>(machine.devices_to_use());
+/// Lists of devices by the flags: of names, of a profile, or of counts.
+void choose_devices(SimulateFlags& flags, const machine::MachineModel& machine) {
   if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
     throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
   }
-  spell_out_devices(flags.lists, [&] { return machine.first(most); });
-  for (std::string& list : flags.lists.devices) list = machine.spell_out_hosts(list);
-  if (!flags.lists.devices.empty()) return;
-  for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
-    if (count > most) {
-      throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.model().name, most));
-    }
-    flags.lists.devices.push_back(machine.first(count));
-  }
-}
-
-/// Profiles are of real devices; a machine that describes those can be simulated with them.
-void take_profiles(SimulateFlags& flags, const SimulatedMachine& machine) {
   for (const SplitProfile& profile : profiles_of(flags.lists)) {
     for (const std::string& name : split_device_names(profile.device_list())) {
-      if (machine.has(name)) continue;
+      const auto has_name = [&](const machine::DeviceModel& device) { return device.name == name; };
+      if (std::any_of(machine.devices.begin(), machine.devices.end(), has_name)) continue;
       throw UsageError(fmt::format(
           "--tensor-split @{}: profiles are for real devices, and {} has no {}; give the shares themselves, "
           "such as -ts \"{}\"",
-          profile.path, machine.model().name, escaped(name), profile.ratio()));
+          profile.path, machine.name, escaped(name), profile.ratio()));
     }
   }
-  if (!flags.split.mode_given) flags.split.mode = mode_of_profiles(flags.lists, flags.split.mode);
-  if (!flags.device_counts.empty() || !flags.lists.devices.empty()) return;
-  take_devices_of_profiles(flags.lists);
-}
-
-size_t widest(const std::vector<BenchSetup>& setups, const std::function<std::string(const BenchSetup&)>& text) {
-  size_t width = 0;
-  for (const BenchSetup& setup : setups) width = std::max(width, text(setup).size());
-  return width;
-}
-
-BenchColumns columns_of(const SimulateFlags& flags, const SimulatedMachine& machine,
-                        const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests,
-                        std::span<const std::unique_ptr<models::Model>> opened) {
-  BenchColumns columns;
-  for (const auto& model : opened) columns.model_width = std::max(columns.model_width, describe_model(*model).size());
-  const BenchOptions usual;
-  columns.batch = flags.lists.batches != BenchLists().batches;
-  columns.ubatch = flags.lists.ubatches != BenchLists().ubatches;
-  columns.cache_types = flags.context.dtype_k != usual.dtype_k || flags.context.dtype_v != usual.dtype_v;
-  columns.split_mode = flags.split.mode != models::SplitMode::kTensor;
-  columns.devices_width = widest(setups, [&](const BenchSetup& setup) { return machine.short_text(setup.devices); });
-  columns.ratio_width = width_of_shares(setups);
-  columns.test_width = width_of_tests(tests);
-  columns.shares_follow =
-      std::any_of(setups.begin(), setups.end(), [](const BenchSetup& setup) { return setup.ratio == kAutoRatio; });
-  return columns;
+  flags.take_profiles();
+  if (!flags.device_counts.empty()) flags.lists.devices.clear();
+  std::vector<std::string> names;
+  for (const machine::DeviceModel* device : devices_to_use(machine)) names.push_back(device->name);
+  const auto first = [&](size_t count) {
+    return fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<ptrdiff_t>(count), ","));
+  };
+  spell_out_devices(flags.lists, [&] { return first(names.size()); });
+  for (std::string& list : flags.lists.devices) list = spell_out_hosts(machine, list);
+  if (!flags.lists.devices.empty()) return;
+  const auto most = static_cast<int64_t>(names.size());
+  for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
+    if (count > most) {
+      throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.name, most));
+    }
+    flags.lists.devices.push_back(first(static_cast<size_t>(count)));
+  }
 }
 
 /// What the time of a phase goes into, as parts of it, averaged over devices.
@@ -135,100 +194,63 @@ const models::DeviceUse& fullest(const tuning::Verdict& verdict) {
 nlohmann::ordered_json memory_json(const tuning::Verdict& verdict) {
   nlohmann::ordered_json memory = nlohmann::ordered_json::array();
   for (const models::DeviceUse& use : verdict.memory) {
-    memory.push_back({{"device", use.device},
-                      {"weights", use.use.weights},
-                      {"kv", use.use.cache},
-                      {"compute", use.use.compute},
-                      {"communication", use.use.communication},
-                      {"total", use.use.total()},
-                      {"memory", use.memory.total}});
+    memory.push_back(use_json<nlohmann::ordered_json>(use));
+    memory.back()["memory"] = use.memory.total;
   }
   return memory;
 }
 
-/// Goes through the setups and tests of a command line, and prints them.
+/// Predicts the tests of setups.
 class Simulation {
  public:
-  Simulation(const SimulateFlags& flags, const SimulatedMachine& machine, const std::vector<BenchSetup>& setups,
+  Simulation(const SimulateFlags& flags, std::shared_ptr<const machine::MachineModel> machine,
              const std::vector<BenchTest>& tests)
-      : flags_(flags), machine_(machine), tests_(tests) {
-    const BenchTest& deepest = *std::max_element(
-        tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
-    for (const std::string& path : flags.lists.models) {
-      models_.push_back(models::open_model(path));
-      const models::Hparams& hparams = models_.back()->hparams;
-      flags.split.warn_of_ways(*models_.back(), most_together(setups, flags.split.mode));
-      warn_of_context(hparams, models::session_size(hparams, session_of(deepest)).context);
-    }
-    report_ = std::make_unique<BenchReport>(flags.format, columns_of(flags, machine, setups, tests, models_));
+      : flags_(flags), machine_(std::move(machine)), tests_(tests) {
+    for (const machine::DeviceModel& device : machine_->devices) devices_.push_back(&simulated_device(device));
   }
 
-  /// Of all setups. What was simulated before a failure is printed.
-  void run(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) {
-    try {
-      for (const BenchSetup& setup : setups) {
-        for (const BenchTest& test : tests) {
-          if (interrupted()) throw Interrupted();
-          run(setup, test);
-        }
-      }
-    } catch (...) {
-      report_->print_rows();
-      throw;
+  void run(const BenchSetup& setup, BenchReport& report) {
+    for (const BenchTest& test : tests_) {
+      if (interrupted()) throw Interrupted();
+      ProgressBar bar("choosing shares");
+      tuning::Chooser chooser(model_of(setup), asked_of(setup, test), watch_of(bar));
+      const tuning::Chosen chosen = chooser.choose();
+      const tuning::Verdict verdict = chooser.judge(chosen.choice, *chosen.placement, *chosen.plan);
+      bar.clear();
+      report.add(result_of(setup, test, chooser.asked(), verdict));
+      if (!verdict.fits) does_not_fit(setup, test, chooser, verdict);
+      latest_ = verdict.choice;
     }
   }
 
-  void run(const BenchSetup& setup, const BenchTest& test) {
-    ProgressBar bar("choosing shares");
-    const tuning::Watch watch{.poll = stop_if_interrupted, .progress = [&bar](int done, int most) {
-                                bar.update(static_cast<size_t>(done), static_cast<size_t>(most),
-                                           fmt::format("{} of at most {}", done, most));
-                              }};
-    tuning::Chooser chooser(model_of(setup), asked_of(setup, test), watch);
-    const tuning::Asked& asked = chooser.asked();
-    const tuning::Verdict verdict =
-        asked.free.shares ? fastest_shares(chooser, asked.fixed).best : chooser.judge(asked.fixed);
-    bar.clear();
-    report_->add(result_of(setup, test, verdict));
-    if (!verdict.fits) does_not_fit(setup, test, chooser, verdict);
-    latest_shares_ = verdict.choice.shares;
-  }
-
-  /// The setup as it was simulated last: the prompt and the generation of the tests, one behind the other.
-  void trace(const BenchSetup& setup, const std::vector<BenchTest>& tests) const {
-    BenchTest all = tests.front();
-    for (const BenchTest& test : tests) {
-      all.prompt = std::max(all.prompt, test.prompt);
-      all.generate = std::max(all.generate, test.generate);
-    }
+  /// The setup of the last run: the prompt and the generation of the tests, one behind the other.
+  void trace(const BenchSetup& setup) const {
+    BenchTest all = tests_.front();
+    const tuning::Workload most = most_of(tests_);
+    all.prompt = most.prompt;
+    all.generate = most.generate;
     tuning::Chooser chooser(model_of(setup), asked_of(setup, all), {.poll = stop_if_interrupted});
     tuning::Choice choice = chooser.asked().fixed;
-    choice.shares = latest_shares_;
+    choice.shares = latest_.shares;
     write_trace(flags_.trace.path, simulated_trace(chooser, choice),
-                {{"command", "shoal simulate"}, {"machine", machine_.model().name}, {"model", setup.model}});
+                {{"command", "shoal simulate"}, {"machine", machine_->name}, {"model", setup.model}});
   }
 
-  void finish() {
-    report_->finish();
-    if (flags_.format != BenchFormat::kMarkdown) return;
-    write_out(fmt::format("\nsimulated: {}, no measurement; what the figures rest on: docs/simulation.md\n{}",
-                          escaped(machine_.model().name), remarks_));
+  /// The lines below a table.
+  std::string remarks() const {
+    return fmt::format("\nsimulated: {}, no measurement; what the figures rest on: docs/simulation.md\n{}",
+                       escaped(machine_->name), remarks_);
   }
 
  private:
   tuning::Asked asked_of(const BenchSetup& setup, const BenchTest& test) const {
-    tuning::Asked asked;
-    asked.fixed = {.groups = machine_.groups(setup.devices),
-                   .mode = flags_.split.mode,
-                   .experts = flags_.split.experts,
-                   .latent = flags_.split.latent};
-    const size_t sharers = asked.fixed.sharers().size();
-    asked.free.shares = setup.ratio == kAutoRatio && sharers > 1;
-    if (!setup.ratio.empty() && setup.ratio != kAutoRatio) {
-      asked.fixed.shares = models::parse_ratio(setup.ratio, static_cast<int>(sharers));
+    std::vector<Device*> used;
+    for (const std::string& name : setup.devices.names) {
+      used.push_back(devices_[static_cast<size_t>(machine_->index(name))]);
     }
-    asked.load.use_mapping = false;
-    asked.session = session_of(test);
+    tuning::Asked asked = flags_.asked(setup, flags_.devices_of(setup).grouped(used), tests_);
+    asked.load = {.use_mapping = false, .repack = false};
+    asked.session = flags_.session(test);
     asked.work = {test.prompt, test.generate, test.depth};
     asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
     const int64_t context = models::session_size(model_of(setup).hparams, asked.session).context;
@@ -236,54 +258,30 @@ class Simulation {
                              "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
                              "larger one (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
-    flags_.host.put_into(asked.placement);
-    aim_at(tests_, asked);
-    asked.placement.host = machine_.host_beside(asked.fixed.groups);
-    asked.placement.machine = machine_.shared();
+    const auto host = std::find_if(devices_.begin(), devices_.end(), [&](const Device* device) {
+      return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();
+    });
+    asked.placement.host = host == devices_.end() ? nullptr : *host;
+    asked.placement.machine = machine_;
     return asked;
   }
   const models::Model& model_of(const BenchSetup& setup) const {
-    const auto& paths = flags_.lists.models;
-    return *models_[static_cast<size_t>(std::find(paths.begin(), paths.end(), setup.model) - paths.begin())];
-  }
-  BenchOptions options() const {
-    BenchOptions options;
-    options.repetitions = 1;
-    options.dtype_k = flags_.context.dtype_k;
-    options.dtype_v = flags_.context.dtype_v;
-    return options;
-  }
-  models::SessionOptions session_of(const BenchTest& test) const {
-    models::SessionOptions session = options().session(test);
-    if (flags_.context.context > 0) session.context = flags_.context.context;
-    return session;
+    auto& model = models_[setup.model];
+    if (model == nullptr) model = models::open_model(setup.model);
+    return *model;
   }
 
-  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Verdict& verdict) {
-    const models::Model& model = model_of(setup);
+  BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Asked& asked,
+                        const tuning::Verdict& verdict) {
     const tuning::PhasePrediction& phase = test.prompt > 0 ? *verdict.prompt : *verdict.generation;
-    BenchResult result;
-    result.setup = setup;
+    BenchResult result = tools::result_of(flags_, setup, model_of(setup), asked, devices_);
     result.setup.ratio = verdict.choice.ratio();
     result.test = test;
     result.samples.tokens = test.tokens();
     if (verdict.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
     result.time = utc_time();
-    result.model_type = describe_model(model);
-    result.model_bytes = model.file.tensor_bytes();
-    result.model_parameters = count_parameters(model.file);
     result.backends = "SIM";
-    result.cpu_info = describe(machine_.devices(), true);
-    result.gpu_info = describe(machine_.devices(), false);
-    result.options = options();
-    result.placement.mode = flags_.split.mode;
-    result.mmap = false;
-    result.repack = false;
-    result.simulated = machine_.model().name;
-    if (flags_.format == BenchFormat::kMarkdown) {
-      result.setup.devices = {{machine_.short_text(setup.devices)}, {1}};
-      if (result.setup.ratio.empty() && setup.devices.names.size() > 1) result.setup.ratio = "even";
-    }
+    result.simulated = machine_->name;
     add_more(result, setup, phase, verdict);
     return result;
   }
@@ -336,8 +334,8 @@ class Simulation {
     }
     if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
     remarks_ +=
-        fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), machine_.short_text(setup.devices),
-                    remedies_text(remedies), fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
+        fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), setup.devices.shown(), remedies_text(remedies),
+                    fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
   }
 
   /// Flags that leave on the host what has no room, of the fastest way to do so.
@@ -362,82 +360,59 @@ class Simulation {
   }
 
   const SimulateFlags& flags_;
-  const SimulatedMachine& machine_;
+  const std::shared_ptr<const machine::MachineModel> machine_;
   const std::vector<BenchTest>& tests_;
-  std::vector<std::unique_ptr<models::Model>> models_;
-  std::unique_ptr<BenchReport> report_;
+  std::vector<Device*> devices_;  ///< of the machine
+  mutable std::map<std::string, std::unique_ptr<models::Model>> models_;
   std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
-  std::vector<double> latest_shares_;
+  tuning::Choice latest_;
   std::string remarks_;
 };
 
 int simulate(SimulateFlags flags) {
-  const SimulatedMachine machine(simulated_machine(flags.machine, flags.hosts, flags.network));
-  take_profiles(flags, machine);
+  const auto machine = std::make_shared<const machine::MachineModel>(machine_of(flags));
+  choose_devices(flags, *machine);
   if (!flags.trace.path.empty()) require_writable(flags.trace.path);
-  choose_devices(flags, machine);
-  const std::vector<BenchSetup> setups = make_setups(flags.lists, flags.split.mode);
+  std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.split.mode);
+  for (BenchSetup& setup : setups) setup.devices.label = short_text(*machine, setup.devices);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   catch_interrupts();
-  Simulation simulation(flags, machine, setups, tests);
-  simulation.run(setups, tests);
-  simulation.finish();
-  if (!flags.trace.path.empty()) simulation.trace(setups.back(), tests);
+  Simulation simulation(flags, machine, tests);
+  BenchReport report(flags.format, flags.columns(setups, tests));
+  const int code = run_setups(setups, report, [&](const BenchSetup& setup) { simulation.run(setup, report); }, [] {});
+  if (code != kSuccess) return code;
+  if (flags.format == BenchFormat::kMarkdown) write_out(simulation.remarks());
+  if (!flags.trace.path.empty()) simulation.trace(setups.back());
   return kSuccess;
-}
-
-void add_machine(CLI::App& app, SimulateFlags& flags) {
-  app.add_option("-m,--model", flags.lists.models,
-                 "GGUF file; may be repeated. One without weights will do: make_model.py --sparse")
-      ->each([](const std::string& text) { check_file_name("--model", text); })
-      ->type_name("FILE")
-      ->allow_extra_args(false)
-      ->required();
-  app.add_option("--machine", flags.machine,
-                 "Such as H200x8-nvlink or RTX4090x2-pcie, or the path of a JSON file (docs/simulation.md)")
-      ->type_name("NAME")
-      ->required();
-  add_integer(app, "--hosts", flags.hosts, 1, kMostHosts,
-              "So many of the machine, with devices named as those of several processes: 1:H200.0");
-  const auto read_network = [&flags](const std::string& flag, const std::string& text) {
-    flags.network = parse_network(flag, text);
-  };
-  add_parsed(
-      app, "--network", "RATE,DELAY", read_network,
-      "Between hosts: what each sends while it receives as much, and what a short message takes from one to another, "
-      "such as 100gbit,20us");
-  add_counts(app, "--device-counts", flags.device_counts, 1, 64,
-             "How many of the machine's devices act as one; several with commas")
-      ->default_str("1,2,4,... and all");
-  app.add_option("--devices", flags.lists.devices,
-                 "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all, or @0,@1 for those "
-                 "of each host as a group; several lists with semicolons, or repeated")
-      ->type_name("NAMES")
-      ->allow_extra_args(false);
-  app.add_option("--tensor-split", flags.lists.ratios,
-                 "Share of each device, such as 3,1; several with semicolons, or repeated: each is for the lists of as "
-                 "many devices; auto: the fastest that is found; default even")
-      ->type_name("SHARES")
-      ->allow_extra_args(false);
 }
 
 }  // namespace
 
 CommandBody define_simulate(CLI::App& app) {
   auto flags = std::make_shared<SimulateFlags>();
-  flags->lists.devices.clear();
-  add_machine(app, *flags);
-  add_test_counts(app, flags->lists);
-  flags->split.add_to(app, "H200.0+H200.1");
+  flags->add_to(app,
+                "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all, or @0,@1 for those "
+                "of each host as a group; several lists with semicolons, or repeated");
+  app.add_option("--machine", flags->machine,
+                 "Such as H200x8-nvlink or RTX4090x2-pcie, or the path of a JSON file (docs/simulation.md)")
+      ->type_name("NAME")
+      ->required();
+  add_integer(app, "--hosts", flags->hosts, 1, kMostHosts,
+              "So many of the machine, with devices named as those of several processes: 1:H200.0");
+  const auto read_network = [flags = flags.get()](const std::string& flag, const std::string& text) {
+    flags->network = parse_network(flag, text);
+  };
+  add_parsed(
+      app, "--network", "RATE,DELAY", read_network,
+      "Between hosts: what each sends while it receives as much, and what a short message takes from one to another, "
+      "such as 100gbit,20us");
+  add_counts(app, "--device-counts", flags->device_counts, 1, 64,
+             "How many of the machine's devices act as one; several with commas")
+      ->default_str("1,2,4,... and all");
   flags->context.add_to(app);
-  flags->host.add_to(app, false);
   flags->trace.add_to(app,
                       "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the "
                       "prompt and three tokens");
-  const auto read_format = [flags = flags.get()](const std::string& flag, const std::string& text) {
-    flags->format = parse_bench_format(flag, text);
-  };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json, jsonl or sql")->default_str("md");
   return [flags] { return simulate(*flags); };
 }
 

@@ -11,6 +11,16 @@ namespace shoal::tools {
 
 /// Spare memory of a device as a part of the bytes that are free.
 double spare_part(const models::DeviceUse& use);
+/// {"device", "weights", "kv", "compute", "communication", "total"}: memory in bytes.
+template <class Json>
+Json use_json(const models::DeviceUse& use) {
+  return {{"device", use.device},
+          {"weights", use.use.weights},
+          {"kv", use.use.cache},
+          {"compute", use.use.compute},
+          {"communication", use.use.communication},
+          {"total", use.use.total()}};
+}
 /// Speeds, what the time goes to, imbalance. `origin`: of the machine's figures.
 std::string prediction_text(const tuning::Verdict& prediction, const std::string& origin);
 /// All candidates, fastest first, and what to take.

@@ -14,7 +14,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tools/startup/choice_text.h"
 #include "tools/startup/memory_check.h"
@@ -22,15 +21,6 @@
 
 namespace shoal::tools {
 namespace {
-
-tuning::Watch watch_of(ProgressBar& bar) {
-  tuning::Watch watch{.poll = stop_if_interrupted};
-  watch.progress = [&bar](int done, int most) {
-    stop_if_interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
-  };
-  return watch;
-}
 
 /// The choice of process 0, for the others.
 nlohmann::json choices_of(const Deployment& deployment) {
@@ -166,6 +156,15 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
 }
 
 }  // namespace
+
+tuning::Watch watch_of(ProgressBar& bar) {
+  tuning::Watch watch{.poll = stop_if_interrupted};
+  watch.progress = [&bar](int done, int most) {
+    stop_if_interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+  };
+  return watch;
+}
 
 std::optional<KnownMachine> choose_machine(Request& request) {
   const tuning::Asked& asked = request.asked;

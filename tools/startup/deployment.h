@@ -17,6 +17,7 @@
 #include "models/place/placement.h"
 #include "models/session/model_plan.h"
 #include "models/session/session.h"
+#include "tools/cli/progress.h"
 #include "tools/startup/machine_choice.h"
 #include "tuning/choose/chooser.h"
 
@@ -41,6 +42,9 @@ struct Deployment {
   std::unique_ptr<models::Session> session;
   std::chrono::duration<double> load_time{};  ///< of load(): Model::weight_bytes() in it
 };
+
+/// Shows the progress of a search by the bar, and stops it on Ctrl-C.
+tuning::Watch watch_of(ProgressBar& bar);
 
 /// Finds the machine, decides everything that is free, places the model, starts the devices' threads if the request
 /// says so, and plans; lines on stderr report the decisions. Throws DeviceError if a device cannot start its threads,

@@ -156,13 +156,18 @@ BenchRunner small_runner(const BenchOptions& options, int64_t context, const std
   return BenchRunner(std::move(deployment), options);
 }
 
+/// As the command measures it.
+BenchSamples measured(BenchRunner& runner, const BenchTest& test, const std::function<bool()>& stop = {}) {
+  return runner.measure(test, BenchFlags().session(test), stop);
+}
+
 TEST(BenchRunnerTest, MeasuresEachRepetition) {
   BenchRunner runner = small_runner({.repetitions = 3}, 64);
-  const BenchSamples prompt = runner.measure({.prompt = 20, .depth = 7});
+  const BenchSamples prompt = measured(runner, {.prompt = 20, .depth = 7});
   EXPECT_EQ(prompt.tokens, 20);
   ASSERT_EQ(prompt.ns.size(), 3u);
-  EXPECT_EQ(runner.measure({.prompt = 20, .generate = 5}).tokens, 25);
-  const BenchSamples generation = runner.measure({.generate = 9, .depth = 30, .ubatch = 8});
+  EXPECT_EQ(measured(runner, {.prompt = 20, .generate = 5}).tokens, 25);
+  const BenchSamples generation = measured(runner, {.generate = 9, .depth = 30, .ubatch = 8});
   EXPECT_EQ(generation.tokens, 9);
   ASSERT_EQ(generation.ns.size(), 3u);
   for (const int64_t ns : prompt.ns) EXPECT_GT(ns, 0);
@@ -172,14 +177,14 @@ TEST(BenchRunnerTest, MeasuresEachRepetition) {
 // A window of 29: after a run the caches have forgotten what was before it.
 TEST(BenchRunnerTest, ModelsWithWindowsAreMeasuredAtDepths) {
   BenchRunner runner = small_runner({.repetitions = 2}, 400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
-  EXPECT_EQ(runner.measure({.prompt = 200, .depth = 100, .ubatch = 32}).ns.size(), 2u);
-  EXPECT_EQ(runner.measure({.generate = 100, .depth = 100, .ubatch = 32}).ns.size(), 2u);
+  EXPECT_EQ(measured(runner, {.prompt = 200, .depth = 100, .ubatch = 32}).ns.size(), 2u);
+  EXPECT_EQ(measured(runner, {.generate = 100, .depth = 100, .ubatch = 32}).ns.size(), 2u);
 }
 
 TEST(BenchRunnerTest, LongerTestsTakeLonger) {
   BenchRunner runner = small_runner({.repetitions = 5}, 512);
   const auto fastest = [&](const BenchTest& test) {
-    const BenchSamples samples = runner.measure(test);
+    const BenchSamples samples = measured(runner, test);
     return *std::min_element(samples.ns.begin(), samples.ns.end());
   };
   // Ten times the tokens; and a deep cache makes attention slower. The bounds are far from what is measured.
@@ -191,9 +196,9 @@ TEST(BenchRunnerTest, StopsBetweenRunsAndWithinThem) {
   BenchRunner runner = small_runner({.repetitions = 1000}, 64);
   std::atomic<int> asked{0};
   // Asked before each node of each run: the first run is not over then.
-  EXPECT_THROW(runner.measure({.prompt = 20}, [&] { return ++asked > 30; }), Interrupted);
+  EXPECT_THROW(measured(runner, {.prompt = 20}, [&] { return ++asked > 30; }), Interrupted);
   EXPECT_LT(asked, 40);
-  EXPECT_EQ(runner.measure({.generate = 1}).ns.size(), 1000u);  // and can be used again
+  EXPECT_EQ(measured(runner, {.generate = 1}).ns.size(), 1000u);  // and can be used again
 }
 
 std::vector<std::string> bench_args(const std::string& args) {

@@ -266,6 +266,15 @@ TEST_F(Simulate, SharesCanBeUnevenAndFound) {
   EXPECT_NE(found["tensor_split"], "");
 }
 
+TEST_F(Simulate, ReportsLayersOnDevices) {
+  const std::vector<std::string> args{"-m", small_, "--machine", "RTX4090+EPYC9654", "-p", "0", "-ngl", "20"};
+  EXPECT_EQ(rows(args)[0]["n_gpu_layers"], 20);
+  EXPECT_EQ(rows({"-m", small_, "--machine", "RTX4090", "-p", "0"})[0]["n_gpu_layers"], -1);
+  std::vector<std::string> text = args;
+  text.insert(text.begin(), "simulate");
+  EXPECT_THAT(run(text).out, HasSubstr("|  ngl |"));
+}
+
 TEST_F(Simulate, MachinesComeFromFilesToo) {
   const TemporaryFile file("simulate.json",
                            R"({"version": 1, "name": "mine", "devices": [{"name": "CPU0", "memory": 64e9,
