@@ -67,11 +67,12 @@ constexpr std::array kDTypes = std::to_array<DTypeTraits>({
     {DType::kBF16, "bf16", 30, 1, 2, false, true, false, from_16_bits<bf16_to_f32>, to_16_bits<f32_to_bf16>},
     {DType::kI32, "i32", 26, 1, 4, false, false, false, from_integers<int32_t>, to_integers<int32_t>},
     {DType::kI64, "i64", 27, 1, 8, false, false, false, from_integers<int64_t>, to_integers<int64_t>},
-#define SHOAL_QUANTIZED_TRAITS(id, name, number, is_coded)                       \
+#define SHOAL_QUANTIZED_TRAITS(id, name, number, is_coded, from_f32)             \
   {DType::k##id, #name, number,   q::Block##id::kElements, sizeof(q::Block##id), \
-   true,         false, is_coded, q::name##_to_f32,        q::name##_from_f32},
-#define SHOAL_QUANTIZED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, false)
-#define SHOAL_QUANTIZED_CODED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, true)
+   true,         false, is_coded, q::name##_to_f32,        from_f32},
+#define SHOAL_QUANTIZED_32(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, false, q::name##_from_f32)
+#define SHOAL_QUANTIZED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, false, nullptr)
+#define SHOAL_QUANTIZED_CODED(id, name, number) SHOAL_QUANTIZED_TRAITS(id, name, number, true, nullptr)
 #include "graph/dtypes.def"
 });
 

@@ -28,10 +28,11 @@ struct DTypeTraits {
   size_t block_bytes;     ///< bytes per block
   bool is_quantized;
   bool is_float;  ///< f32, f16, bf16
-  bool is_coded;  ///< quantised, for weights only: devices need not convert to it
+  bool is_coded;  ///< read as graph/quants/codes.inc says
   /// Converts n elements (a multiple of block_elems) to f32. Integers convert by value.
   void (*to_f32)(const void* src, float* dst, int64_t n);
-  /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest.
+  /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest. nullptr for types that are
+  /// for weights only, of blocks larger than 32: no device converts to them.
   void (*from_f32)(const float* src, void* dst, int64_t n);
 };
 

@@ -1,4 +1,4 @@
-// The searches behind the quantisers: the scale (and minimum) of a few elements that gives the smallest squared
+// The searches behind the quantisers: the scale of a few elements that gives the smallest squared
 // error. Exhaustive over a few dozen candidates around the obvious one, then least squares for the chosen integers.
 #pragma once
 
@@ -22,13 +22,5 @@ inline float inverse(float x) {
 /// x ~ scale * q with q in [low, high] (low < 0 < high, low == -high - 1): the best scale, of either sign.
 ///   {-8, 4, 2} with [-8, 7] -> 1
 float fit_symmetric(const float* x, int n, int low, int high);
-
-struct Affine {
-  float scale = 0;  ///< >= 0
-  float min = 0;    ///< >= 0
-};
-/// x ~ scale * q - min with q in [0, high].
-///   {-1, 0, 1, 2} with high 3 -> {1, 1}
-Affine fit_affine(const float* x, int n, int high);
 
 }  // namespace shoal::quants

@@ -5,8 +5,8 @@
 
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
+#include "graph/quants/fit.h"
 #include "graph/quants/quants.h"
-#include "graph/quants/super_scales.h"
 
 namespace shoal::quants {
 namespace {
@@ -64,24 +64,6 @@ void iq4_xs_to_f32(const void* src, float* dst, int64_t n) {
     for (int j = 0; j < 8; ++j, dst += 32) {
       const int low = block.low_scales[j / 2] >> (j % 2 * 4) & 15, high = block.high_scales >> (2 * j) & 3;
       decode_iq4(block.nibbles + 16 * j, factor * static_cast<float>((low | high << 4) - 32), dst);
-    }
-  }
-}
-
-void iq4_xs_from_f32(const float* src, void* dst, int64_t n) {
-  auto* blocks = static_cast<BlockIQ4_XS*>(dst);
-  for (int64_t i = 0; i < n / kSuperBlock; ++i, src += kSuperBlock) {
-    float scales[8];
-    for (int j = 0; j < 8; ++j) scales[j] = iq4_scale(src + 32 * j);
-    const auto s = split_signed_scales(scales, -32);
-    BlockIQ4_XS& block = blocks[i];
-    block = {};
-    block.scale = s.factor;
-    for (int j = 0; j < 8; ++j) {
-      const int stored = s.values[j] + 32;
-      block.low_scales[j / 2] |= static_cast<uint8_t>((stored & 15) << (j % 2 * 4));
-      block.high_scales |= static_cast<uint16_t>(stored >> 4 << (2 * j));
-      encode_iq4(src + 32 * j, s.factor_value * static_cast<float>(s.values[j]), block.nibbles + 16 * j);
     }
   }
 }

@@ -1,14 +1,14 @@
-// Conversion of every quantised type, one pair of functions each, in the form of the traits table (graph/dtype.cpp).
-// n is a multiple of the block. Non-finite inputs give unspecified values, never a fault.
+// Conversion of every quantised type to f32, and from f32 of those that caches may have, in the form of the traits
+// table (graph/dtype.cpp). n is a multiple of the block. Non-finite inputs give unspecified values, never a fault.
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::quants {
 
-#define SHOAL_QUANTIZED(id, name, ...)                        \
-  void name##_to_f32(const void* src, float* dst, int64_t n); \
-  void name##_from_f32(const float* src, void* dst, int64_t n);
+#define SHOAL_QUANTIZED(id, name, ...) void name##_to_f32(const void* src, float* dst, int64_t n);
+#include "graph/dtypes.def"
+#define SHOAL_QUANTIZED_32(id, name, ...) void name##_from_f32(const float* src, void* dst, int64_t n);
 #include "graph/dtypes.def"
 
 }  // namespace shoal::quants

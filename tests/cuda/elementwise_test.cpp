@@ -9,6 +9,7 @@
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/encoders.h"
 #include "tests/support/environment.h"
 
 namespace shoal::test {
@@ -83,7 +84,7 @@ std::vector<float> hard_values(int64_t count) {
 
 std::vector<std::byte> converted(DType dtype, const std::vector<float>& values) {
   std::vector<std::byte> bytes(bytes_for(dtype, static_cast<int64_t>(values.size())));
-  traits(dtype).from_f32(values.data(), bytes.data(), static_cast<int64_t>(values.size()));
+  from_f32(dtype, values.data(), bytes.data(), static_cast<int64_t>(values.size()));
   return bytes;
 }
 std::vector<float> as_floats(DType dtype, const std::vector<std::byte>& bytes, int64_t count) {

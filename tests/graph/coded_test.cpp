@@ -10,6 +10,7 @@
 
 #include "graph/dtype.h"
 #include "graph/quants/grids.h"
+#include "tests/support/encoders.h"
 
 namespace shoal {
 namespace {
@@ -100,9 +101,9 @@ TEST(Coded, BlocksComeBack) {
     std::vector<float> x(type.block_elems * 40);
     for (float& value : x) value = normal(engine);
     std::vector<uint8_t> once(bytes_for(dtype, static_cast<int64_t>(x.size()))), twice(once.size());
-    type.from_f32(x.data(), once.data(), static_cast<int64_t>(x.size()));
+    test::from_f32(dtype, x.data(), once.data(), static_cast<int64_t>(x.size()));
     const std::vector<float> values = decoded(type, once);
-    type.from_f32(values.data(), twice.data(), static_cast<int64_t>(x.size()));
+    test::from_f32(dtype, values.data(), twice.data(), static_cast<int64_t>(x.size()));
     EXPECT_EQ(decoded(type, twice), values);
   }
 }

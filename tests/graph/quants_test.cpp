@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/dtype.h"
+#include "tests/support/encoders.h"
 
 namespace shoal {
 namespace {
@@ -153,7 +154,7 @@ TEST(Quants, EveryScaleOfMxfp4) {
 std::vector<float> round_trip(DType dtype, const std::vector<float>& x) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<std::byte> stored(bytes_for(dtype, n));
-  traits(dtype).from_f32(x.data(), stored.data(), n);
+  test::from_f32(dtype, x.data(), stored.data(), n);
   std::vector<float> result(x.size());
   traits(dtype).to_f32(stored.data(), result.data(), n);
   return result;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "devices/cpu/isa.h"
+#include "tests/support/encoders.h"
 #include "tests/support/kernel_inputs.h"
 #include "tests/support/tensors.h"
 
@@ -79,7 +80,7 @@ struct Problem {
     for (int64_t i = 0; i < rows; ++i) {
       // Whatever the row's place: copied from an aligned conversion.
       std::vector<std::byte> converted(bytes_for(dtype, k) + 8);
-      traits(dtype).from_f32(values.data() + i * k, converted.data(), k);
+      test::from_f32(dtype, values.data() + i * k, converted.data(), k);
       std::memcpy(a.data() + i * stride, converted.data(), bytes_for(dtype, k));
       traits(dtype).to_f32(converted.data(), row.data(), k);
       exact_a.insert(exact_a.end(), row.begin(), row.end());

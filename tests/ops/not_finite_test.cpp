@@ -10,6 +10,7 @@
 
 #include "devices/cpu/isa.h"
 #include "graph/quants/blocks.h"
+#include "tests/support/encoders.h"
 #include "tests/support/kernel_inputs.h"
 
 namespace shoal::cpu {
@@ -69,7 +70,7 @@ class NotFinite : public testing::TestWithParam<Case> {
   Bytes random_weights() const {
     Bytes a(stride() * kRows);
     const Values values = random_floats(kRows * k(), 1);
-    for (int64_t i = 0; i < kRows; ++i) type().from_f32(values.data() + i * k(), a.data() + i * stride(), k());
+    for (int64_t i = 0; i < kRows; ++i) test::from_f32(dtype(), values.data() + i * k(), a.data() + i * stride(), k());
     return a;
   }
 

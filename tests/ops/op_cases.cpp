@@ -92,7 +92,7 @@ void add_set_rows(Cases& cases) {
   });
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    if (dtype == DType::kI32 || dtype == DType::kI64 || traits(dtype).is_coded) continue;
+    if (dtype == DType::kI32 || dtype == DType::kI64 || !traits(dtype).from_f32) continue;
     add_case(cases, Op::kSetRows, std::string(name_of(dtype)), [=](Graph& g, TensorContext& w) {
       return set_rows(g, w.add("cache", dtype, {768, 8, 2, 1}, Role::kCache), plain(g, DType::kF32, {768, 3, 2, 1}),
                       plain(g, DType::kI32, {3, 1, 1, 1}, "ids"));
@@ -567,7 +567,7 @@ void add_cast(Cases& cases) {
   for (int from = 0; from < kDTypeCount; ++from) {
     for (int to = 0; to < kDTypeCount; ++to) {
       const auto source = static_cast<DType>(from), target = static_cast<DType>(to);
-      if (traits(target).is_coded) continue;
+      if (!traits(target).from_f32) continue;
       // A rounding just between two values may go either way.
       const Tolerance tolerance{traits(target).is_quantized ? 1e-4 : 1e-6};
       add_case(

@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "tests/support/encoders.h"
+
 namespace shoal::test {
 namespace {
 
@@ -28,7 +30,7 @@ GgufWriter& GgufWriter::add_tensor(const std::string& name, DType dtype, const s
                                    std::span<const float> values) {
   GgufTensorSpec tensor{name, traits(dtype).gguf_type, dims, {}, {}, {}};
   tensor.data.resize(bytes_for(dtype, static_cast<int64_t>(values.size())));
-  traits(dtype).from_f32(values.data(), tensor.data.data(), static_cast<int64_t>(values.size()));
+  from_f32(dtype, values.data(), tensor.data.data(), static_cast<int64_t>(values.size()));
   return add_tensor(tensor);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "devices/allocate.h"
+#include "tests/support/encoders.h"
 #include "tests/support/poison.h"
 
 namespace shoal::test {
@@ -41,7 +42,7 @@ bool is_searched(DType dtype) {
   return traits(dtype).is_quantized && traits(dtype).block_elems == 256;
 }
 
-/// What from_f32 makes of blocks, each of which is encoded once: tests have the same ones again and again.
+/// What from_f32() makes of blocks, each of which is encoded once: tests have the same ones again and again.
 void encode_searched(DType dtype, const std::vector<float>& values, std::byte* bytes) {
   constexpr size_t kMost = 10000;
   thread_local std::map<DType, std::unordered_map<std::string, std::vector<std::byte>>> known_of;
@@ -53,7 +54,7 @@ void encode_searched(DType dtype, const std::vector<float>& values, std::byte* b
     std::vector<std::byte>& block = known[key];
     if (block.empty()) {
       block.resize(t.block_bytes);
-      t.from_f32(values.data() + at, block.data(), t.block_elems);
+      from_f32(dtype, values.data() + at, block.data(), t.block_elems);
     }
     std::copy(block.begin(), block.end(), bytes);
   }

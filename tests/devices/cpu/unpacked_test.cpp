@@ -17,6 +17,7 @@
 #include "devices/cpu/packed_buffer.h"
 #include "graph/ops/ops.h"
 #include "tests/support/dtypes.h"
+#include "tests/support/encoders.h"
 
 namespace shoal::cpu {
 namespace {
@@ -40,7 +41,7 @@ Bytes random_rows(DType dtype, int64_t length, int64_t rows, std::mt19937_64& ra
   std::vector<float> values(static_cast<size_t>(length * rows));
   for (float& value : values) value = static_cast<float>(random() % 20001) / 10000.0f - 1.0f;
   Bytes bytes(bytes_for(dtype, length * rows));
-  traits(dtype).from_f32(values.data(), bytes.data(), length * rows);
+  test::from_f32(dtype, values.data(), bytes.data(), length * rows);
   return bytes;
 }
 
