@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "devices/cpu/isa.h"
-#include "devices/cpu/ops/activations.h"
 #include "devices/cpu/ops/rows.h"
 
 namespace shoal::cpu {
@@ -172,7 +171,7 @@ void Tile::soften(float* scores, int64_t n) const {
   const float cap = std::get<AttentionParams>(node_.params).softcap;
   if (!(cap > 0)) return;
   scale_row(scores, 1 / cap, n);
-  activation_for(UnaryKind::kTanh)(scores, scores, n);
+  kernels().rows.unary[static_cast<size_t>(UnaryKind::kTanh)](scores, scores, n);
   scale_row(scores, cap, n);
 }
 

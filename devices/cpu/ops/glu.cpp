@@ -1,5 +1,5 @@
 // glu: act(gate) * up. Fused, a row of the source is the gate followed by the up part.
-#include "devices/cpu/ops/activations.h"
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -15,7 +15,7 @@ void run(const TeamContext& ctx, Tensor& node) {
   const bool fused = !separate_up(node);
   const Tensor& up = fused ? gate : *separate_up(node);
   const int64_t up_begin = fused ? node.shape[0] : 0;
-  const GluKernel apply = glu_for(std::get<GluParams>(node.params).kind);
+  const GluKernel apply = kernels().rows.glu[static_cast<size_t>(std::get<GluParams>(node.params).kind)];
   const Shape walk = fused ? node.shape : flat_shape(node, gate, up);
   const auto piece = [&](RowIndex row, int64_t begin, int64_t n) {
     float left[kChunk], right[kChunk], out[kChunk];

@@ -110,6 +110,20 @@ Shape flat_shape(const Tensor& node, const Tensors&... sources) {
   return (is_dense(sources) && ...) ? Shape{node.elements(), 1, 1, 1} : node.shape;
 }
 
+/// Calls f(from, to, n) for this thread's pieces of a float result, whose source has its shape.
+template <class F>
+void map_pieces(const TeamContext& ctx, Tensor& node, F&& f) {
+  const Tensor& x = *node.src[0];
+  const auto piece = [&](RowIndex row, int64_t begin, int64_t n) {
+    float in[kChunk], out[kChunk];
+    std::byte* result = row_at(node, row);
+    float* to = target(node, result, begin, out);
+    f(load(x, row_at(x, row), begin, n, in), to, n);
+    store(node, result, begin, n, to);
+  };
+  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
+}
+
 /// f32, f16 or bf16, with any strides.
 inline bool is_float(const Tensor* tensor) {
   return tensor && traits(tensor->dtype).is_float;
@@ -121,6 +135,10 @@ inline bool is_readable(const Tensor* tensor) {
 /// A result that a kernel can write: a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();
+}
+/// What map_pieces() needs.
+inline bool maps_floats(const Tensor& node) {
+  return is_float_result(node) && is_float(node.src[0]);
 }
 
 }  // namespace shoal::cpu

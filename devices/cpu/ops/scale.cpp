@@ -7,24 +7,14 @@ namespace shoal::cpu {
 namespace {
 
 void run(const TeamContext& ctx, Tensor& node) {
-  const Tensor& x = *node.src[0];
-  const auto [scale, bias] = std::get<ScaleParams>(node.params);
-  const auto piece = [&, scale = scale, bias = bias](RowIndex row, int64_t begin, int64_t n) {
-    float in[kChunk], out[kChunk];
-    std::byte* result = row_at(node, row);
-    float* to = target(node, result, begin, out);
-    kernels().rows.scale(load(x, row_at(x, row), begin, n, in), scale, bias, to, n);
-    store(node, result, begin, n, to);
-  };
-  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
-}
-
-bool supports(const Tensor& node) {
-  return is_float_result(node) && is_float(node.src[0]);
+  const ScaleParams& params = std::get<ScaleParams>(node.params);
+  map_pieces(ctx, node, [&](const float* from, float* to, int64_t n) {
+    kernels().rows.scale(from, params.scale, params.bias, to, n);
+  });
 }
 
 }  // namespace
 
-const OpKernel kScaleKernel{run, supports, nullptr, nullptr};
+const OpKernel kScaleKernel{run, maps_floats, nullptr, nullptr};
 
 }  // namespace shoal::cpu

@@ -1,5 +1,5 @@
 // unary: the function is looked up once and applied to pieces of rows.
-#include "devices/cpu/ops/activations.h"
+#include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -7,20 +7,7 @@ namespace shoal::cpu {
 namespace {
 
 void run(const TeamContext& ctx, Tensor& node) {
-  const Tensor& x = *node.src[0];
-  const UnaryKernel apply = activation_for(std::get<UnaryParams>(node.params).kind);
-  const auto piece = [&](RowIndex row, int64_t begin, int64_t n) {
-    float in[kChunk], out[kChunk];
-    std::byte* result = row_at(node, row);
-    float* to = target(node, result, begin, out);
-    apply(load(x, row_at(x, row), begin, n, in), to, n);
-    store(node, result, begin, n, to);
-  };
-  for_pieces(ctx, flat_shape(node, x), piece, chunk_for(node, x));
-}
-
-bool supports(const Tensor& node) {
-  return is_float_result(node) && is_float(node.src[0]);
+  map_pieces(ctx, node, kernels().rows.unary[static_cast<size_t>(std::get<UnaryParams>(node.params).kind)]);
 }
 
 int64_t work(const Tensor& node) {
@@ -29,6 +16,6 @@ int64_t work(const Tensor& node) {
 
 }  // namespace
 
-const OpKernel kUnaryKernel{run, supports, nullptr, work};
+const OpKernel kUnaryKernel{run, maps_floats, nullptr, work};
 
 }  // namespace shoal::cpu
