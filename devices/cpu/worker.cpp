@@ -68,23 +68,6 @@ void run_item(const CopyWork& work, Team&) {
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
-void describe(const SetWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.memory);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
-                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
-}
-void describe(const GetWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.memory);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
-                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
-}
-void describe(const CopyWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.from);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
-}
 void describe(const WaitWork& work, TraceSpan& span) {
   const bool waits = work.timeline->finished.value() < work.position;
   if (waits) span.describe(TraceKind::kWait, {"wait for another stream"});

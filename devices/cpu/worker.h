@@ -21,6 +21,7 @@
 #include "devices/cpu/waiting.h"
 #include "devices/cpu/work_queue.h"
 #include "devices/functions.h"
+#include "devices/transfer_work.h"
 
 namespace shoal::cpu {
 
@@ -33,25 +34,6 @@ struct alignas(kCacheLine) Timeline {
 struct ComputeWork {
   CpuPlan* plan;
   int first, last;  ///< segments
-};
-struct SetWork {
-  Tensor* tensor;
-  BufferRef memory;  ///< the tensor may go with it
-  const void* data;
-  size_t host_stride;
-  Rows rows;
-};
-struct GetWork {
-  const Tensor* tensor;
-  BufferRef memory;
-  void* data;
-  size_t host_stride;
-  Rows rows;
-};
-struct CopyWork {
-  const Tensor* src;
-  Tensor* dst;
-  BufferRef from, to;
 };
 struct WaitWork {
   const Timeline* timeline;

@@ -24,23 +24,6 @@ constexpr size_t kMostUnstaged = 64 * 1024;
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
-void describe(const SetWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.memory);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"set ", work.tensor->name},
-                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
-}
-void describe(const GetWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.memory);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"get ", work.tensor->name},
-                static_cast<int64_t>(work.rows.rows * work.rows.row_bytes));
-}
-void describe(const CopyWork& work, TraceSpan& span) {
-  const HeldBuffer held(work.from);
-  if (!held) return;
-  span.describe(TraceKind::kCopy, {"copy ", work.src->name}, static_cast<int64_t>(work.src->bytes()));
-}
 void describe(const BytesWork& work, TraceSpan& span) {
   const bool reads = work.kind == cudaMemcpyDeviceToHost;
   span.describe(TraceKind::kCopy, {reads ? "read bytes" : "write bytes"}, static_cast<int64_t>(work.size));

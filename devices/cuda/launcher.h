@@ -29,6 +29,7 @@
 #include "devices/cuda/mark.h"
 #include "devices/cuda/op_kernel.h"
 #include "devices/functions.h"
+#include "devices/transfer_work.h"
 
 namespace shoal::cuda {
 
@@ -47,25 +48,6 @@ struct StopWork {};
 struct ComputeWork {
   CudaPlan* plan;
   int first, last;  ///< segments
-};
-struct SetWork {
-  Tensor* tensor;
-  BufferRef memory;  ///< the tensor may go with it
-  const void* data;
-  size_t host_stride;
-  Rows rows;
-};
-struct GetWork {
-  const Tensor* tensor;
-  BufferRef memory;
-  void* data;
-  size_t host_stride;
-  Rows rows;
-};
-struct CopyWork {
-  const Tensor* src;
-  Tensor* dst;
-  BufferRef from, to;
 };
 struct BytesWork {
   const void* from;
