@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/cache_file.h"
@@ -21,7 +20,7 @@ namespace {
 constexpr int kVersion = 1;
 constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
 /// Machines that are kept; the oldest go.
-constexpr size_t kMost = 32;
+constexpr size_t kMost = 16;
 
 using Json = nlohmann::json;
 
@@ -62,17 +61,7 @@ std::string collectives_of(size_t devices, std::string_view comm) {
   return fmt::format("{} {}", collectives::implementation_or_default(comm), name_of(collectives::default_wire()));
 }
 
-/// Of the products measured least.
-size_t points_of(const MachineModel& machine) {
-  size_t least = std::numeric_limits<size_t>::max();
-  for (const DeviceModel& device : machine.devices) {
-    for (const auto& [name, product] : device.products) least = std::min(least, product.streamed.size());
-  }
-  return least;
-}
-
-/// Those measured where these devices are now, with their collectives; those first that nothing disturbed, of these the
-/// thorough ones, then the latest.
+/// Those measured where these devices are now, with their collectives; the latest first.
 std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
   std::vector<Json> entries = read_entries();
   const std::string collectives = collectives_of(devices.size(), comm);
@@ -84,13 +73,6 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
     const bool same_collectives = devices.size() < 2 || text_of(entry, "collectives") == collectives;
     return !same_collectives || !std::all_of(devices.begin(), devices.end(), is_there);
   });
-  const auto rank = [](const Json& entry) {
-    const bool is_quiet = !entry.contains("machine") || text_of(entry["machine"], "disturbance").empty();
-    const auto points = entry.find("points");
-    return std::pair(is_quiet, points != entry.end() && points->is_number_unsigned() ? points->get<size_t>() : 0);
-  };
-  std::stable_sort(entries.begin(), entries.end(),
-                   [&](const Json& one, const Json& other) { return rank(one) > rank(other); });
   return entries;
 }
 
@@ -115,28 +97,6 @@ const DeviceModel* find_device(const MachineModel& machine, const std::string& n
 bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
-}
-
-/// Does `latest` have everything that `old` has, as thoroughly, and as good?
-bool replaces(const MachineModel& latest, const MachineModel& old) {
-  if (!latest.disturbance.empty() && old.disturbance.empty()) return false;
-  const auto has_device = [&](const DeviceModel& device) {
-    const DeviceModel* again = find_device(latest, device.name, device.identity);
-    return again != nullptr && std::all_of(device.products.begin(), device.products.end(), [&](const auto& product) {
-             const auto found = again->products.find(product.first);
-             return found != again->products.end() && found->second.streamed.size() >= product.second.streamed.size();
-           });
-  };
-  return std::all_of(old.devices.begin(), old.devices.end(), has_device);
-}
-
-/// Was `old` measured with the same devices and collectives as `latest`, as far as it has them?
-bool is_same_place(const Json& latest, const Json& old, size_t devices) {
-  const Json now = places_of(latest), before = places_of(old);
-  for (const auto& [name, place] : before.items()) {
-    if (!now.contains(name) || now[name] != place) return false;
-  }
-  return devices < 2 || text_of(latest, "collectives") == text_of(old, "collectives");
 }
 
 std::string now() {
@@ -175,17 +135,14 @@ void check_machine_file() {
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
   machine::parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
-  const Json latest{{"program", SHOAL_VERSION},     {"measured", now()},
-                    {"places", places_of(machine)}, {"collectives", collectives_of(machine.devices.size(), comm)},
-                    {"points", points_of(machine)}, {"machine", Json::parse(text)}};
+  const Json latest{{"program", SHOAL_VERSION},
+                    {"measured", now()},
+                    {"places", places_of(machine)},
+                    {"collectives", collectives_of(machine.devices.size(), comm)},
+                    {"machine", Json::parse(text)}};
   std::vector<Json> kept{latest};
   for (Json& entry : read_entries()) {
-    const std::optional<MeasuredMachine> old = read_entry(entry);
-    const bool replaced =
-        !old || !places_of(entry).is_object() ||
-        (replaces(machine, old->machine) && is_same_place(latest, entry, old->machine.devices.size()));
-    const bool useless = replaced && text_of(entry, "program") == SHOAL_VERSION;
-    if (!useless && kept.size() < kMost) kept.push_back(std::move(entry));
+    if (kept.size() < kMost) kept.push_back(std::move(entry));
   }
   const Json all{{"version", kVersion}, {"machines", kept}};
   write_cache_file(own_file(), all.dump(1) + "\n");

@@ -4,7 +4,7 @@
 // so do several devices with collectives by another implementation or SHOAL_COMM_WIRE. `comm`: that implementation, as
 // ProbeOptions::comm names it.
 //
-//   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC", "points": 7,
+//   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC",
 //                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
 //                                "machine": {...}}]}
 //
@@ -31,16 +31,13 @@ struct MeasuredMachine {
 
 /// SHOAL_MACHINE_FILE, or shoal/machine.json in XDG_CACHE_HOME, or in ~/.cache.
 std::filesystem::path machine_file();
-/// One that nothing disturbed (MachineModel::disturbance) before others; of these the most thorough one (shoal probe
-/// --quick is less so), then the latest, measured with all of the devices as they are now (it may have more of them),
-/// with `threads` for each CPU device (0: its default) and products of all the dtypes that a device multiplies with;
-/// several devices of one kind only where sets of such were measured from which theirs follows. Domains, tables and
-/// everything else are as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours
-/// counts as none.
+/// The latest one that was measured with all of the devices as they are now (it may have more of them), with `threads`
+/// for each CPU device (0: its default) and products of all the dtypes that a device multiplies with; several devices
+/// of one kind only where sets of such were measured from which theirs follows. Domains, tables and everything else are
+/// as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours counts as none.
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes = {}, std::string_view comm = {});
-/// Adds it in place of what it has all figures of, measured as thoroughly, and says when it was measured. Throws
-/// as write_cache_file() does.
+/// Adds it before the others, and says when it was measured. Throws as write_cache_file() does.
 std::string save_machine(const MachineModel& machine, std::string_view comm = {});
 /// Throws what save_machine would, before there is anything to be saved.
 void check_machine_file();
