@@ -219,9 +219,6 @@ int probe(const ProbeFlags& flags) {
   }
   require_threads(threads_needed(devices, threads));
   probe::check_machine_file();
-  for (const Device* device : devices) {
-    if (const std::string doubt = probe::probe_warning(*device); !doubt.empty()) warn(doubt);
-  }
   const auto begin = std::chrono::steady_clock::now();
   const MachineModel machine = measure(flags, devices);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;

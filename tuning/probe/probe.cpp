@@ -311,14 +311,6 @@ MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options
   return Probe(devices, options).run();
 }
 
-std::string probe_warning(const Device& device) {
-  const size_t wanted = 3 * beyond_caches(device), free = device.memory().free;
-  if (free >= wanted) return "";
-  return fmt::format(
-      "{} of {} are free, and it takes {} to read more than caches may hold: its figures may be those of its caches",
-      format_bytes(free), device.name(), format_bytes(wanted));
-}
-
 std::string probe_params(const Device& device, int threads) {
   return is_cpu(device) ? fmt::format("threads={}", threads_of(device, threads)) : "";
 }

@@ -38,10 +38,6 @@ struct ProbeOptions {
 /// weights; DeviceError that names the device when it fails, lacks memory or does nothing that takes time.
 MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options = {});
 
-/// Why figures of a device may be wrong, as things are now: too little memory is free to read more than its caches
-/// hold. "" where there is no reason.
-std::string probe_warning(const Device& device);
-
 /// What a device's backend is made with when `threads` are asked for: Device::init parameters with the number that it
 /// then has; "" for devices without threads of the host.
 std::string probe_params(const Device& device, int threads);

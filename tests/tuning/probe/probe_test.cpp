@@ -271,11 +271,6 @@ TEST(ProbeDevice, ReadsMoreThanCachesHold) {
   EXPECT_LE(cpu::cache_bytes(std::span(cores).first(1)), known);
   EXPECT_EQ(cpu::cache_bytes({}), 0u);
   EXPECT_EQ(cpu::cache_bytes(cores), known);
-
-  cpu::configure("devices=1,memory=1M");
-  Device& small = Registry::instance().device("CPU0");
-  EXPECT_EQ(probe_warning(small).empty(), known == 0) << probe_warning(small);
-  EXPECT_EQ(probe_warning(Registry::instance().device("NULL0")), "");
   cpu::configure("");
 }
 
@@ -330,12 +325,10 @@ MachineModel alike(size_t count) {
   return devices_of(std::vector<std::string>(count, "alike"));
 }
 
-TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
+TEST(ProbeLinks, SetsArePowersOfTwoAndAll) {
   EXPECT_TRUE(member_sets(alike(1)).empty());
   EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
-  EXPECT_THAT(member_sets(alike(3)),
-              ElementsAre(ElementsAre(0, 1), ElementsAre(0, 2), ElementsAre(1, 2), ElementsAre(0, 1, 2)));
-  EXPECT_EQ(member_sets(alike(4)).size(), 11u);
+  EXPECT_THAT(member_sets(alike(3)), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2)));
   const auto six = member_sets(alike(6));
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
 }
