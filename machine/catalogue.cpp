@@ -29,18 +29,26 @@ std::string_view without_scheme(std::string_view name) {
   return name.substr(lower(name).starts_with("sim:") ? 4 : 0);
 }
 
-const Gpu* find_gpu(std::string_view name) {
-  const std::vector<Gpu>& gpus = catalogue().gpus;
+template <class Row>
+const Row* find_row(const std::vector<Row>& rows, std::string_view name) {
   const auto found =
-      std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return lower(gpu.name) == lower(name); });
-  return found == gpus.end() ? nullptr : &*found;
+      std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return lower(row.name) == lower(name); });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+const Gpu* find_gpu(std::string_view name) {
+  return find_row(catalogue().gpus, name);
 }
 
 const Host* find_host(std::string_view name) {
-  const std::vector<Host>& hosts = catalogue().hosts;
-  const auto found =
-      std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return lower(host.name) == lower(name); });
-  return found == hosts.end() ? nullptr : &*found;
+  return find_row(catalogue().hosts, name);
+}
+
+template <class Row>
+std::vector<std::string> names_of(const std::vector<Row>& rows) {
+  std::vector<std::string> names;
+  for (const Row& row : rows) names.push_back(row.name);
+  return names;
 }
 
 /// GPUs in the order of the name, each as often as it says.
@@ -115,9 +123,8 @@ bool have_nvlink(const Gpus& gpus) {
 }
 
 const Link& link_named(std::string_view machine, const std::string& name) {
-  const std::vector<Link>& links = catalogue().links;
-  const auto found = std::find_if(links.begin(), links.end(), [&](const Link& link) { return link.name == name; });
-  if (found == links.end()) {
+  const Link* found = find_row(catalogue().links, name);
+  if (found == nullptr) {
     fail<InvalidArgument>("machine '{}': there is no link '{}'; there are {}", machine, name,
                           fmt::join(catalogue_links(), ", "));
   }
@@ -242,15 +249,11 @@ std::string description_in(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> catalogue_gpus() {
-  std::vector<std::string> names;
-  for (const Gpu& gpu : catalogue().gpus) names.emplace_back(gpu.name);
-  return names;
+  return names_of(catalogue().gpus);
 }
 
 std::vector<std::string> catalogue_hosts() {
-  std::vector<std::string> names;
-  for (const Host& host : catalogue().hosts) names.emplace_back(host.name);
-  return names;
+  return names_of(catalogue().hosts);
 }
 
 std::vector<std::string> catalogue_links() {

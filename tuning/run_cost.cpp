@@ -31,10 +31,6 @@ bool are_apart(const machine::MachineModel& machine, const models::Placement& pl
          host_of(machine, placement.members_of(from)) != host_of(machine, placement.members_of(to));
 }
 
-}  // namespace
-
-namespace {
-
 /// Of a weight that is brought from the host: every member of a mesh gets its own part over its own bus, all at a time,
 /// as fast as the host's memory gives them.
 double bringing_seconds(const machine::MachineModel& machine, const models::Placement& placement, int backend,

@@ -53,10 +53,14 @@ std::string names_of(std::span<Device* const> devices) {
   return names;
 }
 
+std::string command_of(const MachineQuestion& question, const char* force) {
+  return fmt::format("`shoal probe {}--devices {}{}`", force, names_of(question.devices),
+                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+}
+
 /// The command that measures these devices better.
 std::string remedy_for(const MachineQuestion& question) {
-  return fmt::format("`shoal probe --force --devices {}{}`", names_of(question.devices),
-                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+  return command_of(question, "--force ");
 }
 
 }  // namespace
@@ -217,8 +221,7 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
 }
 
 std::string probe_command(const MachineQuestion& question) {
-  return fmt::format("`shoal probe --devices {}{}`", names_of(question.devices),
-                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
+  return command_of(question, "");
 }
 
 void warn_of_disturbance(const machine::MachineModel& machine, const std::string& remedy) {
