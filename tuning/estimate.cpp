@@ -338,16 +338,4 @@ Estimate estimate(const meta::Plan& plan, int first_segment, int last_segment, c
   return Estimator(plan, machine, devices, options).segments(first_segment, last_segment);
 }
 
-double Estimate::imbalance() const {
-  double waiting = 0;
-  for (const RankTime& rank : ranks) waiting += rank.waiting;
-  return seconds > 0 ? waiting / (seconds * static_cast<double>(ranks.size())) : 0;
-}
-
-double Estimate::communication() const {
-  double sum = 0;
-  for (const CollectiveTime& time : collectives) sum += static_cast<double>(time.count) * time.seconds;
-  return sum;
-}
-
 }  // namespace shoal::tuning

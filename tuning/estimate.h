@@ -51,10 +51,6 @@ struct Estimate {
   std::vector<RankTime> ranks;
   std::vector<CollectiveTime> collectives;  ///< in order of first use
   std::vector<TraceEvent> events;           ///< rows are the names of devices; ns from the begin
-
-  /// Part of the time, averaged over ranks, in which they wait for each other: 0 where all are equally busy.
-  double imbalance() const;
-  double communication() const;  ///< seconds of all collectives together
 };
 
 /// Estimates parts of one plan: what they have in common is found out once. Plan and machine must outlive it.

@@ -31,14 +31,6 @@ class SimBuffer final : public Buffer {
   std::byte* base_;
 };
 
-DeviceType parse_type(std::string_view text) {
-  for (const DeviceType type :
-       {DeviceType::kCpu, DeviceType::kGpu, DeviceType::kIntegratedGpu, DeviceType::kAccelerator}) {
-    if (text == name_of(type)) return type;
-  }
-  fail<InvalidArgument>("[SIM] type must be CPU, GPU, integrated GPU or accelerator, got '{}'", text);
-}
-
 }  // namespace
 
 std::string SimBufferType::name() const {
@@ -98,19 +90,9 @@ std::span<Device* const> SimFamily::devices() const {
   return lists_.back();
 }
 
-Device& SimFamily::create_device(std::string_view params) {
-  const Params parsed("SIM", params, {"name", "memory", "type", "description"});
-  SimSpec spec;
-  spec.name = parsed.text("name", "");
-  spec.memory = parsed.bytes("memory", 0);
-  spec.type = parse_type(parsed.text("type", "GPU"));
-  spec.description = parsed.text("description", "simulated");
-  return provide(spec);
-}
-
 Device& SimFamily::provide(const SimSpec& spec) {
-  require<InvalidArgument>(!spec.name.empty(), "[SIM] a simulated device needs a name, such as name=H200.0");
-  require<InvalidArgument>(spec.memory > 0, "[SIM] {} needs memory, such as memory=141G", spec.name);
+  require<InvalidArgument>(!spec.name.empty(), "[SIM] a simulated device needs a name");
+  require<InvalidArgument>(spec.memory > 0, "[SIM] {} needs memory", spec.name);
   const std::lock_guard lock(mutex_);
   std::vector<Device*> list = lists_.back();
   const auto same = [&](const Device* device) { return device->name() == spec.name; };

@@ -78,10 +78,6 @@ class SimFamily final : public BackendReg {
   std::string name() const override { return "SIM"; }
   std::span<Device* const> devices() const override;
   bool is_listed() const override { return false; }
-  /// "name=H200.0,memory=141G,type=GPU,description=...": as provide(). Without a type it is a GPU. Throws
-  /// InvalidArgument for what is unknown or missing.
-  Device& create_device(std::string_view params) override;
-
   /// The device that is as told: the one there is, or a new one, which takes the name from another simulated one (that
   /// lives on, but is not found any more). A real device may have the same name: the registry finds the real one.
   /// Throws InvalidArgument where there is no name or memory.

@@ -101,18 +101,5 @@ TEST(SimTest, TheSameFiguresAreTheSameDevice) {
   EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans with it may still exist";
 }
 
-TEST(SimTest, IsMadeFromParameters) {
-  Device& device = family().create_device("name=P.0,memory=3M,type=CPU,description=slow");
-  EXPECT_EQ(device.type(), DeviceType::kCpu);
-  EXPECT_EQ(device.description(), "slow");
-  EXPECT_EQ(device.memory().total, 3u << 20);
-  EXPECT_THAT([] { family().create_device("memory=3M"); }, ThrowsMessage<InvalidArgument>(HasSubstr("needs a name")));
-  EXPECT_THAT([] { family().create_device("name=P.1"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("P.1 needs memory")));
-  EXPECT_THAT([] { family().create_device("name=P.1,memory=1,type=TPU"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("got 'TPU'")));
-  EXPECT_THAT([] { family().create_device("name=P.1,speed=1"); }, ThrowsMessage<InvalidArgument>(HasSubstr("speed")));
-}
-
 }  // namespace
 }  // namespace shoal::sim
