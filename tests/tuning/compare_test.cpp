@@ -56,6 +56,26 @@ class Compare : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
+TEST(Verdicts, WithoutATimeAreLastOfThoseThatFit) {
+  for (const Objective objective : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
+    Verdict fast, slow, untimed, lacking;
+    fast.fits = slow.fits = untimed.fits = true;
+    fast.generation.emplace().seconds = fast.prompt.emplace().seconds = 1;
+    slow.generation.emplace().seconds = slow.prompt.emplace().seconds = 1e9;
+    lacking.generation.emplace().seconds = lacking.prompt.emplace().seconds = 1e-9;
+    lacking.memory = {{"CPU0", {.weights = 2}, {1, 1}}};
+    const std::vector<const Verdict*> order{&fast, &slow, &untimed, &lacking};
+    for (size_t i = 0; i < order.size(); ++i) {
+      for (size_t j = 0; j < order.size(); ++j) {
+        EXPECT_EQ(is_better(*order[i], *order[j], objective), i < j) << i << " " << j;
+        EXPECT_EQ(is_better(*order[i], *order[j], objective, 1e-4), i < j) << i << " " << j;
+      }
+    }
+    EXPECT_FALSE(untimed.has_time());
+    EXPECT_GT(seconds_of(untimed, objective), 1e30);
+  }
+}
+
 std::vector<std::string> names(const Comparison& comparison) {
   std::vector<std::string> out;
   for (const Verdict& one : comparison.verdicts) out.push_back(one.choice.name());

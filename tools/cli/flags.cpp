@@ -20,12 +20,14 @@ namespace {
 
 /// `is_auto`: takes "auto"; nullptr: the command has no such choice.
 void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* is_auto, const std::string& what) {
-  const std::string types = (is_auto != nullptr ? "auto, " : "") + models::cache_dtype_names();
-  const auto read = [&dtype, is_auto, types](const std::string& flag, const std::string& text) {
+  const auto read = [&dtype, is_auto](const std::string& flag, const std::string& text) {
     if (is_auto != nullptr) *is_auto = text == "auto";
     if (is_auto != nullptr && *is_auto) return;
     const std::optional<DType> named = models::cache_dtype_from_name(text);
-    require<InvalidArgument>(named.has_value(), "{} must be {}, got '{}'", flag, types, text);
+    if (!named) {
+      fail<InvalidArgument>("{} must be {}{}, got '{}'", flag, is_auto != nullptr ? "auto, " : "",
+                            models::cache_dtype_names(), text);
+    }
     dtype = *named;
   };
   const std::string choice = is_auto != nullptr ? "; auto: the widest of f16, q8_0 and q4_0 that fits" : "";

@@ -84,10 +84,13 @@ MachineQuestion question_of(const Request& request, bool with_host) {
 /// With the host if something stays there, or has to because weights alone need more than the devices have.
 MachineQuestion question_of(const Request& request) {
   const tuning::Asked& asked = request.asked;
-  size_t free = 0;
-  for (const Device* device : asked.fixed.devices()) free += device->memory().free;
-  const bool needs_host = asked.free.host && request.model->weight_bytes() > free &&
-                          tuning::host_beside(asked.fixed.devices(), asked.placement) != nullptr;
+  const auto have_no_room = [&] {
+    size_t free = 0;
+    for (const Device* device : asked.fixed.devices()) free += device->memory().free;
+    return request.model->weight_bytes() > free;
+  };
+  const bool needs_host =
+      asked.free.host && tuning::host_beside(asked.fixed.devices(), asked.placement) != nullptr && have_no_room();
   return question_of(request, needs_host || uses_host(asked));
 }
 
@@ -144,10 +147,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (repacks_less && models::fits(chosen.plan->memory)) {  // load() warns of weights that are read from the disk
     warn("weights are not repacked, for which there is no room: generation may be slower");
   }
+  for (const std::string& note : chosen.notes) say(note);
   const models::SessionOptions session = chooser.session_of(chosen.choice);
-  if (asked.free.cache_k || asked.free.cache_v) {
-    say(fmt::format("keys are cached as {} and values as {}", name_of(session.dtype_k), name_of(session.dtype_v)));
-  }
   if (const std::string text = models::other_types(chosen.plan->cache, session.dtype_k, session.dtype_v);
       !text.empty()) {
     warn(text);

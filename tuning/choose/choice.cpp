@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "models/arch/kv_cache.h"
+#include "tuning/choose/dimensions.h"
 #include "tuning/choose/ways.h"
 
 namespace shoal::tuning {
@@ -108,6 +109,15 @@ class Placed {
   std::string sample_key_;
 };
 
+/// Fields that have a name in JSON, and the functions that parse it.
+template <class AnyChoice, class Visit>
+void visit_named(AnyChoice& choice, const Visit& visit) {
+  visit("experts", choice.experts, parse_expert_split);
+  visit("latent", choice.latent, parse_latent_split);
+  visit("cache_k", choice.cache_k, models::cache_dtype_from_name);
+  visit("cache_v", choice.cache_v, models::cache_dtype_from_name);
+}
+
 }  // namespace
 
 std::string ratio_text(std::span<const double> shares) {
@@ -177,10 +187,9 @@ std::string to_json(const Choice& choice) {
                       {"device_layers", choice.host.device_layers},
                       {"expert_layers", choice.host.expert_layers},
                       {"context", choice.context}};
-  if (choice.experts) json["experts"] = name_of(*choice.experts);
-  if (choice.latent) json["latent"] = name_of(*choice.latent);
-  if (choice.cache_k) json["cache_k"] = name_of(*choice.cache_k);
-  if (choice.cache_v) json["cache_v"] = name_of(*choice.cache_v);
+  visit_named(choice, [&](const char* key, const auto& value, const auto&) {
+    if (value) json[key] = name_of(*value);
+  });
   return json.dump();
 }
 
@@ -193,10 +202,9 @@ Choice with_json(Choice known, const std::string& json) {
   known.shares = told["shares"].get<std::vector<double>>();
   known.host = {told["device_layers"], told["expert_layers"]};
   known.context = told["context"];
-  if (told.contains("experts")) known.experts = parse_expert_split(told["experts"].get<std::string>());
-  if (told.contains("latent")) known.latent = parse_latent_split(told["latent"].get<std::string>());
-  if (told.contains("cache_k")) known.cache_k = models::cache_dtype_from_name(told["cache_k"].get<std::string>());
-  if (told.contains("cache_v")) known.cache_v = models::cache_dtype_from_name(told["cache_v"].get<std::string>());
+  visit_named(known, [&](const char* key, auto& value, const auto& parse) {
+    if (told.contains(key)) value = parse(told[key].get<std::string>());
+  });
   return known;
 }
 
@@ -221,20 +229,32 @@ models::PlacementOptions placement_options(const Choice& choice, models::Placeme
   return options;
 }
 
+models::SessionOptions session_options(const Choice& choice, models::SessionOptions options) {
+  if (choice.context > 0) options.context = choice.context;
+  options.dtype_k = choice.cache_k.value_or(options.dtype_k);
+  options.dtype_v = choice.cache_v.value_or(options.dtype_v);
+  return options;
+}
+
+bool are_placed_alike(const Choice& one, Choice other) {
+  other.context = one.context;  // of the session alone
+  other.cache_v = one.cache_v;
+  return one == other;
+}
+
 std::string split_key(const models::Model& model, const models::Placement& placement) {
   return Placed(model).key(placement);
 }
 
-std::vector<double> simplest_shares(const models::Model& model, const Choice& choice,
-                                    const std::function<models::PlacementOptions(const Choice&)>& options_of) {
+std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice) {
   constexpr int kMost = 99;
   if (choice.shares.empty()) return {};
   const auto place = [&](std::vector<double> shares) {
     Choice one = choice;
     one.shares = std::move(shares);
-    return models::Placement(model, one.groups, options_of(one));
+    return models::Placement(chooser.model(), one.groups, chooser.options_of(one));
   };
-  Placed placed(model);
+  Placed placed(chooser.model());
   const models::Placement asked = place(choice.shares);
   const std::string wanted = placed.key(asked);
   const auto rounded = [&](double scale, double unit) {

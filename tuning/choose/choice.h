@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "models/place/placement.h"
+#include "models/session/session.h"
 
 namespace shoal::tuning {
 
@@ -39,6 +39,7 @@ struct Choice {
   std::string devices_text() const;  ///< "CPU0,CPU1", "CPU0+CPU1,CPU2"
   std::string ratio() const;         ///< as parse_ratio reads it, "3,1"; empty: even
   std::string name() const;          ///< "CPU0", "CPU0,CPU1 tensor 3,1", "CPU0,CPU1 layer even", "CUDA0 -ncmoe 8"
+  bool operator==(const Choice&) const = default;
 };
 
 /// Dimensions of a choice that a search may change; compare() also frees groups and mode.
@@ -67,11 +68,12 @@ std::vector<double> even_shares(size_t count);
 
 /// The options for a choice's Placement; ways that are not decided stay.
 models::PlacementOptions placement_options(const Choice& choice, models::PlacementOptions options);
+/// The options for a choice's session; a context and types that are not decided stay.
+models::SessionOptions session_options(const Choice& choice, models::SessionOptions options);
+/// The same Placement.
+bool are_placed_alike(const Choice& one, Choice other);
 
 /// Names the placement of all weights and caches: two ratios that lead to the same split have the same key.
 std::string split_key(const models::Model& model, const models::Placement& placement);
-/// The shortest shares with the same split: 3,1 for {0.7512, 0.2488}; with few decimals if no numbers up to 99 have it.
-std::vector<double> simplest_shares(const models::Model& model, const Choice& choice,
-                                    const std::function<models::PlacementOptions(const Choice&)>& options_of);
 
 }  // namespace shoal::tuning

@@ -13,11 +13,6 @@ namespace {
 
 constexpr size_t kAllPrompts = std::numeric_limits<size_t>::max();
 
-bool are_placed_alike(const Choice& a, const Choice& b) {
-  return a.groups == b.groups && a.mode == b.mode && a.shares == b.shares && a.host == b.host &&
-         a.experts == b.experts && a.latent == b.latent && a.cache_k == b.cache_k;
-}
-
 /// Devices may keep weights in another form than the file's. To others the two ways to load are the same.
 bool repacks(const models::Placement& placement) {
   const auto members = placement.members();
@@ -58,6 +53,7 @@ bool Verdict::may_fit() const {
 }
 
 double seconds_of(const Verdict& verdict, Objective objective) {
+  if (!verdict.has_time()) return std::numeric_limits<double>::infinity();
   const double prompt = verdict.prompt ? verdict.prompt->seconds : 0;
   const double generation = verdict.generation ? verdict.generation->seconds : 0;
   if (objective == Objective::kGeneration && verdict.generation) return generation;
@@ -87,11 +83,7 @@ models::PlacementOptions Chooser::options_of(const Choice& choice, Ways* ways) c
 }
 
 models::SessionOptions Chooser::session_of(const Choice& choice) const {
-  models::SessionOptions session = asked_.session;
-  if (choice.context > 0) session.context = choice.context;
-  session.dtype_k = choice.cache_k.value_or(session.dtype_k);
-  session.dtype_v = choice.cache_v.value_or(session.dtype_v);
-  return session;
+  return session_options(choice, asked_.session);
 }
 
 int64_t Chooser::context_of(const Choice& choice) const {
@@ -160,9 +152,11 @@ Verdict Chooser::judge(const Choice& choice, const models::Placement& placement,
 
 Verdict Chooser::judge(const Choice& choice) {
   const std::string split = split_key(model_, place(choice));
-  const models::SessionOptions session = session_of(choice);
-  const std::string key = fmt::format("{} {} {} {} {}", choice.devices_text(), split, context_of(choice),
-                                      name_of(session.dtype_k), name_of(session.dtype_v));
+  Choice rest = choice;  // that the split does not say
+  rest.groups.clear(), rest.shares.clear();
+  rest.host = {};
+  rest.context = context_of(choice);
+  const std::string key = fmt::format("{} {} {}", choice.devices_text(), split, to_json(rest));
   if (const auto known = known_.find(key); known != known_.end()) {
     Verdict verdict = known->second;
     verdict.choice = choice;
@@ -205,6 +199,9 @@ Chosen Chooser::choose() {
       if (asked_.free.cache_v) choice.cache_v = type;
       if (tightest(plan(choice, asked_.margin, 1).memory, asked_.margin) >= 0) break;
     }
+    const models::SessionOptions session = session_of(choice);
+    out.notes.push_back(
+        fmt::format("keys are cached as {} and values as {}", name_of(session.dtype_k), name_of(session.dtype_v)));
   }
   if (asked_.free.host) {
     Choice least = choice;

@@ -74,7 +74,7 @@ struct Verdict {
   bool may_fit() const;
   bool has_time() const { return prompt || generation; }
 };
-/// Seconds of the work by the objective; of the other phase if there is no such work.
+/// Seconds of the work by the objective; of the other phase if there is no such work. Infinite without a prediction.
 double seconds_of(const Verdict& verdict, Objective objective);
 /// Less lacking memory first, then fewer seconds. Differences of less than `gain` (a part) are rounding.
 bool is_better(const Verdict& one, const Verdict& other, Objective objective, double gain = 0);
@@ -88,6 +88,7 @@ struct Chosen {
   std::optional<Verdict> shares, even;  ///< the best shares and even ones, if the shares were free
   bool keeps_shares = false;            ///< other shares fit the chosen context, but leave less than the margin
   std::vector<Verdict> hosts;           ///< ways to leave a part on the host, the fastest first, if one was needed
+  std::vector<std::string> notes;       ///< sentences about other dimensions that were free
   int64_t wanted_context = 0;
   bool leaves_margin = true;
 };
@@ -157,7 +158,7 @@ class Chooser {
   std::unique_ptr<models::Placement> placement_;  ///< the last one
   Choice placed_;                                 ///< its choice
   Ways ways_;                                     ///< its ways
-  std::map<std::string, Verdict> known_;          ///< by devices, split, context and cache types
+  std::map<std::string, Verdict> known_;          ///< by devices, split and fields of the session
 };
 
 }  // namespace shoal::tuning

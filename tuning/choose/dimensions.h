@@ -44,7 +44,7 @@ struct FoundShares {
 /// predicted to gain. Needs a machine. Throws what Chooser::judge() throws.
 ///   CPU0 three times as fast as CPU1, 8 KV heads:  start 3,1 -> 6 and 2 heads; 7 and 1 slower, 5 and 3 slower: 3,1
 FoundShares fastest_shares(Chooser& chooser, const Choice& choice, const ShareLimits& limits = {});
-/// The shortest shares with the same split.
+/// The shortest shares with the same split: 3,1 for {0.7512, 0.2488}; with few decimals if no numbers up to 99 have it.
 std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice);
 /// Shares in proportion to the speed of each sharer by itself, whether the model would fit there or not.
 std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice);

@@ -168,11 +168,9 @@ std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Ma
       out.push_back(chooser.weigh(part));  // the machine's figures lack the host, or a type
     }
   }
-  if (std::all_of(out.begin(), out.end(), [](const Verdict& one) { return one.has_time(); })) {
-    std::stable_sort(out.begin(), out.end(), [&](const Verdict& a, const Verdict& b) {
-      return seconds_of(a, asked.objective) < seconds_of(b, asked.objective);
-    });
-  }
+  std::stable_sort(out.begin(), out.end(), [&](const Verdict& a, const Verdict& b) {
+    return seconds_of(a, asked.objective) < seconds_of(b, asked.objective);
+  });
   return out;
 }
 

@@ -212,10 +212,6 @@ FoundShares fastest_shares(Chooser& chooser, const Choice& choice, const ShareLi
   return ShareSearch(chooser, even, limits).run();
 }
 
-std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice) {
-  return simplest_shares(chooser.model(), choice, [&](const Choice& one) { return chooser.options_of(one); });
-}
-
 std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {
   const auto speeds_with = [&](Chooser& alone) {
     const models::DeviceGroups sharers = choice.sharers();
