@@ -166,7 +166,10 @@ std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Buffe
 }
 
 MemoryPlanOptions memory_options(Device& device) {
-  const BufferType& type = device.buffer_type();
+  return memory_options(device, device.buffer_type());
+}
+
+MemoryPlanOptions memory_options(Device& device, const BufferType& type) {
   MemoryPlanOptions options;
   options.alignment = type.alignment();
   options.alloc_size = [&type](const Tensor& tensor) { return type.alloc_size(tensor); };
@@ -175,7 +178,11 @@ MemoryPlanOptions memory_options(Device& device) {
   return options;
 }
 
-ComputeArena::ComputeArena(Backend& backend) : type_(&backend.device().buffer_type()) {
+ComputeArena::ComputeArena(Backend& backend, BufferType* type)
+    : type_(type != nullptr ? type : &backend.device().buffer_type()) {
+  require<InvalidArgument>(
+      type == nullptr || (backend.members().empty() && backend.device().supports_buffer_type(*type)),
+      "[{}] cannot compute in memory of {}; use a buffer type of this device", backend.name(), type_->name());
   for (Backend* member : backend.members()) members_.emplace_back(*member);
 }
 
@@ -211,7 +218,8 @@ size_t ComputeArena::bytes() const {
 }
 
 GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& plan_options) {
-  MemoryPlanOptions options = memory_options(device);
+  MemoryPlanOptions options =
+      memory_options(device, plan_options.arena != nullptr ? plan_options.arena->type() : device.buffer_type());
   options.cuts = plan_options.cuts;
   options.shown = plan_options.shown;
   options.late = plan_options.late;

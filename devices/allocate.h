@@ -24,8 +24,10 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
 /// when there is nothing to place.
 std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, BufferType& type, Usage usage);
 
-/// The memory-plan options of a device: its workspaces; alignment, alloc sizes and max_size of its buffer type.
+/// The memory-plan options of a device: its workspaces; alignment, alloc sizes and max_size of its buffer type, or of
+/// another that it can use.
 MemoryPlanOptions memory_options(Device& device);
+MemoryPlanOptions memory_options(Device& device, const BufferType& type);
 
 /// Compute memory that plans of one backend share because they never need it at the same time: the runs of a stream
 /// follow each other, and what a plan made is gone when another one runs. Each plan lies at the start of it. What has
@@ -33,7 +35,9 @@ MemoryPlanOptions memory_options(Device& device);
 class ComputeArena {
  public:
   /// Of a backend that stands for several (Backend::members) it is one arena for each of them.
-  explicit ComputeArena(Backend& backend);
+  /// `type`: instead of the device's own, for a simple backend; the device must be able to use it.
+  explicit ComputeArena(Backend& backend, BufferType* type = nullptr);
+  BufferType& type() const { return *type_; }
   /// Buffers of at least these sizes.
   std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
   ComputeArena& member(size_t rank);

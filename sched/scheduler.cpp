@@ -63,7 +63,8 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
                              "backend {} of the scheduler is listed twice", backends_[i]->name());
     devices_.push_back(&backends_[i]->device());
     lives_.push_back(backends_[i]->life());
-    arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i]));
+    BufferType* type = i < options.buffer_types.size() ? options.buffer_types[i] : nullptr;
+    arenas_.push_back(std::make_unique<ComputeArena>(*backends_[i], type));
   }
 }
 

@@ -30,6 +30,8 @@ struct SchedulerOptions {
   /// Runs that may be on their way at a time between two backends: 1, or up to 1024 for pipelines.
   int copies = 1;
   bool op_offload = true;
+  /// What each backend's compute memory is made of, for simple backends; nullptr or none: the device's own type.
+  std::vector<BufferType*> buffer_types = {};
   size_t kept_graphs = 16;
 };
 
@@ -40,7 +42,8 @@ using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
 
 class Scheduler {
  public:
-  /// Throws InvalidArgument for no backends, one listed twice, or a number of copies outside [1, 1024].
+  /// Throws InvalidArgument for no backends, one listed twice, a number of copies outside [1, 1024], or a buffer type
+  /// that a backend cannot use.
   explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
   ~Scheduler();
 
@@ -81,8 +84,9 @@ class Scheduler {
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
 
   int backends() const { return static_cast<int>(backends_.size()); }
-  /// This and the next two throw InvalidArgument for an index outside [0, backends()).
+  /// This and the next three throw InvalidArgument for an index outside [0, backends()).
   Backend& backend(int index) const { return *backends_[checked(index)]; }
+  BufferType& buffer_type(int index) const { return arenas_[checked(index)]->type(); }
   /// Compute memory reserved on a backend, bytes; for each of its members.
   size_t buffer_size(int index) const { return arenas_[checked(index)]->bytes(); }
   std::vector<size_t> member_sizes(int index) const { return arenas_[checked(index)]->bytes_per_member(); }

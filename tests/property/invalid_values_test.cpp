@@ -496,6 +496,7 @@ std::vector<Misuse> schedulers() {
        },
        "not 1000000000"},
       with_scheduler("BackendNumberOne", [](const Scheduler& s) { s.backend(1); }),
+      with_scheduler("BufferTypeNumberOne", [](const Scheduler& s) { s.buffer_type(1); }),
       with_scheduler("SizeOfNumberOne", [](const Scheduler& s) { s.buffer_size(1); }),
       with_scheduler("MembersOfNumberOne", [](const Scheduler& s) { s.member_sizes(1); }),
       without_backend("RunWithoutABackend", [](Scheduler& s, Planned& one) { s.compute_async(one.graph); }),

@@ -90,6 +90,7 @@ TEST_F(SchedulerTest, EqualsOneDevice) {
   EXPECT_EQ(scheduler->schedule().copies(), 2);
   EXPECT_EQ(scheduler->backends(), 2);
   EXPECT_EQ(&scheduler->backend(1), b_backend.get());
+  EXPECT_EQ(&scheduler->buffer_type(1), &b.buffer_type());
   EXPECT_EQ(scheduler->backend_of(*graph.find("a")), a_backend.get());
   EXPECT_EQ(scheduler->backend_of(*graph.find("y")), b_backend.get());
   EXPECT_EQ(scheduler->backend_of(*graph.inputs()[0]), nullptr);
