@@ -122,25 +122,39 @@ struct PluginReport {
   std::vector<Skipped> skipped;
 };
 
-/// All families and devices of the process, found by name (case-insensitive). Families of plug-ins come
+/// All families and devices of the process, found by name (case-insensitive), index or type. Families of plug-ins come
 /// and go: who unloads one sees to it that no other thread uses its devices.
 class Registry {
  public:
   static Registry& instance();
   void add(std::unique_ptr<BackendReg> family);
+  /// Registers a device owned elsewhere (must outlive its use).
+  void add_device(Device& device);
 
   std::vector<BackendReg*> families() const;
+  size_t family_count() const { return families().size(); }
+  /// In the order of families(). Throws InvalidArgument past the last.
+  BackendReg& family(size_t index) const;
   BackendReg* find_family(std::string_view name) const;
 
   std::vector<Device*> devices() const;
+  std::vector<Device*> devices(DeviceType type) const;
+  size_t device_count() const { return devices().size(); }
+  /// In the order of devices(). Throws InvalidArgument past the last.
+  Device& device(size_t index) const;
   Device* find_device(std::string_view name) const;  ///< nullptr when absent
   /// Throws InvalidArgument that lists what exists.
   Device& device(std::string_view name) const;
   /// "CPU0,CPU1" -> devices. Throws for an unknown name or a device named twice.
   std::vector<Device*> device_list(std::string_view comma_separated) const;
+  Device* first_of(DeviceType type) const;
+  /// A GPU if there is one, else the CPU.
+  Device& best() const;
 
-  /// "CPU0", "CPU0:threads=4", "META:devices=CPU0,CPU1 split=3,1".
+  /// "CPU0", "CPU0:threads=4", "META:devices=CPU0,CPU1 split=3,1", "best", "best:threads=4".
   std::unique_ptr<Backend> init(std::string_view spec);
+  /// The first device of the type. Throws InvalidArgument that lists the devices when there is none.
+  std::unique_ptr<Backend> init(DeviceType type, std::string_view params = {});
 
   /// Loads a plug-in (devices/plugin.h); one that is loaded already stays as it is. Throws InvalidArgument or
   /// DeviceError, naming the file, what is wrong with it and the remedy.

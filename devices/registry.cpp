@@ -26,12 +26,17 @@ Device* find_in(std::span<Device* const> devices, std::string_view name) {
   return found == devices.end() ? nullptr : *found;
 }
 
+/// Splits at commas outside parentheses: "META(CPU0,CPU1),CPU2" is two names.
 std::vector<std::string_view> split_names(std::string_view text) {
   std::vector<std::string_view> names;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  size_t begin = 0;
+  int depth = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c != ',' || (depth > 0 && i < text.size())) continue;
+    names.push_back(text.substr(begin, i - begin));
+    begin = i + 1;
   }
   return names;
 }
@@ -47,6 +52,7 @@ struct Registry::Impl {
   std::recursive_mutex changing;
   mutable std::mutex mutex;  ///< of the lists
   std::vector<Family> families;
+  std::vector<Device*> extra;  ///< add_device(): owned elsewhere
 };
 
 FamilyUse::FamilyUse(const Device& device) : family_(device.reg()) {
@@ -93,11 +99,24 @@ void Registry::add(Family family) {
   impl_->families.push_back(std::move(family));
 }
 
+void Registry::add_device(Device& device) {
+  const auto changing = change();
+  require<InvalidArgument>(find_device(device.name()) == nullptr, "device {} is registered already", device.name());
+  const std::lock_guard lock(impl_->mutex);
+  impl_->extra.push_back(&device);
+}
+
 std::vector<BackendReg*> Registry::families() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<BackendReg*> families;
   for (const auto& family : impl_->families) families.push_back(family.reg.get());
   return families;
+}
+
+BackendReg& Registry::family(size_t index) const {
+  const auto all = families();
+  require<InvalidArgument>(index < all.size(), "there is no family {}; there are {}", index, all.size());
+  return *all[index];
 }
 
 std::vector<Device*> Registry::devices() const {
@@ -106,7 +125,21 @@ std::vector<Device*> Registry::devices() const {
     if (!family->is_listed()) continue;
     devices.insert(devices.end(), family->devices().begin(), family->devices().end());
   }
+  const std::lock_guard lock(impl_->mutex);
+  devices.insert(devices.end(), impl_->extra.begin(), impl_->extra.end());
   return devices;
+}
+
+std::vector<Device*> Registry::devices(DeviceType type) const {
+  std::vector<Device*> all = devices();
+  std::erase_if(all, [type](const Device* device) { return device->type() != type; });
+  return all;
+}
+
+Device& Registry::device(size_t index) const {
+  const auto all = devices();
+  require<InvalidArgument>(index < all.size(), "there is no device {}; there are {}", index, all.size());
+  return *all[index];
 }
 
 BackendReg* Registry::find_family(std::string_view name) const {
@@ -143,13 +176,34 @@ std::vector<Device*> Registry::device_list(std::string_view comma_separated) con
   return list;
 }
 
+Device* Registry::first_of(DeviceType type) const {
+  const auto found = devices(type);
+  return found.empty() ? nullptr : found.front();
+}
+
+Device& Registry::best() const {
+  for (DeviceType type : {DeviceType::kGpu, DeviceType::kCpu}) {
+    if (Device* device = first_of(type)) return *device;
+  }
+  fail<DeviceError>("no device is registered");
+}
+
 std::unique_ptr<Backend> Registry::init(std::string_view spec) {
   const size_t colon = spec.find(':');
   const std::string_view name = spec.substr(0, colon);
   const std::string_view params = colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
   if (Device* device = find_device(name)) return device->init(params);
   if (BackendReg* family = find_family(name)) return family->create_device(params).init();
+  if (same_name(name, "best")) return best().init(params);
   return device(name).init(params);  // throws, listing what exists
+}
+
+std::unique_ptr<Backend> Registry::init(DeviceType type, std::string_view params) {
+  Device* device = first_of(type);
+  if (device != nullptr) return device->init(params);
+  std::vector<std::string> known;
+  for (const Device* other : devices()) known.push_back(fmt::format("{} ({})", other->name(), name_of(other->type())));
+  fail<InvalidArgument>("there is no device of type {}; there are: {}", name_of(type), fmt::join(known, ", "));
 }
 
 void Registry::check_new(const PluginFile& file) const {
@@ -190,6 +244,13 @@ void Registry::unload(std::string_view name) {
   require<InvalidArgument>(!file_of(*family).empty(), "family {} is part of the program and cannot be unloaded",
                            family->name());
   std::unique_lock lock(impl_->mutex);
+  const auto extra = impl_->extra;
+  lock.unlock();  // a device finds its family through the registry
+  for (const Device* device : extra) {
+    require<InvalidArgument>(&device->reg() != family, "family {} cannot be unloaded: its device {} was registered",
+                             family->name(), device->name());
+  }
+  lock.lock();
   auto& families = impl_->families;
   const auto found =
       std::find_if(families.begin(), families.end(), [&](const auto& entry) { return entry.reg.get() == family; });

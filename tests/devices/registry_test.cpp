@@ -59,10 +59,47 @@ TEST(Registry, TestDoublesAreFoundByNameOnly) {
   Registry& registry = Registry::instance();
   EXPECT_NE(registry.find_device("null0"), nullptr);
   for (const Device* device : registry.devices()) EXPECT_NE(device->name(), "NULL0");
+  EXPECT_NE(registry.best().type(), DeviceType::kAccelerator);
 }
 
-TEST(Registry, AFamilyIsAddedOnce) {
-  EXPECT_THROW(Registry::instance().add(null::make_family()), InvalidArgument);
+TEST(Registry, FindsDevicesByType) {
+  EXPECT_EQ(Registry::instance().first_of(DeviceType::kCpu)->name(), "CPU0");
+  EXPECT_EQ(Registry::instance().first_of(DeviceType::kMeta), nullptr);
+}
+
+TEST(Registry, CountsAndIndicesFollowTheLists) {
+  const test::CpuConfiguration configuration("devices=2");
+  Registry& registry = Registry::instance();
+  ASSERT_EQ(registry.family_count(), registry.families().size());
+  EXPECT_EQ(registry.family(0).name(), "CPU");
+  EXPECT_EQ(&registry.family(registry.family_count() - 1), registry.families().back());
+  EXPECT_THROW(registry.family(registry.family_count()), InvalidArgument);
+  EXPECT_EQ(registry.device_count(), registry.devices().size());
+  EXPECT_EQ(registry.device(size_t{1}).name(), "CPU1");
+  EXPECT_THROW(registry.device(registry.device_count()), InvalidArgument);
+  EXPECT_EQ(registry.devices(DeviceType::kCpu), registry.device_list("CPU0,CPU1"));
+  EXPECT_TRUE(registry.devices(DeviceType::kGpu).empty());
+}
+
+TEST(Registry, MakesStreamsByTypeAndOfTheBestDevice) {
+  Registry& registry = Registry::instance();
+  EXPECT_EQ(registry.init(DeviceType::kCpu)->name(), "CPU0");
+  EXPECT_EQ(dynamic_cast<cpu::CpuBackend&>(*registry.init(DeviceType::kCpu, "threads=3")).threads(), 3);
+  EXPECT_EQ(&registry.init("best")->device(), &registry.best());
+  EXPECT_EQ(dynamic_cast<cpu::CpuBackend&>(*registry.init("Best:threads=3")).threads(), 3);
+  EXPECT_THAT([&] { registry.init(DeviceType::kIntegratedGpu); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no device of type integrated GPU; there are: CPU0 (CPU)")));
+}
+
+TEST(Registry, TakesDevicesOfOthers) {
+  Registry& registry = Registry::instance();
+  // Lives to the end of the process, as add_device asks.
+  static null::NullDevice& guest = *new null::NullDevice(*registry.find_family("NULL"), "META(A,B)", {});
+  registry.add_device(guest);
+  EXPECT_EQ(registry.find_device("meta(a,b)"), &guest);
+  EXPECT_EQ(registry.device_list("CPU0,META(A,B)").back(), &guest);
+  EXPECT_THROW(registry.add_device(guest), InvalidArgument);
+  EXPECT_THROW(registry.add(null::make_family()), InvalidArgument);
 }
 
 }  // namespace

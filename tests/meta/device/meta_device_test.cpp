@@ -105,6 +105,27 @@ TEST(MetaDevice, IsNoMemberOfAnother) {
   EXPECT_THAT([&] { split(both, shares); }, refused);
 }
 
+/// Found by name, as one that a program has registered.
+TEST(MetaDevice, IsNoMemberOfAnotherByName) {
+  const test::CpuMesh mesh(2);
+  struct Named final : Device {
+    std::string name() const override { return "PAIR"; }
+    std::string description() const override { return "a meta device of another kind"; }
+    DeviceType type() const override { return DeviceType::kMeta; }
+    DeviceMemory memory() const override { return {}; }
+    DeviceProps props() const override { return {}; }
+    BackendReg& reg() const override { return family(); }
+    std::unique_ptr<Backend> init(std::string_view) override { return nullptr; }
+    BufferType& buffer_type() override { return Registry::instance().device("CPU0").buffer_type(); }
+    bool supports_op(const Tensor&) const override { return true; }
+  };
+  static Named named;  // the registry keeps it
+  if (Registry::instance().find_device("PAIR") == nullptr) Registry::instance().add_device(named);
+  family();  // is registered at its first use
+  EXPECT_THAT([&] { Registry::instance().init("META:devices=CPU0,PAIR split=1,1"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("PAIR is a meta device")));
+}
+
 /// The callback's first word on a tensor holds as long as the tensor is placed.
 TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
   const test::CpuMesh mesh(2);
