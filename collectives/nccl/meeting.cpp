@@ -18,7 +18,6 @@ constexpr const char* kWhat = "start of NCCL";
 /// What a process has to say: the version of its NCCL, or why it has none, and the GPU of each of its ranks.
 struct Told {
   int version = 0;
-  bool may_share = false;
   std::string reason;
   std::vector<std::string> gpus;
 };
@@ -27,7 +26,6 @@ std::string tell(std::span<Device* const> ranks) {
   nlohmann::json told{{"gpus", nlohmann::json::array()}};
   try {
     told["version"] = api().version;
-    told["may_share"] = may_share_gpus();
   } catch (const DeviceError& error) {
     told["reason"] = error.what();
   }
@@ -40,8 +38,8 @@ std::string tell(std::span<Device* const> ranks) {
 
 Told parse(const std::string& text) {
   const nlohmann::json told = nlohmann::json::parse(text, nullptr, false);
-  if (!told.is_object() || !told.contains("gpus")) return {0, false, "it makes no communicator of NCCL", {}};
-  return {told.value("version", 0), told.value("may_share", false), told.value("reason", ""), told["gpus"]};
+  if (!told.is_object() || !told.contains("gpus")) return {0, "it makes no communicator of NCCL", {}};
+  return {told.value("version", 0), told.value("reason", ""), told["gpus"]};
 }
 
 /// Has the process ranks? One without may lack NCCL.
@@ -70,10 +68,10 @@ void require_own_gpus(const std::map<int, Told>& all, std::span<Device* const> r
     const int process = process_of(*ranks[rank], group.own());
     const Told& told = all.at(process);
     const size_t index = seen[process]++;
-    if (told.may_share || index >= told.gpus.size()) continue;
+    if (index >= told.gpus.size()) continue;
     const auto [user, is_first] = users.emplace(group.host(process) + " " + told.gpus[index], rank);
-    require<DeviceError>(is_first, "[nccl] rank {} ({}) and rank {} ({}) share a GPU, {}", user->second,
-                         names[user->second], rank, names[rank], kSharing);
+    require<DeviceError>(is_first, "[nccl] rank {} ({}) and rank {} ({}) share a GPU; use --comm staged", user->second,
+                         names[user->second], rank, names[rank]);
   }
 }
 

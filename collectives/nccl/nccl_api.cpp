@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <string_view>
 
 #include "base/error.h"
 
@@ -47,11 +46,6 @@ Api load(const std::string& file) {
 
 std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-bool may_share_gpus() {
-  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  return api().version >= kMultiRankVersion && enabled != nullptr && std::string_view(enabled) == "1";
 }
 
 const Api& api() {

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <type_traits>
 
 namespace shoal::collectives::nccl {
@@ -44,8 +43,6 @@ struct Config {
 };
 
 inline constexpr int kLeastVersion = 21800;
-/// From here on several ranks may be on one GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1.
-inline constexpr int kMultiRankVersion = 23000;
 
 /// F(member of Api, name, type) of each function.
 #define SHOAL_NCCL_FUNCTIONS(F)                                                                                    \
@@ -80,9 +77,5 @@ const Api& api();
 
 /// "2.28.9"
 std::string version_text(int version);
-/// May several ranks be on one GPU? Throws as api().
-bool may_share_gpus();
-/// What they need.
-inline constexpr std::string_view kSharing = "which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1";
 
 }  // namespace shoal::collectives::nccl

@@ -422,12 +422,11 @@ std::string why_not(std::span<Device* const> ranks) {
   }
   if (own == 0) return "";
   try {
-    const bool may_share = may_share_gpus();
-    if (gpus.size() == own || may_share) return "";
+    api();
   } catch (const DeviceError& error) {
     return error.what();
   }
-  return fmt::format("[nccl] several ranks share a GPU, {}", kSharing);
+  return gpus.size() == own ? "" : "[nccl] several ranks share a GPU; use auto, p2p or staged";
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options) {

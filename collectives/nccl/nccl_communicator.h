@@ -15,9 +15,9 @@
 
 namespace shoal::collectives::nccl {
 
-/// Over backends of CUDA devices. Throws DeviceError without a usable NCCL, or when several ranks share a GPU and it is
-/// too old for that. Over several processes (Options::processes) it is collective and throws the same everywhere; and
-/// CommError where they have different versions.
+/// Over backends of CUDA devices. Throws DeviceError without a usable NCCL, or when several ranks share a GPU. Over
+/// several processes (Options::processes) it is collective and throws the same everywhere; and CommError where they
+/// have different versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
 /// Why these devices cannot use NCCL, as far as this process knows; empty when they can. Of devices of other processes

@@ -323,21 +323,10 @@ TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
 }
 
-TEST_F(NcclTest, RanksShareAGpuOnlyWhereNcclAllowsIt) {
-  const auto refusal = HasSubstr("several ranks share a GPU, which needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
+TEST_F(NcclTest, RefusesRanksThatShareAGpu) {
   CudaMesh mesh(1, 2);
-  for (const auto& [variant, enabled] : {std::pair("", "0"), {"", "1"}, {"-shared", "0"}}) {
-    environment_.set("SHOAL_NCCL_LIBRARY", standin(variant));
-    environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", enabled);
-    EXPECT_THAT([&] { mesh.communicator("nccl"); }, ThrowsMessage<DeviceError>(refusal)) << variant << enabled;
-  }
-  environment_.set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
-  {
-    const auto communicator = mesh.communicator("nccl", kLong);
-    run(mesh, *communicator, all_reduce_case(2, DType::kF32, 100));
-  }
-  EXPECT_THAT(control("-shared").problems(), IsEmpty());
-  EXPECT_EQ(control("-shared").live_ranks(), 0);
+  EXPECT_THAT([&] { mesh.communicator("nccl"); },
+              ThrowsMessage<DeviceError>(HasSubstr("several ranks share a GPU; use auto, p2p or staged")));
 }
 
 /// The decoder on two GPUs.

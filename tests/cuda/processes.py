@@ -19,7 +19,7 @@ import mpirun  # noqa: E402
 PLUGIN = os.environ.get("SHOAL_TEST_PLUGIN") or mpirun.PROGRAM.parents[1] / "tests/cuda/libshoal-cuda-emulated.so"
 STANDINS = pathlib.Path(os.environ.get("SHOAL_NCCL_STANDINS") or pathlib.Path(PLUGIN).parent)
 NCCL = STANDINS / "libnccl-standin.so"
-OTHER_NCCL = STANDINS / "libnccl-standin-shared.so"  # a later version
+OTHER_NCCL = STANDINS / "libnccl-standin-later.so"  # a later version
 TIMEOUT, GRACE = 2.0, 4.0  # seconds: SHOAL_COMM_TIMEOUT, and what may pass besides until all have ended
 ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1, "SHOAL_EMULATED_GPUS": 3,
                "SHOAL_EMULATED_PROCESSORS": 132, "SHOAL_NCCL_LIBRARY": NCCL}

@@ -14,7 +14,6 @@
 using namespace shoal::nccl_standin;  // NOLINT: definitions of NCCL's functions
 using shoal::collectives::nccl::Comm;
 using shoal::collectives::nccl::Config;
-using shoal::collectives::nccl::kMultiRankVersion;
 using shoal::collectives::nccl::RedOp;
 using shoal::collectives::nccl::UniqueId;
 using shoal::cuda::emulator::Exported;
@@ -109,8 +108,6 @@ Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation
 
 /// Two ranks on one GPU?
 bool is_shared(const std::vector<int>& gpus) {
-  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  if (kVersion >= kMultiRankVersion && enabled != nullptr && std::string_view(enabled) == "1") return false;
   return std::set<int>(gpus.begin(), gpus.end()).size() < gpus.size();
 }
 
