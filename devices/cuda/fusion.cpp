@@ -4,24 +4,14 @@
 #include <array>
 #include <vector>
 
-#include "devices/cuda/ops/attention_record.h"
-#include "devices/cuda/ops/fused_norm.h"
-#include "devices/cuda/ops/fused_rope.h"
+#include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
-#include "devices/cuda/ops/router.h"
 #include "devices/cuda/ops/view.h"
 
 namespace shoal::cuda {
 namespace {
 
 using Nodes = std::span<Tensor* const>;
-
-/// A pattern: does it begin with these nodes, of which there are `count` at least?
-struct Pattern {
-  size_t count;
-  bool (*fits)(Nodes nodes, const Readers& readers);
-  void (*run)(const LaunchContext& context, Nodes nodes);
-};
 
 void run_node(const LaunchContext& context, Nodes nodes) {
   kernel_for(nodes[0]->op).run(context, *nodes[0]);
@@ -114,21 +104,22 @@ const Tensor& other_of(const Tensor& node, const Tensor& operand) {
   return node.src[0] == &operand ? *node.src[1] : *node.src[0];
 }
 /// The end of a token's experts (models/arch/experts.cpp): their products by their weights, summed by element.
-constexpr size_t kWeightedSum = 4;
-bool fits_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
-  constexpr Op kOps[kWeightedSum] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
-  if (nodes.size() < kWeightedSum) return false;
-  for (size_t i = 0; i < kWeightedSum; ++i) {
-    if (nodes[i]->op != kOps[i] || (i + 1 < kWeightedSum && !readers.is_read_once(*nodes[i]))) return false;
+size_t count_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
+  constexpr Op kOps[] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
+  constexpr size_t kCount = std::size(kOps);
+  if (nodes.size() < kCount) return 0;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (nodes[i]->op != kOps[i] || (i + 1 < kCount && !readers.is_read_once(*nodes[i]))) return 0;
   }
   const Tensor &each = *nodes[0], &weighted = *nodes[1], &out = *nodes[3], &by_element = *nodes[2]->src[0];
-  if ((weighted.src[0] == &each) == (weighted.src[1] == &each) || out.src[0] != nodes[2]) return false;
+  if ((weighted.src[0] == &each) == (weighted.src[1] == &each) || out.src[0] != nodes[2]) return 0;
   const bool turned = by_element.storage() == &weighted && by_element.view_offset == 0 &&
                       by_element.shape[0] == each.shape[1] && by_element.shape[1] == each.shape[0] &&
                       by_element.strides[0] == weighted.strides[1] && by_element.strides[1] == weighted.strides[0];
   const Tensor& weights = other_of(weighted, each);
-  return turned && mul_mat_id_sum_supports(each, weights, out, gpu) && may_write(out, each) &&
-         !overlap(out, *each.src[2]) && !overlap(out, weights);
+  const bool fits = turned && mul_mat_id_sum_supports(each, weights, out, gpu) && may_write(out, each) &&
+                    !overlap(out, *each.src[2]) && !overlap(out, weights);
+  return fits ? kCount : 0;
 }
 void run_weighted_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_id_sum_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[3]);
@@ -177,14 +168,33 @@ size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu)
   return ends.size() > 2 ? ends.back() : 0;
 }
 
+size_t count_rotations(Nodes nodes, const Readers&, const GpuTraits&) {
+  const size_t count = count_rope_set_rows(nodes);
+  return count > 1 ? count : 0;
+}
+
+/// Nodes that one launch runs.
+struct Pattern {
+  /// How many of these nodes, from the first on, are such a pattern; 0: none.
+  size_t (*count)(Nodes nodes, const Readers& readers, const GpuTraits& gpu);
+  void (*run)(const LaunchContext& context, Nodes nodes);
+};
+/// The count of a pattern that always has kCount nodes.
+template <size_t kCount, auto fits>
+size_t count_if(Nodes nodes, const Readers& readers, const GpuTraits&) {
+  return nodes.size() >= kCount && fits(nodes, readers) ? kCount : 0;
+}
+
 /// Longer ones first. Several products of one b come before a product with its sum.
-constexpr std::array kPatterns = std::to_array<Pattern>({
-    {3, fits_sum_and_norm, run_sum_and_norm},
-    {3, fits_gated_products, run_gated_products},
-});
-constexpr std::array kPairs = std::to_array<Pattern>({
-    {2, fits_product_and_sum, run_product_and_sum},
-    {2, fits_norm, run_norm},
+constexpr auto kPatterns = std::to_array<Pattern>({
+    {count_if<3, fits_sum_and_norm>, run_sum_and_norm},
+    {count_if<3, fits_gated_products>, run_gated_products},
+    {[](Nodes nodes, const Readers& readers, const GpuTraits&) { return count_router(nodes, readers); }, router_run},
+    {count_weighted_sum, run_weighted_sum},
+    {count_products, mul_mat_many_run},
+    {count_if<2, fits_product_and_sum>, run_product_and_sum},
+    {count_if<2, fits_norm>, run_norm},
+    {count_rotations, rope_set_rows_run},
 });
 
 }  // namespace
@@ -197,21 +207,10 @@ void run_step(const LaunchContext& context, const Step& step) {
 
 Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   if (gpu.off.fuse) return {run_node, nodes.first(1)};
-  const auto fits = [&](const Pattern& pattern) {
-    return pattern.count <= nodes.size() && pattern.fits(nodes, readers);
-  };
-  if (const auto found = std::find_if(kPatterns.begin(), kPatterns.end(), fits); found != kPatterns.end()) {
-    return {found->run, nodes.first(found->count)};
+  for (const Pattern& pattern : kPatterns) {
+    const size_t count = pattern.count(nodes, readers, gpu);
+    if (count > 0) return {pattern.run, nodes.first(count)};
   }
-  if (const size_t count = count_router(nodes, readers); count > 0) return {router_run, nodes.first(count)};
-  if (fits_weighted_sum(nodes, readers, gpu)) return {run_weighted_sum, nodes.first(kWeightedSum)};
-  if (const size_t count = count_products(nodes, readers, gpu); count > 0) {
-    return {mul_mat_many_run, nodes.first(count)};
-  }
-  if (const auto found = std::find_if(kPairs.begin(), kPairs.end(), fits); found != kPairs.end()) {
-    return {found->run, nodes.first(found->count)};
-  }
-  if (const size_t count = count_rope_set_rows(nodes); count > 1) return {rope_set_rows_run, nodes.first(count)};
   return {run_node, nodes.first(1)};
 }
 

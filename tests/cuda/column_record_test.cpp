@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "devices/cuda/fusion.h"
-#include "devices/cuda/ops/attention_record.h"
-#include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "tests/cuda/placed_graph.h"
 #include "tests/cuda/products.h"

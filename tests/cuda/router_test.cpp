@@ -1,6 +1,6 @@
 // The choice of experts as one kernel: launches, ids and weights against those of single nodes on the same device and
 // on the CPU.
-#include "devices/cuda/ops/router.h"
+#include "devices/cuda/ops/fused.h"
 
 #include <cmath>
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/fused.h"
 #include "devices/device.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"

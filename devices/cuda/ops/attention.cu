@@ -7,7 +7,7 @@
 
 #include "devices/cuda/kernels/attention_rows.h"
 #include "devices/cuda/kernels/attention_slice_stage.h"
-#include "devices/cuda/ops/attention_record.h"
+#include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {

@@ -1,7 +1,7 @@
 // rms_norm with the sum before it and the product after it. Each thread keeps the quads of its row that it computes in
 // registers; of a longer row it reads the rest again, where it has itself written it if there is a sum. A thread reads
 // and writes the same places of all rows, so that results may overwrite operands.
-#include "devices/cuda/ops/fused_norm.h"
+#include "devices/cuda/ops/fused.h"
 
 #include "devices/cuda/kernels/quantized_column.h"
 #include "devices/cuda/ops/float_rows.h"

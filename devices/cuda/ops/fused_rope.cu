@@ -1,6 +1,6 @@
 // A warp takes a head of a token: it reads the head, turns it, and writes it to where it is wanted. The heads of a
 // block are of one token, so that its cosines and sines, and its row of the caches, are found once.
-#include "devices/cuda/ops/fused_rope.h"
+#include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
 

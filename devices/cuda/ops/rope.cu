@@ -1,7 +1,7 @@
-// rope by the kernel of a decoder's step (fused_rope.h). Nodes that it does not take, and all without the feature fuse,
+// rope by the kernel of a decoder's step (fused.h). Nodes that it does not take, and all without the feature fuse,
 // go pair by pair: a thread turns a pair, or copies two of the elements that stay.
 #include "devices/cuda/kernels/convert.h"
-#include "devices/cuda/ops/fused_rope.h"
+#include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
 #include "devices/cuda/ops/rotation.h"

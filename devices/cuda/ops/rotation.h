@@ -1,4 +1,4 @@
-// How rope turns pairs: shared by the kernel of the op and by the one that also writes caches (fused_rope.h), so that
+// How rope turns pairs: shared by the kernel of the op and by the one that also writes caches (fused.h), so that
 // both give the same bits. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 //
 // Angles are reduced to half a turn in double, as positions times frequencies have more digits than a float; cosine

@@ -1,6 +1,6 @@
 // A warp has a token: a lane keeps the probabilities of up to 16 experts, in the places that soft_max gives them, and
 // their orders. The best one is found as often as experts are used.
-#include "devices/cuda/ops/router.h"
+#include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
 #include <limits>
