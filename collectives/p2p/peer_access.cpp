@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "collectives/p2p/peer_kernels.h"
 #include "devices/cuda/cuda_api.h"
 
 namespace shoal::collectives::p2p {

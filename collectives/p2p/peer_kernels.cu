@@ -1,5 +1,4 @@
-#include "collectives/p2p/peer_kernels.h"
-
+#include "collectives/p2p/peer_access.h"
 #include "devices/cuda/kernels/platform.h"
 
 namespace shoal::collectives::p2p {
