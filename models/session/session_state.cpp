@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <string_view>
+#include <tuple>
 
 #include "base/error.h"
 #include "models/session/cache_rows.h"
@@ -55,7 +56,7 @@ void add_hparams(Hash& hash, const Hparams& h) {
     hash.add_value(value);
   }
   hash.add_value(h.norm_eps);
-  RopeParams::fields(h.rope, [&](std::string_view, const auto& value) { hash.add_value(value); });
+  std::apply([&](const auto&... field) { (hash.add_value(h.rope.*field.place), ...); }, RopeParams::fields());
   for (const LayerHparams& layer : h.per_layer) {
     for (int64_t value : {layer.ff, layer.heads, layer.kv_heads, layer.attention.window}) hash.add_value(value);
     const RecurrentHparams& r = layer.recurrent;
