@@ -153,7 +153,10 @@ double MachineModel::collective_seconds(Collective kind, std::span<const int> me
     best = std::min(best, algorithm_seconds(algorithm, kind, ranks, bytes));
   }
   if (!algorithms.empty()) return best;
-  return other.seconds().value_or(rough_collective_seconds(kind, ranks, bytes));
+  for (const auto& seconds : {other.seconds(), same.seconds_of_any(), other.seconds_of_any()}) {
+    if (seconds) return *seconds;
+  }
+  return rough_collective_seconds(kind, ranks, bytes);
 }
 
 MachineModel several_hosts(const MachineModel& one, int hosts, const Network& network) {

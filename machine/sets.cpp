@@ -72,6 +72,7 @@ void MeasuredSets::add(const DeviceSet& set, double seconds) {
   if (set.is_alike(wanted_)) alike_.add(seconds);
   if (set.has_same_kinds(wanted_)) by_kinds_[0][set.size()].add(seconds);
   if (set.has_kinds_of(wanted_)) by_kinds_[1][set.size()].add(seconds);
+  by_kinds_[2][set.size()].add(seconds);
 }
 
 std::optional<double> MeasuredSets::seconds() const {

@@ -51,6 +51,8 @@ class MeasuredSets {
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
   void add(const DeviceSet& set, double seconds);
   std::optional<double> seconds() const;
+  /// An interpolation between any sets.
+  std::optional<double> seconds_of_any() const { return by_size(by_kinds_[2]); }
 
  private:
   struct Mean {
@@ -66,7 +68,7 @@ class MeasuredSets {
   DeviceSet wanted_;
   std::optional<double> same_;
   Mean alike_;
-  std::array<Sizes, 2> by_kinds_;  ///< the same kinds, more kinds
+  std::array<Sizes, 3> by_kinds_;  ///< the same kinds, more kinds, any
 };
 
 /// Is there a set of these devices (indices), of as many like them, or are there both smaller and larger ones of the

@@ -172,6 +172,7 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
   MachineModel machine = alike_devices(5, false);
   machine.devices[0].identity = "host";
   machine.algorithms = {{"fitted", false, 1000, 0, 1e9}};
+  std::vector<CollectiveAlgorithm> algorithms;
   const auto add = [&](const std::vector<int>& members, double seconds) {
     std::vector<std::string> names;
     for (const int i : members) names.push_back(machine.devices[static_cast<size_t>(i)].name);
@@ -180,6 +181,9 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
   add({1, 2}, 2);
   add({1, 2, 3, 4}, 4);
   EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000, 1e-9);
+  std::swap(machine.algorithms, algorithms);
+  expect_seconds(machine, {0, 1, 2}, 3);  // between any sets
+  std::swap(machine.algorithms, algorithms);
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
   expect_seconds(machine, {2, 3}, 2);

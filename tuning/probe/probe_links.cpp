@@ -179,6 +179,9 @@ std::vector<std::string> domain_names(std::span<Device* const> devices) {
 
 namespace {
 
+/// All sets of so few devices are measured.
+constexpr int kFew = 4;
+
 /// Adds the first 1, 2, 4, ... of each group, and all of them; each set once, ascending.
 void add_powers(std::vector<std::vector<int>>& sets, std::span<const std::vector<int>> groups) {
   size_t most = 0;
@@ -198,7 +201,14 @@ void add_powers(std::vector<std::vector<int>>& sets, std::span<const std::vector
 std::vector<std::vector<int>> member_sets(const MachineModel& machine) {
   const int devices = static_cast<int>(machine.devices.size());
   std::vector<std::vector<int>> sets, groups;
-  for (int i = 0; i < devices; ++i) {
+  for (unsigned bits = 0; devices <= kFew && bits < 1u << devices; ++bits) {
+    std::vector<int> set;
+    for (int i = 0; i < devices; ++i) {
+      if ((bits >> i & 1u) != 0) set.push_back(i);
+    }
+    if (set.size() > 1) sets.push_back(std::move(set));
+  }
+  for (int i = 0; devices > kFew && i < devices; ++i) {
     const auto same = [&](const std::vector<int>& group) {
       return machine::DeviceSet(machine, {{i}}).has_same_kinds(machine::DeviceSet(machine, {{group.front()}}));
     };

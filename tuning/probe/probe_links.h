@@ -20,8 +20,8 @@ using machine::MachineModel;
 /// domains, by device.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
-/// Sets of devices (indices, ascending) that are measured: the first 2, 4, 8, ... and all of each kind
-/// (machine/sets.h); with several kinds also 1, 2, 4, ... and all of each together.
+/// Sets of devices (indices, ascending) that are measured: all sets of up to four devices. Of more devices the first 2,
+/// 4, 8, ... and all of each kind (machine/sets.h); with several kinds also 1, 2, 4, ... and all of each together.
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
 /// Slowdown when all loads run together, relative to each running alone: the least times of several tries, in which the
