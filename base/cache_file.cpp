@@ -27,6 +27,7 @@ std::filesystem::path write_draft(const CacheFile& file, std::string_view text) 
   std::error_code ignored;
   const bool is_other = std::filesystem::exists(file.path, ignored) && !std::filesystem::is_regular_file(file.path);
   require<DeviceError>(!is_other, "{}: is no regular file; name one in {}", file.path.string(), file.variable);
+  check_output(file.path, "cache");
   if (file.path.has_parent_path()) std::filesystem::create_directories(file.path.parent_path(), ignored);
   const std::filesystem::path draft = fmt::format("{}.{}", file.path.string(), getpid());
   errno = 0;
@@ -54,7 +55,7 @@ CacheFile cache_file(const char* variable, std::string_view name) {
 
 std::string read_cache_file(const CacheFile& file) {
   try {
-    return read_file({.path = file.path.string(), .what = "cache", .most_bytes = size_t{1} << 30});
+    return read_file({.path = file.path.string(), .what = "cache", .is_kept = true, .most_bytes = size_t{1} << 30});
   } catch (const InvalidArgument&) {
     return {};
   }

@@ -67,7 +67,7 @@ int open_file(const InputFile& file) {
     close(descriptor);
     throw;
   }
-  note_input(file.path);
+  if (!file.is_kept) note_input(file.path);
   return descriptor;
 }
 

@@ -22,6 +22,7 @@ struct InputFile {
   std::string path;
   std::string_view what;  ///< in messages: "chat template"
   std::string_view remedy = "check the path and its permissions";
+  bool is_kept = false;        ///< a cache of the program, which it may replace: not an input for check_output()
   bool takes_streams = false;  ///< pipes, terminals and other devices are read to their end
   size_t most_bytes = size_t{64} << 20;
   std::function<void()> poll = {};  ///< called every 50 ms while a stream is read; may throw to stop

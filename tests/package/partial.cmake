@@ -20,7 +20,7 @@ endfunction()
 run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER}
     -D CMAKE_INSTALL_LIBDIR=lib)
 installed_after(shoal "*meta*" files)
-foreach(file lib/libshoal_meta.a include/shoal/meta/device/meta_device.h)
+foreach(file lib/libshoal_meta.a include/shoal/meta/meta.h)
   if(NOT file IN_LIST files)
     message(FATAL_ERROR "${file} is not installed with the program; of meta there is: ${files}")
   endif()

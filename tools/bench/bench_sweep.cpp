@@ -266,7 +266,8 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
   add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
   add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
   add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
-  devices.add_layers_to(app);
+  devices.split.add_to(app);
+  devices.host.add_to(app);
   const auto read_format = [this](const std::string& flag, const std::string& text) {
     format = parse_bench_format(flag, text);
   };

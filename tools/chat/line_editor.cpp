@@ -41,6 +41,13 @@ std::string history_file() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
 }
 
+/// "" for a pipe or a device, which libedit would wait for.
+std::string usable_history_file() {
+  const std::string file = history_file();
+  std::error_code error;
+  return !std::filesystem::exists(file, error) || std::filesystem::is_regular_file(file, error) ? file : "";
+}
+
 /// libedit counts characters, which are more than bytes in UTF-8 only.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
@@ -68,7 +75,7 @@ int read_key(EditLine*, wchar_t* key) {
 /// The terminal, prompts on standard error: standard output has the answers.
 class LineEditor::Terminal {
  public:
-  Terminal() : history_(history_init()), file_(history_file()) {
+  Terminal() : history_(history_init()), file_(usable_history_file()) {
     use_utf8();
     editor_ = el_init("shoal", stdin, stderr, stderr);
     HistEvent event;

@@ -160,7 +160,7 @@ std::string default_devices(const PluginReport& plugins) {
   return default_of(Registry::instance().devices());
 }
 
-void warn_of_missing_gpus(const PluginReport& plugins) {
+void warn_of_broken_plugins(const PluginReport& plugins) {
   static bool said = false;
   if (std::exchange(said, true)) return;
   const auto& skipped = plugins.skipped;
@@ -172,6 +172,12 @@ void warn_of_missing_gpus(const PluginReport& plugins) {
                     "--devices, or see `shoal devices`",
                     broken->file, broken->reason));
   }
+}
+
+void warn_of_missing_gpus(const PluginReport& plugins) {
+  warn_of_broken_plugins(plugins);
+  static bool said = false;
+  if (std::exchange(said, true)) return;
   for (const BackendReg* family : Registry::instance().families()) {
     const std::string unusable = feature_of(*family, "unusable_gpus");
     if (unusable.empty()) continue;
@@ -249,9 +255,11 @@ std::string normalized_ranks(const std::string& list, int processes) {
     if (name.find(':') == std::string::npos) rank.process = last;
     require<InvalidArgument>(rank.process >= last, "process {} comes behind {} in '{}'; name them in order",
                              rank.process, last, list);
+    require<InvalidArgument>(begin == 0 || list[begin - 1] != ';' || name.find(':') != std::string::npos,
+                             "'{}' is of no process; write 0:CPU0,CPU1;1:CPU0", name);
     last = rank.process;
     text += name_in_process(last, rank.device);
-    if (end < list.size()) text += list[end] == ';' ? ',' : list[end];
+    if (end + 1 < list.size()) text += list[end] == ';' ? ',' : list[end];
     begin = end + 1;
   }
   return text;

@@ -28,7 +28,9 @@ std::string default_of(std::span<Device* const> listed);
 /// Both of the devices that there are, after plug-ins were loaded, with the warnings below.
 std::string all_devices(const PluginReport& plugins);
 std::string default_devices(const PluginReport& plugins);
-/// Once: a line on stderr for a broken plug-in, if there is no GPU, and one for the GPUs that cannot be used.
+/// Once: a line on stderr for a broken plug-in, if there is no GPU.
+void warn_of_broken_plugins(const PluginReport& plugins);
+/// The same, and a line for the GPUs that cannot be used.
 void warn_of_missing_gpus(const PluginReport& plugins);
 
 /// What a family says of itself by this name (functions::Feature); "" where it does not.

@@ -98,13 +98,17 @@ void DeviceFlags::add_to(CLI::App& app) {
 
 void DeviceFlags::add_layers_to(CLI::App& app) {
   split.add_to(app);
+  add_comm_to(app);
+  host.add_to(app);
+}
+
+void DeviceFlags::add_comm_to(CLI::App& app) {
   const auto read_comm = [this](const std::string& flag, const std::string& name) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
   };
   add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, mpi, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
-  host.add_to(app);
 }
 
 int devices_together(models::SplitMode mode, std::span<const int> group_sizes) {

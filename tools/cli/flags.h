@@ -63,6 +63,7 @@ struct DeviceFlags {
     split.warn_of_ways(model, devices_together(split.mode, group_sizes));
   }
   void add_layers_to(CLI::App& app);
+  void add_comm_to(CLI::App& app);
   /// Loads the plug-ins; the devices named (see device_names.h).
   std::vector<Device*> find() const;
   models::DeviceGroups find_groups() const;

@@ -44,7 +44,7 @@ std::string did_you_mean(std::string_view text, std::span<const std::string> kno
     if (distance < least) least = distance, best = name;
     if (other.starts_with(bare)) ++beginnings, begun = name;
   }
-  if (beginnings == 1) best = begun;
+  if (beginnings > 0) best = beginnings == 1 ? begun : "";
   return best.empty() ? "" : fmt::format(" (did you mean {}?)", best);
 }
 

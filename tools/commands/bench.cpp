@@ -120,6 +120,7 @@ void warn_of_problems() {
 /// Prints what was measured before a failure is reported.
 int bench(MeasureFlags flags, Tracer* tracer) {
   const PluginReport plugins = flags.devices.plugins.load();
+  warn_of_missing_gpus(plugins);
   flags.take_profiles();
   if (flags.lists.devices.empty()) flags.lists.devices = {of_every_process(default_devices(plugins))};
   spell_out_devices(
@@ -157,6 +158,7 @@ CommandBody define_bench(CLI::App& app) {
                 "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; several "
                 "lists with semicolons, or repeated");
   app.get_option("--devices")->default_str("all GPUs, or CPU0");
+  flags->devices.add_comm_to(app);
   flags->devices.plugins.add_to(app);
   add_tests_of_both(app, flags->lists);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,

@@ -65,7 +65,7 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
 std::vector<std::string> device_sets(const InfoFlags& flags) {
   const PluginReport plugins = flags.devices.plugins.load();
   if (!flags.devices.list.empty() && !names_all(flags.devices.list)) return {flags.devices.list};
-  warn_of_missing_gpus(plugins);
+  warn_of_broken_plugins(plugins);
   const std::vector<Device*> listed = Registry::instance().devices();
   if (!flags.devices.list.empty()) return {all_of(listed)};
   std::vector<std::string> sets;

@@ -99,6 +99,18 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
+/// The latest probe has figures of the same devices and types, or nothing can read the entry any more.
+bool is_superseded(const Json& entry, const Json& latest, const MachineModel& machine) {
+  const std::optional<MeasuredMachine> old = read_entry(entry);
+  const auto names = [](const DeviceModel& device) {
+    std::vector<std::string> names{device.name, device.identity};
+    for (const auto& [dtype, product] : device.products) names.push_back(dtype);
+    return names;
+  };
+  return !old || (entry["places"] == latest["places"] && entry["collectives"] == latest["collectives"] &&
+                  std::ranges::equal(old->machine.devices, machine.devices, {}, names, names));
+}
+
 std::string now() {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
 }
@@ -142,7 +154,7 @@ std::string save_machine(const MachineModel& machine, std::string_view comm) {
                     {"machine", Json::parse(text)}};
   std::vector<Json> kept{latest};
   for (Json& entry : read_entries()) {
-    if (kept.size() < kMost) kept.push_back(std::move(entry));
+    if (kept.size() < kMost && !is_superseded(entry, latest, machine)) kept.push_back(std::move(entry));
   }
   const Json all{{"version", kVersion}, {"machines", kept}};
   write_cache_file(own_file(), all.dump(1) + "\n");

@@ -237,9 +237,19 @@ TEST_F(MachineFile, AnEntryWithUnknownFieldsIsNone) {
 }
 
 TEST_F(MachineFile, KeepsTheLatest) {
+  save_machine(machine(1, 5e9));
   for (int i = 0; i < 40; ++i) save_machine(machine(2, 1e9 + i));
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 16u);
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "one for each set of devices";
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 1e9 + 39);
+  const std::vector<std::string> dtypes{"q4_0", "q8_0", "f16", "f32", "q6_K"};
+  for (size_t types = 1; types <= 20; ++types) {
+    std::vector<std::string> some;
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      if ((types >> i & 1) != 0) some.push_back(dtypes[i]);
+    }
+    save_machine(machine(2, 1e9, some));
+  }
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 16u);
 }
 
 TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
