@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -29,7 +30,8 @@ std::filesystem::path write_draft(const CacheFile& file, std::string_view text) 
   require<DeviceError>(!is_other, "{}: is no regular file; name one in {}", file.path.string(), file.variable);
   check_output(file.path, "cache");
   if (file.path.has_parent_path()) std::filesystem::create_directories(file.path.parent_path(), ignored);
-  const std::filesystem::path draft = fmt::format("{}.{}", file.path.string(), getpid());
+  static std::atomic<int> drafts{0};
+  const std::filesystem::path draft = fmt::format("{}.{}.{}", file.path.string(), getpid(), ++drafts);
   errno = 0;
   std::ofstream stream(draft);
   stream << text;

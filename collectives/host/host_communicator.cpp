@@ -3,8 +3,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/host/algorithms.h"
 #include "collectives/host/queued_communicator.h"
+#include "processes/remote_device.h"
 
 namespace shoal::collectives {
 namespace host {
@@ -14,6 +16,10 @@ class HostCommunicator final : public QueuedCommunicator {
  public:
   HostCommunicator(std::span<Backend* const> backends, const Options& options)
       : QueuedCommunicator("host", backends), rendezvous_(size(), options) {
+    for (const Backend* backend : backends) {
+      require<InvalidArgument>(!is_remote(backend->device()),
+                               "[host communicator] {} belongs to another process; use mpi or staged", backend->name());
+    }
     std::vector<RankMemory*> blocks;
     for (int rank = 0; size() > 1 && rank < size(); ++rank) {
       memory_.emplace_back(new RankMemory);  // not make_unique, which would touch the slots here

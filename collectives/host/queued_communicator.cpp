@@ -50,8 +50,8 @@ void QueuedCommunicator::touch_all_memory() {
 void QueuedCommunicator::enqueue(int rank, const Call& call) {
   validate(rank, call);
   Rank& own = ranks_[static_cast<size_t>(rank)];
-  require<InvalidArgument>(own.backend != nullptr, "[{} {}] rank {} ({}) belongs to another process",
-                           name_of(call.kind), call.what, rank, describe_rank(rank));
+  require<InvalidArgument>(own.backend != nullptr, "[{} {}] rank {} belongs to another process", name_of(call.kind),
+                           call.what, rank);
   require<DeviceError>(own.backend->enqueue({run, &own, &call}), "[{} {}] {} refused a host function",
                        name_of(call.kind), call.what, own.backend->name());
 }

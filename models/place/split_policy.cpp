@@ -46,7 +46,7 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
                            shares.size(), devices);
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   require<InvalidArgument>(sum > 0.0 && std::isfinite(sum),
-                           "bad ratio '{}': the shares add up to {}; at least one must be above 0", text, sum);
+                           "bad ratio '{}': the shares add up to {}; at least one must be above 0, and the sum finite", text, sum);
   for (double& share : shares) share /= sum;
   return shares;
 }

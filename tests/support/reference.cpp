@@ -342,7 +342,6 @@ Array best(const Tensor& node, const Sources& src) {
   return result;
 }
 
-
 /// Score of a query row with a KV row; -infinity when it is out of sight.
 double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
   const auto& p = params<AttentionParams>(node);

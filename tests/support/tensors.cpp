@@ -234,7 +234,7 @@ std::vector<std::byte> encode(DType dtype, const Values& values) {
   if (is_searched(dtype)) {
     encode_searched(dtype, floats, bytes.data());
   } else {
-    traits(dtype).from_f32(floats.data(), bytes.data(), static_cast<int64_t>(values.size()));
+    from_f32(dtype, floats.data(), bytes.data(), static_cast<int64_t>(values.size()));
   }
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -75,6 +76,21 @@ void expect_sane(const DeviceModel& device) {
 double read_rate(const DeviceModel& device) {
   const DTypeTraits& t = traits(DType::kQ8_0);
   return static_cast<double>(t.block_bytes) / t.block_elems / device.products.at("q8_0").streamed[0].seconds;
+}
+
+TEST(Probe, FillsWeightsOfEveryTypeWithFiniteNumbers) {
+  Device& device = *Registry::instance().device_list("CPU0").front();
+  for (const DType dtype : machine::weight_dtypes()) {
+    TrialLeaves leaves(device);
+    const Tensor& weights = *leaves.add(dtype, {256, 16, 1, 1}, Role::kWeight);
+    leaves.place();
+    std::vector<std::byte> bytes(weights.bytes());
+    tensor_get(weights, bytes.data(), 0, bytes.size());
+    std::vector<float> values(256 * 16);
+    traits(dtype).to_f32(bytes.data(), values.data(), static_cast<int64_t>(values.size()));
+    EXPECT_TRUE(std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) << name_of(dtype);
+    EXPECT_TRUE(std::ranges::any_of(values, [](float value) { return value != 0; })) << name_of(dtype);
+  }
 }
 
 TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
