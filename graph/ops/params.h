@@ -14,10 +14,11 @@
 
 namespace shoal {
 
-template <class Params, class Value>
+/// A parameter's name in texts, and its place: a pointer to a member.
+template <class Place>
 struct Param {
   std::string_view name;
-  Value Params::*place;
+  Place place;
 };
 template <class Params>
 requires requires { Params::fields(); }
