@@ -21,7 +21,7 @@ struct Param {
   Place place;
 };
 template <class Params>
-requires requires { Params::fields(); }
+  requires requires { Params::fields(); }
 constexpr bool operator==(const Params& a, const Params& b) {
   return std::apply([&](const auto&... field) { return ((a.*field.place == b.*field.place) && ...); },
                     Params::fields());
@@ -206,8 +206,8 @@ struct CollectiveParams {
 using NoParams = std::monostate;
 using OpParams =
     std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
-                 RopeParams, TopKParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams,
-                 RepeatParams, FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
+                 RopeParams, TopKParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams, RepeatParams,
+                 FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
 /// Calls visit(name, value) for each parameter of the alternative that `params` holds.
 template <class Variant, class Visit>

@@ -53,7 +53,7 @@ struct SessionOptions {
   DType dtype_v = DType::kF16;
   bool op_offload = true;  ///< see sched::SchedulerOptions
   /// The devices select this number of tokens for each output, and only these come to the host: candidates() instead of
-  /// logits(). 0: logits().
+  /// logits(). CUDA devices select at most 256. 0: logits().
   int64_t candidates = 0;
   int64_t checkpoints = 8;  ///< kept at most; those go first that are close to others
   int64_t checkpoint_every =
