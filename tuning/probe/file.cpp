@@ -99,16 +99,18 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
-/// The latest probe has figures of the same devices and types, or nothing can read the entry any more.
+/// The latest probe has figures of the same devices and types, or the entry is damaged. Entries of other versions stay,
+/// because their programs may still be in use.
 bool is_superseded(const Json& entry, const Json& latest, const MachineModel& machine) {
   const std::optional<MeasuredMachine> old = read_entry(entry);
+  if (!old) return text_of(entry, "program") == SHOAL_VERSION;
   const auto names = [](const DeviceModel& device) {
     std::vector<std::string> names{device.name, device.identity};
     for (const auto& [dtype, product] : device.products) names.push_back(dtype);
     return names;
   };
-  return !old || (entry["places"] == latest["places"] && entry["collectives"] == latest["collectives"] &&
-                  std::ranges::equal(old->machine.devices, machine.devices, {}, names, names));
+  return entry["places"] == latest["places"] && entry["collectives"] == latest["collectives"] &&
+         std::ranges::equal(old->machine.devices, machine.devices, {}, names, names);
 }
 
 std::string now() {
