@@ -44,9 +44,14 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
   require<InvalidArgument>(static_cast<int>(shares.size()) == devices,
                            "bad ratio '{}': it has {} numbers for {} devices; give one for each device", text,
                            shares.size(), devices);
-  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  require<InvalidArgument>(sum > 0.0 && std::isfinite(sum),
-                           "bad ratio '{}': the shares add up to {}; at least one must be above 0, and the sum finite", text, sum);
+  double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  if (std::isinf(sum)) {  // numbers that are fine, but too large to add up
+    double largest = *std::max_element(shares.begin(), shares.end());
+    for (double& share : shares) share /= largest;
+    sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  }
+  require<InvalidArgument>(sum > 0.0, "bad ratio '{}': the shares add up to {}; at least one must be above 0", text,
+                           sum);
   for (double& share : shares) share /= sum;
   return shares;
 }
