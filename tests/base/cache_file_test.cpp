@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/user_file.h"
 #include "tests/support/environment.h"
 #include "tests/support/temporary.h"
 
@@ -39,6 +40,16 @@ TEST(CacheFile, WhatIsNoFileIsNotReplaced) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_THAT([] { check_cache_file(own("/proc/nothing/file.json")); },
               ThrowsMessage<DeviceError>(HasSubstr("cannot be written: No such file or directory; name another file")));
+}
+
+TEST(CacheFile, ReplacesNoInput) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "model.gguf";
+  write_cache_file(own(path), "weights");
+  read_file({.path = path.string(), .what = "model file"});
+  EXPECT_THAT([&] { write_cache_file(own(path), "text"); },
+              ThrowsMessage<OutputRefused>(HasSubstr("this command reads it; name another file for the cache")));
+  EXPECT_EQ(test::text_of(path), "weights");
 }
 
 TEST(CacheFile, WithoutAHomeIsNotWritten) {
