@@ -10,6 +10,7 @@
 #include "devices/cuda/ops/mul_mat_vec.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/p2p_rig.h"
+#include "tests/support/tensors.h"
 
 namespace shoal::collectives::p2p {
 
@@ -34,7 +35,7 @@ class RankProduct {
       std::normal_distribution<float> normal;
       std::vector<float> numbers(static_cast<size_t>(count));
       for (float& number : numbers) number = normal(random);
-      const Bytes bytes = encode(type, numbers);
+      const Bytes bytes = test::encode(type, {numbers.begin(), numbers.end()});
       add(bytes.size() + 256);
       memory_.back().set(bytes);
       return memory_.back().data();
