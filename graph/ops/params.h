@@ -20,6 +20,8 @@ struct Param {
   std::string_view name;
   Place place;
 };
+template <class Place>
+Param(std::string_view, Place) -> Param<Place>;  // Clang 14 deduces no aggregates
 template <class Params>
   requires requires { Params::fields(); }
 constexpr bool operator==(const Params& a, const Params& b) {
