@@ -1,5 +1,5 @@
 // How an op runs on a CPU device: one OpKernel per op, joined in a table (devices/cpu/ops/table.cpp) indexed by
-// Op; an op without an entry is not supported and supports_op reads the same table.
+// Op. An op whose kernel is empty is not supported; supports_op reads the same table.
 //
 // The threads of a device's team do the nodes of a plan together: each node is cut into ctx.parts, run() is called once
 // for each of them, by whichever thread is free, and the next node begins when all have returned. A kernel divides its

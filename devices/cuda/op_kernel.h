@@ -1,5 +1,5 @@
 // How an op runs on a CUDA device: one OpKernel per op, joined in a table (devices/cuda/ops/table.cpp) indexed by Op;
-// an op without an entry is not supported, and supports_op reads the same table.
+// an op whose kernel is empty is not supported, and supports_op reads the same table.
 //
 // run() queues kernels on the context's stream and returns. It never waits, allocates or throws: supports() has refused
 // what it cannot do, and it may be called while the stream is captured into a CUDA graph, so that everything which it

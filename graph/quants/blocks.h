@@ -21,6 +21,7 @@ inline constexpr int kSuperBlock = 256;
 ///   element = scale * (code - kOffset) + add        without kAdds: no add
 template <int kElements_, int kGroup_, int kBits_, int kOffset_, bool kAdds_>
 struct Format {
+  static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // kernels read no other width
   static constexpr int kElements = kElements_, kGroup = kGroup_, kBits = kBits_, kOffset = kOffset_;
   static constexpr bool kAdds = kAdds_;
 };

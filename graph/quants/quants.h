@@ -1,5 +1,5 @@
-// Conversion of every quantised type to f32, and from f32 of those that caches may have, in the form of the traits
-// table (graph/dtype.cpp). n is a multiple of the block. Non-finite inputs give unspecified values, never a fault.
+// Conversion of every quantised type to f32, and of types with blocks of 32 from f32, in the form of the traits table
+// (graph/dtype.cpp). n is a multiple of the block. Non-finite inputs give unspecified values, never a fault.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Architectures: one row per kind of model, one function each (decoder.h). The function is run twice: to declare, which
-// gives the tensors that a model file must or may hold, and to build the graph of one batch. Adding an architecture is
-// one file and one row in architecture.cpp.
+// gives the tensors that a model file must or may hold, and to build the graph of one batch. An architecture is one file
+// and one row of architectures.def; scripts/reference makes the reference of its tests.
 //
 // Values and pure functions; thread-safe.
 #pragma once

@@ -1,4 +1,4 @@
-// f32 to the blocks of GGUF that caches have, by one warp for each block and with the bits of graph/quants: the same
+// f32 to the blocks of 32 elements of GGUF, by one warp for each block and with the bits of graph/quants: the same
 // searches, their candidates spread over the lanes, every sum in the same order.
 //
 //   __shared__ QuantizeScratch scratch[kWarps];

@@ -1,4 +1,4 @@
-// The kernels of all ops on CUDA devices, one file each in this folder; joined in table.cpp.
+// The kernels of all ops on CUDA devices, one file for each op or family in this folder; joined in table.cpp.
 #pragma once
 
 #include "devices/cuda/op_kernel.h"
