@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <ranges>
 #include <type_traits>
 
 #include "base/error.h"
@@ -42,13 +44,9 @@ const Names<RopeMode>& names(RopeMode) {
 std::string print(bool value) {
   return value ? "true" : "false";
 }
-std::string print(int value) {
-  return fmt::format("{}", value);
-}
-std::string print(int64_t value) {
-  return fmt::format("{}", value);
-}
-std::string print(float value) {
+template <class T>
+  requires std::is_arithmetic_v<T>
+std::string print(T value) {
   return fmt::format("{}", value);
 }
 std::string print(DType value) {
@@ -56,14 +54,12 @@ std::string print(DType value) {
 }
 
 template <class E>
-requires std::is_enum_v<E> std::string print(E value) {
+  requires std::is_enum_v<E>
+std::string print(E value) {
   return std::string(names(value)[static_cast<size_t>(value)]);
 }
-template <class T, size_t n>
-std::string print(const std::array<T, n>& values) {
-  return fmt::format("[{}]", fmt::join(values, ","));
-}
-std::string print(const std::vector<int64_t>& values) {
+template <std::ranges::range List>
+std::string print(const List& values) {
   return fmt::format("[{}]", fmt::join(values, ","));
 }
 std::string print(const std::vector<IndexRange>& ranges) {
@@ -83,7 +79,8 @@ std::string_view trim(std::string_view text) {
 }
 
 template <class T>
-bool parse_number(std::string_view text, T& value) {
+  requires std::is_arithmetic_v<T>
+bool parse(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -105,15 +102,6 @@ bool parse(std::string_view text, bool& value) {
   value = text == "true";
   return value || text == "false";
 }
-bool parse(std::string_view text, int& value) {
-  return parse_number(text, value);
-}
-bool parse(std::string_view text, int64_t& value) {
-  return parse_number(text, value);
-}
-bool parse(std::string_view text, float& value) {
-  return parse_number(text, value);
-}
 bool parse(std::string_view text, DType& value) {
   const std::optional<DType> found = dtype_from_name(text);
   value = found.value_or(value);
@@ -121,7 +109,7 @@ bool parse(std::string_view text, DType& value) {
 }
 
 template <class E>
-requires std::is_enum_v<E>
+  requires std::is_enum_v<E>
 bool parse(std::string_view text, E& value) {
   for (size_t i = 0; i < names(value).size(); ++i) {
     if (names(value)[i] != text) continue;
@@ -135,14 +123,15 @@ bool parse(std::string_view text, std::array<T, n>& values) {
   std::vector<std::string_view> items;
   if (!parse_list(text, items) || items.size() != n) return false;
   for (size_t i = 0; i < n; ++i) {
-    if (!parse_number(items[i], values[i])) return false;
+    if (!parse(items[i], values[i])) return false;
   }
   return true;
 }
 bool parse(std::string_view text, std::vector<int64_t>& values) {
-  std::optional<std::vector<int64_t>> parsed = parse_integers(text);
-  if (parsed) values = std::move(*parsed);
-  return parsed.has_value();
+  std::vector<std::string_view> items;
+  if (!parse_list(text, items)) return false;
+  values.clear();
+  return std::ranges::all_of(items, [&](std::string_view item) { return parse(item, values.emplace_back()); });
 }
 bool parse(std::string_view text, std::vector<IndexRange>& ranges) {
   std::vector<std::string_view> items;
@@ -152,8 +141,7 @@ bool parse(std::string_view text, std::vector<IndexRange>& ranges) {
     const size_t colon = item.find(':');
     if (colon == std::string_view::npos) return false;
     IndexRange& range = ranges.emplace_back();
-    if (!parse_number(item.substr(0, colon), range.begin)) return false;
-    if (!parse_number(item.substr(colon + 1), range.length)) return false;
+    if (!parse(item.substr(0, colon), range.begin) || !parse(item.substr(colon + 1), range.length)) return false;
   }
   return true;
 }
@@ -190,17 +178,12 @@ void check_params(const OpParams& params) {
 
 std::optional<int64_t> parse_integer(std::string_view text) {
   int64_t value = 0;
-  return parse_number(text, value) ? std::optional(value) : std::nullopt;
+  return parse(text, value) ? std::optional(value) : std::nullopt;
 }
 
 std::optional<std::vector<int64_t>> parse_integers(std::string_view text) {
-  std::vector<std::string_view> items;
-  if (!parse_list(trim(text), items)) return std::nullopt;
   std::vector<int64_t> values;
-  for (const std::string_view item : items) {
-    if (!parse_number(item, values.emplace_back())) return std::nullopt;
-  }
-  return values;
+  return parse(trim(text), values) ? std::optional(std::move(values)) : std::nullopt;
 }
 
 }  // namespace shoal
