@@ -1,40 +1,13 @@
 #include "models/gguf/foreign.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 
-#include "base/printable.h"
-
 namespace shoal::models {
 namespace {
-
-constexpr std::string_view kConvert =
-    "convert it to GGUF (convert_hf_to_gguf.py of llama.cpp), or download the model as GGUF";
-
-struct Magic {
-  std::string_view bytes;
-  size_t at;
-  std::string_view name;
-};
-
-/// The oldest formats of llama.cpp, whose magic numbers read backwards.
-constexpr Magic kOld[]{{"tjgg", 0, "ggjt"}, {"lmgg", 0, "ggml"}, {"fmgg", 0, "ggmf"}, {"algg", 0, "ggla"}};
-constexpr Magic kArchives[]{{"PK\x03\x04", 0, "zip"}, {"ustar", 257, "tar"},           {"\x1f\x8b", 0, "gzip"},
-                            {"\xfd\x37zXZ", 0, "xz"}, {"\x28\xb5\x2f\xfd", 0, "zstd"}, {"BZh", 0, "bzip2"},
-                            {"7z\xbc\xaf", 0, "7z"}};
-
-template <size_t N>
-std::string_view magic_name(const Magic (&magics)[N], std::string_view text) {
-  for (const Magic& magic : magics) {
-    if (text.size() > magic.at && text.substr(magic.at).starts_with(magic.bytes)) return magic.name;
-  }
-  return "";
-}
 
 bool is_web_page(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of("\xef\xbb\xbf \t\r\n"), text.size()));
@@ -53,25 +26,9 @@ bool is_safetensors(std::string_view text, size_t file_bytes) {
   return next != std::string_view::npos && (text[next] == '"' || text[next] == '}');
 }
 
-/// A pickle of protocol 2 to 5, alone or in a zip archive.
-bool is_pytorch(std::string_view text) {
-  const bool is_pickle = text.size() > 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
-  return is_pickle || (text.starts_with("PK\x03\x04") && text.find("/data.pkl") != std::string_view::npos);
-}
-
-/// The whole file is text, such as the answer of a server that has no such file.
-bool is_short_text(std::string_view text) {
-  constexpr size_t kLeast = 4;
-  const auto is_control = [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; };
-  return text.size() >= kLeast && std::ranges::none_of(text, is_control);
-}
-
-std::string_view text_or_nothing(const GgufFile& file, std::string_view key) {
+std::string text_or_nothing(const GgufFile& file, std::string_view key) {
   const GgufValue* value = file.find_value(key);
-  if (value == nullptr || value->type != GgufType::kString) return "";
-  uint64_t length = 0;
-  std::memcpy(&length, value->data, sizeof length);
-  return {reinterpret_cast<const char*>(value->data) + sizeof length, length};
+  return value != nullptr && value->type == GgufType::kString ? file.get<std::string>(key) : "";
 }
 
 }  // namespace
@@ -86,25 +43,15 @@ std::string foreign_format(std::span<const std::byte> image) {
   if (is_web_page(text)) {
     return "is a web page and not a model; look at it to see why the download failed, then download the model again";
   }
-  if (const std::string_view name = magic_name(kOld, text); !name.empty()) {
-    return fmt::format("has the old format {}, which GGUF replaced; download the model as GGUF, or convert it again",
-                       name);
-  }
-  if (is_safetensors(text, image.size())) return fmt::format("has the format safetensors; {}", kConvert);
-  if (is_pytorch(text)) return fmt::format("is a checkpoint of PyTorch; {}", kConvert);
-  if (const std::string_view name = magic_name(kArchives, text); !name.empty()) {
-    return fmt::format("is an archive ({}); unpack it, and name the GGUF file inside", name);
-  }
-  if (image.size() <= kRead && is_short_text(text)) {
-    constexpr size_t kShown = 60;
-    return fmt::format("is a text (\"{}\") and not a model; name the file of the model, or download it again",
-                       printable(text, kShown));
+  if (is_safetensors(text, image.size())) {
+    return "has the format safetensors; convert it to GGUF (convert_hf_to_gguf.py of llama.cpp), or download the model "
+           "as GGUF";
   }
   return "";
 }
 
 std::string foreign_content(const GgufFile& file) {
-  const std::string_view type = text_or_nothing(file, "general.type");
+  const std::string type = text_or_nothing(file, "general.type");
   if (type == "adapter") {
     return "is an adapter (LoRA) and not a model; merge it into its model (llama-export-lora of llama.cpp), and use "
            "that";

@@ -6,17 +6,19 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 #include "models/gguf/parse.h"
 #include "models/gguf/parts.h"
 
 namespace shoal::models {
 namespace {
 
-#define SHOAL_GGUF_TYPES(X)                                                                              \
-  X(uint8_t, kU8)                                                                                        \
-  X(int8_t, kI8) X(uint16_t, kU16) X(int16_t, kI16) X(uint32_t, kU32) X(int32_t, kI32) X(uint64_t, kU64) \
-      X(int64_t, kI64) X(float, kF32) X(double, kF64) X(bool, kBool) X(std::string, kString)
+#define SHOAL_GGUF_TYPES(X)                                                                             \
+  X(uint8_t, kU8)                                                                                       \
+  X(int8_t, kI8)                                                                                        \
+  X(uint16_t, kU16)                                                                                     \
+  X(int16_t, kI16) X(uint32_t, kU32) X(int32_t, kI32) X(uint64_t, kU64) X(int64_t, kI64) X(float, kF32) \
+      X(double, kF64) X(bool, kBool) X(std::string, kString)
 
 // The type of the file that a C++ type stands for.
 template <class T>
@@ -51,13 +53,7 @@ std::string describe_type(GgufType type, GgufType element) {
 
 GgufFile::GgufFile(const std::string& path)
     : path_(path), map_({path}), image_(map_.bytes()), file_bytes_(image_.size()) {
-  try {
-    parse();
-  } catch (const InvalidArgument& error) {
-    const std::string remedy = piece_remedy(path);
-    if (remedy.empty()) throw;
-    fail<InvalidArgument>("{}; {}", error.what(), remedy);
-  }
+  parse();
   const std::vector<std::string> paths = part_paths(*this);
   if (paths.size() > 1) open_parts(paths);
 }

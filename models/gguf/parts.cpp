@@ -6,7 +6,7 @@
 #include <regex>
 
 #include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 
 namespace shoal::models {
 namespace {
@@ -90,15 +90,6 @@ void check_parts(std::span<const GgufFile> parts) {
                            "{}: the {} parts have {} tensors together, the model has {}; a part is of another model: "
                            "download all again",
                            parts.front().path(), parts.size(), owners.size(), wanted);
-}
-
-std::string piece_remedy(const std::string& path) {
-  static const std::regex form(R"((.*\.gguf)([.-](?:part|split))[-_.]?([0-9]+of[0-9]+|[0-9]+|[a-z]{1,3}))");
-  std::smatch found;
-  if (!std::regex_match(path, found, form)) return {};
-  const std::string whole = std::filesystem::path(found[1].str()).filename().string();
-  return fmt::format("the name says that it is a piece of a file: join all pieces in order, cat {}{}* > {}", whole,
-                     found[2].str(), whole);
 }
 
 }  // namespace shoal::models

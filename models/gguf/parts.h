@@ -22,8 +22,4 @@ std::vector<std::string> part_paths(const GgufFile& first);
 /// none is missing.
 void check_parts(std::span<const GgufFile> parts);
 
-/// What to do about a file that cannot be read and whose name says that it was cut into pieces of bytes
-/// ("m.gguf.part1of2"); empty for other names.
-std::string piece_remedy(const std::string& path);
-
 }  // namespace shoal::models

@@ -23,12 +23,6 @@ Bytes bytes_of(std::string_view text) {
   return bytes;
 }
 
-std::string with_tar_magic() {
-  std::string text(512, '\0');
-  text.replace(0, 7, "m.gguf\0").replace(257, 5, "ustar");
-  return text;
-}
-
 struct FormatCase {
   const char* name;
   std::string text;
@@ -43,25 +37,10 @@ const FormatCase kFormats[] = {
     {"bare_html", "<HTML>\n<body>404</body>", "is a web page and not a model", "then download the model again"},
     {"xml", "\xef\xbb\xbf<?xml version='1.0'?><Error>", "is a web page and not a model",
      "then download the model again"},
-    {"ggjt", "tjgg\3\0\0\0"s, "has the old format ggjt, which GGUF replaced", "or convert it again"},
-    {"ggml", "lmgg\0\0\0\0"s, "has the old format ggml, which GGUF replaced", "or convert it again"},
-    {"ggmf", "fmgg\1\0\0\0"s, "has the old format ggmf, which GGUF replaced", "or convert it again"},
-    {"ggla", "algg\1\0\0\0"s, "has the old format ggla, which GGUF replaced", "or convert it again"},
     {"safetensors", "\x12\0\0\0\0\0\0\0{\"__metadata__\":{}}  "s, "has the format safetensors",
      "download the model as GGUF"},
     {"safetensors_with_blanks", "\x12\0\0\0\0\0\0\0{ \n\"__metadata__\":{}}"s, "has the format safetensors",
      "download the model as GGUF"},
-    {"text", "Entry not found", "is a text (\"Entry not found\") and not a model", "or download it again"},
-    {"json", "{\"error\":\"Invalid\\u0020token\"}\n", "is a text (\"{\"error\":", "or download it again"},
-    {"torch_zip", "PK\3\4\0\0\0\0archive/data.pkl"s, "is a checkpoint of PyTorch", "download the model as GGUF"},
-    {"pickle", "\x80\2}q\0(X"s, "is a checkpoint of PyTorch", "download the model as GGUF"},
-    {"zip", "PK\3\4\0\0\0\0model.gguf"s, "is an archive (zip)", "unpack it, and name the GGUF file inside"},
-    {"tar", with_tar_magic(), "is an archive (tar)", "unpack it, and name the GGUF file inside"},
-    {"gzip", "\x1f\x8b\x08\0\0\0"s, "is an archive (gzip)", "unpack it, and name the GGUF file inside"},
-    {"xz", "\xfd\x37zXZ\0\0\4"s, "is an archive (xz)", "unpack it, and name the GGUF file inside"},
-    {"zstd", "\x28\xb5\x2f\xfd\4"s, "is an archive (zstd)", "unpack it, and name the GGUF file inside"},
-    {"bzip2", "BZh91AY", "is an archive (bzip2)", "unpack it, and name the GGUF file inside"},
-    {"7z", "7z\xbc\xaf\x27\x1c\0\4"s, "is an archive (7z)", "unpack it, and name the GGUF file inside"},
     {"damaged", "GGUG\3\0\0\0\0\0\0\0"s, "does not start with \"GGUF\"", "download or convert it again"},
 };
 

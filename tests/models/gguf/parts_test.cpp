@@ -172,19 +172,5 @@ TEST_F(Parts, DamagedOnesAreNamed) {
   EXPECT_THAT(refusal(), StartsWith("m-00003-of-00003.gguf: key 'split.no' is missing"));
 }
 
-TEST_F(Parts, PiecesOfBytesHaveToBeJoined) {
-  const std::string whole = test::text_of(whole_.path());
-  for (const char* name : {"m.gguf.part1of2", "m.gguf.part-a", "m.gguf-split-b", "m.gguf.part02"}) {
-    const test::TemporaryFile piece(name, whole.substr(0, whole.size() / 2));
-    const std::string said = refusal(piece.path);
-    EXPECT_THAT(said, HasSubstr("the name says that it is a piece of a file: join all pieces in order, cat m.gguf"));
-    EXPECT_THAT(said, EndsWith("* > m.gguf"));
-    const test::TemporaryFile all(name, whole);
-    EXPECT_EQ(refusal(all.path), "it opened");
-  }
-  EXPECT_EQ(piece_remedy("m-00001-of-00002.gguf"), "");
-  EXPECT_EQ(piece_remedy("party.gguf"), "");
-}
-
 }  // namespace
 }  // namespace shoal::models
