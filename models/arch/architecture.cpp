@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "models/arch/decoder.h"
-#include "models/gguf/cursor.h"
 
 namespace shoal::models {
 

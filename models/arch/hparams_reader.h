@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "models/arch/hparams.h"
-#include "models/gguf/cursor.h"
 
 namespace shoal::models {
 

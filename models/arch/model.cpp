@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 #include "models/gguf/foreign.h"
 
 namespace shoal::models {

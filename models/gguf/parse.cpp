@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <string_view>
 #include <unordered_set>
 
-#include "models/gguf/cursor.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "models/gguf/foreign.h"
 
 namespace shoal::models {
@@ -53,13 +55,76 @@ constexpr ForeignType kForeignTypes[] = {
 #include "graph/dtypes.def"
 };
 
+/// A bounds-checked reading position. Every read names what it reads, so that a file that is cut short gives an error
+/// that says where. Borrows the image and the path.
+class Cursor {
+ public:
+  Cursor(std::span<const std::byte> image, const std::string& path) : image_(image), path_(path) {}
+
+  size_t position() const { return position_; }
+  size_t remaining() const { return image_.size() - position_; }
+  const std::byte* here() const { return image_.data() + position_; }
+
+  /// Names the thing being read in later messages: enter("key 'a.b'"); enter("") between things.
+  void enter(std::string subject) { subject_ = std::move(subject); }
+
+  template <class T>
+  T read(std::string_view what) {
+    need(sizeof(T), what);
+    T value;
+    std::memcpy(&value, here(), sizeof(T));
+    position_ += sizeof(T);
+    return value;
+  }
+  /// A 64-bit length and that many bytes; longer than `limit` is an error.
+  std::string_view read_string(std::string_view what, uint64_t limit = UINT64_MAX) {
+    const size_t start = position_;
+    const auto length = read<uint64_t>(what);
+    if (length > limit) reject(start, fmt::format("{} has {} bytes, the format allows {}", what, length, limit));
+    if (length > remaining()) {
+      reject(start, fmt::format("{} has {} bytes, but only {} follow in the file", what, length, remaining()));
+    }
+    const std::string_view text(reinterpret_cast<const char*>(here()), length);
+    position_ += length;
+    return text;
+  }
+  /// Steps over count elements of size bytes each; the product may be too big for 64 bits.
+  void skip(uint64_t count, size_t size, std::string_view what) {
+    if (count > remaining() / size) {
+      reject(position_, fmt::format("{}: {} x {} bytes do not fit in the {} that follow in the file", what, count, size,
+                                    remaining()));
+    }
+    position_ += count * size;
+  }
+
+  /// Throws "path: <what> of <subject> at byte <at>; <remedy>".
+  [[noreturn]] void reject(size_t at, const std::string& what) const {
+    refuse(at, what, "the file is damaged or no valid GGUF: download or convert it again");
+  }
+  /// The same with another remedy, for a file that is sound and has something that is not supported.
+  [[noreturn]] void refuse(size_t at, const std::string& what, const std::string& remedy) const {
+    fail<InvalidArgument>("{}: {}{} (at byte {}); {}", path_, subject_.empty() ? "" : subject_ + ": ", what, at,
+                          remedy);
+  }
+
+ private:
+  void need(size_t bytes, std::string_view what) const {
+    if (bytes > remaining()) reject(position_, fmt::format("the file ends inside {}", what));
+  }
+
+  std::span<const std::byte> image_;
+  const std::string& path_;
+  std::string subject_;
+  size_t position_ = 0;  // <= image_.size()
+};
+
 struct Header {
   uint32_t version;
   uint64_t tensors;
   uint64_t keys;
 };
 
-Header read_header(GgufCursor& cursor) {
+Header read_header(Cursor& cursor) {
   if (cursor.read<uint32_t>("the magic number") != kMagic) {
     cursor.reject(0, "does not start with \"GGUF\"");
   }
@@ -82,7 +147,7 @@ Header read_header(GgufCursor& cursor) {
   return header;
 }
 
-std::string_view read_name(GgufCursor& cursor, std::string_view what, uint64_t limit,
+std::string_view read_name(Cursor& cursor, std::string_view what, uint64_t limit,
                            std::unordered_set<std::string_view>& seen) {
   cursor.enter("");
   const size_t start = cursor.position();
@@ -92,21 +157,21 @@ std::string_view read_name(GgufCursor& cursor, std::string_view what, uint64_t l
   return name;
 }
 
-GgufType read_type(GgufCursor& cursor) {
+GgufType read_type(Cursor& cursor) {
   const size_t start = cursor.position();
   const auto number = cursor.read<uint32_t>("the value type");
   if (number >= kGgufTypeCount) cursor.reject(start, fmt::format("unknown value type {}", number));
   return static_cast<GgufType>(number);
 }
 
-void check_booleans(const GgufCursor& cursor, const GgufValue& value, size_t start) {
+void check_booleans(const Cursor& cursor, const GgufValue& value, size_t start) {
   for (uint64_t i = 0; i < value.count; ++i) {
     const auto byte = std::to_integer<unsigned>(value.data[i]);
     if (byte > 1) cursor.reject(start + i, fmt::format("a boolean is {}, not 0 or 1", byte));
   }
 }
 
-GgufValue read_value(GgufCursor& cursor, std::string_view key) {
+GgufValue read_value(Cursor& cursor, std::string_view key) {
   cursor.enter(fmt::format("key '{}'", printable(key)));
   GgufValue value;
   value.key = key;
@@ -128,8 +193,7 @@ GgufValue read_value(GgufCursor& cursor, std::string_view key) {
   return value;
 }
 
-size_t read_alignment(const GgufCursor& cursor, std::span<const std::byte> image,
-                      const std::vector<GgufValue>& values) {
+size_t read_alignment(const Cursor& cursor, std::span<const std::byte> image, const std::vector<GgufValue>& values) {
   const auto found =
       std::find_if(values.begin(), values.end(), [](const GgufValue& v) { return v.key == "general.alignment"; });
   if (found == values.end()) return kDefaultAlignment;
@@ -146,7 +210,7 @@ size_t read_alignment(const GgufCursor& cursor, std::span<const std::byte> image
   return alignment;
 }
 
-void read_shape(GgufCursor& cursor, GgufTensor& tensor) {
+void read_shape(Cursor& cursor, GgufTensor& tensor) {
   const size_t start = cursor.position();
   const auto dims = cursor.read<uint32_t>("the number of dimensions");
   if (dims < 1 || dims > kMaxDims) cursor.reject(start, fmt::format("{} dimensions, supported are 1 to 4", dims));
@@ -163,7 +227,7 @@ void read_shape(GgufCursor& cursor, GgufTensor& tensor) {
   }
 }
 
-DType read_dtype(GgufCursor& cursor) {
+DType read_dtype(Cursor& cursor) {
   const size_t start = cursor.position();
   const auto number = cursor.read<uint32_t>("the tensor type");
   if (const auto dtype = dtype_from_gguf(number)) return *dtype;
@@ -181,7 +245,7 @@ DType read_dtype(GgufCursor& cursor) {
 }
 
 // Sets bytes. Counting whole blocks first keeps the products small; the last one may still overflow.
-void size_tensor(const GgufCursor& cursor, size_t at, GgufTensor& tensor) {
+void size_tensor(const Cursor& cursor, size_t at, GgufTensor& tensor) {
   const DTypeTraits& type = traits(tensor.dtype);
   if (tensor.shape[0] % type.block_elems != 0) {
     cursor.reject(at, fmt::format("row length {} is no multiple of the {} elements in a block of {}", tensor.shape[0],
@@ -194,7 +258,7 @@ void size_tensor(const GgufCursor& cursor, size_t at, GgufTensor& tensor) {
 }
 
 // A tensor info; offset is still relative to the data section.
-GgufTensor read_tensor_info(GgufCursor& cursor, std::unordered_set<std::string_view>& seen) {
+GgufTensor read_tensor_info(Cursor& cursor, std::unordered_set<std::string_view>& seen) {
   GgufTensor tensor;
   tensor.name = read_name(cursor, "a tensor name", kMaxNameBytes, seen);
   cursor.enter(fmt::format("tensor '{}'", printable(tensor.name)));
@@ -207,7 +271,7 @@ GgufTensor read_tensor_info(GgufCursor& cursor, std::unordered_set<std::string_v
 }
 
 // Turns relative offsets into places in the image. `data_start` is the aligned end of the infos.
-void place_tensor(GgufCursor& cursor, std::span<const std::byte> image, size_t alignment, size_t data_start,
+void place_tensor(Cursor& cursor, std::span<const std::byte> image, size_t alignment, size_t data_start,
                   GgufTensor& tensor) {
   cursor.enter(fmt::format("tensor '{}'", printable(tensor.name)));
   if (tensor.offset % alignment != 0) {
@@ -222,7 +286,7 @@ void place_tensor(GgufCursor& cursor, std::span<const std::byte> image, size_t a
   tensor.data = image.data() + tensor.offset;
 }
 
-void check_overlaps(GgufCursor& cursor, const std::vector<GgufTensor>& tensors) {
+void check_overlaps(Cursor& cursor, const std::vector<GgufTensor>& tensors) {
   std::vector<const GgufTensor*> order;
   for (const GgufTensor& tensor : tensors) order.push_back(&tensor);
   std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
@@ -245,7 +309,7 @@ size_t size_of(GgufType type) {
 GgufContents parse_gguf(std::span<const std::byte> image, const std::string& path) {
   const std::string foreign = foreign_format(image);
   require<InvalidArgument>(foreign.empty(), "{}: {}", path, foreign);
-  GgufCursor cursor(image, path);
+  Cursor cursor(image, path);
   const Header header = read_header(cursor);
   GgufContents contents;
   contents.version = header.version;

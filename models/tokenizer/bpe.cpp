@@ -2,7 +2,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 #include "models/tokenizer/encoder.h"
 #include "models/tokenizer/merging.h"
 #include "models/tokenizer/pretokenizer.h"

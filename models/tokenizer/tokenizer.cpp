@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 #include "models/tokenizer/encoder.h"
 #include "models/tokenizer/pretokenizer.h"
 #include "models/tokenizer/utf8.h"

@@ -7,7 +7,7 @@
 #include <array>
 #include <map>
 
-#include "models/gguf/cursor.h"
+#include "base/printable.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
 #include "tools/cli/text.h"
