@@ -1,6 +1,6 @@
 #include "tools/cli/processes.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -38,9 +38,8 @@ std::atomic<int> own_code{kSuccess};  // valid once all have left
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
-  const std::vector<HardwareThread> usable = usable_threads();
-  std::string text;
-  for (const HardwareThread& thread : usable) text += fmt::format("{} ", thread.number);
+  const std::vector<std::vector<int>> usable = usable_threads();
+  const std::string text = fmt::format("{}", fmt::join(usable, " "));
   const std::vector<std::string> all = group->gather(text, "cores");
   std::vector<int> neighbours = group->processes_of(group->node(group->own()));
   std::erase_if(neighbours, [&](int process) { return all[static_cast<size_t>(process)] != text; });
