@@ -16,6 +16,10 @@
 #include "devices/node_plan.h"
 
 namespace shoal {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RemoteSpec, name, description, family, type, free, total, is_host, siblings, threads,
+                                   isa, place)
+
 namespace {
 
 class RemoteBuffer final : public Buffer {
@@ -122,19 +126,21 @@ std::string isa_of(const Device& device) {
   return {};
 }
 
-nlohmann::json to_json(Device& device) {
+/// As its process tells of it: without what the others know of that process.
+RemoteSpec spec_of(Device& device) {
   const DeviceMemory memory = device.memory();
-  return {{"name", device.name()},
-          {"description", device.description()},
-          {"family", device.reg().name()},
-          {"type", static_cast<int>(device.type())},
-          {"free", memory.free},
-          {"total", memory.total},
-          {"is_host", device.buffer_type().is_host()},
-          {"siblings", device.reg().devices().size()},
-          {"threads", is_cpu(device) ? cpu::default_threads(device) : 0},
-          {"isa", isa_of(device)},
-          {"place", place_of(device)}};
+  return {.name = device.name(),
+          .description = device.description(),
+          .host = {},
+          .family = device.reg().name(),
+          .type = device.type(),
+          .free = memory.free,
+          .total = memory.total,
+          .is_host = device.buffer_type().is_host(),
+          .siblings = static_cast<int>(device.reg().devices().size()),
+          .threads = is_cpu(device) ? cpu::default_threads(device) : 0,
+          .isa = isa_of(device),
+          .place = place_of(device)};
 }
 
 /// Processes of one computer that run on its CPU devices have a part each of the memory that they share.
@@ -205,29 +211,20 @@ int memory_sharers(std::span<const std::set<int>> nodes, size_t own) {
 
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own) {
   divide_memory(group, own);
-  nlohmann::json told = nlohmann::json::array();
-  for (Device* device : own) told.push_back(to_json(*device));
-  const std::vector<std::string> texts = group.gather(told.dump(), "devices");
+  std::vector<RemoteSpec> told;
+  for (Device* device : own) told.push_back(spec_of(*device));
+  const std::vector<std::string> texts = group.gather(nlohmann::json(told).dump(), "devices");
   std::vector<Device*> all;
   for (int process = 0; process < group.size(); ++process) {
     if (process == group.own()) {
       all.insert(all.end(), own.begin(), own.end());
       continue;
     }
-    for (const nlohmann::json& entry : nlohmann::json::parse(texts[static_cast<size_t>(process)])) {
-      RemoteSpec spec{process,
-                      entry["name"],
-                      entry["description"],
-                      group.host(process),
-                      entry["family"],
-                      static_cast<DeviceType>(entry["type"].get<int>()),
-                      entry["free"],
-                      entry["total"],
-                      entry["is_host"],
-                      entry["siblings"],
-                      entry["threads"],
-                      entry["isa"],
-                      fmt::format("host {} {}", group.host(process), entry["place"].get<std::string>())};
+    const nlohmann::json devices = nlohmann::json::parse(texts[static_cast<size_t>(process)]);
+    for (RemoteSpec spec : devices.get<std::vector<RemoteSpec>>()) {
+      spec.process = process;
+      spec.host = group.host(process);
+      spec.place = fmt::format("host {} {}", spec.host, spec.place);
       BackendReg* known = Registry::instance().find_family(spec.family);
       Device* like = known == nullptr || known->devices().empty() ? nullptr : known->devices().front();
       all.push_back(&family().add(std::move(spec), like));
