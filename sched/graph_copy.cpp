@@ -49,24 +49,8 @@ Tensor* LeafCopies::find(const Tensor& original) const {
   return found == copies_.end() ? nullptr : found->second;
 }
 
-size_t LeafCopies::bytes() const {
-  size_t sum = 0;
-  for (const auto& buffer : memory_) sum += buffer->size();
-  return sum;
-}
-
-GraphCopy::GraphCopy(const Graph& graph, LeafCopies& leaves, const GraphCopyOptions& options)
-    : leaves_(&leaves), graph_(graph.name()) {
-  build(graph, options);
-}
-
-GraphCopy::GraphCopy(const Graph& graph, Device& device, const GraphCopyOptions& options)
-    : own_(std::make_unique<LeafCopies>(device)), leaves_(own_.get()), graph_(graph.name()) {
-  build(graph, options);
-}
-
-void GraphCopy::build(const Graph& graph, const GraphCopyOptions& options) {
-  leaves_->add(graph);
+GraphCopy::GraphCopy(const Graph& graph, LeafCopies& leaves) : leaves_(leaves), graph_(graph.name()) {
+  leaves_.add(graph);
   for (const Tensor* input : graph.inputs()) {
     copies_[input] = graph_.stand_in(*input, input->shape);
     inputs_.push_back(input);
@@ -75,14 +59,14 @@ void GraphCopy::build(const Graph& graph, const GraphCopyOptions& options) {
     std::vector<Tensor*> sources;
     for (const Tensor* source : node->src) sources.push_back(source == nullptr ? nullptr : find(*source));
     Tensor* copy = graph_.add_node(node->op, node->params, std::move(sources), node->name);
-    if (node->is_output || options.keep_all) graph_.output(copy);
+    if (node->is_output) graph_.output(copy);
     copies_[node] = copy;
   }
 }
 
 Tensor* GraphCopy::find(const Tensor& original) const {
   const auto found = copies_.find(&original);
-  return found != copies_.end() ? found->second : leaves_->find(original);
+  return found != copies_.end() ? found->second : leaves_.find(original);
 }
 
 void GraphCopy::copy_inputs() {

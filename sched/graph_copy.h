@@ -34,7 +34,6 @@ class LeafCopies {
   /// Originals, in the order in which they came.
   std::vector<const Tensor*> originals() const { return originals_; }
   Device& device() const { return device_; }
-  size_t bytes() const;
 
  private:
   Tensor* declare(const Tensor& original);
@@ -46,29 +45,19 @@ class LeafCopies {
   std::unordered_map<const Tensor*, Tensor*> copies_;
 };
 
-struct GraphCopyOptions {
-  bool keep_all = false;  ///< every node is an output, so that its value is there after a run
-};
-
 class GraphCopy {
  public:
   /// `leaves` gets what it has not yet, and must outlive the copy. Throws as LeafCopies::add.
-  GraphCopy(const Graph& graph, LeafCopies& leaves, const GraphCopyOptions& options = {});
-  /// With leaves of its own.
-  GraphCopy(const Graph& graph, Device& device, const GraphCopyOptions& options = {});
+  GraphCopy(const Graph& graph, LeafCopies& leaves);
 
   Graph& graph() { return graph_; }
-  LeafCopies& leaves() { return *leaves_; }
   /// The copy of a leaf or node of the original graph; nullptr for anything else.
   Tensor* find(const Tensor& original) const;
   /// Gives the inputs the values that they have in the original. All need memory by now: make a plan first.
   void copy_inputs();
 
  private:
-  void build(const Graph& graph, const GraphCopyOptions& options);
-
-  std::unique_ptr<LeafCopies> own_;
-  LeafCopies* leaves_;
+  LeafCopies& leaves_;
   Graph graph_;
   std::vector<const Tensor*> inputs_;  ///< originals
   std::unordered_map<const Tensor*, Tensor*> copies_;

@@ -115,8 +115,6 @@ Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, con
 
 /// For people: every split with its copies and nodes.
 std::string to_string(const Schedule& schedule);
-/// The same without the nodes: how many, and why, for each split.
-std::string summary(const Schedule& schedule);
 /// JSON text: {"graph", "splits": [{"backend", "copies": [{"tensor", "dtype", "shape", "bytes", "from"}], "nodes":
 /// [{"name", "op", "reason"}]}], "copies", "bytes"}.
 std::string to_json(const Schedule& schedule);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -66,22 +65,6 @@ std::string to_string(const Schedule& schedule) {
                       std::string(name_of(schedule.nodes[static_cast<size_t>(index)].reason))});
     }
     text += split_header(schedule, i) + aligned(rows);
-  }
-  return text;
-}
-
-std::string summary(const Schedule& schedule) {
-  std::string text = header(schedule);
-  for (size_t i = 0; i < schedule.splits.size(); ++i) {
-    const Split& split = schedule.splits[i];
-    std::map<Reason, int> counts;
-    for (const int index : split.nodes) ++counts[schedule.nodes[static_cast<size_t>(index)].reason];
-    std::string why;
-    for (const auto& [reason, count] : counts) {
-      why += fmt::format("{}{} {}", why.empty() ? "" : ", ", count, name_of(reason));
-    }
-    text += split_header(schedule, i) + aligned(copy_rows(schedule, split)) +
-            fmt::format("  {} nodes: {}\n", split.nodes.size(), why);
   }
   return text;
 }

@@ -19,6 +19,34 @@ struct Scheduler::Entry {
   std::unique_ptr<ScheduledGraph> scheduled;
 };
 
+/// Host memory for the inputs of a graph that have none yet; it lasts as long as the graph, whatever becomes of its
+/// plans.
+class Scheduler::Inputs {
+ public:
+  Inputs(Graph& graph, BufferType& type) : uid_(graph.uid()), life_(graph.life()) {
+    for (Tensor* input : graph.inputs()) {
+      if (input->buffer == nullptr) placed_.push_back(input);
+    }
+    memory_ = allocate_tensors(placed_, type, Usage::kCompute);
+  }
+  ~Inputs() {
+    if (graph_is_gone()) return;
+    for (Tensor* input : placed_) input->buffer = nullptr, input->data = nullptr;
+  }
+  Inputs(const Inputs&) = delete;
+  Inputs& operator=(const Inputs&) = delete;
+
+  bool graph_is_gone() const { return life_.expired(); }
+  uint64_t uid() const { return uid_; }
+  size_t bytes() const { return memory_ != nullptr ? memory_->size() : 0; }
+
+ private:
+  uint64_t uid_;
+  std::weak_ptr<const void> life_;
+  std::vector<Tensor*> placed_;
+  std::unique_ptr<Buffer> memory_;
+};
+
 /// While it lives entries are in use, and the callback may be called: see set_eval_callback().
 class Scheduler::Busy {
  public:
@@ -167,9 +195,9 @@ std::unique_ptr<Buffer> Scheduler::allocate_host(size_t bytes) {
 }
 
 void Scheduler::place_inputs(Graph& graph) {
-  inputs_.remove_if([](const GraphInputs& inputs) { return inputs.graph_is_gone(); });
+  inputs_.remove_if([](const Inputs& inputs) { return inputs.graph_is_gone(); });
   const bool known =
-      std::any_of(inputs_.begin(), inputs_.end(), [&](const GraphInputs& i) { return i.uid() == graph.uid(); });
+      std::any_of(inputs_.begin(), inputs_.end(), [&](const Inputs& i) { return i.uid() == graph.uid(); });
   if (!known) inputs_.emplace_back(graph, host_type());
 }
 
@@ -181,7 +209,7 @@ size_t Scheduler::reserved() const {
 
 size_t Scheduler::host_bytes() const {
   size_t bytes = 0;
-  for (const GraphInputs& inputs : inputs_) bytes += inputs.graph_is_gone() ? 0 : inputs.bytes();
+  for (const Inputs& inputs : inputs_) bytes += inputs.graph_is_gone() ? 0 : inputs.bytes();
   for (const Entry& entry : entries_) bytes += entry.life.expired() ? 0 : entry.scheduled->host_bytes();
   return bytes;
 }

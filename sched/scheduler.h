@@ -21,7 +21,6 @@
 #include <memory>
 #include <vector>
 
-#include "sched/graph_inputs.h"
 #include "sched/scheduled_graph.h"
 
 namespace shoal::sched {
@@ -103,6 +102,7 @@ class Scheduler {
 
  private:
   struct Entry;
+  class Inputs;
   class Busy;
 
   /// The backends. Throws InvalidArgument when one has been destroyed.
@@ -133,7 +133,7 @@ class Scheduler {
   std::unordered_map<const Tensor*, UserChoice> user_;
   std::vector<std::unique_ptr<ComputeArena>> arenas_;
   std::unique_ptr<BufferType> pageable_;  ///< once it is asked for
-  std::list<GraphInputs> inputs_;
+  std::list<Inputs> inputs_;
   std::list<Entry> entries_;  ///< most recently used first
   const void* latest_run_ = nullptr;
   bool busy_ = false;  ///< see Busy

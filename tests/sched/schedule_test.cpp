@@ -140,11 +140,13 @@ TEST_F(ScheduleTest, AnotherDirection) {
 TEST_F(ScheduleTest, OneBackend) {
   devices = {&a};
   const Schedule schedule = make(kTwoLayers, {}, &a);
-  EXPECT_EQ(summary(schedule),
+  EXPECT_EQ(to_string(schedule),
             "schedule of graph: 1 splits on 1 backends, 1 copies, 256 B\n"
             "split 0  A\n"
             "  copy x f32 [64] from the caller\n"
-            "  3 nodes: 2 weight, 1 neighbour\n");
+            "  node h mul_mat  weight\n"
+            "  node a unary    neighbour\n"
+            "  node y mul_mat  weight\n");
   EXPECT_FALSE(schedule.ordered);
 }
 
@@ -409,34 +411,22 @@ output %flat
   EXPECT_EQ(make(text, {{"ck", &a}}).nodes[1].backend, 0);
   host.reads_all = true;
   user = {{"again", 2}};
-  EXPECT_THAT(
-      [&] {
-        make(text, {{"ck", &a}});
-      },
-      ThrowsMessage<InvalidArgument>(
-          HasSubstr("again is set to run on HOST, but writes into what keys wrote on A; set keys instead")));
+  EXPECT_THAT([&] { make(text, {{"ck", &a}}); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("again is set to run on HOST, but writes into what keys wrote on A; set keys instead")));
   user = {{"flat", 0}};
-  EXPECT_THAT(
-      [&] {
-        make(text, {{"ck", &a}});
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view, which is seen where its base is; set the "
-                                               "backend of again instead")));
+  EXPECT_THAT([&] { make(text, {{"ck", &a}}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view, which is seen where its base is; set the "
+                                                       "backend of again instead")));
 }
 
 TEST_F(ScheduleTest, Errors) {
-  EXPECT_THAT(
-      [&] {
-        make(kTwoLayers, {{"w0", &a}});
-      },
-      ThrowsMessage<InvalidArgument>(
-          HasSubstr("w1 f32 [96, 32] has no memory; place it on a device before graphs are scheduled")));
-  EXPECT_THAT(
-      [&] {
-        make(kTwoLayers, {{"w0", &a}}, &cpu(3));
-      },
-      ThrowsMessage<InvalidArgument>(
-          HasSubstr("w1 f32 [96, 32] lies in memory of CPU3, which none of the backends can use; add a backend")));
+  EXPECT_THAT([&] { make(kTwoLayers, {{"w0", &a}}); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("w1 f32 [96, 32] has no memory; place it on a device before graphs are scheduled")));
+  EXPECT_THAT([&] { make(kTwoLayers, {{"w0", &a}}, &cpu(3)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "w1 f32 [96, 32] lies in memory of CPU3, which none of the backends can use; add a backend")));
   a.refuses = b.refuses = host.refuses = [](const Tensor& node) { return node.name == "a"; };
   EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
               ThrowsMessage<DeviceError>(

@@ -199,7 +199,7 @@ class Session {
 
   /// What ran where.
   std::string where() const {
-    return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::summary(scheduled_->schedule()));
+    return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::to_string(scheduled_->schedule()));
   }
 
   void observe(sched::Scheduler& scheduler, const Observer& observer) {
