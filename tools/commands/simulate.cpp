@@ -21,8 +21,6 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/text.h"
 #include "tools/report/plan_report.h"
-#include "tools/report/simulated_trace.h"
-#include "tools/report/trace_file.h"
 #include "tools/startup/choice_text.h"
 #include "tools/startup/deployment.h"
 #include "tuning/choose/compare.h"
@@ -38,7 +36,6 @@ struct SimulateFlags : BenchFlags {
   int64_t hosts = 1;
   std::optional<machine::Network> network;
   std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
-  TraceTarget trace;
 };
 
 machine::Network parse_network(const std::string& flag, const std::string& text) {
@@ -219,21 +216,7 @@ class Simulation {
       bar.clear();
       report.add(result_of(setup, test, chooser.asked(), verdict));
       if (!verdict.fits) does_not_fit(setup, test, chooser, verdict);
-      latest_ = verdict.choice;
     }
-  }
-
-  /// The setup of the last run: the prompt and the generation of the tests, one behind the other.
-  void trace(const BenchSetup& setup) const {
-    BenchTest all = tests_.front();
-    const tuning::Workload most = most_of(tests_);
-    all.prompt = most.prompt;
-    all.generate = most.generate;
-    tuning::Chooser chooser(model_of(setup), asked_of(setup, all), {.poll = stop_if_interrupted});
-    tuning::Choice choice = chooser.asked().fixed;
-    choice.shares = latest_.shares;
-    write_trace(flags_.trace.path, simulated_trace(chooser, choice),
-                {{"command", "shoal simulate"}, {"machine", machine_->name}, {"model", setup.model}});
   }
 
   /// The lines below a table.
@@ -365,14 +348,12 @@ class Simulation {
   std::vector<Device*> devices_;  ///< of the machine
   mutable std::map<std::string, std::unique_ptr<models::Model>> models_;
   std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
-  tuning::Choice latest_;
   std::string remarks_;
 };
 
 int simulate(SimulateFlags flags) {
   const auto machine = std::make_shared<const machine::MachineModel>(machine_of(flags));
   choose_devices(flags, *machine);
-  if (!flags.trace.path.empty()) require_writable(flags.trace.path);
   std::vector<BenchSetup> setups = make_setups(flags.lists, flags.devices.split.mode);
   for (BenchSetup& setup : setups) setup.devices.label = short_text(*machine, setup.devices);
   const std::vector<BenchTest> tests = make_tests(flags.lists);
@@ -382,7 +363,6 @@ int simulate(SimulateFlags flags) {
   const int code = run_setups(setups, report, [&](const BenchSetup& setup) { simulation.run(setup, report); }, [] {});
   if (code != kSuccess) return code;
   if (flags.format == BenchFormat::kMarkdown) write_out(simulation.remarks());
-  if (!flags.trace.path.empty()) simulation.trace(setups.back());
   return kSuccess;
 }
 
@@ -410,9 +390,6 @@ CommandBody define_simulate(CLI::App& app) {
              "How many of the machine's devices act as one; several with commas")
       ->default_str("1,2,4,... and all");
   flags->context.add_to(app);
-  flags->trace.add_to(app,
-                      "Also write what the devices of the last row would do when, for ui.perfetto.dev: a batch of the "
-                      "prompt and three tokens");
   return [flags] { return simulate(*flags); };
 }
 

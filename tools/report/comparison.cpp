@@ -3,16 +3,184 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "devices/allocate.h"
+#include "models/session/loader.h"
+#include "models/session/model_plan.h"
+#include "sched/compare.h"
 #include "tools/cli/threads.h"
-#include "tools/report/compared_model.h"
 
 namespace shoal::tools {
 namespace {
 
+meta::Layout stored_layout(const models::Placement& placement, const Tensor& tensor) {
+  if (!placement.is_meta()) return meta::Layout::mirrored();
+  return meta::to_layout(placement.policy()(tensor), tensor, placement.policy().devices());
+}
+
+std::vector<std::byte> stored(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  tensor_get(tensor, bytes.data(), 0, bytes.size());
+  return bytes;
+}
+
+/// What writes into a cache shows all of it, which comes afterwards.
+bool is_compared(const Tensor& node) {
+  return info(node.op).alias == Alias::kNone;
+}
+
+/// The values of a tensor as f32 from its stored bytes.
+std::vector<float> to_floats(const Tensor& tensor, std::span<const std::byte> bytes) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  traits(tensor.dtype).to_f32(bytes.data(), values.data(), tensor.elements());
+  return values;
+}
+
 bool is_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+/// A model on one device, and copied from there to several that act as one. Owns all it loads; one thread.
+class ComparedModel {
+ public:
+  /// Plans, and starts the threads; loads nothing. The context must be named.
+  ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
+                const models::PlacementOptions& placement, const models::SessionOptions& options,
+                int64_t prompt_tokens);
+  ~ComparedModel();
+  ComparedModel(const ComparedModel&) = delete;
+  ComparedModel& operator=(const ComparedModel&) = delete;
+
+  /// Throws DeviceError where a device has less memory than it needs: for weights, caches and the larger graph, the
+  /// first device for both sides.
+  void require_memory() const;
+  void load();
+  /// Appends the tokens, first the prompt, all of it, then one token, and adds the errors of the nodes in graph order
+  /// and of the caches. Gives the logits of the last token, on one device.
+  std::vector<float> step(const char* name, std::span<const int32_t> tokens, std::vector<NodeError>& errors);
+
+ private:
+  models::DecoderGraph build(int64_t tokens) const;
+  std::vector<models::DeviceUse> memory(const models::Placement& placement) const;
+
+  std::unique_ptr<models::Model> model_;
+  models::Placement one_, many_;
+  std::unique_ptr<Backend> one_backend_, many_backend_;
+  int64_t prompt_tokens_;
+  models::KvCache cache_;
+  std::unique_ptr<Buffer> cache_buffer_;
+  sched::LeafCopies copies_;
+  int64_t position_ = 0;
+};
+
+ComparedModel::ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
+                             const models::PlacementOptions& placement, const models::SessionOptions& options,
+                             int64_t prompt_tokens)
+    : model_(std::move(model)),
+      one_(*model_, std::vector<Device*>{devices.front()}, {.ratio = {}, .threads = placement.threads}),
+      many_(*model_, devices, placement),
+      one_backend_(std::move(one_.init().front())),
+      many_backend_(std::move(many_.init().front())),
+      prompt_tokens_(prompt_tokens),
+      copies_(many_.device()) {
+  models::declare_cache(cache_, model_->hparams, {options.context, options.dtype_k, options.dtype_v});
+}
+
+ComparedModel::~ComparedModel() {
+  // The memory belongs to the placement's device.
+  models::unload_weights(*model_);
+}
+
+models::DecoderGraph ComparedModel::build(int64_t tokens) const {
+  return model_->architecture->build(model_->hparams, model_->weights, cache_, {tokens, tokens});
+}
+
+std::vector<models::DeviceUse> ComparedModel::memory(const models::Placement& placement) const {
+  std::span<Device* const> members = placement.members();
+  meta::ShardStore store(static_cast<int>(members.size()));
+  for (const Tensor* tensor : model_->weights.tensors()) store.declare(*tensor, stored_layout(placement, *tensor));
+  for (const Tensor* tensor : cache_.context.tensors()) store.declare(*tensor, stored_layout(placement, *tensor));
+  auto weights = meta::persistent_memory(model_->weights.tensors(), store, members);
+  auto caches = meta::persistent_memory(cache_.context.tensors(), store, members);
+  std::vector<models::DeviceUse> uses;
+  for (size_t d = 0; d < members.size(); ++d) {
+    models::DeviceUse use{members[d]->name(), {}, members[d]->memory()};
+    use.use.weights = weights[d].weights;
+    use.use.cache = caches[d].cache;
+    uses.push_back(use);
+  }
+  const auto* mesh = dynamic_cast<const meta::MetaDevice*>(&placement.device());
+  meta::PlanContext context = mesh != nullptr ? mesh->plan_context() : meta::PlanContext();
+  context.shards = [&](const Tensor& tensor) { return store.find(tensor); };
+  for (int64_t tokens : {prompt_tokens_, int64_t{1}}) {
+    models::DecoderGraph graph = build(tokens);
+    meta::Plan plan =
+        meta::make_plan(whole(*graph.graph), context, members, sched::comparison_options(*graph.graph, is_compared));
+    for (size_t d = 0; d < members.size(); ++d) {
+      // A graph goes before the next one comes.
+      uses[d].use.compute = std::max(uses[d].use.compute, plan.ranks[d].memory.compute);
+      if (placement.is_meta()) uses[d].use.communication = plan.ranks[d].memory.communication;
+    }
+  }
+  return uses;
+}
+
+void ComparedModel::require_memory() const {
+  std::map<std::string, size_t> one_needs;
+  for (const models::DeviceUse& use : memory(one_)) one_needs[use.device] = use.use.total();
+  for (const models::DeviceUse& use : memory(many_)) {
+    const size_t needed = use.use.total() + one_needs[use.device];
+    require<DeviceError>(needed <= use.memory.free,
+                         "{} needs {} and has {} free{}; use a shorter prompt (-p), a smaller context (-c) or other "
+                         "devices",
+                         use.device, format_bytes(needed), format_bytes(use.memory.free),
+                         one_needs[use.device] > 0 ? ", for it has the whole model too" : "");
+  }
+}
+
+void ComparedModel::load() {
+  // Weights that are copied lie as those that are loaded, as memory() counts them.
+  models::load_weights(*model_, one_, {}, {.use_mapping = false, .repack = false});
+  cache_buffer_ = allocate_tensors(cache_.context.tensors(), one_.device().buffer_type(), Usage::kAny);
+  cache_buffer_->clear(0);
+}
+
+std::vector<float> ComparedModel::step(const char* name, std::span<const int32_t> tokens,
+                                       std::vector<NodeError>& errors) {
+  models::DecoderGraph graph = build(static_cast<int64_t>(tokens.size()));
+  sched::Comparison comparison(*one_backend_, *graph.graph, *many_backend_, copies_, is_compared);
+  std::vector<int32_t> positions(tokens.size()), outputs(tokens.size());
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(position_));
+  std::iota(outputs.begin(), outputs.end(), 0);
+  tensor_set(*graph.tokens, tokens.data(), 0, tokens.size_bytes());
+  tensor_set(*graph.positions, positions.data(), 0, tokens.size_bytes());
+  tensor_set(*graph.cache_rows, positions.data(), 0, tokens.size_bytes());
+  tensor_set(*graph.out_ids, outputs.data(), 0, tokens.size_bytes());
+  std::vector<float> logits;
+  const auto add = [&](const Tensor& tensor, std::string_view op, const meta::Layout& layout,
+                       std::span<const std::byte> one, std::span<const std::byte> many) {
+    const std::vector<float> expected = to_floats(tensor, one);
+    errors.push_back({name, tensor.name, std::string(op), layout.to_string(),
+                      normalised_error(expected, to_floats(tensor, many)), is_finite(expected)});
+    if (&tensor == graph.logits) logits.assign(expected.end() - tensor.shape[0], expected.end());
+  };
+  const meta::Plan& plan = meta::plan_of(comparison.second_plan());
+  comparison.run([&](const sched::ComparedNode& node) {
+    add(node.node, name_of(node.node.op), plan.layout(node.copy), node.first, node.second);
+    return true;
+  });
+  for (const Tensor* cache : cache_.context.tensors()) {
+    const Tensor* copy = copies_.find(*cache);
+    check(copy != nullptr, "cache {} is not used", cache->name);
+    add(*cache, "cache", stored_layout(many_, *cache), stored(*cache), stored(*copy));
+  }
+  position_ += static_cast<int64_t>(tokens.size());
+  check(!logits.empty(), "no logits among the nodes of {}", graph.graph->name());
+  return logits;
 }
 
 }  // namespace
@@ -43,18 +211,9 @@ std::vector<NodeError> compare_nodes(std::unique_ptr<models::Model> model, const
   compared.require_memory();
   compared.load();
   std::vector<NodeError> errors;
-  const auto step = [&](const char* name, std::span<const int32_t> batch) {
-    return compared.step(batch, [&](const ComparedModel::Compared& both) {
-      const Tensor& tensor = both.tensor;
-      const std::vector<float> expected = to_floats(tensor, both.one);
-      const std::string_view op = tensor.is_leaf() ? "cache" : name_of(tensor.op);
-      errors.push_back({name, tensor.name, std::string(op), both.layout,
-                        normalised_error(expected, to_floats(tensor, both.many)), is_finite(expected)});
-    });
-  };
-  const std::vector<float> logits = step("prompt", tokens);
+  const std::vector<float> logits = compared.step("prompt", tokens, errors);
   const auto next = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  step("token", {&next, 1});
+  compared.step("token", {&next, 1}, errors);
   return errors;
 }
 

@@ -19,28 +19,20 @@ namespace shoal::tools {
 /// What was run, for "otherData": {"command", "shoal run"}, ...
 using TraceMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Throws DeviceError if the file cannot be written. Throws OutputRefused (base/user_file.h) for an input. Makes
-/// no file and opens no pipe.
+/// Throws DeviceError if the file cannot be written, and OutputRefused (base/user_file.h) for an input. Makes no file.
 void require_writable(const std::string& path);
 
-/// Rows in the order in which they first appear. The file is there as a whole or, where it cannot be written, as it was
-/// before: throws DeviceError then. Pipes and devices are written to as they are; a named pipe without a reader is
-/// waited for, which throws Interrupted after catch_interrupts(). Refuses what require_writable() refuses.
+/// Rows in the order in which they first appear. Throws what require_writable() throws.
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata);
 
 /// The line on spans that tracers had no room for, "" where there are none. `lost`: of each process.
 std::string describe_lost(const std::string& path, std::span<const int64_t> lost);
 
-/// Where a trace goes: --trace FILE
-struct TraceTarget {
+/// --trace FILE
+struct TraceFlag {
   std::string path;  ///< "": no trace
 
-  /// An empty name is refused.
-  void add_to(CLI::App& app, const std::string& help);
-};
-
-/// --trace FILE
-struct TraceFlag : TraceTarget {
+  /// Refuses an empty name.
   void add_to(CLI::App& app);
 
   /// Runs `body` with a tracer, nullptr where no trace is wanted, and writes what it has by then, also when the body

@@ -150,7 +150,6 @@ TEST(EveryFile, NoOutputReplacesAnInput) {
   expect_kept({"run", "-m", model.path, "-p", "x", "-n", "1", "--trace", model.path});
   expect_kept({"run", "-m", kModel, "-f", trace.path, "-n", "1", "--trace", trace.path});
   expect_kept({"run", "-m", kModel, "-f", "-", "-n", "1", "--trace", trace.path}, {.in = trace.path});
-  expect_kept({"simulate", "-m", model.path, "--machine", "H200x2", "--trace", model.path});
   EXPECT_EQ(model.text(), before);
   EXPECT_EQ(trace.text(), "{\"traceEvents\":[]}");
 }

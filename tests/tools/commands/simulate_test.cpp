@@ -294,19 +294,6 @@ TEST_F(Simulate, MachinesComeFromFilesToo) {
   EXPECT_EQ(rows({"-m", small_, "--machine", "L4", "-p", "0"})[0]["gpu_info"], "simulated L4, 22.0 GiB");
 }
 
-TEST_F(Simulate, WritesAVirtualTimeline) {
-  const TemporaryFile file("simulate.trace.json");
-  rows({"-m", small_, "--machine", "H200x2", "--trace", file.path});
-  const json trace = json::parse(file.text(), nullptr, false);
-  ASSERT_TRUE(trace.is_object());
-  const std::string text = trace.dump();
-  for (const char* part :
-       {"H200.0", "H200.1", "host", "all_reduce", "shoal simulate", "prompt, 512 tokens", "token 2"}) {
-    EXPECT_THAT(text, HasSubstr(part));
-  }
-  refuses({"-m", small_, "--machine", "H200", "--trace", "/nowhere/trace.json"}, HasSubstr("/nowhere/trace.json"));
-}
-
 TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", small_}, HasSubstr("--machine is required"));
   refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is none of the GPUs H200"));
