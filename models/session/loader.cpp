@@ -9,12 +9,22 @@
 #include "base/text.h"
 #include "devices/allocate.h"
 #include "devices/cpu/topology.h"
-#include "meta/meta.h"
 #include "models/place/weights_placement.h"
-#include "models/session/pieces.h"
 
 namespace shoal::models {
 namespace {
+
+// What a thread reads at a time: small enough to be still in its cache when it is cut up.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+// Groups of longer rows are cut anywhere.
+constexpr size_t kLargestGroup = 4 * kPieceBytes;
+
+/// Pieces of at most `step` bytes of [0, bytes).
+void cut_evenly(const Piece& all, size_t step, std::vector<Piece>& pieces) {
+  for (size_t done = 0; done < all.bytes; done += step) {
+    pieces.push_back({all.tensor, all.source, all.offset + done, std::min(step, all.bytes - done)});
+  }
+}
 
 /// Hands out the pieces of all weights in the order of the files, and adds up what has been loaded.
 class Work {
@@ -118,15 +128,14 @@ void require_room_for_copy(const Model& model, const Device& device, std::span<T
                        model.file.path(), format_bytes(bytes), device.name(), format_bytes(free));
 }
 
-using DeviceOf = std::function<int(const Tensor&)>;
-
-void place(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, const LoadOptions& options) {
+void place(Model& model, const Placement& placement, const LoadOptions& options) {
+  const std::span<Device* const> devices = placement.devices();
   model.loaded = true;
   for (size_t d = 0; d < devices.size(); ++d) {
     Device& device = *devices[d];
     std::vector<Tensor*> tensors;
     for (Tensor* tensor : model.weights.tensors()) {
-      if (device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
+      if (placement.device_of(*tensor) == static_cast<int>(d)) tensors.push_back(tensor);
     }
     model.buffers.emplace_back();
     const WeightsPlacement home = place_weights(model, device, tensors, devices.first(d), options);
@@ -140,20 +149,19 @@ void place(Model& model, std::span<Device* const> devices, const DeviceOf& devic
   }
 }
 
-void load(Model& model, std::span<Device* const> devices, const DeviceOf& device_of, int members,
-          const LoadProgress& progress, const LoadOptions& options) {
-  require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
-                           model.file.path());
-  try {
-    place(model, devices, device_of, options);
-    load_all(model, loading_threads(members), progress);
-  } catch (...) {
-    unload_weights(model);
-    throw;
-  }
-}
-
 }  // namespace
+
+void cut(Tensor& tensor, const GgufTensor& source, std::vector<Piece>& pieces) {
+  const Piece all{&tensor, &source, 0, source.bytes};
+  const auto rows = static_cast<size_t>(source.shape[1]);
+  const size_t matrices = static_cast<size_t>(source.shape[2]) * static_cast<size_t>(source.shape[3]);
+  if (all.bytes <= kPieceBytes || rows * matrices == 0) return cut_evenly(all, kPieceBytes, pieces);
+  const size_t matrix = all.bytes / matrices;
+  if (matrix <= kPieceBytes) return cut_evenly(all, kPieceBytes / matrix * matrix, pieces);
+  const size_t group = matrix / rows * kRowGroup;
+  const size_t step = group <= kLargestGroup ? std::max<size_t>(1, kPieceBytes / group) * group : kPieceBytes;
+  for (size_t i = 0; i < matrices; ++i) cut_evenly({&tensor, &source, i * matrix, matrix}, step, pieces);
+}
 
 int loading_threads(int devices) {
   constexpr int kEnough = 8;
@@ -161,17 +169,15 @@ int loading_threads(int devices) {
 }
 
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
-  load(
-      model, placement.devices(), [&](const Tensor& tensor) { return placement.device_of(tensor); },
-      static_cast<int>(placement.members().size()), progress, options);
-}
-
-void load_weights(Model& model, Device& device, const LoadProgress& progress, const LoadOptions& options) {
-  Device* devices[] = {&device};
-  const auto* meta_device = dynamic_cast<meta::MetaDevice*>(&device);
-  load(
-      model, devices, [](const Tensor&) { return 0; },
-      meta_device != nullptr ? static_cast<int>(meta_device->members().size()) : 1, progress, options);
+  require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
+                           model.file.path());
+  try {
+    place(model, placement, options);
+    load_all(model, loading_threads(static_cast<int>(placement.members().size())), progress);
+  } catch (...) {
+    unload_weights(model);
+    throw;
+  }
 }
 
 void unload_weights(Model& model) {

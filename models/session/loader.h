@@ -1,4 +1,4 @@
-// Loading: from the file to the devices in pieces of a megabyte (models/session/pieces.h), by loading_threads()
+// Loading: from the file to the devices in pieces of a megabyte, by loading_threads()
 // threads. Each piece is read once and cut up for all devices that have some of it, so that no host or device ever
 // holds the whole model, or one tensor of it, a second time.
 //
@@ -23,6 +23,21 @@ namespace shoal::models {
 /// as it takes several to read from a fast disk and to bring weights into the order that a device wants. At least two.
 int loading_threads(int devices);
 
+/// Rows that a device may want to get at once because it keeps their blocks side by side.
+inline constexpr int64_t kRowGroup = 16;
+
+/// Some bytes of one tensor.
+struct Piece {
+  Tensor* tensor = nullptr;
+  const GgufTensor* source = nullptr;
+  size_t offset = 0;  ///< of the file's tensor
+  size_t bytes = 0;
+};
+
+/// Appends the pieces of a tensor, in order: about a megabyte each, of whole groups of rows of a matrix or of whole
+/// matrices. Example: 512 rows of 4352 bytes are 2 pieces of 240 rows and one of 32.
+void cut(Tensor& tensor, const GgufTensor& source, std::vector<Piece>& pieces);
+
 /// Told how many bytes of how many are on their devices; called from one thread at a time, often.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
@@ -30,8 +45,6 @@ using LoadProgress = std::function<void(size_t done, size_t total)>;
 /// is as before. Throws InvalidArgument when the file has become shorter since it was opened.
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress = {},
                   const LoadOptions& options = {});
-/// The same for a single device.
-void load_weights(Model& model, Device& device, const LoadProgress& progress = {}, const LoadOptions& options = {});
 /// Takes the weights off their devices, which may go then.
 void unload_weights(Model& model);
 

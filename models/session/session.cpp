@@ -82,15 +82,7 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
 }
 
 Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-                 const SessionOptions& options)
-    : Session(model, placement, std::move(backends), options, std::unique_ptr<ModelPlan>()) {}
-
-Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-                 const SessionOptions& options, ModelPlan plan)
-    : Session(model, placement, std::move(backends), options, std::make_unique<ModelPlan>(std::move(plan))) {}
-
-Session::Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-                 const SessionOptions& options, std::unique_ptr<ModelPlan> plan)
+                 const SessionOptions& options, std::shared_ptr<ModelPlan> plan)
     : model_(model),
       size_(session_size(model.hparams, options)),
       candidates_per_output_(std::min(options.candidates, model.hparams.vocab)),

@@ -98,12 +98,10 @@ struct ModelPlan;
 class Session {
  public:
   /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
-  /// the placement's devices; `backends`: one for each of them.
+  /// the placement's devices; `backends`: one for each of them. The graphs of `plan`, if there is one for such a
+  /// session (model_plan.h), are run as they were planned; they are taken out of it.
   Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-          const SessionOptions& options = {});
-  /// The same from a plan for such a session (model_plan.h): its graphs are run as they were planned.
-  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-          const SessionOptions& options, ModelPlan plan);
+          const SessionOptions& options = {}, std::shared_ptr<ModelPlan> plan = nullptr);
   ~Session();
 
   int64_t context() const { return size_.context; }
@@ -169,8 +167,6 @@ class Session {
 
  private:
   struct Compiled;
-  Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
-          const SessionOptions& options, std::unique_ptr<ModelPlan> plan);
   void allocate_cache(const Placement& placement);
   void reserve();
   std::unique_ptr<Compiled> build(BatchShape shape) const;
@@ -197,7 +193,7 @@ class Session {
   SessionSize size_;
   int64_t candidates_per_output_ = 0;
   TraceRowUse trace_;
-  std::unique_ptr<ModelPlan> plan_;  ///< nullptr: made without one
+  std::shared_ptr<ModelPlan> plan_;  ///< nullptr: made without one
   KvCache own_cache_;
   KvCache& cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;

@@ -257,8 +257,7 @@ void load(Deployment& deployment) {
 void start_session(Deployment& deployment) {
   deployment.session =
       std::make_unique<models::Session>(*deployment.model, *deployment.placement, std::move(deployment.backends),
-                                        deployment.asked.session, std::move(*deployment.plan));
-  deployment.plan.reset();
+                                        deployment.asked.session, std::move(deployment.plan));
   if (processes() != nullptr && is_leader()) deployment.session->lead(*processes());
 }
 

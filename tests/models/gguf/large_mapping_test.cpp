@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 /// Memory and swap: what the system would have to have for a copy.
 size_t all_memory() {
-  struct sysinfo info {};
+  struct sysinfo info{};
   EXPECT_EQ(sysinfo(&info), 0);
   return (static_cast<size_t>(info.totalram) + info.totalswap) * info.mem_unit;
 }
@@ -78,7 +78,7 @@ TEST_F(LargeMapping, WhereTheSystemRefusesItTheMessageSaysWhatToDo) {
     const rlimit limit{most, most};
     if (setrlimit(RLIMIT_DATA, &limit) != 0) std::_Exit(2);
     try {
-      load_weights(*model, *cpu_devices(1).front());
+      load_weights(*model, Placement(*model, cpu_devices(1)));
     } catch (const DeviceError& error) {
       std::fprintf(stderr, "%s\n", error.what());
       std::_Exit(1);

@@ -208,7 +208,7 @@ TEST_F(WeightsHomes, LoadingDoesWhatItSays) {
     SCOPED_TRACE(one.limit);
     const LimitedCpuDevices limited(one.limit);
     Device& device = *cpu_devices(1).front();
-    load_weights(*model, device, {}, one.options);
+    load_weights(*model, Placement(*model, cpu_devices(1)), {}, one.options);
     const auto [bytes, size] = std::pair(model->file.tensor_span().data(), model->file.tensor_span().size());
     for (const Tensor* tensor : model->weights.tensors()) {
       EXPECT_EQ(tensor->data >= bytes && tensor->data < bytes + size, one.mapped) << tensor->name;

@@ -85,7 +85,7 @@ TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
   auto model = open_model(path);
   Device& device = *cpu_devices(1).front();
   ASSERT_TRUE(can_use_mapping(*model, device));
-  load_weights(*model, device, {}, {.repack = false});
+  load_weights(*model, Placement(*model, cpu_devices(1)), {}, {.repack = false});
   EXPECT_EQ(tensors_elsewhere(*model), std::vector<std::string>());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
   EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
@@ -103,11 +103,11 @@ TEST(MappedWeights, OthersCopyThem) {
   EXPECT_FALSE(can_use_mapping(*model, two.device()));
   Device& null = Registry::instance().device("NULL0");
   EXPECT_FALSE(can_use_mapping(*model, null));
-  load_weights(*model, null);
+  load_weights(*model, Placement(*model, std::vector<Device*>{&null}));
   EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
   unload_weights(*model);
   for (Tensor* tensor : model->weights.tensors()) tensor->buffer = nullptr, tensor->data = nullptr;
-  load_weights(*model, *cpu_devices(1).front(), {}, {.use_mapping = false});
+  load_weights(*model, Placement(*model, cpu_devices(1)), {}, {.use_mapping = false});
   EXPECT_EQ(tensors_elsewhere(*model).size(), model->weights.tensors().size());
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
   unload_weights(*model);
@@ -116,8 +116,8 @@ TEST(MappedWeights, OthersCopyThem) {
 TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
   const std::string path = SyntheticModel().write(), before = bytes_of_file(path);
   auto model = open_model(path), other = open_model(path);
-  load_weights(*model, *cpu_devices(1).front());
-  load_weights(*other, *cpu_devices(1).front());
+  load_weights(*model, Placement(*model, cpu_devices(1)));
+  load_weights(*other, Placement(*other, cpu_devices(1)));
   Tensor& tensor = *model->weights.tensors()[3];
   const std::vector<float> values(tensor.elements(), 1.5f);
   tensor_set(tensor, values.data(), 0, tensor.bytes());
@@ -267,7 +267,7 @@ TEST(MappedWeights, AreCopiedWhereTheFileAlignsThemTooLittle) {
     PickyDevice device(alignment);
     const bool mapped = alignment == 32;
     EXPECT_EQ(can_use_mapping(*model, device), mapped);
-    load_weights(*model, device);
+    load_weights(*model, Placement(*model, std::vector<Device*>{&device}));
     EXPECT_EQ(tensors_elsewhere(*model).empty(), mapped);
     EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
     unload_weights(*model);

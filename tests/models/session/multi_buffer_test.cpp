@@ -156,7 +156,7 @@ TEST(MultiBuffers, ATensorThatFitsIntoNoneIsNamed) {
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);
   }
   // Memory that was allocated elsewhere has no such limit.
-  load_weights(*model, *cpu_devices(1).front());
+  load_weights(*model, Placement(*model, cpu_devices(1)));
   unload_weights(*model);
 }
 

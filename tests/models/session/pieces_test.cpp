@@ -1,4 +1,4 @@
-#include "models/session/pieces.h"
+#include "models/session/loader.h"
 
 #include <gtest/gtest.h>
 
