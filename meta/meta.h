@@ -71,7 +71,7 @@ struct MetaOptions {
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// What the ranks talk through; empty: communicator_for() of collectives/factory.h.
   collectives::CommunicatorFactory communicator = nullptr;
-  RuleLookup rules = rule_for;  ///< sharding rules; an op without one runs mirrored
+  RuleLookup rules = rule_text;  ///< sharding rules; an op without one runs mirrored
   /// Device::offload_op: is this node worth bringing weights from elsewhere for? By default what all members say.
   std::function<bool(const Tensor& node)> offload_op = {};
   /// The machine that the members are of, by name: plans are made for its speeds and links. Without it, or where it has

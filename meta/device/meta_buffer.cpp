@@ -307,8 +307,10 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
 void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_addends("get", shards);
-  if (state_->mesh.spans() || !state_->mesh.strangers().empty()) return get_everywhere(shards, data, offset, size);
-  if (shards.layout.is_partial()) return read_partial(shards, data, offset, size);
+  const Mesh& mesh = state_->mesh;
+  if (mesh.spans() || !mesh.strangers().empty() || shards.layout.is_partial()) {
+    return get_everywhere(shards, data, offset, size);
+  }
   auto* bytes = static_cast<std::byte*>(data);
   for (size_t rank = 0; rank < shards.local.size(); ++rank) {
     const Tensor& local = *shards.local[rank];
@@ -355,6 +357,7 @@ void MetaBuffer::get_everywhere(const Shards& shards, void* data, size_t offset,
 
 void MetaBuffer::hand_out(size_t rank, std::span<std::byte> bytes) const {
   const Mesh& mesh = state_->mesh;
+  if (mesh.group() == nullptr) return;
   ProcessGroup& group = *mesh.group();
   const int owner = mesh.process_of(rank);
   std::vector<Message> messages;

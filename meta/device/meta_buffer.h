@@ -100,7 +100,8 @@ class MetaBuffer final : public Buffer {
   void do_forget(Tensor& tensor) override;
 
  private:
-  /// do_get where the ranks belong to several processes, or some process has none: each gives the others what it has.
+  /// do_get of partial sums, and where the ranks belong to several processes, or some process has none: each gives the
+  /// others what it has.
   void get_everywhere(const Shards& shards, void* data, size_t offset, size_t size);
   /// Bytes of rank `rank`, from its process to all others.
   void hand_out(size_t rank, std::span<std::byte> bytes) const;

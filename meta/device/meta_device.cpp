@@ -10,7 +10,6 @@
 #include "collectives/factory.h"
 #include "meta/device/meta_backend.h"
 #include "meta/device/meta_family.h"
-#include "meta/device/meta_functions.h"
 #include "meta/device/meta_plan.h"
 
 namespace shoal::meta {

@@ -8,7 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "meta/device/meta_functions.h"
+#include "collectives/factory.h"
+#include "devices/functions.h"
 #include "meta/meta.h"
 
 namespace shoal::meta {
@@ -44,6 +45,20 @@ SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   };
 }
 
+/// Of each member whose family has the function.
+void set_threads(Backend& backend, int threads) {
+  backend.synchronize();
+  backend.plans().clear();  // they hold the members' plans
+  bool told = false;
+  for (Backend* member : backend.members()) {
+    const auto function = find_function(member->device().reg(), functions::kSetThreads);
+    if (function == nullptr) continue;
+    function(*member, threads);
+    told = true;
+  }
+  require<InvalidArgument>(told, "no device of {} can be told how many threads to use", backend.name());
+}
+
 BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares);
 
 class MetaFamily final : public BackendReg {
@@ -72,9 +87,15 @@ class MetaFamily final : public BackendReg {
   }
 
   void* function(std::string_view name) const override {
-    static const FunctionEntry split[] = {{functions::kSplitBufferType, split_buffer_type}};
-    void* found = find_in(split, name);
-    return found != nullptr ? found : find_in(meta_functions(), name);
+    // Between meta devices, whose backends run host functions in order.
+    static collectives::FamilyFactory host{
+        collectives::class_sizes(), {collectives::make_host_communicator, collectives::describe_host_communicator}};
+    static const FunctionEntry table[] = {
+        {functions::kSplitBufferType, split_buffer_type},
+        {functions::kSetThreads, set_threads},
+        {collectives::kCommunicatorFactory, &host},
+    };
+    return find_in(table, name);
   }
 
   /// The device that divides rows so; the same one for the same arguments.

@@ -116,13 +116,4 @@ void PartialSum::finish(void* data) {
   std::memcpy(data, result.data() + (offset_ - begin_), size_);
 }
 
-void read_partial(const Shards& shards, void* data, size_t offset, size_t size) {
-  PartialSum sum(shards, offset, size);
-  for (size_t rank = 0; rank < shards.local.size(); ++rank) {
-    const std::span<std::byte> addend = sum.addend(static_cast<int>(rank));
-    if (!addend.empty()) tensor_get(*shards.local[rank], addend.data(), sum.begin(), addend.size());
-  }
-  sum.finish(data);
-}
-
 }  // namespace shoal::meta

@@ -43,7 +43,4 @@ class PartialSum {
   std::vector<std::vector<std::byte>> addends_;
 };
 
-/// Adds up the addends of a Partial tensor in rank order: bytes [offset, offset + size) of the sum.
-void read_partial(const Shards& shards, void* data, size_t offset, size_t size);
-
 }  // namespace shoal::meta

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 
@@ -266,6 +267,34 @@ std::optional<Partition> Partition::scale_down(int64_t n) const {
     run.length /= n;
   }
   return Partition(devices_, std::move(runs));
+}
+
+std::optional<Partition> Partition::group(int64_t g) const {
+  require<InvalidArgument>(g > 0, "group of a partition by {}", g);
+  if (g == 1) return *this;
+  if (length_ % g != 0) return std::nullopt;
+  // Groups between two of these places are alike: they lie in one run, or it is a single one, with a cut in it.
+  std::set<int64_t> places{0};
+  int64_t end = 0;
+  for (const Run& run : runs()) {
+    end += run.length;
+    places.insert({end / g, (end + g - 1) / g});
+  }
+  std::vector<int64_t> each(static_cast<size_t>(devices_));  // elements of each of its groups that a device has
+  std::vector<Run> groups;
+  for (auto place = places.begin(); std::next(place) != places.end(); ++place) {
+    const Partition one = slice(*place * g, g);
+    Run& run = groups.emplace_back(Run{*std::next(place) - *place, {}});
+    for (int device = 0; device < devices_; ++device) {
+      const int64_t elements = one.local_length(device);
+      if (elements == 0) continue;
+      int64_t& known = each[static_cast<size_t>(device)];
+      if (known != 0 && known != elements) return std::nullopt;
+      known = elements;
+      run.owners.push_back(device);
+    }
+  }
+  return Partition(devices_, std::move(groups));
 }
 
 }  // namespace shoal::meta

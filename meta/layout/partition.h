@@ -97,8 +97,6 @@ class Partition {
 
   /// "4:{0} 4:{1}"; three or more repetitions are folded: "(2:{0} 2:{1}) x 8"; "empty" for length 0.
   std::string to_string() const;
-  /// Reads the unfolded form back; for tests. Throws InvalidArgument.
-  static Partition parse(int devices, std::string_view text);
 
  private:
   /// Shared by all copies, because plans have thousands of them; never changed once it is made.

@@ -1,9 +1,6 @@
-// Partitions as text, both ways: "6:{0} 2:{1}", "1:{0,1} 1:{2,3}", "(2:{0} 2:{1}) x 8", "empty".
-#include <fmt/format.h>
+// Partitions as text: "6:{0} 2:{1}", "1:{0,1} 1:{2,3}", "(2:{0} 2:{1}) x 8", "empty".
+#include <fmt/ranges.h>
 
-#include <charconv>
-
-#include "base/error.h"
 #include "meta/layout/partition.h"
 
 namespace shoal::meta {
@@ -26,21 +23,6 @@ std::string join(std::span<const Run> runs) {
   return text;
 }
 
-/// Reads one decimal number off the front of the text.
-template <class Number>
-Number take_number(std::string_view& rest, std::string_view whole) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  require<InvalidArgument>(error == std::errc(), "partition '{}': expected a number at '{}'", whole, rest);
-  rest.remove_prefix(end - rest.data());
-  return value;
-}
-
-void take(std::string_view& rest, std::string_view token, std::string_view whole) {
-  require<InvalidArgument>(rest.starts_with(token), "partition '{}': expected '{}' at '{}'", whole, token, rest);
-  rest.remove_prefix(token.size());
-}
-
 }  // namespace
 
 std::string Partition::to_string() const {
@@ -59,25 +41,6 @@ std::string Partition::to_string() const {
     at += period * times;
   }
   return text;
-}
-
-Partition Partition::parse(int devices, std::string_view text) {
-  std::vector<Run> runs;
-  std::string_view rest = text == "empty" ? "" : text;
-  while (!rest.empty()) {
-    if (!runs.empty()) take(rest, " ", text);
-    Run run;
-    run.length = take_number<int64_t>(rest, text);
-    take(rest, ":{", text);
-    run.owners.push_back(take_number<int>(rest, text));
-    while (rest.starts_with(",")) {
-      rest.remove_prefix(1);
-      run.owners.push_back(take_number<int>(rest, text));
-    }
-    take(rest, "}", text);
-    runs.push_back(std::move(run));
-  }
-  return Partition(devices, std::move(runs));
 }
 
 }  // namespace shoal::meta

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "meta/plan/local_pieces.h"
 #include "meta/plan/redistribute.h"
 
 namespace shoal::meta {

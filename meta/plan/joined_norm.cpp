@@ -120,18 +120,18 @@ struct Form {
 
 class Joining {
  public:
-  Joining(Lowered& lowered, const collectives::FusedLimits& limits) : lowered_(lowered), limits_(limits) {
-    for (const RankGraph& local : lowered.locals) readers_.emplace_back(whole(*local.graph), local.shown);
+  Joining(Plan& plan, const collectives::FusedLimits& limits) : plan_(plan), limits_(limits) {
+    for (const RankPlan& local : plan.ranks) readers_.emplace_back(whole(*local.graph), local.shown);
   }
 
   /// The steps `i` and i + 1, where they are a collective and what follows it in one segment.
   void join(size_t i) {
-    Step &step = lowered_.steps[i], &next = lowered_.steps[i + 1];
+    Step &step = plan_.steps[i], &next = plan_.steps[i + 1];
     if (step.collective != Collective::kAllReduce || next.kind != StepKind::kCompute || begins_segment(i + 1)) return;
     std::vector<int> ends;
     std::optional<Form> first;
     for (size_t rank = 0; rank < readers_.size(); ++rank) {
-      const auto chain = chain_at(*lowered_.locals[rank].graph, step.ranges[rank].begin, next.ranges[rank].end);
+      const auto chain = chain_at(*plan_.ranks[rank].graph, step.ranges[rank].begin, next.ranges[rank].end);
       if (!chain || !is_sum_and_scaled_norm(*chain, readers_[rank]) || !has_plain_rows(*chain)) return;
       const Form form(*chain);
       if (!first) first = form;
@@ -147,11 +147,11 @@ class Joining {
  private:
   /// The product before step i, on every rank or none.
   void join_product(size_t i) {
-    if (i == 0 || lowered_.steps[i - 1].kind != StepKind::kCompute || begins_segment(i)) return;
-    Step &before = lowered_.steps[i - 1], &step = lowered_.steps[i];
+    if (i == 0 || plan_.steps[i - 1].kind != StepKind::kCompute || begins_segment(i)) return;
+    Step &before = plan_.steps[i - 1], &step = plan_.steps[i];
     std::vector<int> begins;
     for (size_t rank = 0; rank < readers_.size(); ++rank) {
-      const Graph& graph = *lowered_.locals[rank].graph;
+      const Graph& graph = *plan_.ranks[rank].graph;
       const auto chain = chain_at(graph, step.ranges[rank].begin, step.ranges[rank].end);
       const Tensor* product = product_before(*chain, graph, before.ranges[rank].begin, readers_[rank], limits_);
       if (product == nullptr) return;
@@ -161,22 +161,20 @@ class Joining {
       before.ranges[rank].end = step.ranges[rank].begin = begins[rank];
     }
   }
-  bool begins_segment(size_t step) const {
-    return std::ranges::binary_search(lowered_.segments, static_cast<int>(step));
-  }
+  bool begins_segment(size_t step) const { return std::ranges::binary_search(plan_.segments, static_cast<int>(step)); }
 
-  Lowered& lowered_;
+  Plan& plan_;
   const collectives::FusedLimits& limits_;
   std::vector<Readers> readers_;
 };
 
 }  // namespace
 
-void join_norms(Lowered& lowered, const collectives::FusedLimits& limits) {
+void join_norms(Plan& plan, const collectives::FusedLimits& limits) {
   if (limits == collectives::FusedLimits()) return;
-  Joining joining(lowered, limits);
-  for (size_t i = 0; i + 1 < lowered.steps.size(); ++i) {
-    if (lowered.steps[i].kind == StepKind::kCollective) joining.join(i);
+  Joining joining(plan, limits);
+  for (size_t i = 0; i + 1 < plan.steps.size(); ++i) {
+    if (plan.steps[i].kind == StepKind::kCollective) joining.join(i);
   }
 }
 

@@ -16,12 +16,12 @@
 #pragma once
 
 #include "collectives/communicator.h"
-#include "meta/plan/lower.h"
+#include "meta/plan/plan.h"
 
 namespace shoal::meta {
 
 /// Joins what can be joined on every rank alike, within the communicator's limits.
-void join_norms(Lowered& lowered, const collectives::FusedLimits& limits);
+void join_norms(Plan& plan, const collectives::FusedLimits& limits);
 
 /// Does the step of a collective have more nodes than that?
 bool is_joined(const Step& step);

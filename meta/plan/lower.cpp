@@ -8,7 +8,6 @@
 #include "meta/layout/layout.h"
 #include "meta/plan/candidates.h"
 #include "meta/plan/joined_norm.h"
-#include "meta/plan/per_tensor.h"
 #include "meta/plan/redistribute.h"
 #include "meta/plan/routed.h"
 #include "meta/rules/rule_cache.h"
@@ -35,7 +34,7 @@ class Lowering {
     for (int rank = 0; rank < ranks; ++rank) zeros_.push_back(std::make_unique<Graph>("zeros"));
   }
 
-  Lowered run() {
+  void run(Plan& plan) {
     find_later_uses();
     for (Tensor* input : range_.graph->inputs()) add_input(*input);
     auto cut = options_.cuts.begin();
@@ -45,13 +44,11 @@ class Lowering {
       if (context_.results_are_whole) make_whole(*range_.graph->nodes()[i]);
     }
     for (int i = range_.begin; i < range_.end; ++i) mark_output(*range_.graph->nodes()[i]);
-    Lowered lowered;
-    lowered.steps = builder_.finish();
-    lowered.segments = builder_.segments();
-    for (int rank = 0; rank < ranks_; ++rank) lowered.locals.push_back(take_local(rank));
-    lowered.shards = std::move(shards_);
-    join_norms(lowered, context_.communicator.fused);
-    return lowered;
+    plan.steps = builder_.finish();
+    plan.segments = builder_.segments();
+    for (int rank = 0; rank < ranks_; ++rank) plan.ranks.push_back(take_local(rank));
+    plan.shards = std::move(shards_);
+    join_norms(plan, context_.communicator.fused);
   }
 
  private:
@@ -150,7 +147,7 @@ class Lowering {
   }
 
   void add_node(const Tensor& node) {
-    const NodeChoice& choice = propagation_.choices.at(&node);
+    const NodeChoice& choice = propagation_.at(&node);
     if (add_to_partial(node, choice)) return;
     const bool may_be_zero = choice.result.is_partial() && !choice.by_candidates && !choice.selected;
     // All versions are made before one is referred to: a list of them may grow.
@@ -284,8 +281,8 @@ class Lowering {
     for (int rank = 0; rank < ranks_; ++rank) builder_.graph(rank).output(locals[rank]);
   }
 
-  RankGraph take_local(int rank) {
-    RankGraph local{builder_.take_graph(rank), builder_.cuts(rank)};
+  RankPlan take_local(int rank) {
+    RankPlan local{builder_.take_graph(rank), builder_.cuts(rank)};
     local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
@@ -312,15 +309,15 @@ class Lowering {
   std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< by a tensor of an earlier range's local graph
   std::unordered_set<const Tensor*> used_later_;             ///< by nodes behind the range
   std::unordered_set<const Tensor*> shown_;
-  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see RankGraph
+  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see RankPlan
   std::unordered_set<const Tensor*> absent_;   ///< their tensors
 };
 
 }  // namespace
 
-Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
-              const PlanContext& context, const PlanOptions& options) {
-  return Lowering(range, ranks, propagation, inputs, context, options).run();
+void lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
+           const PlanContext& context, const PlanOptions& options, Plan& plan) {
+  Lowering(range, ranks, propagation, inputs, context, options).run(plan);
 }
 
 }  // namespace shoal::meta

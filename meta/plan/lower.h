@@ -16,34 +16,15 @@
 // `local_text` of plan.h prints this for any plan and rank.
 #pragma once
 
-#include "devices/backend.h"
-#include "meta/layout/shards.h"
-#include "meta/plan/context.h"
-#include "meta/plan/local_builder.h"
-#include "meta/plan/propagate.h"
+#include "meta/plan/plan.h"
 
 namespace shoal::meta {
 
-/// One rank's graph, cut where the range is, what of it is shown, and its late inputs (PlanOptions).
-struct RankGraph {
-  std::unique_ptr<Graph> graph;
-  std::vector<int> cuts = {};
-  std::vector<const Tensor*> shown = {};
-  std::vector<LateInput> late = {};
-  std::unique_ptr<Graph> zeros = {};  ///< the addends of 0 that were left out: Lowered::shards refers to them
-};
-
-struct Lowered {
-  std::vector<RankGraph> locals;  ///< per rank
-  std::vector<Step> steps;
-  std::vector<int> segments;  ///< first step of each
-  /// Shards of nodes and inputs of the range.
-  std::unordered_map<const Tensor*, Shards> shards;
-};
-
-/// `inputs` says how inputs of the range lie; the context is that of the propagation. Of the options cuts, shown nodes
-/// and late inputs count. Throws InvalidArgument when a persistent leaf has no shards.
-Lowered lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
-              const PlanContext& context, const PlanOptions& options = {});
+/// Gives the plan its steps and segments, the shards of nodes and inputs of the range, and for each rank the local
+/// graph with its cuts, shown nodes, late inputs and zeros. `inputs` says how inputs of the range lie; the context is
+/// that of the propagation. Of the options cuts, shown nodes and late inputs count. Throws InvalidArgument when a
+/// persistent leaf has no shards.
+void lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
+           const PlanContext& context, const PlanOptions& options, Plan& plan);
 
 }  // namespace shoal::meta

@@ -12,6 +12,7 @@
 #include "devices/allocate.h"
 #include "graph/memory_plan.h"
 #include "meta/plan/joined_norm.h"
+#include "meta/plan/lower.h"
 
 namespace shoal::meta {
 namespace {
@@ -165,25 +166,19 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
     return asked.emplace(&tensor, context.copied_weights(*tensor.copied_from)).first->second;
   };
   const Propagation propagation = propagate(range, ranks, leaf_layout, context.costs, context.rules);
-  Lowered lowered = lower(range, ranks, propagation, leaf_layout, context, options);
-
   Plan plan;
+  lower(range, ranks, propagation, leaf_layout, context, options, plan);
   plan.layouts.reserve(static_cast<size_t>(range.end - range.begin) + 64);
   plan.graph_uid = range.graph->uid();
   plan.graph_name = range.graph->name();
-  plan.steps = std::move(lowered.steps);
-  plan.segments = std::move(lowered.segments);
-  plan.shards = std::move(lowered.shards);
   for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, leaf_layout(*tensor));
   for (int i = range.begin; i < range.end; ++i) {
     const Tensor* node = range.graph->nodes()[i];
-    plan.layouts.emplace_back(node, propagation.layouts.at(node));
+    plan.layouts.emplace_back(node, propagation.at(node).result);
   }
   const bool communicates = plan.communicates();
   for (int rank = 0; rank < ranks; ++rank) {
-    RankGraph& local = lowered.locals[rank];
-    RankPlan part{std::move(local.graph), std::move(local.cuts), std::move(local.shown), std::move(local.late),
-                  std::move(local.zeros)};
+    RankPlan& part = plan.ranks[static_cast<size_t>(rank)];
     for (const Step& step : plan.steps) {
       if (is_joined(step)) part.fused.push_back(step.ranges[static_cast<size_t>(rank)]);
     }
@@ -192,7 +187,6 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
     const auto& held = context.communicator.buffer_bytes;
     part.memory.communication = communicates && !held.empty() ? held.at(static_cast<size_t>(rank)) : 0;
     plan.devices.push_back(devices[rank]->name());
-    plan.ranks.push_back(std::move(part));
   }
   for (const auto& [tensor, layout] : plan.layouts) {
     const Shards* shards = tensor->is_leaf() && tensor->is_persistent() ? context.shards(*tensor) : nullptr;

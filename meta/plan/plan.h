@@ -12,14 +12,35 @@
 #include <unordered_map>
 #include <vector>
 
+#include "collectives/communicator.h"
 #include "devices/backend.h"
 #include "devices/device.h"
 #include "meta/layout/layout.h"
 #include "meta/layout/shards.h"
-#include "meta/plan/lower.h"
-#include "meta/plan/step.h"
+#include "meta/plan/local_builder.h"
+#include "meta/plan/propagate.h"
 
 namespace shoal::meta {
+
+/// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
+using ShardLookup = std::function<const Shards*(const Tensor&)>;
+
+/// What plans are made from besides the graph and the devices. Plain data.
+struct PlanContext {
+  /// Persistent leaves and nodes of earlier ranges must be known to it.
+  ShardLookup shards;
+  /// How a weight that lives elsewhere and is copied in (Tensor::copied_from) is to lie; without it every rank gets all
+  /// of it, as of any other input.
+  LeafLayout copied_weights = {};
+  RuleLookup rules = rule_text;
+  machine::CostModel costs = {};
+  /// Of the communicator that the plan will run with: what it holds, and which nodes behind a collective it does with
+  /// it. By default nothing.
+  collectives::CommunicatorTraits communicator = {};
+  /// Outputs, and nodes that are shown at a cut, are made whole on every rank, as the host that reads them may have
+  /// only one of them.
+  bool results_are_whole = false;
+};
 
 /// Bytes on one device. Totals of what is allocated, alignment included.
 struct MemoryUse {
@@ -30,13 +51,14 @@ struct MemoryUse {
   size_t total() const { return weights + cache + compute + communication; }
 };
 
+/// What one rank runs.
 struct RankPlan {
   std::unique_ptr<Graph> graph;
   /// Of the local graph: where it is cut, nodes that others read, and late inputs (PlanOptions).
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
-  std::unique_ptr<Graph> zeros = {};  ///< see RankGraph
+  std::unique_ptr<Graph> zeros = {};  ///< the addends of 0 that were left out: Plan::shards refers to them
   std::vector<NodeRange> fused = {};  ///< nodes of collectives that do more than one
   MemoryUse memory = {};
   std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of

@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include "meta/plan/candidates.h"
-#include "meta/plan/per_tensor.h"
 #include "meta/plan/routed.h"
 #include "meta/plan/strategies.h"
 #include "meta/rules/rule_cache.h"
@@ -28,8 +27,7 @@ class Propagator {
         routed_(*range.graph),
         sum_users_(*range.graph) {
     const auto count = static_cast<size_t>(range.end - range.begin);
-    result_.layouts.reserve(2 * count);
-    result_.choices.reserve(count);
+    result_.reserve(count);
   }
 
   Propagation run() {
@@ -112,13 +110,8 @@ class Propagator {
 
   const Layout& layout_of(const Tensor& tensor) {
     const auto& available = available_[tensor];
-    if (available.empty()) set_layout(tensor, leaf_layout_(tensor));
+    if (available.empty()) available_[tensor].push_back(leaf_layout_(tensor));
     return available.front();
-  }
-
-  void set_layout(const Tensor& tensor, Layout layout) {
-    result_.layouts.emplace(&tensor, layout);
-    available_[tensor].push_back(std::move(layout));
   }
 
   /// Seconds to have `tensor` as `target` for `node`. Making a partial sum whole is shared by all who use it, and free
@@ -193,8 +186,8 @@ class Propagator {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
     }
     if (looks_up_selected(node)) {
-      const auto ids = result_.choices.find(node.src[1]);
-      if (ids != result_.choices.end() && ids->second.by_candidates) {
+      const auto ids = result_.find(node.src[1]);
+      if (ids != result_.end() && ids->second.by_candidates) {
         return take(node, {std::move(sources), Layout::mirrored(), -1, {}, false, true});
       }
     }
@@ -236,8 +229,8 @@ class Propagator {
       for (const Layout& layout : available) known |= layout == choice.sources[i];
       if (!known) available.push_back(choice.sources[i]);
     }
-    set_layout(node, choice.result);
-    result_.choices.emplace(&node, std::move(choice));
+    available_[node].push_back(choice.result);
+    result_.emplace(&node, std::move(choice));
   }
 
   const GraphRange& range_;

@@ -29,17 +29,18 @@
 
 #include <functional>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
 #include "meta/layout/layout.h"
-#include "meta/plan/context.h"
 #include "meta/plan/cost.h"
 #include "meta/rules/rule.h"
 
 namespace shoal::meta {
+
+/// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
+using LeafLayout = std::function<Layout(const Tensor&)>;
 
 /// How one node runs: the layouts it needs of its sources, and what it gives.
 struct NodeChoice {
@@ -52,22 +53,33 @@ struct NodeChoice {
   bool routed = false;         ///< takes partial sums whose rows lie on one rank each as they are (routed.h)
 };
 
-struct Propagation {
-  std::unordered_map<const Tensor*, Layout> layouts;      ///< leaves and nodes
-  std::unordered_map<const Tensor*, NodeChoice> choices;  ///< nodes
-};
+/// Of each node of the range.
+using Propagation = std::unordered_map<const Tensor*, NodeChoice>;
 
 /// An op for which `rules` has nothing runs whole; views and concat need no rule, set_rows must have one.
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
-                      const RuleLookup& rules = rule_for);
-
-/// For people: a line for each node, what it needs and what it gives.
-///   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
-std::string to_string(const Propagation& propagation, const GraphRange& range, const RuleLookup& rules = rule_for);
+                      const RuleLookup& rules = rule_text);
 
 /// The layout among `available` from which `target` is cheapest to reach: its index. Propagation and lowering both
 /// use it, so that what was costed is what is built.
 size_t cheapest_source(std::span<const Layout> available, const Layout& target, const Tensor& tensor, int ranks,
                        const CostModel& model);
+
+/// A value for each tensor that a graph's nodes make or read: those of the graph by number, others by address. Values
+/// are made at first use and do not move.
+template <class Value>
+class PerTensor {
+ public:
+  explicit PerTensor(const Graph& graph) : nodes_(graph.nodes().size()), inputs_(graph.inputs().size()) {}
+
+  Value& operator[](const Tensor& tensor) {
+    if (!tensor.is_leaf()) return nodes_[static_cast<size_t>(tensor.id)];
+    return tensor.id >= 0 ? inputs_[static_cast<size_t>(tensor.id)] : others_[&tensor];
+  }
+
+ private:
+  std::vector<Value> nodes_, inputs_;
+  std::unordered_map<const Tensor*, Value> others_;
+};
 
 }  // namespace shoal::meta

@@ -4,10 +4,79 @@
 
 #include "base/error.h"
 #include "meta/plan/cost.h"
-#include "meta/plan/local_pieces.h"
 
 namespace shoal::meta {
+
+Tensor* as_contiguous(Graph& g, Tensor* x) {
+  return x->is_contiguous() ? x : contiguous(g, x);
+}
+
 namespace {
+
+/// A stretch of a local axis.
+struct Piece {
+  int64_t begin = 0;
+  int64_t length = 0;
+};
+using Pieces = std::vector<Piece>;
+
+/// x as one row.
+Tensor* flatten(Graph& g, Tensor* x) {
+  return reshape(g, as_contiguous(g, x), {x->elements(), 1, 1, 1});
+}
+
+/// Parts one after the other. Parts of length 0 are left out, unless all are empty: then the shape is all that counts.
+Tensor* join(Graph& g, std::vector<Tensor*> parts, int axis) {
+  std::vector<Tensor*> filled;
+  for (Tensor* part : parts) {
+    if (!part->empty()) filled.push_back(part);
+  }
+  if (filled.empty()) filled = std::move(parts);
+  return filled.size() == 1 ? filled.front() : concat(g, std::move(filled), axis);
+}
+
+/// The pieces of x along an axis, one after the other; neighbours are taken together, all of x is x itself.
+Tensor* take(Graph& g, Tensor* x, int axis, const Pieces& pieces) {
+  Pieces merged;
+  for (const Piece& piece : pieces) {
+    if (!merged.empty() && merged.back().begin + merged.back().length == piece.begin) {
+      merged.back().length += piece.length;
+    } else {
+      merged.push_back(piece);
+    }
+  }
+  if (merged.empty()) merged.push_back({0, 0});
+  if (merged.size() == 1 && merged[0].length == x->shape[axis]) return x;
+  std::vector<Tensor*> parts;
+  for (const Piece& piece : merged) parts.push_back(slice(g, x, {axis, piece.begin, piece.length}));
+  return join(g, std::move(parts), axis);
+}
+
+/// Where a device's runs lie in the whole axis.
+Pieces global_pieces(const Partition& partition, int device) {
+  Pieces pieces;
+  for (const OwnedRun& run : partition.owned_by(device)) pieces.push_back({run.begin, run.length});
+  return pieces;
+}
+
+/// Where the elements that `device` owns under `wanted` lie in its shard under `held`, for those it holds.
+///   held 5:{0} 3:{1} 1:{0}, wanted 2:{1} 4:{0} 3:{1}: device 0 wants global 2-5 and holds 0-4 and 8, which gives
+///   {begin 2, length 3}; global 5 has to come from device 1
+Pieces local_pieces(const Partition& held, const Partition& wanted, int device) {
+  Pieces pieces;
+  const auto mine = held.owned_by(device);
+  auto first = mine.begin();
+  for (const OwnedRun& want : wanted.owned_by(device)) {
+    while (first != mine.end() && first->begin + first->length <= want.begin) ++first;
+    for (auto it = first; it != mine.end() && it->begin < want.begin + want.length; ++it) {
+      const OwnedRun& have = *it;
+      const int64_t begin = std::max(want.begin, have.begin);
+      const int64_t end = std::min(want.begin + want.length, have.begin + have.length);
+      if (begin < end) pieces.push_back({have.local_begin + begin - have.begin, end - begin});
+    }
+  }
+  return pieces;
+}
 
 /// Later axes all have length 1: slices along `axis` are contiguous and follow each other.
 bool is_outermost(const Shape& shape, int axis) {

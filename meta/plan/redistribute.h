@@ -28,4 +28,7 @@ namespace shoal::meta {
 Locals redistribute(LocalBuilder& builder, const Locals& locals, const Shape& shape, const Layout& from,
                     const Layout& to, const std::string& name);
 
+/// x itself where it is contiguous, else a copy.
+Tensor* as_contiguous(Graph& g, Tensor* x);
+
 }  // namespace shoal::meta

@@ -67,25 +67,22 @@ struct Rule {
   static int axis_of(const Operand& operand, int factor);
 };
 
-/// Parses the text for a node and fills in the factor lengths from its shapes. Throws InvalidArgument when the
-/// text is malformed or the lengths of a letter disagree.
+/// Parses the text for a node and fills in the factor lengths from its shapes. Throws InvalidArgument, naming the node,
+/// when the text is malformed, the lengths of a letter disagree, or it selects in an op without index ranges.
 Rule parse_rule(std::string_view text, const Tensor& node);
 /// The text form again, in normal form: trailing axes of `1` are left out.
 std::string to_string(const Rule& rule);
-/// Throws InvalidArgument, naming the node, unless the rule has an operand for each of its sources, a factor for every
-/// axis longer than 1, and lengths that agree.
-void check_rule(const Rule& rule, const Tensor& node);
-/// "parallel", "summed", "selected", "whole".
-std::string_view name_of(FactorKind kind);
 
-/// The rule of a node from the table in meta/rules/rules.cpp; nullopt for an op without one (and
+/// The rule of a node from the table in meta/rules/rules.cpp, as text; nullopt for an op without one (and
 /// for views and concat, which work on runs directly).
+std::optional<std::string> rule_text(const Tensor& node);
+/// The same, parsed.
 std::optional<Rule> rule_for(const Tensor& node);
 /// Does the table have a rule for this op?
 bool has_rule(Op op);
-/// Where the planner takes rules from: rule_for, or a table with other ops. A function of the node's op
+/// Where the planner takes the texts of rules from: rule_text, or a table with other ops. A function of the node's op
 /// and parameters, and of its and its sources' dtypes and shapes: it is asked once for nodes in which these are equal.
-using RuleLookup = std::function<std::optional<Rule>(const Tensor& node)>;
+using RuleLookup = std::function<std::optional<std::string>(const Tensor& node)>;
 
 /// What splitting `factor` by `partition` asks of an operand: split on the operand's axis (grouped or tiled as
 /// its term says), or mirrored when the factor is not in it. nullopt when the partition does not fit the

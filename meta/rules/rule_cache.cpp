@@ -62,14 +62,12 @@ bool same_kind(const Tensor& a, const Tensor& b) {
   return a.op == b.op && alike(&a, &b) && std::ranges::equal(a.src, b.src, alike) && a.params == b.params;
 }
 
-/// The user's rule, checked.
 std::optional<Rule> ask(const RuleLookup& rules, const Tensor& node) {
-  std::optional<Rule> rule = rules(node);
-  if (rule) check_rule(*rule, node);
-  require<InvalidArgument>(rule || info(node.op).alias != Alias::kWrites,
+  const std::optional<std::string> text = rules(node);
+  require<InvalidArgument>(text || info(node.op).alias != Alias::kWrites,
                            "'{}' has no sharding rule; an op that writes in place needs one (MetaOptions::rules)",
                            to_string(node));
-  return rule;
+  return text ? std::optional(parse_rule(*text, node)) : std::nullopt;
 }
 
 }  // namespace

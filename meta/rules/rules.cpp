@@ -240,10 +240,15 @@ constexpr auto kRowOf = [] {
 
 }  // namespace
 
-std::optional<Rule> rule_for(const Tensor& node) {
+std::optional<std::string> rule_text(const Tensor& node) {
   const Row* row = kRowOf[static_cast<size_t>(node.op)];
   if (row == nullptr) return std::nullopt;
-  return parse_rule(row->make ? row->make(node) : row->text, node);
+  return row->make ? row->make(node) : row->text;
+}
+
+std::optional<Rule> rule_for(const Tensor& node) {
+  const auto text = rule_text(node);
+  return text ? std::optional(parse_rule(*text, node)) : std::nullopt;
 }
 
 bool has_rule(Op op) {

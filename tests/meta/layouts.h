@@ -1,6 +1,8 @@
 // Layouts and weights as tests of the meta device write them.
 #pragma once
 
+#include <sstream>
+#include <string>
 #include <string_view>
 
 #include "graph/tensor.h"
@@ -8,9 +10,22 @@
 
 namespace shoal::meta {
 
+/// "6:{0} 2:{1,2}", as Partition::to_string writes it, unfolded.
+inline Partition parse_partition(int devices, std::string_view text) {
+  std::istringstream in{std::string(text)};
+  std::vector<Run> runs;
+  for (Run run; in >> run.length; runs.push_back(run)) {
+    char mark = 0;
+    run.owners.clear();
+    in >> mark >> mark;
+    for (int owner = 0; mark != '}' && in >> owner >> mark;) run.owners.push_back(owner);
+  }
+  return Partition(devices, std::move(runs));
+}
+
 /// split(1, 2, "6:{0} 2:{1}")
 inline Layout split(int axis, int ranks, std::string_view runs) {
-  return Layout::split(axis, Partition::parse(ranks, runs));
+  return Layout::split(axis, parse_partition(ranks, runs));
 }
 
 /// A weight that is placed nowhere.

@@ -11,6 +11,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/text.h"
 #include "meta/meta.h"
+#include "tests/meta/layouts.h"
 #include "tests/support/run_case.h"
 
 namespace shoal::test {
@@ -18,6 +19,7 @@ namespace {
 
 using meta::Layout;
 using meta::Partition;
+using meta::split;
 
 std::vector<Device*> cpu_devices() {
   std::vector<Device*> found;
@@ -25,9 +27,6 @@ std::vector<Device*> cpu_devices() {
   return found;
 }
 
-Layout split(int axis, int ranks, std::string_view runs) {
-  return Layout::split(axis, Partition::parse(ranks, runs));
-}
 Layout even(int axis, int ranks, int64_t length) {
   return Layout::split(axis, Partition::even(ranks, length));
 }
@@ -42,7 +41,7 @@ void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance
 
 /// The plan of a graph whose weights lie as given.
 meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
-                   const meta::RuleLookup& rules = meta::rule_for) {
+                   const meta::RuleLookup& rules = meta::rule_text) {
   static std::vector<std::unique_ptr<Graph>> graphs;  // a plan refers to its graph's tensors
   static std::vector<std::unique_ptr<TensorContext>> contexts;
   graphs.push_back(std::make_unique<Graph>("hard"));
@@ -65,8 +64,8 @@ int collectives(const meta::Plan& plan) {
 }
 
 TEST(HardCases, ReductionsOverTheSplitAxis) {
-  for (const char* op : {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)",
-                         "top_k(%w) {k=3}"}) {
+  for (const char* op :
+       {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)", "top_k(%w) {k=3}"}) {
     const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
     expect_same(2, text, {{"w", split(0, 2, "9:{0} 3:{1}")}});
     expect_same(3, text, {{"w", split(0, 3, "2:{2} 4:{0} 6:{2}")}});
@@ -324,8 +323,8 @@ output %y
 }
 
 /// Knows the one op that must have a rule: what it writes cannot be gathered first.
-std::optional<meta::Rule> rule_for_writes_only(const Tensor& node) {
-  return node.op == Op::kSetRows ? meta::rule_for(node) : std::nullopt;
+std::optional<std::string> rule_for_writes_only(const Tensor& node) {
+  return node.op == Op::kSetRows ? meta::rule_text(node) : std::nullopt;
 }
 
 TEST(HardCases, AnOpWithoutARule) {

@@ -10,13 +10,14 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/text.h"
 #include "meta/meta.h"
+#include "tests/meta/layouts.h"
 #include "tests/support/poison.h"
 
 namespace shoal::test {
 namespace {
 
 using meta::Layout;
-using meta::Partition;
+using meta::parse_partition;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -59,7 +60,7 @@ TEST(Poison, IsNaNOnEveryRank) {
   Graph graph;
   parse_graph("input %x f32 [8, 3]\nweight %w f32 [8, 6]\n%y = mul_mat(%w, %x)\noutput %y\n", graph, weights);
   const auto meta =
-      mesh(3, [](const Tensor&) { return meta::SplitState::split(0, Partition::parse(3, "5:{0} 3:{2}")); });
+      mesh(3, [](const Tensor&) { return meta::SplitState::split(0, parse_partition(3, "5:{0} 3:{2}")); });
   const auto memory = allocate_tensors(weights.tensors(), meta->buffer_type(), Usage::kWeights);
   const auto backend = meta->init();
   const auto plan = backend->create_plan(graph);
@@ -77,7 +78,7 @@ TEST(Disagreement, OfCopiesAndOfOwnersIsFound) {
   Tensor* shared = weights.add("shared", DType::kF32, {4, 3, 2, 1});
   const auto meta = mesh(3, [&](const Tensor& tensor) {
     if (&tensor == copies) return meta::SplitState::mirrored();
-    return meta::SplitState::split(1, Partition::parse(3, "1:{0} 1:{1,2} 1:{2}"));
+    return meta::SplitState::split(1, parse_partition(3, "1:{0} 1:{1,2} 1:{2}"));
   });
   const auto memory = allocate_tensors(weights.tensors(), meta->buffer_type(), Usage::kWeights);
   for (Tensor* tensor : weights.tensors()) {
@@ -143,17 +144,16 @@ std::vector<Device*> devices(int count) {
 }
 
 TEST(CheckCase, ReportsAWrongValue) {
-  const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, Partition::parse(2, "5:{0} 3:{1}"))}}, {}, kTight};
+  const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, parse_partition(2, "5:{0} 3:{1}"))}}, {}, kTight};
   EXPECT_EQ(check_case(one, devices(2)), "");
   const auto too_much = [](const Tensor& node) {
-    if (node.op == Op::kRmsNorm) return std::optional(meta::parse_rule("a b c d -> a b c d", node));
-    return meta::rule_for(node);
+    return node.op == Op::kRmsNorm ? std::optional<std::string>("a b c d -> a b c d") : meta::rule_text(node);
   };
   EXPECT_THAT(check_case(one, devices(2), too_much), testing::HasSubstr("%y["));
 }
 
 TEST(CheckCase, ReportsAnError) {
-  const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, Partition::parse(2, "5:{0} 4:{1}"))}}, {}, kTight};
+  const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, parse_partition(2, "5:{0} 4:{1}"))}}, {}, kTight};
   EXPECT_THAT(check_case(one, devices(2)), testing::HasSubstr("split state of w"));
 }
 

@@ -23,7 +23,7 @@ std::vector<meta::Layout> layouts_to_try(const Tensor& leaf, int ranks);
 class LayoutTrials {
  public:
   /// Ranks are the first CPU devices.
-  explicit LayoutTrials(int ranks, const meta::RuleLookup& rules = meta::rule_for);
+  explicit LayoutTrials(int ranks, const meta::RuleLookup& rules = meta::rule_text);
 
   struct Outcome {
     int trials = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "graph/text.h"
@@ -161,7 +162,8 @@ class Validator {
       guess.factors[factor].kind = kind;
       const Outcome outcome = try_factor(subject_, guess, factor);
       if (outcome.divided == 0 || !outcome.problem.empty()) continue;
-      report(name_of_factor(factor), true, fmt::format("it may be {}", name_of(kind)));
+      constexpr std::array kNames{"parallel", "summed", "selected", "whole"};
+      report(name_of_factor(factor), true, fmt::format("it may be {}", kNames.at(static_cast<size_t>(kind))));
     }
   }
 

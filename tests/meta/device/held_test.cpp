@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/mesh.h"
 
 namespace shoal::meta {
@@ -24,8 +25,8 @@ output %z
 struct HeldRun {
   HeldRun() : backend(mesh.device->init()), plan(backend->create_plan(model.graph)) { model.fill_inputs(); }
   test::CpuMesh mesh{2,
-                     {{"up", Layout::split(1, Partition::parse(2, "8:{0} 4:{1}"))},
-                      {"down", Layout::split(0, Partition::parse(2, "8:{0} 4:{1}"))}},
+                     {{"up", Layout::split(1, parse_partition(2, "8:{0} 4:{1}"))},
+                      {"down", Layout::split(0, parse_partition(2, "8:{0} 4:{1}"))}},
                      {.comm_timeout = 10s}};
   test::Loaded model{kTwoProducts, *mesh.device};
   std::unique_ptr<Backend> backend;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "graph/ops/ops.h"
 #include "meta/device/meta_backend.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/mesh.h"
 #include "tests/support/gate.h"
 
@@ -30,8 +31,8 @@ output %z
 )";
 
 test::Layouts layouts() {
-  return {{"up", Layout::split(1, Partition::parse(2, "8:{0} 4:{1}"))},
-          {"down", Layout::split(0, Partition::parse(2, "8:{0} 4:{1}"))},
+  return {{"up", Layout::split(1, parse_partition(2, "8:{0} 4:{1}"))},
+          {"down", Layout::split(0, parse_partition(2, "8:{0} 4:{1}"))},
           {"k", Layout::split(0, Partition::even(2, 8))}};
 }
 

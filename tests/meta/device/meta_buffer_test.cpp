@@ -152,11 +152,8 @@ TEST_F(Copies, PlacesSingleTensors) {
   EXPECT_EQ(test::read_floats(*more[0]), std::vector<float>(values.begin(), values.begin() + 5));
   EXPECT_EQ(test::read_floats(*more[1]), std::vector<float>(values.begin() + 5, values.begin() + 11));
   EXPECT_EQ(allocated_per_rank(*buffer), (std::vector<size_t>{128, 128}));
-  EXPECT_THAT(
-      [&] {
-        buffer->place(*context.add("c", DType::kF32, {5, 1, 1, 1}), 256);
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("do not fit")));
+  EXPECT_THAT([&] { buffer->place(*context.add("c", DType::kF32, {5, 1, 1, 1}), 256); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("do not fit")));
   EXPECT_NE(mesh.device->shards().find(*more[0]), nullptr);
   buffer.reset();
   EXPECT_EQ(mesh.device->shards().find(*more[0]), nullptr);
@@ -302,17 +299,14 @@ TEST(MetaBufferLimits, AMembersLargestAllocation) {
   memory->clear(0);
   EXPECT_THAT(test::read_floats(*context.tensors()[4]), Each(0.0f));
   Tensor* large = context.add("large", DType::kF32, {300, 1, 1, 1});
-  EXPECT_THAT(
-      [&] {
-        allocate_tensors({&large, 1}, meta->buffer_type(), Usage::kWeights);
-      },
-      ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
+  EXPECT_THAT([&] { allocate_tensors({&large, 1}, meta->buffer_type(), Usage::kWeights); },
+              ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
 }
 
 /// Products of experts, of which one of two ranks has none. It has memory for its addend only if the caller reads them.
 struct ProductsOfOneRank {
   ProductsOfOneRank(const char* experts, const std::string& end)
-      : mesh(2, {{"experts", Layout::split(2, Partition::parse(2, experts))}}),
+      : mesh(2, {{"experts", Layout::split(2, parse_partition(2, experts))}}),
         loaded(R"(
         input %x f32 [8, 1, 2]
         input %ids4 i32 [2, 2]

@@ -11,6 +11,7 @@
 #include "meta/device/meta_backend.h"
 #include "meta/device/meta_family.h"
 
+#include "tests/meta/layouts.h"
 #include "tests/meta/mesh.h"
 
 namespace shoal::meta {
@@ -213,7 +214,7 @@ struct MetaEvents : testing::Test {
   }
   void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
-  test::CpuMesh mesh{2, {{"w", Layout::split(1, Partition::parse(2, "2:{1}"))}}};
+  test::CpuMesh mesh{2, {{"w", Layout::split(1, parse_partition(2, "2:{1}"))}}};
   TensorContext context;
   Tensor *w, *p;
   std::unique_ptr<Buffer> memory, other_memory;
@@ -293,7 +294,7 @@ TEST_F(MetaEvents, TheHostWaitsForAllMembers) {
 /// A cache [dim 4, rows 6, heads 3] whose heads lie on two ranks: rows [begin, begin + count) of all heads as one
 /// block.
 TEST(CacheState, IsSavedAndRestoredByRows) {
-  const auto layout = Layout::split(2, Partition::parse(2, "1:{1} 1:{0} 1:{1}"));
+  const auto layout = Layout::split(2, parse_partition(2, "1:{1} 1:{0} 1:{1}"));
   const test::CpuMesh mesh(2, {{"k", layout}});
   TensorContext context, plain;
   Tensor* k = context.add("k", DType::kF16, {4, 6, 3, 1}, Role::kCache);

@@ -1,11 +1,9 @@
-#include "meta/device/meta_functions.h"
-
 #include <gmock/gmock.h>
 
 #include <utility>
 
-#include "collectives/factory.h"
 #include "base/error.h"
+#include "collectives/factory.h"
 #include "devices/allocate.h"
 #include "devices/cpu/cpu_backend.h"
 #include "graph/ops/ops.h"
@@ -23,8 +21,7 @@ class MetaFunctions : public testing::Test {
  protected:
   MetaFunctions() : cpus_(Registry::instance().device_list("CPU0,CPU1,CPU2")) {}
   std::unique_ptr<MetaDevice> mirrored(std::vector<Device*> devices, MetaOptions options = {}) {
-    return MetaDevice::create(
-        std::move(devices), [](const Tensor&) { return SplitState::mirrored(); }, options);
+    return MetaDevice::create(std::move(devices), [](const Tensor&) { return SplitState::mirrored(); }, options);
   }
   test::CpuConfiguration configuration_{"devices=3"};
   std::vector<Device*> cpus_;
@@ -160,11 +157,8 @@ TEST_F(MetaFunctions, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);
-  EXPECT_THAT(
-      [&] {
-        mirrored({&first, &second});
-      },
-      ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its compiler laid out the classes of shoal")));
+  EXPECT_THAT([&] { mirrored({&first, &second}); },
+              ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its compiler laid out the classes of shoal")));
   MetaOptions named;
   named.communicator = collectives::make_host_communicator;
   EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's is not asked for";

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "graph/ops/ops.h"
 #include "meta/device/meta_backend.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
 
@@ -169,7 +170,7 @@ TEST_F(MetaPlanTest, AnAliasShowsTheSum) {
 
 /// Tensors of the same shape on two meta devices, which lie alike or not.
 struct MetaCopies : testing::TestWithParam<const char*> {
-  static Layout split(int axis, std::string_view runs) { return Layout::split(axis, Partition::parse(2, runs)); }
+  static Layout split(int axis, std::string_view runs) { return Layout::split(axis, parse_partition(2, runs)); }
   MetaCopies() {
     const test::Layouts layouts{
         {"alike", split(1, "5:{0} 2:{1}")}, {"other", split(0, "3:{0} 97:{1}")}, {"partial", Layout::partial()}};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/graph.h"
+#include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shard_math.h"
 
@@ -88,7 +89,7 @@ TEST(Transfer, TheHeadersExample) {
   TensorContext context;
   Tensor* tensor = context.add("t", DType::kF32, {8, 3, 1, 1});
   ShardStore store(2);
-  const Shards& shards = store.declare(*tensor, Layout::split(0, Partition::parse(2, "6:{0} 2:{1}")));
+  const Shards& shards = store.declare(*tensor, Layout::split(0, parse_partition(2, "6:{0} 2:{1}")));
   const auto first = rectangles(shards, 0, 4, 56, Access::kWrite);
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[0].local.offset, 4u);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "tests/meta/layouts.h"
 
 namespace shoal::meta {
 namespace {
@@ -99,7 +100,7 @@ TEST(Layout, ReshapeIsExactAndComplete) {
   int expressible = 0, refused = 0;
   for (int64_t elements : {1, 2, 6, 8, 12, 24}) {
     const std::vector<Shape> shapes = shapes_with(elements);
-    for (size_t i = 0; i<shapes.size(); i += elements> 12 ? 3 : 1) {
+    for (size_t i = 0; i < shapes.size(); i += elements > 12 ? 3 : 1) {
       const Shape& from = shapes[i];
       for (int axis = 0; axis < kMaxDims; ++axis) {
         for (const Partition& partition : partitions_of(from[axis], random)) {
@@ -131,7 +132,7 @@ TEST(Layout, ReshapeIsExactAndComplete) {
 }
 
 TEST(Layout, ReshapeExamples) {
-  const auto split = [](int axis, const char* text) { return Layout::split(axis, Partition::parse(2, text)); };
+  const auto split = [](int axis, const char* text) { return Layout::split(axis, parse_partition(2, text)); };
   EXPECT_EQ(reshape_layout(split(1, "6:{0} 2:{1}"), {32, 8, 1, 1}, {256, 1, 1, 1}), split(0, "192:{0} 64:{1}"));
   EXPECT_EQ(reshape_layout(split(0, "100:{0} 156:{1}"), {256, 1, 1, 1}, {32, 8, 1, 1}), std::nullopt);
   EXPECT_EQ(reshape_layout(split(0, "192:{0} 64:{1}"), {256, 5, 1, 1}, {32, 8, 5, 1}), split(1, "6:{0} 2:{1}"));
@@ -202,7 +203,7 @@ TEST(Layout, PermuteMovesTheAxis) {
 }
 
 TEST(Layout, LocalShapeAndText) {
-  const Layout layout = Layout::split(1, Partition::parse(3, "6:{0} 2:{1}"));
+  const Layout layout = Layout::split(1, parse_partition(3, "6:{0} 2:{1}"));
   EXPECT_EQ(layout.local_shape({256, 8, 1, 1}, 1), (Shape{256, 2, 1, 1}));
   EXPECT_EQ(layout.local_shape({256, 8, 1, 1}, 2), (Shape{256, 0, 1, 1}));
   EXPECT_EQ(layout.to_string(), "split 1 [6:{0} 2:{1}]");
@@ -219,13 +220,13 @@ TEST(Layout, CheckNamesTheTensorAndTheSums) {
     }
     return "";
   };
-  const Layout rows = Layout::split(1, Partition::parse(2, "192:{0} 58:{1}"));
+  const Layout rows = Layout::split(1, parse_partition(2, "192:{0} 58:{1}"));
   EXPECT_THAT(message(rows, DType::kF32, {256, 256, 1, 1}),
               testing::AllOf(testing::HasSubstr("blk.0.attn_q"), testing::HasSubstr("250, expected 256")));
-  const Layout cut = Layout::split(0, Partition::parse(2, "48:{0} 16:{1}"));
+  const Layout cut = Layout::split(0, parse_partition(2, "48:{0} 16:{1}"));
   EXPECT_THAT(message(cut, DType::kQ8_0, {64, 2, 1, 1}), testing::HasSubstr("cut at 48"));
   EXPECT_EQ(message(cut, DType::kF32, {64, 2, 1, 1}), "");
-  EXPECT_EQ(message(Layout::split(0, Partition::parse(2, "32:{0} 32:{1}")), DType::kQ8_0, {64, 2, 1, 1}), "");
+  EXPECT_EQ(message(Layout::split(0, parse_partition(2, "32:{0} 32:{1}")), DType::kQ8_0, {64, 2, 1, 1}), "");
   EXPECT_NE(message(Layout::split(0, Partition::even(3, 64)), DType::kF32, {64, 2, 1, 1}), "");
   EXPECT_NE(message(Layout::split(4, Partition::even(2, 1)), DType::kF32, {64, 2, 1, 1}), "");
 }

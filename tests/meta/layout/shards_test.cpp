@@ -12,7 +12,7 @@ TEST(ShardStore, MakesLocalTensors) {
   ShardStore store(3);
   const Tensor q = weight(DType::kQ8_0, {64, 8, 1, 1});
   EXPECT_EQ(store.find(q), nullptr);
-  const Shards& shards = store.declare(q, Layout::split(1, Partition::parse(3, "6:{0} 2:{2}")));
+  const Shards& shards = store.declare(q, Layout::split(1, parse_partition(3, "6:{0} 2:{2}")));
   ASSERT_EQ(shards.local.size(), 3u);
   EXPECT_EQ(shards.local[0]->shape, (Shape{64, 6, 1, 1}));
   EXPECT_EQ(shards.local[1]->shape, (Shape{64, 0, 1, 1}));

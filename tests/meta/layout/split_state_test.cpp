@@ -79,7 +79,7 @@ TEST(SplitState, NamesOfAxes) {
 
 TEST(SplitState, Text) {
   EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
-  EXPECT_EQ(SplitState::split(0, Partition::parse(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
+  EXPECT_EQ(SplitState::split(0, parse_partition(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
   EXPECT_EQ(SplitState::partial().to_string(), "partial");
 }
 

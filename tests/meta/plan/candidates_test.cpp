@@ -12,6 +12,7 @@
 #include <random>
 
 #include "meta/device/meta_backend.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/mesh.h"
 #include "tests/support/tensors.h"
 
@@ -29,7 +30,7 @@ struct Selection {
 };
 
 std::string candidates(const Tensor& node, int ranks, std::string_view row) {
-  const auto found = candidates_of(node, Partition::parse(ranks, row));
+  const auto found = candidates_of(node, parse_partition(ranks, row));
   return found ? found->to_string() : "none";
 }
 
@@ -40,9 +41,9 @@ TEST(Candidates, AreTheBestOfEachStretch) {
   EXPECT_EQ(candidates(*s.top, 3, "3:{2} 30:{0} 7:{1}"), "3:{2} 5:{0} 5:{1}") << "a short stretch gives all it has";
   EXPECT_EQ(candidates(*s.top, 3, "39:{0} 1:{2}"), "5:{0} 1:{2}") << "rank 1 has nothing";
   EXPECT_EQ(candidates(*s.top, 2, "40:{1}"), "5:{1}");
-  EXPECT_EQ(candidate_bytes(*s.top, Partition::parse(2, "5:{0} 5:{1}")), 10 * 2 * 4);
+  EXPECT_EQ(candidate_bytes(*s.top, parse_partition(2, "5:{0} 5:{1}")), 10 * 2 * 4);
   const Selection many(40, 5, {3, 2, 1});
-  EXPECT_EQ(candidate_bytes(*many.top, Partition::parse(2, "5:{0} 5:{1}")), 6 * 10 * 2 * 4);
+  EXPECT_EQ(candidate_bytes(*many.top, parse_partition(2, "5:{0} 5:{1}")), 6 * 10 * 2 * 4);
 }
 
 TEST(Candidates, AreNotThereWhereStretchesInterleaveOrAreShared) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
 
@@ -120,57 +121,6 @@ TEST(Plan, OfALlamaLayerOnThreeDevices) {
      3  all_reduce      ffn_out  f32 x 64  256 bytes
      4  compute         dev0: 28-32, dev1: 28-32, dev2: 28-32
 )");
-  EXPECT_EQ(layouts_text(three.plan), R"(layouts
-  embd                         f32   [32, 40]             mirrored
-  ids40.tokens                 i32   [2]                  mirrored
-  attn_norm                    f32   [32]                 mirrored
-  wq                           f32   [32, 64]             split 1 [32:{0} 16:{1} 16:{2}]
-  wk                           f32   [32, 32]             split 1 [16:{0} 8:{1} 8:{2}]
-  wv                           f32   [32, 32]             split 1 [16:{0} 8:{1} 8:{2}]
-  pos16.positions              i32   [2]                  mirrored
-  ck                           f16   [8, 16, 4]           split 2 [2:{0} 1:{1} 1:{2}]
-  slots16.rows                 i32   [2]                  mirrored
-  cv                           f16   [8, 16, 4]           split 2 [2:{0} 1:{1} 1:{2}]
-  wo                           f32   [64, 32]             split 0 [32:{0} 16:{1} 16:{2}]
-  ffn_norm                     f32   [32]                 mirrored
-  gate                         f32   [32, 48]             split 1 [24:{0} 12:{1} 12:{2}]
-  up                           f32   [32, 48]             split 1 [24:{0} 12:{1} 12:{2}]
-  down                         f32   [48, 32]             split 0 [24:{0} 12:{1} 12:{2}]
-  ids2.last                    i32   [1]                  mirrored
-  out_norm                     f32   [32]                 mirrored
-  head                         f32   [32, 40]             split 1 [20:{0} 10:{1} 10:{2}]
-  x                            f32   [32, 2]              mirrored
-  n0                           f32   [32, 2]              mirrored
-  n                            f32   [32, 2]              mirrored
-  q                            f32   [64, 2]              split 0 [32:{0} 16:{1} 16:{2}]
-  k                            f32   [32, 2]              split 0 [16:{0} 8:{1} 8:{2}]
-  v                            f32   [32, 2]              split 0 [16:{0} 8:{1} 8:{2}]
-  q1                           f32   [8, 8, 2]            split 1 [4:{0} 2:{1} 2:{2}]
-  k1                           f32   [8, 4, 2]            split 1 [2:{0} 1:{1} 1:{2}]
-  v1                           f32   [8, 4, 2]            split 1 [2:{0} 1:{1} 1:{2}]
-  q2                           f32   [8, 8, 2]            split 1 [4:{0} 2:{1} 2:{2}]
-  k2                           f32   [8, 4, 2]            split 1 [2:{0} 1:{1} 1:{2}]
-  q3                           f32   [8, 2, 8]            split 2 [4:{0} 2:{1} 2:{2}]
-  k3                           f32   [8, 2, 4]            split 2 [2:{0} 1:{1} 1:{2}]
-  v3                           f32   [8, 2, 4]            split 2 [2:{0} 1:{1} 1:{2}]
-  keys                         f16   [8, 16, 4]           split 2 [2:{0} 1:{1} 1:{2}]
-  values                       f16   [8, 16, 4]           split 2 [2:{0} 1:{1} 1:{2}]
-  heads                        f32   [8, 8, 2]            split 1 [4:{0} 2:{1} 2:{2}]
-  merged                       f32   [64, 2]              split 0 [32:{0} 16:{1} 16:{2}]
-  attn_out                     f32   [32, 2]              partial
-  r                            f32   [32, 2]              mirrored
-  m0                           f32   [32, 2]              mirrored
-  m                            f32   [32, 2]              mirrored
-  g                            f32   [48, 2]              split 0 [24:{0} 12:{1} 12:{2}]
-  u                            f32   [48, 2]              split 0 [24:{0} 12:{1} 12:{2}]
-  h                            f32   [48, 2]              split 0 [24:{0} 12:{1} 12:{2}]
-  ffn_out                      f32   [32, 2]              partial
-  r2                           f32   [32, 2]              mirrored
-  last                         f32   [32]                 mirrored
-  o0                           f32   [32]                 mirrored
-  o                            f32   [32]                 mirrored
-  logits                       f32   [40]                 split 0 [20:{0} 10:{1} 10:{2}]
-)");
 }
 
 TEST(Plan, ALayerCostsTwoAllReducesWhateverTheRatio) {
@@ -270,7 +220,7 @@ TEST(Plan, JsonSaysTheSameAsTheText) {
 /// Every node of every local graph stands in exactly one step, in order, but for views where nothing else is to do; a
 /// collective is one node of its kind.
 TEST(Plan, PrintsALocalGraphCutIntoItsSteps) {
-  const Partition columns = Partition::parse(2, "512:{0} 256:{1}");
+  const Partition columns = parse_partition(2, "512:{0} 256:{1}");
   const Planned p(
       test::kFeedForward, 2,
       {{"gate", Layout::split(1, columns)}, {"up", Layout::split(1, columns)}, {"down", Layout::split(0, columns)}});
@@ -321,11 +271,8 @@ TEST(Plan, KnowsItsTensorsOnly) {
   EXPECT_TRUE(planned.plan.layout(*planned.graph.find("attn_out")).is_partial());
   EXPECT_TRUE(planned.plan.layout(*planned.weights.find("wq")).is_split(1));
   TensorContext elsewhere;
-  EXPECT_THAT(
-      [&] {
-        planned.plan.layout(*elsewhere.add("stranger", DType::kF32, {1, 1, 1, 1}));
-      },
-      ThrowsMessage<InvalidArgument>(HasSubstr("stranger f32 [1] is not part of the plan of llama")));
+  EXPECT_THAT([&] { planned.plan.layout(*elsewhere.add("stranger", DType::kF32, {1, 1, 1, 1})); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("stranger f32 [1] is not part of the plan of llama")));
 }
 
 TEST(Plan, NamesALeafThatIsNotOnTheDevice) {
@@ -380,8 +327,8 @@ TEST(PlanMemory, IsWhatTheDevicesGive) {
 }
 
 TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
-  const test::CpuMesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "24:{0} 8:{1}"))},
-                               {"k", Layout::split(0, Partition::parse(2, "16:{0} 48:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(1, parse_partition(2, "24:{0} 8:{1}"))},
+                               {"k", Layout::split(0, parse_partition(2, "16:{0} 48:{1}"))}});
   test::Loaded model(
       "weight %w f32 [64, 32]\nweight %n f32 [3]\ncache %k f32 [64, 6]\ninput %x f32 [64, 2]\ninput %i i32 [2]\n"
       "%y = mul_mat(%w, %x)\n%m = scale(%n)\n%s = set_rows(%k, %x, %i)\noutput %y\noutput %m\n",
@@ -419,7 +366,7 @@ TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
     }
     return std::pair(lines, steps_text(made));
   };
-  const auto [gathered, text] = plan_with(Layout::split(1, Partition::parse(2, "1:{0} 3:{1}")));
+  const auto [gathered, text] = plan_with(Layout::split(1, parse_partition(2, "1:{0} 3:{1}")));
   EXPECT_EQ(gathered, "w\n");
   EXPECT_THAT(text, testing::HasSubstr("of weights alone, repeated in each run"));
   const auto [nothing, without] = plan_with(Layout::mirrored());

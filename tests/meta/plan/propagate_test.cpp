@@ -6,6 +6,7 @@
 #include "graph/text.h"
 #include "tests/meta/layouts.h"
 #include "tests/meta/llama_graph.h"
+#include "tests/meta/plan/propagation_text.h"
 #include "tests/support/random_graph.h"
 
 namespace shoal::meta {
@@ -15,18 +16,22 @@ using testing::ElementsAre;
 
 /// A graph from text, propagated from the layouts of its leaves by name ("mirrored" where absent).
 struct Propagated {
-  Propagated(const std::string& text, int ranks, const std::map<std::string, Layout>& layouts,
-             const CostModel& model = {}) {
+  Propagated(const std::string& text, int ranks, std::map<std::string, Layout> layouts, const CostModel& model = {})
+      : layouts(std::move(layouts)) {
     parse_graph(text, graph, weights);
     const auto leaf_layout = [&](const Tensor& tensor) {
       ++asked[tensor.name];
-      const auto it = layouts.find(tensor.name);
-      return it == layouts.end() ? Layout::mirrored() : it->second;
+      return layout_of(tensor);
     };
     result = propagate(whole(graph), ranks, leaf_layout, model);
   }
-  std::string of(std::string_view name) const { return result.layouts.at(graph.find(name)).to_string(); }
-  const NodeChoice& choice(std::string_view name) const { return result.choices.at(graph.find(name)); }
+  Layout layout_of(const Tensor& tensor) const {
+    if (!tensor.is_leaf()) return result.at(&tensor).result;
+    const auto it = layouts.find(tensor.name);
+    return it == layouts.end() ? Layout::mirrored() : it->second;
+  }
+  std::string of(std::string_view name) const { return choice(name).result.to_string(); }
+  const NodeChoice& choice(std::string_view name) const { return result.at(graph.find(name)); }
   std::vector<std::string> sources(std::string_view name) const {
     std::vector<std::string> texts;
     for (const Layout& layout : choice(name).sources) texts.push_back(layout.to_string());
@@ -34,6 +39,7 @@ struct Propagated {
   }
   TensorContext weights;
   Graph graph{"propagated"};
+  std::map<std::string, Layout> layouts;
   std::map<std::string, int> asked;
   Propagation result;
 };
@@ -54,7 +60,7 @@ TEST(Propagate, AFeedForwardAsTheHeaderTells) {
   EXPECT_THAT(p.sources("r"), ElementsAre("mirrored", "mirrored"));
   EXPECT_THAT(p.sources("n"), ElementsAre("mirrored"));
   EXPECT_GE(p.choice("g").factor, 0);
-  EXPECT_EQ(p.choice("g").partition, Partition::parse(2, "384:{0} 384:{1}"));
+  EXPECT_EQ(p.choice("g").partition, parse_partition(2, "384:{0} 384:{1}"));
   EXPECT_EQ(p.choice("n").factor, -1);
 }
 
@@ -94,8 +100,8 @@ TEST(Propagate, NeverSplitsWhatNobodySplit) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Propagated p(one.graph, one.ranks, {});
-    for (const auto& [tensor, layout] : p.result.layouts) {
-      ASSERT_TRUE(layout.is_mirrored()) << tensor->name << " " << layout.to_string() << " seed " << seed;
+    for (const auto& [node, choice] : p.result) {
+      ASSERT_TRUE(choice.result.is_mirrored()) << node->name << " " << choice.result.to_string() << " seed " << seed;
     }
   }
 }
@@ -107,7 +113,6 @@ TEST(Propagate, EveryNodeOfEveryGraphHasAValidChoice) {
     const Propagated p(one.graph, one.ranks, one.layouts);
     for (const Tensor* node : p.graph.nodes()) {
       const NodeChoice& choice = p.choice(node->name);
-      EXPECT_EQ(choice.result, p.result.layouts.at(node));
       check_layout(choice.result, node->dtype, node->shape, one.ranks, node->name);
       ASSERT_EQ(choice.sources.size(), node->src.size());
       for (size_t i = 0; i < node->src.size(); ++i) {
@@ -115,7 +120,7 @@ TEST(Propagate, EveryNodeOfEveryGraphHasAValidChoice) {
         check_layout(choice.sources[i], node->src[i]->dtype, node->src[i]->shape, one.ranks, node->src[i]->name);
       }
       if (node->op == Op::kSetRows) {
-        EXPECT_EQ(choice.result, p.result.layouts.at(node->src[0])) << "a cache stays where it is";
+        EXPECT_EQ(choice.result, p.layout_of(*node->src[0])) << "a cache stays where it is";
       }
     }
   }
@@ -271,9 +276,9 @@ TEST(Propagate, ARangeTakesWhatEarlierOnesMade) {
     return Layout::mirrored();
   };
   const Propagation p = propagate({&graph, 3, 6}, 2, outside);
-  EXPECT_EQ(p.choices.size(), 3u);
-  EXPECT_TRUE(p.layouts.at(graph.find("y")).is_partial());
-  EXPECT_TRUE(p.layouts.at(graph.find("n")).is_mirrored());
+  EXPECT_EQ(p.size(), 3u);
+  EXPECT_TRUE(p.at(graph.find("y")).result.is_partial());
+  EXPECT_TRUE(p.at(graph.find("n")).result.is_mirrored());
 }
 
 TEST(Propagate, TheCostModelDecides) {
@@ -357,7 +362,7 @@ TEST(Propagate, SlowDevicesCount) {
                              graph.input("x", DType::kF32, {1024, 1000, 1, 1}));
   const double all = 2.0 * 1024 * 64 * 1000;
   EXPECT_NEAR(compute_cost(model, y, nullptr), all / 1e9, 1e-3);
-  const Partition even = Partition::parse(2, "32:{0} 32:{1}"), first = Partition::parse(2, "64:{0}");
+  const Partition even = parse_partition(2, "32:{0} 32:{1}"), first = parse_partition(2, "64:{0}");
   EXPECT_NEAR(compute_cost(model, y, &even), all / 2e9, 1e-3);
   EXPECT_NEAR(compute_cost(model, y, &first), all / 1e12, 1e-4);
 }

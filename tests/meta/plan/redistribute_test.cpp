@@ -8,6 +8,7 @@
 
 #include "devices/allocate.h"
 #include "graph/text.h"
+#include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shard_math.h"
 
@@ -154,7 +155,7 @@ TEST(Redistribute, AnyLayoutToAnyOther) {
 
 TEST(Redistribute, RankOrderedOutermostNeedsNoReordering) {
   LocalBuilder builder(2, "test");
-  const Layout from = Layout::split(0, Partition::parse(2, "6:{0} 2:{1}"));
+  const Layout from = Layout::split(0, parse_partition(2, "6:{0} 2:{1}"));
   Locals inputs;
   for (int rank = 0; rank < 2; ++rank) {
     inputs.push_back(builder.graph(rank).input("x", DType::kF32, from.local_shape({8, 1, 1, 1}, rank)));

@@ -11,6 +11,7 @@
 #include "meta/plan/plan.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/meta/layouts.h"
+#include "tests/meta/plan/propagation_text.h"
 #include "tests/support/device_session.h"
 #include "tests/support/run_case.h"
 #include "tests/support/tensors.h"
@@ -82,7 +83,7 @@ output %y
 /// Experts divided over some ranks.
 struct Divided {
   Divided(int ranks, const std::string& runs, const std::string& text = kExperts) : ranks(ranks), text(text) {
-    const Partition experts = Partition::parse(ranks, runs);
+    const Partition experts = parse_partition(ranks, runs);
     for (const char* matrix : {"gate", "up", "down"}) layouts.emplace(matrix, Layout::split(2, experts));
     for (const char* table : {"gate_bias", "up_bias"}) layouts.emplace(table, Layout::split(1, experts));
   }
@@ -124,7 +125,7 @@ struct Divided {
       store.declare(*weight, found == layouts.end() ? Layout::mirrored() : found->second);
     }
     const auto devices = members();
-    const Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }, {}, rule_for},
+    const Plan plan = make_plan(whole(graph), {[&](const Tensor& tensor) { return store.find(tensor); }, {}, rule_text},
                                 std::span(devices).first(static_cast<size_t>(ranks)));
     return static_cast<int>(of(plan));
   }
@@ -253,10 +254,10 @@ TEST_F(Routed, OtherThingsAreReducedFirst) {
   EXPECT_EQ(crossed.differs(), "");
   // Other experts in the second products.
   Divided other(2, "2:{0} 4:{1}");
-  other.layouts["down"] = Layout::split(2, Partition::parse(2, "3:{0} 3:{1}"));
+  other.layouts["down"] = Layout::split(2, parse_partition(2, "3:{0} 3:{1}"));
   EXPECT_GT(other.collectives(), 1);
   EXPECT_EQ(other.differs(), "");
-  other.layouts["down"] = Layout::split(0, Partition::parse(2, "1:{0} 3:{1}"));
+  other.layouts["down"] = Layout::split(0, parse_partition(2, "1:{0} 3:{1}"));
   EXPECT_EQ(other.differs(), "");
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "meta/device/meta_backend.h"
+#include "tests/meta/layouts.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/meta/mesh.h"
 #include "tests/support/poison.h"
@@ -173,8 +174,8 @@ TEST(Segments, OfALlamaLayer) {
 }
 
 TEST(Segments, AreShownInThePlan) {
-  const test::CpuMesh mesh(2, {{"w", Layout::split(1, Partition::parse(2, "3:{0} 1:{1}"))},
-                               {"v", Layout::split(0, Partition::parse(2, "3:{0} 1:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(1, parse_partition(2, "3:{0} 1:{1}"))},
+                               {"v", Layout::split(0, parse_partition(2, "3:{0} 1:{1}"))}});
   test::Loaded loaded(R"(
 input %x f32 [8]
 weight %w f32 [8, 4]
@@ -243,7 +244,7 @@ output %y
 
 /// The value of an addition to a partial sum is, on all ranks but one, the sum itself, which is older.
 TEST(Segments, AShownSumOutlivesItsAddend) {
-  const test::CpuMesh mesh(2, {{"w", Layout::split(0, Partition::parse(2, "3:{0} 5:{1}"))}});
+  const test::CpuMesh mesh(2, {{"w", Layout::split(0, parse_partition(2, "3:{0} 5:{1}"))}});
   // More values in the second segment than fit beside the addend in what the first one leaves behind.
   std::string text = R"(
 input %x f32 [8]
@@ -298,7 +299,7 @@ struct StreamedWeights : testing::Test {
     Tensor* rows = reshape(graph, x, {16, 1, 1, 1});
     z = graph.output(mul_mat_id(graph, copied_experts, rows, ids, {}, "z"));
   }
-  static Layout split(int axis, std::string_view runs) { return Layout::split(axis, Partition::parse(2, runs)); }
+  static Layout split(int axis, std::string_view runs) { return Layout::split(axis, parse_partition(2, runs)); }
 
   test::CpuMesh mesh{2, {{"w", split(1, "8:{0} 4:{1}")}, {"experts", split(1, "2:{0} 4:{1}")}}};
   TensorContext context;

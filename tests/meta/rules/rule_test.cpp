@@ -79,7 +79,7 @@ TEST_F(RuleTest, WorkedExampleOfMulMat) {
   const Tensor& node = *mul_mat(g, f32({256, 768, 1, 1}), f32({256, 4, 1, 1}));
   const Rule rule = *rule_for(node);
   const int m = rule.find('m'), k = rule.find('k');
-  const Partition rows = Partition::parse(2, "512:{0} 256:{1}");
+  const Partition rows = parse_partition(2, "512:{0} 256:{1}");
   EXPECT_EQ(operand_layout(rule, m, rows, rule.sources[0]), split(1, 2, "512:{0} 256:{1}"));
   EXPECT_EQ(operand_layout(rule, m, rows, rule.sources[1]), Layout::mirrored());
   EXPECT_EQ(result_layout(rule, m, rows), split(0, 2, "512:{0} 256:{1}"));
@@ -87,7 +87,7 @@ TEST_F(RuleTest, WorkedExampleOfMulMat) {
   EXPECT_EQ(operand_layout(rule, k, columns, rule.sources[0]), Layout::split(0, columns));
   EXPECT_EQ(operand_layout(rule, k, columns, rule.sources[1]), Layout::split(0, columns));
   EXPECT_EQ(result_layout(rule, k, columns), Layout::partial());
-  EXPECT_EQ(result_layout(rule, k, Partition::parse(2, "128:{0} 128:{0,1}")), std::nullopt);
+  EXPECT_EQ(result_layout(rule, k, parse_partition(2, "128:{0} 128:{0,1}")), std::nullopt);
 }
 
 TEST_F(RuleTest, GroupsFollowTheHeads) {
@@ -101,9 +101,9 @@ TEST_F(RuleTest, GroupsFollowTheHeads) {
   const auto back = factor_split(rule, rule.sources[1], split(2, 2, "3:{0} 1:{1}"));
   ASSERT_TRUE(back);
   EXPECT_EQ(back->factor, h);
-  EXPECT_EQ(back->partition, Partition::parse(2, "6:{0} 2:{1}"));
+  EXPECT_EQ(back->partition, parse_partition(2, "6:{0} 2:{1}"));
   // A head and a half of a group's two: no uniform mapping.
-  EXPECT_EQ(operand_layout(rule, h, Partition::parse(2, "3:{0} 5:{1}"), rule.sources[1]), std::nullopt);
+  EXPECT_EQ(operand_layout(rule, h, parse_partition(2, "3:{0} 5:{1}"), rule.sources[1]), std::nullopt);
 }
 
 TEST_F(RuleTest, RepetitionsAreSplitAlike) {
@@ -111,7 +111,7 @@ TEST_F(RuleTest, RepetitionsAreSplitAlike) {
   const Rule rule = *rule_for(node);
   const auto from_segments = factor_split(rule, rule.sources[0], split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
   ASSERT_TRUE(from_segments);
-  EXPECT_EQ(from_segments->partition, Partition::parse(2, "4:{0} 2:{1}"));
+  EXPECT_EQ(from_segments->partition, parse_partition(2, "4:{0} 2:{1}"));
   EXPECT_EQ(result_layout(rule, from_segments->factor, from_segments->partition), split(0, 2, "4:{0} 2:{1}"));
   EXPECT_EQ(operand_layout(rule, from_segments->factor, from_segments->partition, rule.sources[0]),
             split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
@@ -123,8 +123,8 @@ TEST_F(RuleTest, BlocksAreNotCut) {
   Tensor* weight = g.input("w", DType::kQ8_0, {96, 5, 1, 1});
   const Rule rule = *rule_for(*mul_mat(g, weight, f32({96, 4, 1, 1})));
   const int k = rule.find('k');
-  EXPECT_EQ(operand_layout(rule, k, Partition::parse(2, "48:{0} 48:{1}"), rule.sources[1]), std::nullopt);
-  EXPECT_EQ(operand_layout(rule, k, Partition::parse(2, "64:{0} 32:{1}"), rule.sources[1]),
+  EXPECT_EQ(operand_layout(rule, k, parse_partition(2, "48:{0} 48:{1}"), rule.sources[1]), std::nullopt);
+  EXPECT_EQ(operand_layout(rule, k, parse_partition(2, "64:{0} 32:{1}"), rule.sources[1]),
             split(0, 2, "64:{0} 32:{1}"));
   EXPECT_FALSE(factor_split(rule, rule.sources[1], split(0, 2, "48:{0} 48:{1}")));
 }
@@ -155,12 +155,12 @@ std::vector<IndexRange> ranges(const Tensor& node, char letter, const Partition&
 TEST_F(RuleTest, SelectedRangesOfADevice) {
   Tensor* table = f32({4, 9, 1, 1});
   const Tensor& all = *get_rows(g, table, i32({5, 1, 1, 1}));
-  const Partition rows = Partition::parse(3, "3:{0} 4:{1} 2:{0}");
+  const Partition rows = parse_partition(3, "3:{0} 4:{1} 2:{0}");
   EXPECT_THAT(ranges(all, 'r', rows, 0), testing::ElementsAre(IndexRange{0, 3}, IndexRange{7, 2}));
   EXPECT_THAT(ranges(all, 'r', rows, 1), testing::ElementsAre(IndexRange{3, 4}));
   // Nothing at all is said, since no ranges would mean every row.
   EXPECT_THAT(ranges(all, 'r', rows, 2), testing::ElementsAre(IndexRange{0, 0}));
-  EXPECT_TRUE(ranges(all, 'r', Partition::parse(2, "9:{1}"), 1).empty());
+  EXPECT_TRUE(ranges(all, 'r', parse_partition(2, "9:{1}"), 1).empty());
   // A split of another factor leaves them alone.
   EXPECT_TRUE(ranges(all, 'x', Partition::even(3, 4), 1).empty());
 }
@@ -168,7 +168,7 @@ TEST_F(RuleTest, SelectedRangesOfADevice) {
 TEST_F(RuleTest, SelectedRangesAreComposed) {
   const SelectParams some{{{10, 4}, {40, 5}}};
   const Tensor& node = *get_rows(g, f32({4, 9, 1, 1}), i32({5, 1, 1, 1}), some);
-  const Partition rows = Partition::parse(2, "2:{0} 3:{1} 4:{0}");
+  const Partition rows = parse_partition(2, "2:{0} 3:{1} 4:{0}");
   EXPECT_THAT(ranges(node, 'r', rows, 0), testing::ElementsAre(IndexRange{10, 2}, IndexRange{41, 4}));
   EXPECT_THAT(ranges(node, 'r', rows, 1), testing::ElementsAre(IndexRange{12, 2}, IndexRange{40, 1}));
 }
@@ -176,18 +176,13 @@ TEST_F(RuleTest, SelectedRangesAreComposed) {
 TEST_F(RuleTest, RepeatGetsItsLocalShape) {
   const Tensor& node = *repeat(g, f32({6, 3, 1, 1}), {12, 3, 5, 1});
   const Rule rule = *rule_for(node);
-  const Partition a = Partition::parse(3, "4:{0} 2:{2}");
+  const Partition a = parse_partition(3, "4:{0} 2:{2}");
   const auto local = [&](int device) {
     return std::get<RepeatParams>(local_params(node, rule, rule.find('a'), a, device)).shape;
   };
   EXPECT_EQ(local(0), (Shape{8, 3, 5, 1}));
   EXPECT_EQ(local(1), (Shape{0, 3, 5, 1}));
   EXPECT_EQ(local(2), (Shape{4, 3, 5, 1}));
-}
-
-TEST(FactorKind, Names) {
-  EXPECT_EQ(name_of(FactorKind::kSelected), "selected");
-  EXPECT_EQ(name_of(FactorKind::kWhole), "whole");
 }
 
 }  // namespace

@@ -202,7 +202,7 @@ TEST(LayoutTrials, ShowRulesThatAllowTooMuch) {
     if (broken.missing) continue;  // slower, but right
     // Lowering gives what all ranks have to one rank's addend, whatever the rule says of add.
     if (CaseGraph(broken.graph).node().op == Op::kAdd) continue;
-    LayoutTrials trials(2, [&](const Tensor& node) { return std::optional(meta::parse_rule(broken.rule, node)); });
+    LayoutTrials trials(2, [&](const Tensor&) { return std::optional<std::string>(broken.rule); });
     EXPECT_NE(trials.run(to_lay_out(broken.graph), 500).problem, "") << broken.rule << "\nfor\n" << broken.graph;
   }
 }
