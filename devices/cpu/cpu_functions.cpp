@@ -12,10 +12,14 @@
 namespace shoal::cpu {
 namespace {
 
-void set_threads(Backend& backend, int threads) {
+CpuBackend& cpu_backend(Backend& backend) {
   auto* cpu = dynamic_cast<CpuBackend*>(&backend);
   require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
-  cpu->set_threads(threads);
+  return *cpu;
+}
+
+void set_threads(Backend& backend, int threads) {
+  cpu_backend(backend).set_threads(threads);
 }
 
 std::vector<BufferType*> extra_buffer_types(Device& device) {
@@ -25,15 +29,11 @@ std::vector<BufferType*> extra_buffer_types(Device& device) {
 }
 
 void give_up(Backend& backend, std::string_view reason) {
-  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
-  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
-  cpu->give_up(reason);
+  cpu_backend(backend).give_up(reason);
 }
 
 functions::QueueState wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
-  auto* cpu = dynamic_cast<CpuBackend*>(&backend);
-  require<InvalidArgument>(cpu != nullptr, "{} is not a CPU device", backend.name());
-  return cpu->wait_for_queued(time);
+  return cpu_backend(backend).wait_for_queued(time);
 }
 
 std::string join(const std::vector<std::string_view>& names) {
