@@ -15,7 +15,7 @@ namespace shoal {
 void check_supported(const Device& device, const GraphRange& range);
 
 /// A graph range with its memory, divided into segments; the graph is frozen.
-class NodePlan final : public GraphPlan {
+class NodePlan : public GraphPlan {
  public:
   /// `wait` waits for queued runs, and is called before the memory goes; without it runs are not queued.
   NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait = {});
@@ -26,9 +26,14 @@ class NodePlan final : public GraphPlan {
   /// Of the segments [first, last), views and empty ones too.
   std::span<Tensor* const> nodes(int first, int last) const;
 
- private:
+ protected:
+  GraphMemory& memory() { return memory_; }
+  const GraphMemory& memory() const { return memory_; }
+  std::span<const int> cuts() const { return cuts_; }
+  /// The first node of a segment; of segments(), the end of the last.
   int begin_of(int segment) const;
 
+ private:
   std::vector<int> cuts_;
   GraphMemory memory_;
   std::function<void()> wait_;

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "devices/cpu/cpu_backend.h"
-#include "devices/node_plan.h"
 
 namespace shoal::cpu {
 namespace {
@@ -52,13 +51,11 @@ std::vector<Step> compile_steps(const GraphRange& range, int threads) {
 }
 
 CpuPlan::CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options)
-    : GraphPlan(backend),
+    : NodePlan(backend, checked(backend.device(), range), options),
       backend_(backend),
       threads_(backend.threads()),
-      cuts_(options.cuts),
       label_(options.label),
-      topology_(checked(backend.device(), range).graph->topology()),
-      memory_(range, backend.device(), options) {
+      topology_(range.graph->topology()) {
   compile();
 }
 
@@ -67,12 +64,10 @@ CpuPlan::~CpuPlan() {
 }
 
 void CpuPlan::compile() {
-  const GraphRange& range = memory_.range();
-  note_memory(range);
-  steps_ = compile_steps(range, threads_);
+  steps_ = compile_steps(memory().range(), threads_);
   unpacked_.insert_into(steps_);
   begins_ = {0};
-  for (const int cut : cuts_) {
+  for (const int cut : cuts()) {
     const auto behind = std::ranges::lower_bound(steps_, cut, {}, [](const Step& step) { return step.node->id; });
     begins_.push_back(static_cast<size_t>(behind - steps_.begin()));
   }
@@ -81,12 +76,13 @@ void CpuPlan::compile() {
     // Another plan may have run between two segments.
     if (!std::ranges::binary_search(begins_, i)) follow(steps_[i - 1], steps_[i]);
   }
-  range.graph->freeze();
 }
 
 void CpuPlan::move_to(Graph& graph) {
-  memory_.move_to(graph);
+  memory().move_to(graph);
+  note_memory(memory().range());
   compile();
+  graph.freeze();
 }
 
 void CpuPlan::run(Team& team, int first, int last) {
@@ -100,11 +96,6 @@ void CpuPlan::run(Team& team, int first, int last) {
 
 void CpuPlan::describe(int first, int last, TraceSpan& span) const {
   if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // nothing runs
-  const GraphRange& range = memory_.range();
-  const auto begin_of = [&](int segment) {
-    if (segment == 0) return range.begin;
-    return segment < segments() ? cuts_[static_cast<size_t>(segment) - 1] : range.end;
-  };
   span.describe_nodes(label_, begin_of(first), begin_of(last));
 }
 

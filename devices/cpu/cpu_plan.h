@@ -5,11 +5,10 @@
 
 #include <vector>
 
-#include "devices/allocate.h"
-#include "devices/backend.h"
 #include "devices/cpu/team.h"
 #include "devices/cpu/unpacked.h"
 #include "devices/cpu/worker.h"
+#include "devices/node_plan.h"
 #include "graph/topology.h"
 
 namespace shoal::cpu {
@@ -19,19 +18,16 @@ class CpuBackend;
 /// The steps of a range for a team of `threads`. The nodes must be placed and supported.
 std::vector<Step> compile_steps(const GraphRange& range, int threads);
 
-class CpuPlan final : public GraphPlan {
+class CpuPlan final : public NodePlan {
  public:
   /// Throws DeviceError when a node is not supported or memory is short, InvalidArgument when a source is not placed.
   CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options);
   /// Waits until the last queued run is finished.
   ~CpuPlan() override;
 
-  size_t allocated_bytes() const override { return memory_.bytes() + unpacked_.bytes(); }
+  size_t allocated_bytes() const override { return NodePlan::allocated_bytes() + unpacked_.bytes(); }
 
-  int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
-  int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
-
-  bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory_.can_move_to(graph); }
+  bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory().can_move_to(graph); }
   /// To a graph that fits; no run may be queued.
   void move_to(Graph& graph);
   /// Segments [first, last), on the worker's thread. Throws Aborted.
@@ -48,10 +44,8 @@ class CpuPlan final : public GraphPlan {
 
   CpuBackend& backend_;  ///< see has_backend()
   int threads_;          ///< that the workspaces are large enough for; a run uses no more
-  std::vector<int> cuts_;
   std::string label_;
   std::shared_ptr<const Topology> topology_;
-  GraphMemory memory_;
   std::vector<Step> steps_;
   UnpackedSources unpacked_;
   std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
