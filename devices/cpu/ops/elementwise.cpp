@@ -1,4 +1,4 @@
-// glu: act(gate) * up. Fused, a row of the source is the gate followed by the up part.
+// unary, scale, clamp (NaN stays NaN) and glu, act(gate) * up: functions of pieces of rows, which are looked up once.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -6,11 +6,30 @@
 namespace shoal::cpu {
 namespace {
 
+void run_unary(const TeamContext& ctx, Tensor& node) {
+  map_pieces(ctx, node, kernels().rows.unary[static_cast<size_t>(std::get<UnaryParams>(node.params).kind)]);
+}
+
+void run_scale(const TeamContext& ctx, Tensor& node) {
+  const ScaleParams& params = std::get<ScaleParams>(node.params);
+  map_pieces(ctx, node, [&](const float* from, float* to, int64_t n) {
+    kernels().rows.scale(from, params.scale, params.bias, to, n);
+  });
+}
+
+void run_clamp(const TeamContext& ctx, Tensor& node) {
+  const ClampParams& params = std::get<ClampParams>(node.params);
+  map_pieces(ctx, node, [&](const float* from, float* to, int64_t n) {
+    kernels().rows.clamp(from, params.min, params.max, to, n);
+  });
+}
+
 const Tensor* separate_up(const Tensor& node) {
   return node.src.size() > 1 ? node.src[1] : nullptr;
 }
 
-void run(const TeamContext& ctx, Tensor& node) {
+/// Fused, a row of the source is the gate followed by the up part.
+void run_glu(const TeamContext& ctx, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool fused = !separate_up(node);
   const Tensor& up = fused ? gate : *separate_up(node);
@@ -27,17 +46,21 @@ void run(const TeamContext& ctx, Tensor& node) {
   for_pieces(ctx, walk, piece, chunk_for(node, gate, up));
 }
 
-bool supports(const Tensor& node) {
+bool supports_glu(const Tensor& node) {
   const Tensor* up = separate_up(node);
   return is_float_result(node) && is_float(node.src[0]) && (!up || is_float(up));
 }
 
+/// Of functions that take several operations.
 int64_t work(const Tensor& node) {
   return node.elements() * 8;
 }
 
 }  // namespace
 
-const OpKernel kGluKernel{run, supports, nullptr, work};
+const OpKernel kUnaryKernel{run_unary, maps_floats, nullptr, work};
+const OpKernel kScaleKernel{run_scale, maps_floats};
+const OpKernel kClampKernel{run_clamp, maps_floats};
+const OpKernel kGluKernel{run_glu, supports_glu, nullptr, work};
 
 }  // namespace shoal::cpu
