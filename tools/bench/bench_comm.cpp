@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 
 #include "base/error.h"
 #include "collectives/factory.h"
@@ -33,9 +34,20 @@ struct RankData {
   }
 };
 
+/// The same with other thresholds than those that were measured earlier.
+CommImplementation with(const CommImplementation& implementation, const collectives::Thresholds& thresholds) {
+  const auto make = [make = implementation.make, thresholds](std::span<Backend* const> ranks,
+                                                             const collectives::Options& options) {
+    collectives::Options own = options;
+    own.thresholds = thresholds;
+    return make(ranks, own);
+  };
+  return {implementation.name, make};
+}
+
 }  // namespace
 
-/// One case in memory: the calls of all ranks, in place or not.
+/// One case in memory: the calls of all ranks.
 class CommBench::Run {
  public:
   Run(CommBench& bench, collectives::Communicator& communicator, const CommCase& c)
@@ -44,14 +56,19 @@ class CommBench::Run {
       data_.push_back(is_remote(*device) ? nullptr : std::make_unique<RankData>(*device, c));
     }
     counts_.assign(info(c.kind).counts(c.ranks), c.part);
+    for (const auto& data : data_) {
+      calls_.emplace_back();
+      if (data == nullptr) continue;
+      calls_.back() = {c.kind,  c.dtype, data->in->data, data->out->data, counts_.empty() ? c.part : 0,
+                       counts_, c.root,  "benchmark"};
+    }
   }
 
-  CommTiming measure(bool in_place, const CommBenchOptions& options, const std::function<bool()>& stop) {
+  void measure(const CommBenchOptions& options, const std::function<bool()>& stop, CommResult& result) {
     const auto go_on = [&] {
       if (stop && stop()) throw Interrupted();
     };
-    set_calls(in_place);
-    fill(in_place);
+    fill();
     go_on();
     run(options.warmup);
     go_on();
@@ -59,47 +76,20 @@ class CommBench::Run {
     const auto start = std::chrono::steady_clock::now();
     run(options.iterations);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    CommTiming timing;
-    timing.us = bench_.largest(time.count() * 1e6 / options.iterations);
-    timing.algbw = static_cast<double>(case_.size()) / 1e3 / timing.us;
-    timing.busbw = timing.algbw * bus_factor(case_.kind, case_.ranks);
-    if (options.check) timing.wrong = check(in_place, go_on);
-    return timing;
+    result.us = bench_.largest(time.count() * 1e6 / options.iterations);
+    if (options.check) result.wrong = check(go_on);
   }
 
  private:
-  /// Does the rank belong to this process?
-  bool is_own(int rank) const { return data_[static_cast<size_t>(rank)] != nullptr; }
-  /// Where a rank's own part of an output in place begins, bytes.
-  size_t own_offset(int rank) const {
-    return info(case_.kind).in_place == InPlace::kOwnPart ? case_.bytes(rank * case_.part) : 0;
-  }
-
-  void set_calls(bool in_place) {
-    calls_.clear();
-    for (int rank = 0; rank < case_.ranks; ++rank) {
-      if (!is_own(rank)) {
-        calls_.emplace_back();
-        continue;
-      }
-      const RankData& data = *data_[static_cast<size_t>(rank)];
-      const std::byte* in = in_place ? data.out->data + own_offset(rank) : data.in->data;
-      calls_.push_back({case_.kind, case_.dtype, in, data.out->data, counts_.empty() ? case_.part : 0, counts_,
-                        case_.root, "benchmark"});
-    }
-  }
-
   /// Fresh inputs; outputs are full of what no result is.
-  void fill(bool in_place) {
+  void fill() {
     std::vector<std::byte> values(case_.bytes(case_.elements_in()));
     for (int rank = 0; rank < case_.ranks; ++rank) {
-      if (!is_own(rank)) continue;
-      RankData& data = *data_[static_cast<size_t>(rank)];
+      RankData* const data = data_[static_cast<size_t>(rank)].get();
+      if (data == nullptr) continue;
       fill_values(case_.dtype, rank, 0, values);
-      tensor_set(*data.in, values.data(), 0, values.size());
-      data.out->buffer->memset(*data.out, 0xff, 0, data.out->bytes());
-      const bool gives = info(case_.kind).in != Extent::kOfRoot || rank == case_.root;
-      if (in_place && gives) tensor_set(*data.out, values.data(), own_offset(rank), values.size());
+      tensor_set(*data->in, values.data(), 0, values.size());
+      data->out->buffer->memset(*data->out, 0xff, 0, data->out->bytes());
     }
   }
 
@@ -108,8 +98,8 @@ class CommBench::Run {
     std::vector<std::unique_ptr<HeldBackend>> held;
     for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
     for (int i = 0; i < times; ++i) {
-      for (int rank = 0; rank < case_.ranks; ++rank) {
-        if (is_own(rank)) communicator_.enqueue(rank, calls_[static_cast<size_t>(rank)]);
+      for (size_t rank = 0; rank < data_.size(); ++rank) {
+        if (data_[rank] != nullptr) communicator_.enqueue(static_cast<int>(rank), calls_[rank]);
       }
     }
     held.clear();
@@ -117,15 +107,16 @@ class CommBench::Run {
   }
 
   template <class GoOn>
-  int64_t check(bool in_place, const GoOn& go_on) {
-    fill(in_place);
+  int64_t check(const GoOn& go_on) {
+    fill();
     run(1);
     std::vector<std::byte> out(case_.bytes(case_.elements_out()));
     int64_t wrong = 0;
     for (int rank = 0; rank < case_.ranks; ++rank) {
       go_on();
-      if (!is_own(rank)) continue;
-      tensor_get(*data_[static_cast<size_t>(rank)]->out, out.data(), 0, out.size());
+      const RankData* const data = data_[static_cast<size_t>(rank)].get();
+      if (data == nullptr) continue;
+      tensor_get(*data->out, out.data(), 0, out.size());
       wrong += count_wrong(case_, rank, out, allowed_error(communicator_.name(), case_));
     }
     return bench_.sum(wrong);
@@ -138,10 +129,6 @@ class CommBench::Run {
   std::vector<int64_t> counts_;
   std::vector<Call> calls_;
 };
-
-int64_t CommResult::wrong() const {
-  return out_of_place.wrong.value_or(0) + (in_place ? in_place->wrong.value_or(0) : 0);
-}
 
 std::vector<std::string> known_implementations() {
   return {"auto", "host", "mpi", "p2p", "nccl", "staged"};
@@ -218,11 +205,49 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
   if (!made.remark().empty() && remarks_.insert(made.remark()).second) {
     write_err(fmt::format("shoal: note: {}\n", made.remark()));
   }
-  CommResult result{which, implementation.name, std::string(made.name()), {}, {}};
-  Run run(*this, made, which);
-  result.out_of_place = run.measure(false, options, stop);
-  if (info(which.kind).in_place != InPlace::kNever) result.in_place = run.measure(true, options, stop);
+  CommResult result{which, implementation.name, std::string(made.name())};
+  Run(*this, made, which).measure(options, stop, result);
   return result;
+}
+
+collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, size_t most_bytes,
+                                             const std::function<bool()>& stop) {
+  constexpr size_t kSmallest = size_t{4} << 10, kNever = std::numeric_limits<int64_t>::max();
+  require<InvalidArgument>(most_bytes >= kSmallest, "nothing to compare up to {} bytes; give {} or more", most_bytes,
+                           kSmallest);
+  const CommImplementation peers = implementation("p2p");
+  collectives::Thresholds found;
+  const auto time = [&](const CommImplementation& one, size_t bytes) {
+    return measure(one, case_of_size(Collective::kAllReduce, DType::kF32, ranks(), bytes), options, stop).us;
+  };
+  const auto time_of_peers = [&](size_t one_shot_to_bytes, size_t bytes) {
+    drop_communicator();
+    return time(with(peers, {.one_shot_to_bytes = one_shot_to_bytes}), bytes);
+  };
+  const auto try_nccl = [&]() -> std::optional<CommImplementation> {
+    try {
+      return implementation("nccl");
+    } catch (const InvalidArgument&) {
+      return std::nullopt;
+    }
+  };
+  // From the smallest up, as long as one shot is ahead: what is too large for it travels in two all the same.
+  for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
+    const bool is_faster = time_of_peers(kNever, bytes) < time_of_peers(0, bytes);
+    if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
+    if (!is_faster) break;
+  }
+  if (const auto nccl = try_nccl()) {
+    // From the largest down, as long as NCCL is.
+    for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
+      const double peers_us = time_of_peers(found.one_shot_to_bytes.value_or(kNever), bytes);
+      if (time(*nccl, bytes) >= peers_us) break;
+      found.nccl_from_bytes = bytes;
+    }
+  }
+  drop_communicator();
+  collectives::save_thresholds(devices_, found);
+  return found;
 }
 
 std::vector<std::string> CommBench::gather(const std::string& own) const {

@@ -27,21 +27,16 @@ struct CommBenchOptions {
   bool check = true;
 };
 
-/// One way of doing a collective, measured.
-struct CommTiming {
-  double us = 0.0;                  ///< of one collective, in the process that took longest
-  double algbw = 0.0, busbw = 0.0;  ///< 1e9 bytes per second: of the message, and of each rank's bus
-  std::optional<int64_t> wrong;     ///< elements, of all ranks; nullopt: not checked
-};
-
 struct CommResult {
   CommCase which;
-  std::string implementation;  ///< as --comm names it
-  std::string communicator;    ///< what that is here
-  CommTiming out_of_place;
-  std::optional<CommTiming> in_place;  ///< nullopt: the collective has no such form
+  std::string implementation;      ///< as --comm names it
+  std::string communicator;        ///< what that is here
+  double us = 0.0;                 ///< of one collective, in the process that took longest
+  std::optional<int64_t> wrong{};  ///< elements, of all ranks; nullopt: not checked
 
-  int64_t wrong() const;
+  /// 1e9 bytes per second: of the message, and of each rank's bus.
+  double algbw() const { return static_cast<double>(which.size()) / 1e3 / us; }
+  double busbw() const { return algbw() * bus_factor(which.kind, which.ranks); }
 };
 
 /// A way to make communicators over the devices at hand.

@@ -1,11 +1,8 @@
 #include "tools/bench/bench_report.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
-#include <map>
 
 #include "base/text.h"
 #include "tools/cli/model_text.h"
@@ -67,53 +64,13 @@ std::string padded(const std::string& text, size_t width, bool right) {
   return right ? gap + text : text + gap;
 }
 
-/// Calls `use` with the key and value of each field that is not a list.
-void for_each_field(const Json& json, const std::function<void(const std::string& key, const Json& value)>& use) {
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_array()) use(key, value);
-  }
-}
-
-std::string csv_names(const Json& json) {
-  std::vector<std::string> names;
-  for_each_field(json, [&names](const std::string& key, const Json&) { names.push_back(key); });
-  return csv_line(names);
-}
-
-std::string csv_row(const Json& json) {
+/// The keys or values of the fields that are not lists.
+std::string csv_of(const Json& json, bool keys) {
   std::vector<std::string> cells;
-  for_each_field(json, [&cells](const std::string&, const Json& value) { cells.push_back(csv_cell(value)); });
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_array()) cells.push_back(keys ? key : csv_cell(value));
+  }
   return csv_line(cells);
-}
-
-constexpr std::string_view kSqlTable = "shoal_bench";
-
-/// Of the types that SQLite has. Rates that are not known are null.
-std::string sql_table(const Json& json) {
-  std::vector<std::string> columns;
-  for_each_field(json, [&columns](const std::string& key, const Json& value) {
-    const bool is_whole = value.is_number_integer() || value.is_boolean();
-    columns.push_back(fmt::format("{} {}", key, value.is_string() ? "TEXT" : is_whole ? "INTEGER" : "REAL"));
-  });
-  return fmt::format("CREATE TABLE IF NOT EXISTS {} (\n  {}\n);\n\n", kSqlTable, fmt::join(columns, ",\n  "));
-}
-
-std::string sql_value(const Json& value) {
-  if (value.is_null()) return "NULL";
-  if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
-  if (!value.is_string()) return value.dump();
-  std::string text = "'";
-  for (const char c : value.get<std::string>()) text += c == '\'' ? std::string("''") : std::string(1, c);
-  return text + "'";
-}
-
-std::string sql_row(const Json& json) {
-  std::vector<std::string> names, values;
-  for_each_field(json, [&](const std::string& key, const Json& value) {
-    names.push_back(key);
-    values.push_back(sql_value(value));
-  });
-  return fmt::format("INSERT INTO {} ({}) VALUES ({});\n", kSqlTable, fmt::join(names, ", "), fmt::join(values, ", "));
 }
 
 }  // namespace
@@ -128,12 +85,11 @@ BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
   constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {{"md", BenchFormat::kMarkdown},
                                                                    {"csv", BenchFormat::kCsv},
                                                                    {"json", BenchFormat::kJson},
-                                                                   {"jsonl", BenchFormat::kJsonLines},
-                                                                   {"sql", BenchFormat::kSql}};
+                                                                   {"jsonl", BenchFormat::kJsonLines}};
   for (const auto& [name, format] : kFormats) {
     if (text == name) return format;
   }
-  fail<InvalidArgument>("{} must be md, csv, json, jsonl or sql, got '{}'", flag, text);
+  fail<InvalidArgument>("{} must be md, csv, json or jsonl, got '{}'", flag, text);
 }
 
 nlohmann::ordered_json to_json(const BenchResult& r) {
@@ -188,8 +144,7 @@ void BenchReport::add(const BenchResult& result) {
   if (format_ == BenchFormat::kJsonLines) {
     return write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
-  const std::string heading = format_ == BenchFormat::kSql ? sql_table(json) : csv_names(json);
-  write_out((has_heading_ ? "" : heading) + (format_ == BenchFormat::kSql ? sql_row(json) : csv_row(json)));
+  write_out((has_heading_ ? "" : csv_of(json, true)) + csv_of(json, false));
   has_heading_ = true;
 }
 

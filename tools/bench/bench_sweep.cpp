@@ -8,11 +8,8 @@
 #include "models/place/split_policy.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
-#include "tools/cli/interrupt.h"
 #include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
-#include "tools/cli/program.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/text.h"
 
@@ -271,7 +268,7 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
   const auto read_format = [this](const std::string& flag, const std::string& text) {
     format = parse_bench_format(flag, text);
   };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json, jsonl or sql")->default_str("md");
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
 }
 
 void BenchFlags::take_profiles() {
@@ -349,25 +346,6 @@ BenchResult result_of(const BenchFlags& flags, const BenchSetup& setup, const mo
   result.mmap = asked.load.use_mapping;
   result.repack = asked.load.repack;
   return result;
-}
-
-int run_setups(const std::vector<BenchSetup>& setups, BenchReport& report,
-               const std::function<void(const BenchSetup&)>& run, const std::function<void()>& finished) {
-  std::string error;
-  bool stopped = false;
-  try {
-    for (const BenchSetup& setup : setups) run(setup);
-  } catch (const OutputError&) {
-    throw;
-  } catch (const Interrupted&) {
-    stopped = true;
-  } catch (...) {
-    error = describe_current();
-  }
-  report.finish();
-  finished();
-  if (stopped) throw Interrupted();
-  return error.empty() ? kSuccess : tools::report(error, kFailed);
 }
 
 }  // namespace shoal::tools

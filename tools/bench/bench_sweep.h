@@ -1,5 +1,5 @@
-// The sweep of `shoal bench` and `shoal simulate`: flags, the setups and tests that their lists make, and the loop over
-// them. The two differ in the source of a row's time, a measurement or a prediction.
+// The sweep of `shoal bench` and `shoal simulate`: flags, and the setups and tests that their lists make. The two
+// differ in the source of a row's time, a measurement or a prediction.
 //
 //   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
 #pragma once
@@ -89,10 +89,5 @@ struct BenchFlags {
 /// A row without test, samples, time and backends.
 BenchResult result_of(const BenchFlags& flags, const BenchSetup& setup, const models::Model& model,
                       const tuning::Asked& asked, std::span<Device* const> everything);
-
-/// Runs each setup, finishes the report, also with the rows before a failure, and calls `finished`. Returns the exit
-/// code; throws Interrupted.
-int run_setups(const std::vector<BenchSetup>& setups, BenchReport& report,
-               const std::function<void(const BenchSetup&)>& run, const std::function<void()>& finished);
 
 }  // namespace shoal::tools

@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shoal::tools {
@@ -22,5 +24,10 @@ std::vector<std::string> spell_out(const CLI::App& command, const std::vector<st
 
 /// "-ts" for "--tensor-split"; "" for a flag without a short form of several letters.
 std::string short_form(const std::string& flag);
+
+/// " (did you mean --temp?)", or nothing. Names the only one that begins so; or else the one with the fewest characters
+/// put in, left out, replaced, or swapped with their neighbour: at most one in 3 to 5 characters, or two in more.
+/// Dashes in front do not count.
+std::string did_you_mean(std::string_view text, std::span<const std::string> known);
 
 }  // namespace shoal::tools

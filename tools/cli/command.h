@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -33,8 +34,10 @@ class UsageError : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-/// Adds all commands with their flags, and those of the program itself. `choose` is told the body of a parsed command.
-void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose);
+/// Adds all commands with their flags, or `only` this one, and the flags of the program itself. `choose` receives the
+/// body of a parsed command.
+void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose,
+                    std::string_view only = {});
 
 CommandBody define_run(CLI::App& app);
 CommandBody define_chat(CLI::App& app);

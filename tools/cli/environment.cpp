@@ -8,8 +8,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
-#include "tools/cli/suggest.h"
 
 namespace shoal::tools {
 namespace {

@@ -58,6 +58,20 @@ PluginReport PluginFlags::load() const {
   return registry.load_all();
 }
 
+CLI::Option* SingleDevicesFlag::add_to(CLI::App& app, const std::string& help) {
+  const auto read = [this](const std::string& flag, const std::string& text) {
+    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
+                             text);
+    if (processes() == nullptr) split_device_names(text);  // refuses what is no list
+    list = text;
+  };
+  return add_parsed(app, "--devices", "NAMES", read, help);
+}
+
+std::vector<Device*> SingleDevicesFlag::find(const std::function<std::string()>& all) const {
+  return find_devices(split_device_names(of_all_processes(names_all(list) ? of_every_process(all()) : list, all)));
+}
+
 void LoadFlags::add_to(CLI::App& app) {
   app.add_flag(
       "--repack,!--no-repack", repack,
@@ -232,16 +246,10 @@ void FitFlags::add_to(CLI::App& app) {
   };
   add_parsed(app, "--fit", "on|off", read, "Shrink the context until the model fits")
       ->default_str("on without -c, or with --fit-ctx or --fit-target");
-  const auto add = [&app](const std::string& name, std::optional<int64_t>& value, int64_t least, int64_t most,
-                          int64_t usual, const std::string& help) {
-    const auto read_value = [&value, least, most](const std::string& flag, const std::string& text) {
-      value = parse_integer(flag, text, least, most);
-    };
-    add_parsed(app, name, "INT", read_value, help)->default_str(fmt::format("{}", usual));
-  };
-  add("--fit-ctx", least_context, 1, kMostTokens, kLeastContext, "The smallest context that --fit may choose");
-  add("--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
-      "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
+  add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, kLeastContext,
+              "The smallest context that --fit may choose");
+  add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
+              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
 }
 
 void FitFlags::put_into(tuning::Asked& asked) const {
@@ -254,17 +262,11 @@ void FitFlags::put_into(tuning::Asked& asked) const {
 }
 
 void WorkloadFlags::add_to(CLI::App& app) {
-  const auto add = [&app](const std::string& names, std::optional<int64_t>& value, int64_t usual,
-                          const std::string& help) {
-    const auto read = [&value](const std::string& flag, const std::string& text) {
-      value = parse_integer(flag, text, 0, kMostTokens);
-    };
-    add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", usual));
-  };
   const tuning::Workload usual;
-  add("-p,--n-prompt", prompt, usual.prompt, "Tokens of the prompt to predict; 0: none");
-  add("-n,--n-gen", generate, usual.generate, "Tokens to generate in the prediction; 0: none");
-  add("-d,--n-depth", depth, usual.depth, "Tokens already in the KV cache");
+  add_integer(app, "-p,--n-prompt", prompt, 0, kMostTokens, usual.prompt, "Tokens of the prompt to predict; 0: none");
+  add_integer(app, "-n,--n-gen", generate, 0, kMostTokens, usual.generate,
+              "Tokens to generate in the prediction; 0: none");
+  add_integer(app, "-d,--n-depth", depth, 0, kMostTokens, usual.depth, "Tokens already in the KV cache");
 }
 
 tuning::Workload WorkloadFlags::workload(int64_t context) const {

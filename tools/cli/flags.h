@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,8 +16,7 @@
 #include "models/session/loader.h"
 #include "models/session/sampler.h"
 #include "models/session/session.h"
-#include "tools/cli/host_flags.h"
-#include "tools/cli/split_flags.h"
+#include "tools/cli/placement_flags.h"
 #include "tools/cli/split_profile.h"
 #include "tuning/choose/chooser.h"
 #include "tuning/predict.h"
@@ -39,6 +39,14 @@ struct PluginFlags {
   /// Loads those named, then those found where plug-ins are looked for. Throws what Registry::load throws for one
   /// named; one found that cannot be used is in the report.
   PluginReport load() const;
+};
+
+/// --devices, each by itself: of probe and bench-comm
+struct SingleDevicesFlag {
+  std::string list = "all";
+  CLI::Option* add_to(CLI::App& app, const std::string& help);
+  /// Of all processes. `all`: the names of this process's devices that "all" stands for.
+  std::vector<Device*> find(const std::function<std::string()>& all) const;
 };
 
 /// Most devices that exchange data by collectives: with layers those of a group, else all.

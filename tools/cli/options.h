@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,15 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, T& value, int6
     value = static_cast<T>(parse_integer(flag, text, min, max));
   };
   return add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", value));
+}
+
+/// The same for a value that the user may leave out: `usual` stands in the help.
+inline CLI::Option* add_integer(CLI::App& app, const std::string& names, std::optional<int64_t>& value, int64_t min,
+                                int64_t max, int64_t usual, const std::string& help) {
+  auto read = [&value, min, max](const std::string& flag, const std::string& text) {
+    value = parse_integer(flag, text, min, max);
+  };
+  return add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", usual));
 }
 
 template <class T>

@@ -19,7 +19,7 @@
 #include "processes/join.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/program.h"
-#include "tools/cli/version.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {

@@ -24,8 +24,7 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
-#include "tools/cli/suggest.h"
-#include "tools/cli/version.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {
@@ -104,7 +103,9 @@ int run_command(const std::vector<std::string>& given) {
   if (spread == Spread::kLeader) work_alone();
   CLI::App app("Runs language models on several devices that act as one.", "shoal");
   CommandBody chosen;
-  define_program(app, [&chosen](const CommandBody& body) { chosen = body; });
+  // Flags of other commands would only take time.
+  const std::string_view only = named == kCommands.end() ? "" : named->name;
+  define_program(app, [&chosen](const CommandBody& body) { chosen = body; }, only);
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
     app.parse(prepare(app, args));
@@ -129,7 +130,7 @@ int run_command(const std::vector<std::string>& given) {
 
 }  // namespace
 
-void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose) {
+void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose, std::string_view only) {
   app.formatter(std::make_shared<HelpFormatter>());
   // One that is given twice keeps its last value; lists keep all of theirs.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -137,6 +138,7 @@ void define_program(CLI::App& app, const std::function<void(const CommandBody& b
   app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
   for (const Command& command : kCommands) {
+    if (!only.empty() && only != command.name) continue;
     CLI::App* sub = app.add_subcommand(command.name, command.help);
     sub->callback([body = command.define(*sub), choose] { choose(body); });
   }
@@ -181,6 +183,24 @@ int report_current(int code) noexcept {
   } catch (...) {
     return report("out of memory", code);
   }
+}
+
+int finish_after(const std::function<void()>& body, const std::function<void(const std::string& error)>& finish) {
+  std::string error;
+  bool stopped = false;
+  try {
+    body();
+  } catch (const OutputError&) {
+    throw;
+  } catch (const Interrupted& interrupt) {
+    stopped = true;
+    error = interrupt.what();
+  } catch (...) {
+    error = describe_current();
+  }
+  finish(error);
+  if (stopped) throw Interrupted();
+  return error.empty() ? kSuccess : report(error, kFailed);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // The program `shoal`: its commands and exit codes. Every failure is one line on stderr, "shoal: error: what; remedy".
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,9 @@ int report(std::string_view message, int code) noexcept;
 int report_current(int code) noexcept;
 /// What report_current() would print.
 std::string describe_current();
+/// Runs `body`, then `finish` with the message of its failure ("" if there is none), which prints the results so far.
+/// Returns the exit code; throws OutputError without finishing, and Interrupted.
+int finish_after(const std::function<void()>& body, const std::function<void(const std::string& error)>& finish);
 /// A line that does not change what the program does.
 void warn(std::string_view message) noexcept;
 

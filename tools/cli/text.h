@@ -28,4 +28,13 @@ std::string build_commit();
 /// Descriptions of the devices that are CPUs, or with `cpus` = false of all others: each once, as "a; b".
 std::string describe(std::span<Device* const> devices, bool cpus);
 
+/// Version, commit, compiler, instruction sets of the CPU kernels, and whether CUDA devices can be had, a line each.
+/// Loads the plug-ins that are found.
+std::string version_text();
+/// "shoal 0.1.0 (commit 1234abc)"
+std::string version_line();
+
+/// Of these the last: "yes, FILE (2 device(s))", or "no, " and why.
+std::string cuda_text();
+
 }  // namespace shoal::tools

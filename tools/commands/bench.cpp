@@ -134,9 +134,13 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   find_all(setups);
   for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
   BenchReport report(flags.format, flags.columns(setups, tests));
-  return run_setups(
-      setups, report, [&](const BenchSetup& setup) { measure_setup(flags, setup, tests, report, tracer); },
-      warn_of_problems);
+  const auto measure_all = [&] {
+    for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);
+  };
+  return finish_after(measure_all, [&report](const std::string&) {
+    report.finish();
+    warn_of_problems();
+  });
 }
 
 void add_tests_of_both(CLI::App& app, BenchLists& lists) {

@@ -22,14 +22,14 @@ namespace {
 
 struct BenchCommFlags {
   PluginFlags plugins;
-  std::string devices;
+  SingleDevicesFlag devices;
   size_t min_bytes = 1 << 10, max_bytes = 64 << 20;
   double factor = 2.0;
   std::vector<Collective> ops{Collective::kAllReduce};
   std::vector<DType> dtypes{DType::kF32};
   std::vector<std::string> comms;  ///< none: what SHOAL_COMM says
   CommBenchOptions options;
-  CommFormat format = CommFormat::kText;
+  OutputFlag output;
   bool calibrate = false;
 
   void check() const {
@@ -136,37 +136,20 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   return kSuccess;
 }
 
-/// The devices of all processes.
-std::string devices_of(const BenchCommFlags& flags, const PluginReport& plugins) {
-  const auto own = [&plugins] { return all_devices(plugins); };
-  return of_all_processes(names_all(flags.devices) ? of_every_process(own()) : flags.devices, own);
-}
-
 /// Prints what was measured before a failure is reported.
 int bench_comm(const BenchCommFlags& flags) {
   flags.check();
   catch_interrupts();
   const PluginReport plugins = flags.plugins.load();
-  const std::vector<Device*> devices = find_devices(split_device_names(devices_of(flags, plugins)));
+  const std::vector<Device*> devices = flags.devices.find([&plugins] { return all_devices(plugins); });
   require_threads(threads_needed(devices, 0));
   CommBench bench(devices, processes());
   if (flags.calibrate) return calibrate(bench, flags);
-  CommReport report(flags.format, devices, flags.options, processes());
-  std::string error;
-  bool stopped = false;
+  CommReport report(flags.output.json(), devices, flags.options, processes());
   const std::vector<CommImplementation> implementations = chosen_implementations(bench, flags);
-  try {
-    measure_all(bench, implementations, flags, report);
-  } catch (const OutputError&) {
-    throw;
-  } catch (const Interrupted&) {
-    stopped = true;
-  } catch (...) {
-    error = describe_current();
-  }
-  report.finish(stopped ? "interrupted" : error);
-  if (stopped) throw Interrupted();
-  if (!error.empty()) return tools::report(error, kFailed);
+  const int code = finish_after([&] { measure_all(bench, implementations, flags, report); },
+                                [&](const std::string& error) { report.finish(error); });
+  if (code != kSuccess) return code;
   if (report.wrong() == 0) return kSuccess;
   return tools::report(fmt::format("{} elements are not what they should be: do not use this communicator on these "
                                    "devices",
@@ -196,12 +179,7 @@ void add_choices(CLI::App& app, BenchCommFlags& flags) {
       "Communicators: auto (what a meta device would take), host, mpi, p2p, nccl, staged, several with commas, or all "
       "that there are")
       ->default_str("auto");
-  const auto read_format = [&flags](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text == "text" || text == "csv" || text == "json",
-                             "{} must be text, csv or json, got '{}'", flag, text);
-    flags.format = text == "text" ? CommFormat::kText : text == "csv" ? CommFormat::kCsv : CommFormat::kJson;
-  };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "text, csv or json")->default_str("text");
+  flags.output.add_to(app);
 }
 
 void add_sizes(CLI::App& app, BenchCommFlags& flags) {
@@ -218,15 +196,10 @@ void add_sizes(CLI::App& app, BenchCommFlags& flags) {
 
 CommandBody define_bench_comm(CLI::App& app) {
   auto flags = std::make_shared<BenchCommFlags>();
-  const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; each device is a rank", flag,
-                             text);
-    if (processes() == nullptr) split_device_names(text);  // refuses what is no list
-    flags->devices = text;
-  };
-  add_parsed(app, "--devices", "NAMES", read_names,
-             "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device. Of "
-             "several processes as for run")
+  flags->devices
+      .add_to(app,
+              "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device. Of "
+              "several processes as for run")
       ->required();
   add_sizes(app, *flags);
   add_choices(app, *flags);

@@ -11,7 +11,7 @@
 #include "tools/cli/flags.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
-#include "tools/cli/version.h"
+#include "tools/cli/text.h"
 
 namespace shoal::tools {
 namespace {

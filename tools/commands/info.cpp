@@ -1,5 +1,7 @@
-// shoal info: what a model file says of itself, and on which devices of this machine the model fits.
+// shoal info: what a model file says of itself, whether or not this program can run it, and on which devices of this
+// machine the model fits.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -13,11 +15,15 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
-#include "tools/report/model_info.h"
 #include "tuning/choose/chooser.h"
 
 namespace shoal::tools {
 namespace {
+
+using models::GgufFile;
+using models::GgufType;
+using models::GgufValue;
+using nlohmann::json;
 
 struct InfoFlags {
   ModelFlags model;
@@ -25,6 +31,179 @@ struct InfoFlags {
   ContextFlags context;
   OutputFlag output;
 };
+
+constexpr size_t kTemplateLines = 5, kLineLength = 100, kListed = 8;
+
+/// Names, and keys of the file after the architecture.
+constexpr std::pair<const char*, const char*> kNumbers[] = {
+    {"layers", "block_count"},
+    {"embedding", "embedding_length"},
+    {"feed-forward", "feed_forward_length"},
+    {"heads", "attention.head_count"},
+    {"KV heads", "attention.head_count_kv"},
+    {"head size", "attention.key_length"},
+    {"experts", "expert_count"},
+    {"experts used", "expert_used_count"},
+    {"expert feed-forward", "expert_feed_forward_length"},
+    {"sliding window", "attention.sliding_window"},
+    {"context", "context_length"},
+};
+
+/// Keys of an unexpected type count as absent: the file is described, not used.
+std::string text_of_key(const GgufFile& file, std::string_view key) {
+  const GgufValue* value = file.find_value(key);
+  return value != nullptr && value->type == GgufType::kString ? file.get<std::string>(key) : std::string();
+}
+
+template <class T>
+json numbers_of(const GgufFile& file, const GgufValue& value) {
+  if (value.type != GgufType::kArray) return file.get<T>(value.key);
+  const std::vector<T> all = file.get_array<T>(value.key);
+  if (all.empty()) return {};
+  const bool alike = std::count(all.begin(), all.end(), all.front()) == static_cast<ptrdiff_t>(all.size());
+  return alike ? json(all.front()) : json(all);
+}
+
+/// A number of the model, or one for each layer if they differ; null if there is none.
+json number_of(const GgufFile& file, const std::string& key) {
+  const GgufValue* value = file.find_value(key);
+  if (value != nullptr && value->element == GgufType::kU32) return numbers_of<uint32_t>(file, *value);
+  if (value != nullptr && value->element == GgufType::kI32) return numbers_of<int32_t>(file, *value);
+  return {};
+}
+
+std::vector<std::string> pieces_of(const GgufFile& file) {
+  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
+  const GgufValue* tokens = file.find_value(kTokens);
+  const bool is_list = tokens != nullptr && tokens->type == GgufType::kArray && tokens->element == GgufType::kString;
+  return is_list ? file.get_array<std::string>(kTokens) : std::vector<std::string>();
+}
+
+/// Whatever the file calls tokenizer.ggml.ROLE_token_id.
+json special_tokens(const GgufFile& file, const std::vector<std::string>& pieces) {
+  constexpr std::string_view kBefore = "tokenizer.ggml.", kAfter = "_token_id";
+  json special = json::object();
+  for (const GgufValue& value : file.values()) {
+    if (!value.key.starts_with(kBefore) || !value.key.ends_with(kAfter) || value.type != GgufType::kU32) continue;
+    const auto id = file.get<uint32_t>(value.key);
+    special[value.key.substr(kBefore.size(), value.key.size() - kBefore.size() - kAfter.size())] = {
+        {"id", id}, {"text", id < pieces.size() ? pieces[id] : ""}};
+  }
+  return special;
+}
+
+json describe_file(const GgufFile& file) {
+  const std::string architecture = text_of_key(file, "general.architecture");
+  const std::vector<std::string> pieces = pieces_of(file);
+  json numbers = json::object();
+  for (const auto& [name, key] : kNumbers) {
+    if (json number = number_of(file, fmt::format("{}.{}", architecture, key)); !number.is_null()) {
+      numbers[key] = std::move(number);
+    }
+  }
+  std::map<std::string, std::pair<int64_t, size_t>> uses;  // tensors and bytes of a type
+  for (const models::GgufTensor& tensor : file.tensors()) {
+    auto& [tensors, bytes] = uses[std::string(name_of(tensor.dtype))];
+    ++tensors;
+    bytes += tensor.bytes;
+  }
+  json types = json::object();
+  for (const auto& [name, use] : uses) types[name] = {{"tensors", use.first}, {"bytes", use.second}};
+  const std::string chat_template = text_of_key(file, "tokenizer.chat_template");
+  return {{"architecture", architecture},
+          {"name", text_of_key(file, "general.name")},
+          {"files", file.file_count()},
+          {"bytes", file.file_bytes()},
+          {"tensors", file.tensors().size()},
+          {"tensor_bytes", file.tensor_bytes()},
+          {"parameters", count_parameters(file)},
+          {"numbers", std::move(numbers)},
+          {"types", std::move(types)},
+          {"tokenizer",
+           {{"model", text_of_key(file, "tokenizer.ggml.model")},
+            {"pre", text_of_key(file, "tokenizer.ggml.pre")},
+            {"tokens", pieces.size()}}},
+          {"special_tokens", special_tokens(file, pieces)},
+          {"chat_template", chat_template.empty() ? json() : json(chat_template)}};
+}
+
+/// Escaped.
+std::string text_of(const json& value) {
+  return printable(value.get_ref<const std::string&>());
+}
+
+std::string first_lines(const std::string& text) {
+  std::string out;
+  size_t begin = 0;
+  for (size_t line = 0; line < kTemplateLines && begin < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const bool cut = end - begin > kLineLength;
+    out +=
+        fmt::format("\n    {}{}", escaped(text.substr(begin, std::min(end - begin, kLineLength))), cut ? " ..." : "");
+    begin = end + 1;
+  }
+  return begin < text.size() ? out + "\n    ..." : out;
+}
+
+/// Those with most bytes first.
+std::string types_text(const json& types) {
+  std::vector<std::pair<size_t, std::string>> parts;
+  for (const auto& [name, use] : types.items()) {
+    const auto bytes = use["bytes"].get<size_t>();
+    parts.emplace_back(bytes, fmt::format("{} {} in {}", name, format_bytes(bytes), use["tensors"].get<int64_t>()));
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [bytes, part] : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string special_text(const json& special) {
+  std::vector<std::string> parts;
+  for (const auto& [role, token] : special.items()) {
+    parts.push_back(fmt::format("{} {} {}", printable(role), token["id"].get<uint32_t>(), text_of(token["text"])));
+  }
+  if (parts.size() > kListed) parts.resize(kListed), parts.emplace_back("...");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string tokenizer_text(const json& tokenizer) {
+  const std::string model = text_of(tokenizer["model"]), pre = text_of(tokenizer["pre"]);
+  if (model.empty()) return "none";
+  return fmt::format("{}{}{}, {} tokens", model, pre.empty() ? "" : " ", pre, tokenizer["tokens"].get<size_t>());
+}
+
+std::string line(std::string_view what, const std::string& value) {
+  return value.empty() ? "" : fmt::format("{:<20} {}\n", what, value);
+}
+
+/// Two columns: what, and what it is.
+std::string to_text(const json& info) {
+  const std::string architecture = text_of(info["architecture"]);
+  const auto parameters = info["parameters"].get<int64_t>();
+  const double bits = info["tensor_bytes"].get<double>() * 8 / std::max(1.0, static_cast<double>(parameters));
+  const int files = info["files"];
+  std::string out =
+      line("architecture", architecture.empty() ? "not named" : architecture) + line("name", text_of(info["name"])) +
+      line("size",
+           fmt::format("{} in {} file{}", format_bytes(info["bytes"].get<size_t>()), files, files == 1 ? "" : "s")) +
+      line("parameters", fmt::format("{} of {:.2f} bits in {} tensors", short_count(parameters, 2, " "), bits,
+                                     info["tensors"].get<size_t>())) +
+      line("types", types_text(info["types"]));
+  for (const auto& [name, key] : kNumbers) {
+    const auto number = info["numbers"].find(key);
+    if (number == info["numbers"].end()) continue;
+    const auto [least, most] = std::minmax_element(number->begin(), number->end());
+    out += line(name,
+                number->is_array() ? fmt::format("{} to {}, by layer", least->dump(), most->dump()) : number->dump());
+  }
+  const json& chat = info["chat_template"];
+  return out + line("tokenizer", tokenizer_text(info["tokenizer"])) +
+         line("special tokens", special_text(info["special_tokens"])) +
+         line("chat template", chat.is_null()
+                                   ? "none"
+                                   : fmt::format("{} characters{}", chat.get<std::string>().size(), first_lines(chat)));
+}
 
 /// How a model would lie on some devices that act as one.
 struct Fit {
@@ -87,8 +266,8 @@ std::string to_text(const Fit& fit, int64_t trained) {
   return fmt::format("on {} with {}, in {}", fit.devices, context, format_bytes(fit.needed()));
 }
 
-nlohmann::json to_json(const Fit& fit) {
-  nlohmann::json memory = nlohmann::json::array();
+json to_json(const Fit& fit) {
+  json memory = json::array();
   for (const models::DeviceUse& use : fit.memory) {
     memory.push_back(
         {{"device", use.device}, {"needed", use.needed()}, {"mapped", use.mapped}, {"free", use.memory.free}});
@@ -98,7 +277,7 @@ nlohmann::json to_json(const Fit& fit) {
 }
 
 int show(const InfoFlags& flags) {
-  const ModelInfo info = describe_file(models::GgufFile(flags.model.path));
+  json info = describe_file(GgufFile(flags.model.path));
   std::unique_ptr<models::Model> model;
   std::string refusal;
   try {
@@ -113,22 +292,19 @@ int show(const InfoFlags& flags) {
     for (const std::string& set : device_sets(flags)) fits.push_back(fit_on(*model, set, flags));
   }
   if (flags.output.json()) {
-    nlohmann::json json = to_json(info);
-    json["model"] = flags.model.path;
-    json["refusal"] = refusal.empty() ? nlohmann::json() : nlohmann::json(refusal);
-    json["ignored_keys"] = model != nullptr ? nlohmann::json(model->hparams.unread_keys) : nlohmann::json();
-    json["ignored_tensors"] = model != nullptr ? nlohmann::json(model->passed_over) : nlohmann::json();
-    json["fits"] = nlohmann::json::array();
-    for (const Fit& fit : fits) json["fits"].push_back(to_json(fit));
-    print_json(json);
+    info["model"] = flags.model.path;
+    info["refusal"] = refusal.empty() ? json() : json(refusal);
+    info["ignored_keys"] = model != nullptr ? json(model->hparams.unread_keys) : json();
+    info["ignored_tensors"] = model != nullptr ? json(model->passed_over) : json();
+    info["fits"] = json::array();
+    for (const Fit& fit : fits) info["fits"].push_back(to_json(fit));
+    print_json(info);
     return kSuccess;
   }
   std::string text = to_text(info);
-  if (model == nullptr) text += fmt::format("{:<20} {}\n", "cannot be run", escaped(refusal));
-  if (!ignored.keys.empty()) text += fmt::format("{:<20} {}\n", "ignored keys", ignored.keys);
-  if (!ignored.tensors.empty()) text += fmt::format("{:<20} {}\n", "ignored tensors", ignored.tensors);
-  for (const Fit& fit : fits)
-    text += fmt::format("{:<20} {}\n", fit.fits ? "fits" : "does not fit", to_text(fit, model->hparams.context));
+  text += line("cannot be run", escaped(refusal)) + line("ignored keys", ignored.keys) +
+          line("ignored tensors", ignored.tensors);
+  for (const Fit& fit : fits) text += line(fit.fits ? "fits" : "does not fit", to_text(fit, model->hparams.context));
   write_out(text);
   return kSuccess;
 }

@@ -16,7 +16,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/text.h"
 #include "tools/cli/threads.h"
@@ -55,17 +54,10 @@ struct PlanFlags {
   void check_objective() const {
     if (!recommend && choice.devices.ratio != kAutoRatio) return;
     const auto [prompt, generate] = asked_work();
-    const tuning::Objective wanted = objective();
-    const bool is_mix = wanted == tuning::Objective::kMix, is_prompt = wanted == tuning::Objective::kPrompt;
-    const bool rather_prompt = is_mix ? prompt > 0 : !is_prompt;
     try {
-      tuning::require_work({prompt, generate, 0}, wanted);
+      tuning::require_work({prompt, generate, 0}, objective());
     } catch (const InvalidArgument& error) {
-      throw UsageError(fmt::format("{}: give {} above 0, or --objective {}", error.what(),
-                                   is_mix      ? "-p and -n"
-                                   : is_prompt ? "-p"
-                                               : "-n",
-                                   rather_prompt ? "prompt" : "generation"));
+      throw UsageError(fmt::format("{}: give numbers above 0 with -p and -n, or another --objective", error.what()));
     }
   }
 
@@ -148,15 +140,7 @@ nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
   json["fits"] = models::fits(plan.memory);
   json["from_disk"] = models::has_room(plan.memory) && !models::fits(plan.memory);
   json["host_bytes"] = plan.host_bytes;
-  auto& memory = json["memory"] = nlohmann::json::array();
-  for (const models::DeviceUse& use : plan.memory) {
-    nlohmann::json one = use_json<nlohmann::json>(use);
-    one.update({{"mapped", use.mapped},
-                {"free", use.memory.free},
-                {"margin", tuning::spare_bytes(use)},
-                {"margin_percent", spare_part(use) * 100}});
-    memory.push_back(std::move(one));
-  }
+  json["memory"] = memory_json(plan.memory);
   return json;
 }
 
@@ -169,13 +153,6 @@ void add_json(nlohmann::json& json, const Outlook& outlook) {
     json["no_prediction"] = outlook.missing;
   }
   if (outlook.comparison) add_comparison(json, *outlook.comparison);
-}
-
-/// "2.1 GiB (20 %)"; "-" where there is too little.
-std::string margin_text(const models::DeviceUse& use) {
-  const int64_t margin = tuning::spare_bytes(use);
-  if (margin < 0) return "-";
-  return fmt::format("{} ({:.0f} %)", format_bytes(static_cast<size_t>(margin)), spare_part(use) * 100);
 }
 
 std::string memory_text(const models::ModelPlan& plan) {
@@ -321,16 +298,14 @@ int plan_model(PlanFlags& flags) {
     json["model_type"] = describe_model(*planned.model);
     json["descriptions"] = descriptions(planned.asked.fixed);
     json["units"] = units_json(*planned.model);
-    add_experts(json, *planned.model, *planned.placement, planned.ways);
-    add_latent_cache(json, *planned.model, *planned.placement, planned.ways);
+    add_ways(json, *planned.model, *planned.placement, planned.ways);
     json["split_key"] = tuning::split_key(*planned.model, *planned.placement);
     json["tensor_split"] = shares_json(planned.asked.fixed);
     add_json(json, outlook);
     print_json(json);
     return kSuccess;
   }
-  std::string text = plan_text(plan, flags) + experts_text(*planned.model, *planned.placement, planned.ways) +
-                     latent_cache_text(*planned.model, *planned.placement, planned.ways);
+  std::string text = plan_text(plan, flags) + ways_text(*planned.model, *planned.placement, planned.ways);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
   if (outlook.comparison) text += comparison_text(*outlook.comparison, flags.objective());

@@ -17,7 +17,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tools/startup/machine_choice.h"
 #include "tuning/probe/file.h"
@@ -32,7 +31,7 @@ using machine::ProductPoint;
 
 struct ProbeFlags {
   PluginFlags plugins;
-  std::vector<std::string> names;
+  SingleDevicesFlag devices;
   probe::ProbeOptions options;
   bool force = false;
   OutputFlag output;
@@ -57,20 +56,6 @@ std::string devices_text(const MachineModel& machine) {
                     format_bytes(d.memory), giga(d.bandwidth), format_bytes(static_cast<size_t>(d.cache_bytes)),
                     giga(d.activation_bandwidth), giga(d.attention_rate), giga(d.attention_bandwidth),
                     micro(d.op_seconds), micro(d.step_seconds), micro(d.run_seconds)});
-  }
-  return format_table(rows);
-}
-
-std::string domains_text(const MachineModel& machine) {
-  Rows rows{{"domain", "devices", "read together GB/s", "cores"}};
-  for (size_t i = 0; i < machine.domains.size(); ++i) {
-    std::vector<std::string> names;
-    for (const DeviceModel& device : machine.devices) {
-      if (device.domain == static_cast<int>(i)) names.push_back(device.name);
-    }
-    const machine::Domain& domain = machine.domains[i];
-    rows.push_back({domain.name, fmt::format("{}", fmt::join(names, ",")), giga(domain.bandwidth),
-                    fmt::format("{:.2f}", domain.cores)});
   }
   return format_table(rows);
 }
@@ -134,8 +119,8 @@ void show(const probe::MeasuredMachine& found, bool kept, double seconds, const 
     print_json(json);
     return;
   }
-  std::string text = devices_text(found.machine) + "\n" + domains_text(found.machine) + "\n" +
-                     products_text(found.machine) + collectives_text(found.machine) + links_text(found.machine) + "\n";
+  std::string text = devices_text(found.machine) + "\n" + products_text(found.machine) +
+                     collectives_text(found.machine) + links_text(found.machine) + "\n";
   if (kept) {
     text += fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file));
   } else {
@@ -145,26 +130,13 @@ void show(const probe::MeasuredMachine& found, bool kept, double seconds, const 
   write_out(text);
 }
 
-/// Those named, or all that do not stand for others.
-std::vector<Device*> devices_of(const ProbeFlags& flags) {
-  const auto all = [] {
-    std::string names;
-    for (const Device* device : Registry::instance().devices()) {
-      if (device->type() != DeviceType::kMeta) names += (names.empty() ? "" : ",") + device->name();
-    }
-    return names;
-  };
-  if (processes() != nullptr) {
-    const std::string list =
-        flags.names.empty() ? of_every_process(all()) : fmt::format("{}", fmt::join(flags.names, ","));
-    return find_devices(split_device_names(of_all_processes(list, all)));
+/// All that do not stand for others.
+std::string all_names() {
+  std::string names;
+  for (const Device* device : Registry::instance().devices()) {
+    if (device->type() != DeviceType::kMeta) names += (names.empty() ? "" : ",") + device->name();
   }
-  if (!flags.names.empty()) return find_devices(flags.names);
-  std::vector<Device*> devices;
-  for (Device* device : Registry::instance().devices()) {
-    if (device->type() != DeviceType::kMeta) devices.push_back(device);
-  }
-  return devices;
+  return names;
 }
 
 /// Types without which the figures would have to be measured again.
@@ -204,7 +176,7 @@ void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags
 int probe(const ProbeFlags& flags) {
   catch_interrupts();
   flags.plugins.load();
-  const std::vector<Device*> devices = devices_of(flags);
+  const std::vector<Device*> devices = flags.devices.find(all_names);
   const int threads = flags.options.threads;
   if (!flags.force) {
     auto found = is_leader() ? probe::find_measured(devices, threads, wanted_dtypes(flags, devices)) : std::nullopt;
@@ -245,15 +217,7 @@ std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text
 
 CommandBody define_probe(CLI::App& app) {
   auto flags = std::make_shared<ProbeFlags>();
-  const auto read_names = [flags = flags.get()](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
-                             text);
-    const bool is_alone = processes() == nullptr;
-    flags->names = names_all(text) ? std::vector<std::string>()
-                   : is_alone      ? split_device_names(text)
-                                   : split_list(text);
-  };
-  add_parsed(app, "--devices", "NAMES", read_names, "Devices, such as CPU0,CPU1")->default_str("all");
+  flags->devices.add_to(app, "Devices, such as CPU0,CPU1")->default_str("all");
   add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,
               "Threads of each CPU device; 0: one per core");
   const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {

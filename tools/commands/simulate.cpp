@@ -18,7 +18,6 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text.h"
 #include "tools/report/plan_report.h"
 #include "tools/startup/choice_text.h"
@@ -182,21 +181,6 @@ Parts parts_of(const tuning::PhasePrediction& phase) {
   return {parts.compute / total, parts.communication / total, parts.waiting / total};
 }
 
-const models::DeviceUse& fullest(const tuning::Verdict& verdict) {
-  return *std::min_element(verdict.memory.begin(), verdict.memory.end(), [](const auto& a, const auto& b) {
-    return tuning::spare_bytes(a) < tuning::spare_bytes(b);
-  });
-}
-
-nlohmann::ordered_json memory_json(const tuning::Verdict& verdict) {
-  nlohmann::ordered_json memory = nlohmann::ordered_json::array();
-  for (const models::DeviceUse& use : verdict.memory) {
-    memory.push_back(use_json<nlohmann::ordered_json>(use));
-    memory.back()["memory"] = use.memory.total;
-  }
-  return memory;
-}
-
 /// Predicts the tests of setups.
 class Simulation {
  public:
@@ -300,7 +284,7 @@ class Simulation {
         {"copies_ns", std::llround(phase.copies * 1e9)},
         {"host_ns", std::llround(phase.host * 1e9)},
         {"memory_most", use.use.total()},
-        {"memory", memory_json(verdict)}};
+        {"memory", memory_json(verdict.memory)}};
   }
 
   void does_not_fit(const BenchSetup& setup, const BenchTest& test, tuning::Chooser& chooser,
@@ -360,7 +344,10 @@ int simulate(SimulateFlags flags) {
   catch_interrupts();
   Simulation simulation(flags, machine, tests);
   BenchReport report(flags.format, flags.columns(setups, tests));
-  const int code = run_setups(setups, report, [&](const BenchSetup& setup) { simulation.run(setup, report); }, [] {});
+  const auto run_all = [&] {
+    for (const BenchSetup& setup : setups) simulation.run(setup, report);
+  };
+  const int code = finish_after(run_all, [&report](const std::string&) { report.finish(); });
   if (code != kSuccess) return code;
   if (flags.format == BenchFormat::kMarkdown) write_out(simulation.remarks());
   return kSuccess;

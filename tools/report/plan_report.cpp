@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "base/text.h"
 #include "tools/cli/output.h"
@@ -18,45 +15,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// "31.2 us", "4.10 ms", "2.31 s": the last digit of a unit is worth this many seconds.
-struct TimeUnit {
-  const char* name;
-  double seconds;
-  int decimals;
-  double last_digit() const { return seconds / std::pow(10, decimals); }
-};
-
-const TimeUnit& unit_of(double seconds) {
-  static constexpr TimeUnit kUnits[] = {{"us", 1e-6, 1}, {"ms", 1e-3, 2}, {"s", 1, 2}};
-  return seconds < 1e-3 ? kUnits[0] : seconds < 1 ? kUnits[1] : kUnits[2];
-}
-
-std::string time_text(double seconds, const TimeUnit& unit) {
-  return fmt::format("{:.{}f} {}", seconds / unit.seconds, unit.decimals, unit.name);
-}
-
+/// "31.2 us", "4.10 ms", "2.31 s".
 std::string time_text(double seconds) {
-  return time_text(seconds, unit_of(seconds));
-}
-
-/// Parts in the unit of their sum, rounded so that they add up to the rounded sum: down, but for those that lose most.
-std::vector<std::string> parts_text(std::span<const double> parts) {
-  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
-  const TimeUnit& unit = unit_of(sum);
-  std::vector<double> digits;
-  double missing = std::round(sum / unit.last_digit());
-  for (const double part : parts) {
-    digits.push_back(std::floor(part / unit.last_digit()));
-    missing -= digits.back();
-  }
-  const auto lost = [&](size_t i) { return parts[i] / unit.last_digit() - digits[i]; };
-  std::vector<size_t> order(parts.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lost(a) > lost(b); });
-  for (size_t i = 0; i < order.size() && static_cast<double>(i) < missing; ++i) ++digits[order[i]];
-  std::vector<std::string> texts;
-  for (const double digit : digits) texts.push_back(time_text(digit * unit.last_digit(), unit));
-  return texts;
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  return seconds < 1 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
 }
 
 std::string rate_text(const std::optional<tuning::PhasePrediction>& phase) {
@@ -80,8 +42,9 @@ std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
   for (size_t i = 0; i < phase.ranks.size(); ++i) {
     const tuning::RankTime& rank = phase.ranks[i];
     rows.push_back({"  " + phase.devices[i]});
-    const double parts[] = {rank.compute, rank.communication, rank.waiting, rank.host};
-    for (std::string& text : parts_text(parts)) rows.back().push_back(std::move(text));
+    for (const double part : {rank.compute, rank.communication, rank.waiting, rank.host}) {
+      rows.back().push_back(time_text(part));
+    }
   }
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
@@ -148,23 +111,24 @@ std::string reason_of(const tuning::Comparison& comparison) {
   return fmt::format("nothing fits: {}{}{}", remedies_text(*comparison.remedies), reason.empty() ? "" : "; ", reason);
 }
 
-/// The smallest margin of all devices, "-1.2 GiB" where there is too little.
-std::string margin_text(const tuning::Verdict& prediction) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  double part = 0;
-  for (const models::DeviceUse& use : prediction.memory) {
-    const int64_t margin = tuning::spare_bytes(use);
-    if (margin < least) least = margin, part = spare_part(use);
-  }
-  const std::string bytes = format_bytes(static_cast<size_t>(least < 0 ? -least : least));
-  return least < 0 ? fmt::format("{} short", bytes) : fmt::format("{} ({:.0f} %)", bytes, part * 100);
+/// Spare memory of a device as a part of the bytes that are free.
+double spare_part(const models::DeviceUse& use) {
+  const auto free = static_cast<double>(use.memory.free);
+  return free == 0 ? 0 : static_cast<double>(tuning::spare_bytes(use)) / free;
 }
 
 }  // namespace
 
-double spare_part(const models::DeviceUse& use) {
-  const auto free = static_cast<double>(use.memory.free);
-  return free == 0 ? 0 : static_cast<double>(tuning::spare_bytes(use)) / free;
+std::string margin_text(const models::DeviceUse& use) {
+  const int64_t margin = tuning::spare_bytes(use);
+  const std::string bytes = format_bytes(static_cast<size_t>(margin < 0 ? -margin : margin));
+  return margin < 0 ? bytes + " short" : fmt::format("{} ({:.0f} %)", bytes, spare_part(use) * 100);
+}
+
+const models::DeviceUse& fullest(const tuning::Verdict& verdict) {
+  return *std::min_element(verdict.memory.begin(), verdict.memory.end(), [](const auto& a, const auto& b) {
+    return tuning::spare_bytes(a) < tuning::spare_bytes(b);
+  });
 }
 
 std::string prediction_text(const tuning::Verdict& p, const std::string& origin) {
@@ -207,18 +171,24 @@ std::string comparison_text(const tuning::Comparison& comparison, tuning::Object
                     one.choice.devices_text(), several ? (one.choice.mode == layer ? "layer" : "tensor") : "alone",
                     several ? (one.choice.shares.empty() ? "even" : short_shares(one.choice.ratio())) : "",
                     rate_text(one.generation), rate_text(one.prompt),
-                    phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(one)});
+                    phase ? fmt::format("{:.1f} %", phase->imbalance * 100) : "-", margin_text(fullest(one))});
     if (uses_host) rows.back().insert(rows.back().begin() + kHostColumn, one.choice.host.flags());
   }
   std::string text = fmt::format("candidates by speed of {} (* recommended, - does not fit)\n", name_of(objective));
   return text + format_table(rows) + reason_of(comparison) + "\n";
 }
 
-Json margins_json(std::span<const models::DeviceUse> memory) {
-  Json json = Json::array();
+nlohmann::ordered_json memory_json(std::span<const models::DeviceUse> memory) {
+  auto json = nlohmann::ordered_json::array();
   for (const models::DeviceUse& use : memory) {
     json.push_back({{"device", use.device},
+                    {"weights", use.use.weights},
+                    {"kv", use.use.cache},
+                    {"compute", use.use.compute},
+                    {"communication", use.use.communication},
                     {"total", use.use.total()},
+                    {"mapped", use.mapped},
+                    {"memory", use.memory.total},
                     {"free", use.memory.free},
                     {"margin", tuning::spare_bytes(use)},
                     {"margin_percent", spare_part(use) * 100}});
@@ -246,7 +216,7 @@ Json prediction_json(const tuning::Verdict& p) {
             {"context", p.choice.context},
             {"fits", p.fits},
             {"from_disk", p.from_disk},
-            {"memory", margins_json(p.memory)}};
+            {"memory", Json(memory_json(p.memory))}};
   if (p.prompt) json["prompt"] = to_json(*p.prompt, p.work.prompt, p.work.depth);
   if (p.generation) json["generation"] = to_json(*p.generation, p.work.generate, p.work.depth);
   return json;
@@ -263,83 +233,66 @@ void add_comparison(Json& json, const tuning::Comparison& comparison) {
 
 namespace {
 
-/// Routed experts on a meta device.
-struct DividedExperts {
-  const models::SplitPolicy* policy = nullptr;  ///< nullptr: there are none
-  int layer = 0;                                ///< the first that has some
-};
-
-DividedExperts divided_experts(const models::Model& model, const models::Placement& placement) {
+/// Of the devices that divide routed experts; nullptr: there are none.
+const models::SplitPolicy* policy_of_experts(const models::Model& model, const models::Placement& placement) {
   for (size_t i = 0; i < model.specs.size(); ++i) {
     if (model.specs[i].role != models::TensorRole::kExperts) continue;
     const models::SplitPolicy* policy = placement.policy_of(placement.device_of(*model.weights.tensors()[i]));
-    if (policy != nullptr && policy->devices() > 1) return {policy, model.specs[i].layer};
+    if (policy != nullptr && policy->devices() > 1) return policy;
   }
-  return {};
+  return nullptr;
+}
+
+bool has_shared_latent_cache(const models::Model& model, const models::Placement& placement) {
+  return models::has_latent_cache(model.hparams) && placement.acts_as_one();
 }
 
 std::string batch_text(int64_t tokens) {
   return tokens == 1 ? "a token" : fmt::format("{} tokens", tokens);
 }
 
-/// "16", "10 to 11": the parts that devices have.
-std::string parts_of(const meta::Partition& partition) {
-  int64_t least = partition.length(), most = 0;
-  for (int rank = 0; rank < partition.devices(); ++rank) {
-    least = std::min(least, partition.local_length(rank));
-    most = std::max(most, partition.local_length(rank));
-  }
-  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
-}
-
 }  // namespace
 
-std::string experts_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
-  const auto [policy, layer] = divided_experts(model, placement);
-  if (policy == nullptr) return {};
-  const bool inside = policy->experts() == models::ExpertSplit::kInside;
-  const auto group = inside ? models::CutGroup::kFeedForward : models::CutGroup::kExperts;
-  const meta::Partition& partition = policy->partition(layer, group);
-  const std::string text = fmt::format("routed experts {}: {} of {} {} on each device", name_of(policy->experts()),
-                                       parts_of(partition), partition.length(), inside ? "columns" : "experts");
-  if (ways.inside <= 0) return text + "\n";
-  return fmt::format("{}; their products take {} for {} ({} {})\n", text, time_text(inside ? ways.inside : ways.whole),
-                     batch_text(ways.tokens), inside ? "whole" : "inside",
-                     time_text(inside ? ways.whole : ways.inside));
+std::string ways_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
+  std::string text;
+  if (const models::SplitPolicy* policy = policy_of_experts(model, placement)) {
+    const bool inside = policy->experts() == models::ExpertSplit::kInside;
+    text += fmt::format("routed experts {}", name_of(policy->experts()));
+    if (ways.inside > 0) {
+      text += fmt::format("; their products take {} for {} ({} {})", time_text(inside ? ways.inside : ways.whole),
+                          batch_text(ways.tokens), inside ? "whole" : "inside",
+                          time_text(inside ? ways.whole : ways.inside));
+    }
+    text += "\n";
+  }
+  if (has_shared_latent_cache(model, placement)) {
+    const bool rows = placement.latent_parts() > 1;
+    text += rows ? fmt::format("latent cache by rows: {} parts", placement.latent_parts()) : "latent cache mirrored";
+    if (ways.mirrored > 0) {
+      text += fmt::format("; attention of {} to {} rows takes {}, {} if it were {}", batch_text(ways.tokens), ways.rows,
+                          time_text(rows ? ways.by_rows : ways.mirrored),
+                          time_text(rows ? ways.mirrored : ways.by_rows), rows ? "mirrored" : "by rows");
+    }
+    text += "\n";
+  }
+  return text;
 }
 
-void add_experts(Json& json, const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
-  const models::SplitPolicy* policy = divided_experts(model, placement).policy;
-  if (policy == nullptr) return;
-  Json& experts = json["experts"] = {{"split", name_of(policy->experts())}};
-  if (ways.inside <= 0) return;
-  experts["tokens"] = ways.tokens;
-  experts["inside_seconds"] = ways.inside;
-  experts["whole_seconds"] = ways.whole;
-}
-
-std::string latent_cache_text(const models::Model& model, const models::Placement& placement,
-                              const tuning::Ways& ways) {
-  if (!models::has_latent_cache(model.hparams) || !placement.acts_as_one()) return {};
-  const bool rows = placement.latent_parts() > 1;
-  const std::string text =
-      rows ? fmt::format("latent cache by rows: {} parts", placement.latent_parts()) : "latent cache mirrored";
-  if (ways.mirrored <= 0) return text + "\n";
-  return fmt::format("{}; attention of {} to {} rows takes {}, {} if it were {}\n", text, batch_text(ways.tokens),
-                     ways.rows, time_text(rows ? ways.by_rows : ways.mirrored),
-                     time_text(rows ? ways.mirrored : ways.by_rows), rows ? "mirrored" : "by rows");
-}
-
-void add_latent_cache(Json& json, const models::Model& model, const models::Placement& placement,
-                      const tuning::Ways& ways) {
-  if (!models::has_latent_cache(model.hparams) || !placement.acts_as_one()) return;
+void add_ways(Json& json, const models::Model& model, const models::Placement& placement, const tuning::Ways& ways) {
+  if (const models::SplitPolicy* policy = policy_of_experts(model, placement)) {
+    Json& experts = json["experts"] = {{"split", name_of(policy->experts())}};
+    if (ways.inside > 0) {
+      experts.update({{"tokens", ways.tokens}, {"inside_seconds", ways.inside}, {"whole_seconds", ways.whole}});
+    }
+  }
+  if (!has_shared_latent_cache(model, placement)) return;
   const auto split = placement.latent_parts() > 1 ? models::LatentSplit::kRows : models::LatentSplit::kMirrored;
   Json& latent = json["latent_cache"] = {{"split", name_of(split)}, {"parts", placement.latent_parts()}};
   if (ways.mirrored <= 0) return;
-  latent["rows"] = ways.rows;
-  latent["tokens"] = ways.tokens;
-  latent["mirrored_seconds"] = ways.mirrored;
-  latent["rows_seconds"] = ways.by_rows;
+  latent.update({{"rows", ways.rows},
+                 {"tokens", ways.tokens},
+                 {"mirrored_seconds", ways.mirrored},
+                 {"rows_seconds", ways.by_rows}});
 }
 
 /// By CutGroup.

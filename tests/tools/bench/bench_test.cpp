@@ -337,21 +337,6 @@ TEST(BenchProgram, CsvHasAHeadingAndEqualRows) {
   }
 }
 
-// Checked by SQLite itself, through Python.
-TEST(BenchProgram, SqlFillsATable) {
-  const test::TemporaryFile statements("rows.sql", output("-p 4 -n 0 -pg 4,2 -r 1 -dev CPU0,CPU1 -ts 3,1 -o sql"));
-  const std::string script =
-      "import sqlite3, sys; c = sqlite3.connect(':memory:'); c.executescript(open(sys.argv[1]).read()); "
-      "rows = c.execute('select test, devices, n_prompt, n_gen, avg_ts > 0, typeof(avg_ts) from shoal_bench')"
-      ".fetchall(); print(rows)";
-  const std::string command = fmt::format("python3 -c \"{}\" '{}' 2>&1", script, statements.path);
-  std::string printed(4096, ' ');
-  FILE* const pipe = popen(command.c_str(), "r");
-  printed.resize(fread(printed.data(), 1, printed.size(), pipe));
-  EXPECT_EQ(pclose(pipe), 0) << printed;
-  EXPECT_EQ(printed, "[('pp4', 'CPU0,CPU1', 4, 0, 1, 'real'), ('pp4+tg2', 'CPU0,CPU1', 4, 2, 1, 'real')]\n");
-}
-
 TEST(BenchProgram, HowManyCpusThereAreDoesNotChangeOnTheWay) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
   const Finished finished =
@@ -385,7 +370,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-ub 0", 2, "--ubatch-size must be a whole number from 1 to");
   expect(model + "-t -1", 2, "--threads must be a whole number from 0 to");
   expect(model + "-r 0", 2, "--repetitions must be a whole number from 1 to");
-  expect(model + "-o xml", 2, "--output must be md, csv, json, jsonl or sql, got 'xml'");
+  expect(model + "-o xml", 2, "--output must be md, csv, json or jsonl, got 'xml'");
   expect(model + "-dev CPU0;", 2, "an empty device name in ''");
   expect(model + "-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect(model + "-dev CPU0;CPU9", 1, "there is no device 'CPU9'");

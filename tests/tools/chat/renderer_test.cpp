@@ -10,7 +10,7 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
-#include "tools/chat/child_process.h"
+#include "tools/chat/chat_template.h"
 
 namespace shoal::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "tests/tools/child.h"
-#include "tools/cli/suggest.h"
+#include "tools/cli/arguments.h"
 
 namespace shoal::tools {
 namespace {

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "tests/tools/child.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/output.h"
 
 namespace shoal::tools {
 namespace {

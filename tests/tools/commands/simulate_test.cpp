@@ -312,7 +312,7 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
           HasSubstr("machine H200x2-nvlink4 has no device 'H100.0'; it has H200.0, H200.1"));
   refuses({"-m", small_, "--machine", "H200x2", "-ts", "1,2,3"}, HasSubstr("--tensor-split"));
   refuses({"-m", small_, "--machine", "H200x2", "-p", "0", "-n", "0"}, HasSubstr("nothing to measure"));
-  refuses({"-m", small_, "--machine", "H200x2", "-o", "xml"}, HasSubstr("md, csv, json, jsonl or sql"));
+  refuses({"-m", small_, "--machine", "H200x2", "-o", "xml"}, HasSubstr("md, csv, json or jsonl"));
   refuses({"-m", "/nowhere.gguf", "--machine", "H200x2"}, HasSubstr("/nowhere.gguf"));
 }
 
