@@ -13,29 +13,16 @@
 #include <span>
 #include <vector>
 
-#include "devices/trace.h"
-#include "machine/costs.h"
 #include "machine/machine.h"
 #include "meta/plan/plan.h"
 
 namespace shoal::tuning {
-
-struct EstimateOptions {
-  /// Rows of the KV cache that a query sees on the average: caches are planned for the full context, and read as far as
-  /// they are filled. 0: all of them.
-  double kv_rows = 0;
-  bool events = false;  ///< also list what every rank does when
-  /// Begin with MachineModel::run_seconds. False for parts of a run, whose caller adds it once.
-  bool begins_run = true;
-};
 
 /// What one rank spends its time with, seconds. All of it is Estimate::seconds: a rank that is done early waits.
 struct RankTime {
   double compute = 0;
   double communication = 0;  ///< in collectives, from the moment when all have come
   double waiting = 0;        ///< for other ranks
-  double host = 0;           ///< for the host's call and the result's way back
-  double total() const { return compute + communication + waiting + host; }
 };
 
 /// Collectives that are alike.
@@ -47,19 +34,18 @@ struct CollectiveTime {
 };
 
 struct Estimate {
-  double seconds = 0;  ///< from the host's call to the last rank's end
+  double seconds = 0;  ///< until the last rank is done
   std::vector<RankTime> ranks;
   std::vector<CollectiveTime> collectives;  ///< in order of first use
-  std::vector<TraceEvent> events;           ///< rows are the names of devices; ns from the begin
 };
 
 /// Estimates parts of one plan: what they have in common is found out once. Plan and machine must outlive it.
 class Estimator {
  public:
-  /// `devices`: the machine's device of each rank. Throws InvalidArgument when they are not as many as ranks, or when
-  /// the machine knows no product of a dtype that the plan has.
-  Estimator(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices,
-            const EstimateOptions& options);
+  /// `devices`: the machine's device of each rank. `kv_rows`: of the KV cache that a query sees on the average, because
+  /// caches are planned for the full context and read as far as they are filled; 0: all of them. Throws InvalidArgument
+  /// when devices are not as many as ranks, or when the machine knows no product of a dtype that the plan has.
+  Estimator(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices, double kv_rows);
   ~Estimator();
   Estimator(Estimator&&) noexcept;
 
@@ -67,13 +53,9 @@ class Estimator {
   Estimate segments(int first, int last) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Ground;
+  class Walk;
+  std::unique_ptr<const Ground> ground_;
 };
-
-/// Steps of segments [first_segment, last_segment) of the plan; `devices`: the machine's device of each rank. Throws
-/// what Estimator throws.
-Estimate estimate(const meta::Plan& plan, int first_segment, int last_segment, const machine::MachineModel& machine,
-                  std::span<const int> devices, const EstimateOptions& options);
 
 }  // namespace shoal::tuning

@@ -35,32 +35,8 @@ double as_double(int64_t value) {
 struct Stage {
   int backend = 0;
   double copies = 0;  ///< seconds that it waits for copies
-  tuning::Estimate estimate;
+  Estimate estimate;
   double seconds() const { return copies + estimate.seconds; }
-};
-
-/// What several stages take, by device of the placement.
-struct Totals {
-  std::vector<tuning::RankTime> ranks;
-  std::vector<tuning::CollectiveTime> collectives;
-  double copies = 0;
-  double disk = 0;
-  double seconds = 0;
-
-  void add(const tuning::CollectiveTime& one, int64_t times) {
-    const auto known = std::find_if(collectives.begin(), collectives.end(), [&](const tuning::CollectiveTime& other) {
-      return other.kind == one.kind && other.bytes == one.bytes;
-    });
-    if (known == collectives.end()) {
-      collectives.push_back(one);
-      collectives.back().count *= times;
-      return;
-    }
-    const int64_t more = one.count * times, count = known->count + more;
-    known->seconds = (known->seconds * as_double(known->count) + one.seconds * as_double(more)) /
-                     as_double(std::max<int64_t>(count, 1));
-    known->count = count;
-  }
 };
 
 /// Plans of one model on one placement, and how long they take on the machine.
@@ -84,14 +60,13 @@ class Predictor {
 
   PhasePrediction generation(int64_t depth, int64_t count) const {
     // The cost of a token grows evenly with the cache: the one in the middle is the average one.
-    Totals totals = new_totals();
+    PhasePrediction phase = new_phase();
     for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
-      add(totals, stage, 1);
-      totals.seconds += stage.seconds();
+      add(phase, stage, 1);
+      phase.seconds += stage.seconds();
     }
-    add_disk(totals, plan_.step, 1);
-    totals.seconds += totals.disk;
-    PhasePrediction phase = finish(totals, host_part());
+    add_disk(phase, plan_.step, 1);
+    finish(phase);
     phase.seconds *= as_double(count);
     phase.rate = as_double(count) / phase.seconds;
     return phase;
@@ -99,18 +74,18 @@ class Predictor {
 
   PhasePrediction prompt(int64_t depth, int64_t count) const {
     std::vector<AlikeRuns> runs;
-    Totals totals = new_totals();
+    PhasePrediction phase = new_phase();
     for (const AlikeBatches& alike : alike_batches(count)) {
       if (poll_) poll_();
       runs.push_back({alike.count, {}});
       for (const Stage& stage : stages(planned(alike.shape), as_double(depth) + alike.rows)) {
-        add(totals, stage, alike.count);
+        add(phase, stage, alike.count);
         runs.back().stages.push_back({stage.backend, stage.seconds()});
       }
-      add_disk(totals, planned(alike.shape), alike.count);
+      add_disk(phase, planned(alike.shape), alike.count);
     }
-    totals.seconds = seconds_of_runs(runs) + totals.disk;
-    PhasePrediction phase = finish(totals, host_part());
+    phase.seconds = seconds_of_runs(runs);
+    finish(phase);
     phase.rate = as_double(count) / phase.seconds;
     return phase;
   }
@@ -147,10 +122,18 @@ class Predictor {
     return out;
   }
 
-  Totals new_totals() const {
-    Totals totals;
-    totals.ranks.resize(placement_.members().size());
-    return totals;
+  PhasePrediction new_phase() const {
+    PhasePrediction phase;
+    for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
+    phase.ranks.resize(phase.devices.size());
+    // The host's part of a run, inputs and results.
+    phase.host = host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
+    return phase;
+  }
+
+  RankTime& rank_of(PhasePrediction& phase, const Device* member) const {
+    const auto known = std::find(placement_.members().begin(), placement_.members().end(), member);
+    return phase.ranks[static_cast<size_t>(known - placement_.members().begin())];
   }
 
   /// The plan of a prompt batch: one of those that the session has room for, or made here.
@@ -169,14 +152,13 @@ class Predictor {
   }
 
   std::vector<Stage> stages(const models::PlannedGraph& planned, double rows) const {
-    std::vector<std::optional<tuning::Estimator>> estimators(devices_.size());
+    std::vector<std::optional<Estimator>> estimators(devices_.size());
     std::vector<Stage> out;
     for (size_t s = 0; s < planned.schedule.splits.size(); ++s) {
       const sched::Split& split = planned.schedule.splits[s];
       const auto backend = static_cast<size_t>(split.backend);
       if (!estimators[backend]) {
-        const tuning::EstimateOptions options{.kv_rows = rows, .begins_run = false};
-        estimators[backend].emplace(planned.on(split.backend), machine_, devices_[backend], options);
+        estimators[backend].emplace(planned.on(split.backend), machine_, devices_[backend], rows);
       }
       const int segment = planned.local.splits[s].segment;
       Stage stage{split.backend, 0, estimators[backend]->segments(segment, segment + 1)};
@@ -188,21 +170,35 @@ class Predictor {
     return out;
   }
 
-  void add(Totals& totals, const Stage& stage, int64_t count) const {
+  void add(PhasePrediction& phase, const Stage& stage, int64_t count) const {
     const double times = as_double(count);
     const auto members = placement_.members_of(stage.backend);
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      const auto known = std::find(placement_.members().begin(), placement_.members().end(), members[rank]);
-      tuning::RankTime& time = totals.ranks[static_cast<size_t>(known - placement_.members().begin())];
+      RankTime& time = rank_of(phase, members[rank]);
       time.compute += times * stage.estimate.ranks[rank].compute;
       time.communication += times * (stage.estimate.ranks[rank].communication + stage.copies);
     }
-    totals.copies += times * stage.copies;
-    for (const tuning::CollectiveTime& one : stage.estimate.collectives) totals.add(one, count);
+    phase.copies += times * stage.copies;
+    for (const CollectiveTime& one : stage.estimate.collectives) add(phase.collectives, one, count);
+  }
+
+  static void add(std::vector<CollectiveTime>& collectives, const CollectiveTime& one, int64_t times) {
+    const auto known = std::find_if(collectives.begin(), collectives.end(), [&](const CollectiveTime& other) {
+      return other.kind == one.kind && other.bytes == one.bytes;
+    });
+    if (known == collectives.end()) {
+      collectives.push_back(one);
+      collectives.back().count *= times;
+      return;
+    }
+    const int64_t more = one.count * times, count = known->count + more;
+    known->seconds = (known->seconds * as_double(known->count) + one.seconds * as_double(more)) /
+                     as_double(std::max<int64_t>(count, 1));
+    known->count = count;
   }
 
   /// Devices read from one disk, one after the other.
-  void add_disk(Totals& totals, const models::PlannedGraph& planned, int64_t count) const {
+  void add_disk(PhasePrediction& phase, const models::PlannedGraph& planned, int64_t count) const {
     if (std::find(reads_disk_.begin(), reads_disk_.end(), true) == reads_disk_.end()) return;
     for (const Tensor* node : planned.graph.graph->nodes()) {
       const double bytes = machine::weight_bytes(*node);
@@ -210,10 +206,8 @@ class Predictor {
       const auto device = static_cast<size_t>(placement_.device_of(*node->src[0]->storage()));
       if (!reads_disk_[device]) continue;
       const double seconds = as_double(count) * bytes / machine_.disk_bandwidth;
-      totals.disk += seconds;
-      const auto member = std::find(placement_.members().begin(), placement_.members().end(),
-                                    placement_.members_of(static_cast<int>(device)).front());
-      totals.ranks[static_cast<size_t>(member - placement_.members().begin())].compute += seconds;
+      phase.disk += seconds;
+      rank_of(phase, placement_.members_of(static_cast<int>(device)).front()).compute += seconds;
     }
   }
 
@@ -241,28 +235,16 @@ class Predictor {
     return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
   }
 
-  /// The host's part of a run, inputs and results.
-  double host_part() const {
-    return host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
-  }
-
-  PhasePrediction finish(const Totals& totals, double host) const {
-    PhasePrediction phase;
-    for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
-    phase.ranks = totals.ranks;
+  /// Once all work is added, and the seconds in which devices do it.
+  static void finish(PhasePrediction& phase) {
+    phase.seconds += phase.disk;
     double waiting = 0;
-    for (tuning::RankTime& rank : phase.ranks) {
-      rank.host = host;
-      rank.waiting = std::max(0.0, totals.seconds - rank.compute - rank.communication);
-      waiting += rank.waiting / as_double(static_cast<int64_t>(phase.ranks.size()));
+    for (RankTime& rank : phase.ranks) {
+      rank.waiting = std::max(0.0, phase.seconds - rank.compute - rank.communication);
+      waiting += rank.waiting / static_cast<double>(phase.ranks.size());
     }
-    phase.collectives = totals.collectives;
-    phase.copies = totals.copies;
-    phase.disk = totals.disk;
-    phase.host = host;
-    phase.seconds = totals.seconds + host;
-    phase.imbalance = totals.seconds > 0 ? waiting / totals.seconds : 0;
-    return phase;
+    phase.imbalance = phase.seconds > 0 ? waiting / phase.seconds : 0;
+    phase.seconds += phase.host;
   }
 
   const models::Model& model_;
@@ -298,13 +280,13 @@ std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predic
 
 double PhasePrediction::communication() const {
   double seconds = 0;
-  for (const tuning::CollectiveTime& one : collectives) seconds += as_double(one.count) * one.seconds;
+  for (const CollectiveTime& one : collectives) seconds += as_double(one.count) * one.seconds;
   return seconds;
 }
 
 int64_t PhasePrediction::collective_count() const {
   int64_t count = 0;
-  for (const tuning::CollectiveTime& one : collectives) count += one.count;
+  for (const CollectiveTime& one : collectives) count += one.count;
   return count;
 }
 

@@ -38,11 +38,11 @@ Workload clipped(Workload workload, int64_t context);
 
 /// One kind of work: a prompt, or the tokens of a generation.
 struct PhasePrediction {
-  double seconds = 0;                   ///< of all its tokens
-  double rate = 0;                      ///< tokens/s
-  std::vector<std::string> devices;     ///< the rows of `ranks`
-  std::vector<tuning::RankTime> ranks;  ///< of one average token (generation) or the whole prompt
-  std::vector<tuning::CollectiveTime> collectives;
+  double seconds = 0;                ///< of all its tokens
+  double rate = 0;                   ///< tokens/s
+  std::vector<std::string> devices;  ///< the rows of `ranks`
+  std::vector<RankTime> ranks;       ///< of one average token (generation) or the whole prompt
+  std::vector<CollectiveTime> collectives;
   double imbalance = 0;  ///< part of the time that the average device waits for others
   double copies = 0;     ///< seconds of copies between devices that do not act as one
   double host = 0;       ///< seconds from the host's call to the device and back

@@ -27,6 +27,12 @@ inline Verdict judged(const models::Model& model, const Asked& asked, const Choi
   return Chooser(model, asked).judge(choice);
 }
 
+/// All that a rank spends its time with.
+inline double rank_seconds(const PhasePrediction& phase, size_t rank) {
+  const RankTime& time = phase.ranks.at(rank);
+  return time.compute + time.communication + time.waiting + phase.host;
+}
+
 /// nullopt: not even the least one fits.
 inline std::optional<int64_t> largest_context(const models::Model& model, const Choice& choice,
                                               const models::SessionOptions& session, const models::LoadOptions& load,

@@ -48,6 +48,11 @@ MachineModel apart(int devices) {
   return machine_of(std::move(domains), numbers);
 }
 
+Estimate estimate(const Plan& plan, int first, int last, const MachineModel& machine, const std::vector<int>& devices,
+                  double kv_rows = 0) {
+  return Estimator(plan, machine, devices, kv_rows).segments(first, last);
+}
+
 /// A plan by hand. work[step][rank]: m of its product; steps are separated by an all_reduce.
 struct HandMade {
   explicit HandMade(const std::vector<std::vector<int>>& work) : weights(work[0].size()) {
@@ -61,10 +66,10 @@ struct HandMade {
     }
   }
 
-  Estimate on(const MachineModel& machine, const EstimateOptions& options = {}) const {
+  Estimate on(const MachineModel& machine) const {
     std::vector<int> devices(plan.ranks.size());
     std::iota(devices.begin(), devices.end(), 0);
-    return estimate(plan, 0, static_cast<int>(plan.segments.size()), machine, devices, options);
+    return estimate(plan, 0, static_cast<int>(plan.segments.size()), machine, devices);
   }
 
   /// The same with each product but the last joined with the collective behind it.
@@ -113,11 +118,11 @@ struct HandMade {
   }
 };
 
-/// compute, communication, waiting, host of each rank.
+/// compute, communication, waiting of each rank.
 std::vector<std::vector<double>> times(const Estimate& estimate) {
   std::vector<std::vector<double>> found;
   for (const RankTime& rank : estimate.ranks) {
-    found.push_back({rank.compute, rank.communication, rank.waiting, rank.host});
+    found.push_back({rank.compute, rank.communication, rank.waiting});
   }
   return found;
 }
@@ -133,7 +138,7 @@ TEST(Estimate, AProductThatIsJoinedWithACollectiveComesBeforeIt) {
 TEST(Estimate, ACollectiveBeginsWhenTheLastHasCome) {
   const Estimate found = HandMade({{40, 60}, {30, 10}}).on(apart(2));
   EXPECT_EQ(found.seconds, 60 + 5 + 30);
-  EXPECT_EQ(times(found), (Times{{70, 5, 20, 0}, {70, 5, 20, 0}}));
+  EXPECT_EQ(times(found), (Times{{70, 5, 20}, {70, 5, 20}}));
   ASSERT_EQ(found.collectives.size(), 1u);
   EXPECT_EQ(found.collectives[0].kind, Collective::kAllReduce);
   EXPECT_EQ(found.collectives[0].bytes, 8);
@@ -172,44 +177,38 @@ TEST(Estimate, RanksOfADomainShareItsBandwidth) {
   // 12 of 16 each until 48 bytes are read, then 48 more with 16.
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 24, 0}}, {0, 0}));
   EXPECT_EQ(found.seconds, 7);
-  EXPECT_EQ(times(found), (Times{{4, 0, 3, 0}, {7, 0, 0, 0}}));
+  EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
 }
 
 TEST(Estimate, RanksOfADomainShareItsCores) {
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 0, 1.5}}, {0, 0}));
-  EXPECT_EQ(times(found), (Times{{4, 0, 3, 0}, {7, 0, 0, 0}}));
+  EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
 }
 
 TEST(Estimate, RanksOfOtherDomainsAreNotInTheWay) {
   const Estimate found = HandMade({{3, 6, 6}}).on(machine_of({{"a", 24, 0}, {"b", 24, 0}}, {0, 0, 1}));
-  EXPECT_EQ(times(found), (Times{{4, 0, 3, 0}, {7, 0, 0, 0}, {6, 0, 1, 0}}));
+  EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}, {6, 0, 1}}));
 }
 
 TEST(Estimate, ARankWithoutAnythingWaits) {
   const Estimate found = HandMade({{4, 0}, {2, 0}}).on(machine_of({{"socket", 16, 1}}, {0, 0}));
-  EXPECT_EQ(times(found), (Times{{6, 5, 0, 0}, {0, 5, 6, 0}})) << "and leaves everything to the other";
+  EXPECT_EQ(times(found), (Times{{6, 5, 0}, {0, 5, 6}})) << "and leaves everything to the other";
 }
 
 TEST(Estimate, DevicesAreThoseThatAreNamed) {
   MachineModel machine = apart(3);
   machine.devices[2].products["f32"].streamed = {{1, 0.5}};
   const HandMade made({{4, 4}});
-  EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{2, 0}, {}).ranks[0].compute, 8);
-  EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{1, 2}, {}).ranks[1].compute, 8);
+  EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{2, 0}).ranks[0].compute, 8);
+  EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{1, 2}).ranks[1].compute, 8);
 }
 
-TEST(Estimate, StepsAndRunsHaveTheirOwnCosts) {
+TEST(Estimate, OpsHaveTheirOwnCosts) {
   MachineModel machine = apart(2);
-  machine.devices[0].step_seconds = 1;
   machine.devices[0].op_seconds = 0.5;
-  machine.devices[0].run_seconds = 2;
-  machine.devices[1].step_seconds = 4;
-  machine.devices[1].run_seconds = 3;
-  // The second device has nothing to do in the first step, and no step then.
   const HandMade made({{4, 0}, {2, 2}});
-  EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 2.5, 3}, {6, 5, 5.5, 3}}));
-  EXPECT_EQ(made.on(machine).seconds, 19.5);
-  EXPECT_EQ(made.on(machine, {.begins_run = false}).seconds, 16.5);
+  EXPECT_EQ(times(made.on(machine)), (Times{{7, 5, 0}, {2, 5, 5}}));
+  EXPECT_EQ(made.on(machine).seconds, 12);
 }
 
 TEST(Estimate, WeightsThatFitIntoTheCachesAreReadFromThere) {
@@ -218,14 +217,14 @@ TEST(Estimate, WeightsThatFitIntoTheCachesAreReadFromThere) {
   machine.devices[1].cache_bytes = 6 * 16 - 1;
   // Rank 0 has six rows and reads nothing; rank 1 has the memory for itself.
   const HandMade made({{4, 4}, {2, 2}});
-  EXPECT_EQ(times(made.on(machine)), (Times{{3, 5, 3, 0}, {6, 5, 0, 0}}));
+  EXPECT_EQ(times(made.on(machine)), (Times{{3, 5, 3}, {6, 5, 0}}));
 }
 
 TEST(Estimate, CollectivesThatAreAlikeAreCounted) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
-  machine.collectives = {{{"dev0", "dev1"}, Collective::kAllReduce, {{8, 2}, {108, 12}}}};
+  machine.collectives = {{{"dev0", "dev1"}, {{8, 2}, {108, 12}}}};
   const Estimate found = made.on(machine);
   ASSERT_EQ(found.collectives.size(), 2u);
   EXPECT_EQ(found.collectives[0].count, 2);
@@ -240,45 +239,22 @@ TEST(Estimate, NodesThatAreJoinedWithACollectiveAreDoneAfterIt) {
   made.plan.steps[1].ranges = {{1, 2}, {1, 2}};
   made.plan.steps.pop_back();
   MachineModel machine = apart(2);
-  for (DeviceModel& device : machine.devices) device.op_seconds = device.step_seconds = 0.5;
-  EXPECT_EQ(times(made.on(machine)), (Times{{5 + 1, 5, 1, 0}, {3 + 2, 5, 2, 0}}));
-}
-
-using Spans = std::vector<std::string>;
-Spans spans(const Estimate& estimate) {
-  Spans found;
-  for (const TraceEvent& event : estimate.events) {
-    found.push_back(fmt::format("{} {} {} {}-{} {}", event.row, static_cast<int>(event.kind), event.name,
-                                event.begin_ns / 1'000'000'000, event.end_ns / 1'000'000'000, event.bytes));
-  }
-  return found;
-}
-
-TEST(Estimate, EventsSayWhoDoesWhatWhen) {
-  MachineModel machine = apart(2);
-  machine.devices[0].run_seconds = 2;
-  const HandMade made({{4, 6}, {3, 3}, {0, 1}});
-  EXPECT_TRUE(made.on(machine).events.empty());
-  static_assert(static_cast<int>(TraceKind::kCompute) == 0 && static_cast<int>(TraceKind::kHost) == 4);
-  EXPECT_EQ(spans(made.on(machine, {.events = true})),
-            (Spans{"dev0 4 run 0-2 0", "dev0 0 nodes 0-0 2-6 0", "dev0 2 wait 6-8 0", "dev0 1 all_reduce n1 8-13 8",
-                   "dev0 0 nodes 1-1 13-16 0", "dev0 1 all_reduce n2 16-21 8", "dev0 2 wait 21-22 0",
-                   "dev1 4 run 0-2 0", "dev1 0 nodes 0-0 2-8 0", "dev1 1 all_reduce n1 8-13 8",
-                   "dev1 0 nodes 1-1 13-16 0", "dev1 1 all_reduce n2 16-21 8", "dev1 0 nodes 2-2 21-22 0"}));
+  for (DeviceModel& device : machine.devices) device.op_seconds = 0.5;
+  EXPECT_EQ(times(made.on(machine)), (Times{{4.5 + 1, 5, 1}, {2.5 + 2, 5, 2}}));
 }
 
 TEST(Estimate, SegmentsOneByOneAreTheWhole) {
   HandMade made({{4, 6}, {3, 3}, {0, 1}});
   made.plan.segments = {0, 2, 2, 3};
   const MachineModel machine = apart(2);
-  const Estimator estimator(made.plan, machine, std::vector<int>{0, 1}, {});
+  const Estimator estimator(made.plan, machine, std::vector<int>{0, 1}, 0);
   EXPECT_EQ(estimator.segments(0, 1).seconds, 6 + 5);
   EXPECT_EQ(estimator.segments(1, 2).seconds, 0) << "a segment without steps";
   EXPECT_EQ(estimator.segments(2, 3).seconds, 3);
   EXPECT_EQ(estimator.segments(3, 4).seconds, 5 + 1);
   EXPECT_EQ(estimator.segments(0, 4).seconds, 20);
   EXPECT_EQ(estimator.segments(1, 1).seconds, 0);
-  EXPECT_EQ(estimate(made.plan, 1, 3, machine, std::vector<int>{0, 1}, {}).seconds, 3);
+  EXPECT_EQ(estimate(made.plan, 1, 3, machine, std::vector<int>{0, 1}).seconds, 3);
 }
 
 // Without a collective between them, what ranks wait for is seen at the end only.
@@ -286,16 +262,13 @@ TEST(Estimate, RanksGoFromStepToStepWithoutWaiting) {
   HandMade made({{4, 6}, {3, 1}});
   made.plan.steps.erase(made.plan.steps.begin() + 1);
   made.plan.segments = {0, 1};
-  const Estimate found = made.on(apart(2), {.events = true});
-  EXPECT_EQ(times(found), (Times{{7, 0, 0, 0}, {7, 0, 0, 0}}));
-  EXPECT_EQ(spans(found), (Spans{"dev0 0 nodes 0-0 0-4 0", "dev0 0 nodes 1-1 4-7 0", "dev1 0 nodes 0-0 0-6 0",
-                                 "dev1 0 nodes 1-1 6-7 0"}));
+  EXPECT_EQ(times(made.on(apart(2))), (Times{{7, 0, 0}, {7, 0, 0}}));
 }
 
 TEST(Estimate, WhatItRefuses) {
   const HandMade made({{4, 6}});
   const auto tries = [&](int first, int last, const MachineModel& machine, std::vector<int> devices) {
-    return [=, &made] { estimate(made.plan, first, last, machine, devices, {}); };
+    return [=, &made] { estimate(made.plan, first, last, machine, devices); };
   };
   EXPECT_THAT(tries(0, 1, apart(2), {0}),
               ThrowsMessage<InvalidArgument>("the plan of hand has 2 ranks, got 1 devices"));
@@ -330,8 +303,8 @@ struct Planned {
     devices_.resize(static_cast<size_t>(ranks));
     std::iota(devices_.begin(), devices_.end(), 0);
   }
-  Estimate on(const MachineModel& machine, const EstimateOptions& options = {}) const {
-    return estimate(plan, 0, 1, machine, devices_, options);
+  Estimate on(const MachineModel& machine, double kv_rows = 0) const {
+    return estimate(plan, 0, 1, machine, devices_, kv_rows);
   }
   TensorContext weights;
   Graph graph{"planned"};
@@ -348,26 +321,10 @@ MachineModel made_machine(int devices, const std::string& more, const std::strin
       "made");
 }
 
-/// Events of each row: without gaps, in order, and as long as the whole.
-void expect_rows_without_gaps(const Estimate& found, const MachineModel& machine) {
-  for (size_t rank = 0; rank < found.ranks.size(); ++rank) {
-    int64_t end = 0;
-    double of_kind[5] = {};
-    for (const TraceEvent& event : found.events) {
-      if (event.row != machine.devices[rank].name) continue;
-      EXPECT_EQ(event.begin_ns, end);
-      EXPECT_GT(event.end_ns, event.begin_ns);
-      of_kind[static_cast<size_t>(event.kind)] += static_cast<double>(event.end_ns - event.begin_ns);
-      end = event.end_ns;
-    }
-    const double events = 2 + static_cast<double>(found.events.size());
-    const RankTime& time = found.ranks[rank];
-    EXPECT_NEAR(static_cast<double>(end), found.seconds * 1e9, 1);
-    EXPECT_NEAR(time.total() / std::max(found.seconds, 1e-30), found.seconds > 0 ? 1 : 0, 1e-9);
-    EXPECT_NEAR(of_kind[static_cast<size_t>(TraceKind::kCompute)], time.compute * 1e9, events);
-    EXPECT_NEAR(of_kind[static_cast<size_t>(TraceKind::kCollective)], time.communication * 1e9, events);
-    EXPECT_NEAR(of_kind[static_cast<size_t>(TraceKind::kWait)], time.waiting * 1e9, events);
-    EXPECT_NEAR(of_kind[static_cast<size_t>(TraceKind::kHost)], time.host * 1e9, events);
+void expect_times_add_up(const Estimate& found) {
+  for (const RankTime& time : found.ranks) {
+    const double total = time.compute + time.communication + time.waiting;
+    EXPECT_NEAR(total / std::max(found.seconds, 1e-30), found.seconds > 0 ? 1 : 0, 1e-9);
   }
 }
 
@@ -376,13 +333,13 @@ TEST(Estimate, EqualDevicesDoEqualPartsOfTheProducts) {
                         "run_seconds": 0, "attention_rate": 1e30, "rates": {"default": 1e30})";
   const std::string rest = R"(, "algorithms": [{"name": "free", "bandwidth": 1e30}])";
   const Planned one(test::llama_graph(1), 1, {});
-  const double alone = one.on(made_machine(1, free), {.kv_rows = 16}).seconds;
+  const double alone = one.on(made_machine(1, free), 16).seconds;
   const double weights = 4.0 * (32 * 64 + 2 * 32 * 32 + 64 * 32 + 3 * 32 * 48 + 32 * 40);
   EXPECT_NEAR(alone, (weights + 2 * 2 * 8 * 16 * 4) / 1e6, 1e-12) << "weights and all of the cache, read once";
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{2, 2}, std::vector<int64_t>{1, 1, 1, 1}}) {
     const int ranks = static_cast<int>(shares.size());
     const Planned several(test::llama_graph(1), ranks, test::llama_layouts(shares));
-    const Estimate found = several.on(made_machine(ranks, free, rest), {.kv_rows = 16});
+    const Estimate found = several.on(made_machine(ranks, free, rest), 16);
     EXPECT_NEAR(found.seconds, alone / ranks, 1e-12);
     for (const RankTime& rank : found.ranks) EXPECT_NEAR(rank.waiting, 0, 1e-12);
   }
@@ -392,10 +349,10 @@ TEST(Estimate, UnevenSharesAreUnevenTimes) {
   const char* free = R"("bandwidth": 1e6, "activation_bandwidth": 1e30, "op_seconds": 0, "run_seconds": 0,
                         "attention_rate": 1e30, "rates": {"default": 1e30})";
   const Planned planned(test::llama_graph(1), 3, test::llama_layouts({3, 1, 0}));
-  const Estimate found = planned.on(made_machine(3, free), {.events = true});
+  const Estimate found = planned.on(made_machine(3, free));
   EXPECT_NEAR(found.ranks[0].compute / found.ranks[1].compute, 3, 1e-9);
   EXPECT_NEAR(found.ranks[2].compute, 0, 1e-20);
-  expect_rows_without_gaps(found, made_machine(3, free));
+  expect_times_add_up(found);
 }
 
 /// A random machine, of devices in few domains or each in its own.
@@ -414,7 +371,6 @@ MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
     device.attention_bandwidth = figure(1e8, 1e11);
     device.attention_rate = figure(1e9, 1e12);
     device.op_seconds = figure(1e-8, 1e-5);
-    device.step_seconds = figure(1e-8, 1e-5);
     for (auto& [dtype, model] : device.products) model.streamed = {{1, figure(1e-12, 1e-9)}, {9, figure(2e-9, 1e-8)}};
   }
   return machine;
@@ -426,8 +382,8 @@ TEST(Estimate, TheTimeOfEveryRankIsAccountedForInRandomPlans) {
     const Planned planned(one.graph, one.ranks, one.layouts);
     std::mt19937_64 rng(seed);
     const MachineModel machine = random_machine(rng, one.ranks, seed % 2 == 0);
-    const Estimate found = planned.on(machine, {.kv_rows = 3, .events = true});
-    expect_rows_without_gaps(found, machine);
+    const Estimate found = planned.on(machine, 3);
+    expect_times_add_up(found);
     int64_t collectives = 0;
     for (const CollectiveTime& time : found.collectives) collectives += time.count;
     const auto steps = std::count_if(planned.plan.steps.begin(), planned.plan.steps.end(),
@@ -451,12 +407,6 @@ void slow_down(DeviceModel& device, int what) {
       break;
     case 3:
       device.op_seconds *= 2;
-      break;
-    case 4:
-      device.step_seconds *= 2;
-      break;
-    case 5:
-      device.run_seconds *= 2;
       break;
     default:
       for (auto& [dtype, model] : device.products) {
@@ -487,11 +437,11 @@ TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
     std::mt19937_64 rng(seed);
     const MachineModel machine = random_machine(rng, one.ranks, false);
     const double before = planned.on(machine).seconds;
-    for (int what = 0; what < 7; ++what) {
+    for (int what = 0; what < 5; ++what) {
       MachineModel changed = machine;
       slow_down(changed.devices[rng() % changed.devices.size()], what);
       const double after = planned.on(changed).seconds;
-      const bool may_fall = what == 6 && divides_experts(planned.plan);
+      const bool may_fall = what == 4 && divides_experts(planned.plan);
       EXPECT_GE(after, before * (1 - (may_fall ? 1e-4 : 1e-12))) << seed << " " << what;
       if (may_fall) {
         MachineModel all = machine;

@@ -74,7 +74,7 @@ TEST(FromDisk, EachRunReadsAllWeights) {
   EXPECT_NEAR(p.generation->seconds / 10, seconds, 1e-3 * seconds);
   EXPECT_NEAR(p.generation->disk, seconds, 1e-9);
   EXPECT_NEAR(p.prompt->seconds, 4 * seconds, 4e-3 * seconds);
-  EXPECT_NEAR(p.generation->ranks[0].total(), p.generation->seconds / 10, 1e-9);
+  EXPECT_NEAR(rank_seconds(*p.generation, 0), p.generation->seconds / 10, 1e-9);
   EXPECT_EQ(p.generation->imbalance, 0);
 }
 

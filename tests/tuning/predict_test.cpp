@@ -58,7 +58,7 @@ TEST_F(PredictTest, OneTokenTakesItsProducts) {
   EXPECT_NEAR(one.generation->rate, 1 / token, 1e-6 / token);
   EXPECT_DOUBLE_EQ(one.generation->host, 1e-3);
   ASSERT_EQ(one.generation->ranks.size(), 1u);
-  EXPECT_NEAR(one.generation->ranks[0].total(), token, 1e-9 * token);
+  EXPECT_NEAR(rank_seconds(*one.generation, 0), token, 1e-9 * token);
   EXPECT_EQ(one.generation->imbalance, 0);
 }
 
@@ -109,8 +109,8 @@ TEST_F(PredictTest, SharesDivideTheWorkAndUnevenOnesWait) {
   const PhasePrediction uneven = *predicted(on(2, {3, 1}), machine, {0, 1, 0}).generation;
   EXPECT_NEAR(uneven.seconds, (4 * kLayer + kHead) * 3 / 4 * kSecond + collectives, 1e-9);
   EXPECT_GT(uneven.ranks[1].waiting, uneven.ranks[0].compute / 2);
-  EXPECT_NEAR(uneven.ranks[0].total(), uneven.seconds, 1e-9);
-  EXPECT_NEAR(uneven.ranks[1].total(), uneven.seconds, 1e-9);
+  EXPECT_NEAR(rank_seconds(uneven, 0), uneven.seconds, 1e-9);
+  EXPECT_NEAR(rank_seconds(uneven, 1), uneven.seconds, 1e-9);
 }
 
 TEST_F(PredictTest, LayersTakeTurnsForATokenAndOverlapForAPrompt) {

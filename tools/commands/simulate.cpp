@@ -175,7 +175,7 @@ Parts parts_of(const tuning::PhasePrediction& phase) {
     parts.compute += rank.compute;
     parts.communication += rank.communication;
     parts.waiting += rank.waiting;
-    total += rank.total();
+    total += rank.compute + rank.communication + rank.waiting + phase.host;
   }
   if (total <= 0) return {};
   return {parts.compute / total, parts.communication / total, parts.waiting / total};

@@ -42,7 +42,7 @@ std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
   for (size_t i = 0; i < phase.ranks.size(); ++i) {
     const tuning::RankTime& rank = phase.ranks[i];
     rows.push_back({"  " + phase.devices[i]});
-    for (const double part : {rank.compute, rank.communication, rank.waiting, rank.host}) {
+    for (const double part : {rank.compute, rank.communication, rank.waiting, phase.host}) {
       rows.back().push_back(time_text(part));
     }
   }

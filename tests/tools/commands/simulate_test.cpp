@@ -61,7 +61,7 @@ struct Simulate : testing::Test {
 };
 
 TEST_F(Simulate, PrintsTheTableOfBench) {
-  const Finished finished = run({"simulate", "-m", small_, "--machine", "sim:H200x2-nvlink"});
+  const Finished finished = run({"simulate", "-m", small_, "--machine", "H200x2-nvlink"});
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.err, "");
   EXPECT_THAT(finished.out, AllOf(HasSubstr("| llama 8.0B"), HasSubstr("| t/s (simulated) |"), HasSubstr("pp512 |"),
