@@ -25,10 +25,6 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::string_view without_scheme(std::string_view name) {
-  return name.substr(lower(name).starts_with("sim:") ? 4 : 0);
-}
-
 template <class Row>
 const Row* find_row(const std::vector<Row>& rows, std::string_view name) {
   const auto found =
@@ -265,11 +261,10 @@ std::vector<std::string> catalogue_links() {
 }
 
 MachineModel make_machine(std::string_view name) {
-  const std::string_view bare = without_scheme(name);
-  const auto [devices, link_name] = cut_link(bare);
+  const auto [devices, link_name] = cut_link(name);
   const auto [text, host] = cut_host(devices);
-  const Gpus gpus = parse_gpus(bare, text);
-  const Link& link = find_link(bare, gpus, lower(link_name));
+  const Gpus gpus = parse_gpus(name, text);
+  const Link& link = find_link(name, gpus, lower(link_name));
   MachineModel machine;
   std::map<std::string_view, int> counts;
   for (const Gpu* gpu : gpus) {
@@ -293,10 +288,9 @@ MachineModel make_machine(std::string_view name) {
 }
 
 MachineModel find_machine(std::string_view name, const std::function<void()>& poll) {
-  const std::string_view bare = without_scheme(name);
-  const bool is_file = bare.find('/') != std::string_view::npos || lower(bare).ends_with(".json");
-  if (!is_file) return make_machine(bare);
-  const std::string path(bare), text = read_text(path, poll);
+  const bool is_file = name.find('/') != std::string_view::npos || lower(name).ends_with(".json");
+  if (!is_file) return make_machine(name);
+  const std::string path(name), text = read_text(path, poll);
   return parse_machine(description_in(text), path);
 }
 

@@ -18,11 +18,11 @@
 
 namespace shoal::machine {
 
-/// A machine of the catalogue: GPU[xN][+GPU[xN]...][+HOST][-LINK], in any case, with "sim:" in front or not. Without a
-/// link it is the fastest that all of the GPUs have. Throws InvalidArgument that says which GPUs or links there are.
+/// A machine of the catalogue: GPU[xN][+GPU[xN]...][+HOST][-LINK], in any case. Without a link it is the fastest
+/// that all of the GPUs have. Throws InvalidArgument that says which GPUs or links there are.
 MachineModel make_machine(std::string_view name);
 
-/// The catalogue, or where the name (after "sim:") ends in .json or has a slash, the file: a description as
+/// The catalogue, or where the name ends in .json or has a slash, the file: a description as
 /// parse_machine() reads it. A pipe is read to its end, and `poll` called meanwhile, which may throw. Throws
 /// InvalidArgument, also for a file that cannot be read.
 MachineModel find_machine(std::string_view name, const std::function<void()>& poll = {});

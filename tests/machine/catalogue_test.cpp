@@ -33,7 +33,7 @@ double all_reduce(const std::string& machine, double bytes) {
 }
 
 TEST(Machines, NamesMakeDevices) {
-  const MachineModel machine = make_machine("sim:H200x8-nvlink");
+  const MachineModel machine = make_machine("H200x8-nvlink");
   EXPECT_EQ(machine.name, "H200x8-nvlink4");
   ASSERT_EQ(machine.devices.size(), 8u);
   EXPECT_EQ(machine.devices[7].name, "H200.7");
@@ -151,8 +151,6 @@ TEST(Machines, AreFoundInFilesToo) {
   std::ofstream(path) << R"({"version": 1, "name": "two", "devices": [{"name": "X", "count": 2, "memory": 1e9,
                              "bandwidth": 1e11, "rates": {"default": 1e12}}]})";
   EXPECT_EQ(names_of(find_machine(path)), (std::vector<std::string>{"X.0", "X.1"}));
-  EXPECT_EQ(find_machine("sim:" + path), find_machine(path));
-  EXPECT_EQ(find_machine("sim:H100x4"), make_machine("H100x4"));
   // What is written is read.
   std::ofstream(path) << to_json(make_machine("RTX4090x2-pcie"));
   EXPECT_EQ(find_machine(path), make_machine("RTX4090x2-pcie"));
