@@ -90,11 +90,11 @@ Json to_json(const tuning::Remedies& remedies) {
   Json json{{"problem", problem_text(remedies)}};
   if (remedies.context) {
     json["context"] = remedies.context->context;
-    json["context_options"] = context_options(remedies);
+    json["context_options"] = context_options(remedies, *remedies.context);
   }
   if (remedies.context_q8_0) {
     json["context_q8_0"] = remedies.context_q8_0->context;
-    json["context_q8_0_options"] = context_q8_0_options(remedies);
+    json["context_q8_0_options"] = context_options(remedies, *remedies.context_q8_0);
   }
   if (remedies.bits_that_fit) {
     json["bits_per_weight"] = *remedies.bits_that_fit;

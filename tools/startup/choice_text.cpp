@@ -85,23 +85,19 @@ std::string problem_text(const Remedies& remedies) {
   return text;
 }
 
-std::string context_options(const Remedies& remedies) {
-  return fmt::format("-c {}{}", remedies.context->context, change_options(remedies.asked, *remedies.context));
-}
-
-std::string context_q8_0_options(const Remedies& remedies) {
-  return fmt::format("-c {} -ctk q8_0 -ctv q8_0{}", remedies.context_q8_0->context,
-                     change_options(remedies.asked, *remedies.context_q8_0));
+std::string context_options(const Remedies& remedies, const Choice& choice) {
+  return fmt::format("-c {}{}{}", choice.context, choice.cache_k ? " -ctk q8_0 -ctv q8_0" : "",
+                     change_options(remedies.asked, choice));
 }
 
 std::string remedies_text(const Remedies& remedies) {
   std::vector<std::string> parts;
   if (const auto& one = remedies.context) {
-    parts.push_back(fmt::format("a context of {}{}", one->context, in_brackets(context_options(remedies))));
+    parts.push_back(fmt::format("a context of {}{}", one->context, in_brackets(context_options(remedies, *one))));
   }
   if (const auto& one = remedies.context_q8_0) {
     parts.push_back(
-        fmt::format("a context of {} with a q8_0 cache{}", one->context, in_brackets(context_q8_0_options(remedies))));
+        fmt::format("a context of {} with a q8_0 cache{}", one->context, in_brackets(context_options(remedies, *one))));
   }
   if (remedies.bits_that_fit) {
     const auto [at_most, now] = bits_texts(*remedies.bits_that_fit, remedies.bits);

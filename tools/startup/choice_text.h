@@ -15,9 +15,8 @@ std::string change_options(const tuning::Choice& from, const tuning::Choice& to)
 std::string problem_text(const tuning::Remedies& remedies);
 /// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
 std::string remedies_text(const tuning::Remedies& remedies);
-/// Flags for the largest context: "-c 22432 -ts 6,11 -sm layer", "-c 512 -ctk q8_0 -ctv q8_0".
-std::string context_options(const tuning::Remedies& remedies);
-std::string context_q8_0_options(const tuning::Remedies& remedies);
+/// Flags for a choice with the largest context: "-c 22432 -ts 6,11 -sm layer", "-c 512 -ctk q8_0 -ctv q8_0".
+std::string context_options(const tuning::Remedies& remedies, const tuning::Choice& choice);
 
 /// "tensor split 3,1 for CPU0,CPU1: predicted 22.1 tokens/s, even 18.0 tokens/s".
 std::string shares_text(tuning::Chooser& chooser, const tuning::Chosen& chosen);

@@ -52,16 +52,6 @@ std::string names_of(std::span<Device* const> devices) {
   return names;
 }
 
-std::string command_of(const MachineQuestion& question, const char* force) {
-  return fmt::format("`shoal probe {}--devices {}{}`", force, names_of(question.devices),
-                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
-}
-
-/// The command that measures these devices better.
-std::string remedy_for(const MachineQuestion& question) {
-  return command_of(question, "--force ");
-}
-
 }  // namespace
 
 std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
@@ -83,7 +73,7 @@ std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
   if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
   auto found = probe::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
   if (!found) return std::nullopt;
-  warn_of_disturbance(found->machine, remedy_for(question));
+  warn_of_disturbance(found->machine, probe_command(question, "--force "));
   return KnownMachine{std::make_shared<machine::MachineModel>(std::move(found->machine)),
                       "measured " + found->measured};
 }
@@ -99,8 +89,10 @@ machine::MachineModel probe_devices(std::span<Device* const> devices, const prob
 
 namespace {
 
-/// Progress is shown by the bar.
-probe::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& bar) {
+machine::MachineModel measure_quickly(const MachineQuestion& question) {
+  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
+                        probe_command(question)));
+  ProgressBar bar("probing");
   probe::ProbeOptions options;
   options.threads = question.threads;
   options.dtypes = dtypes_of(question.model);
@@ -108,15 +100,12 @@ probe::ProbeOptions quick_probe(const MachineQuestion& question, ProgressBar& ba
   options.quick = true;
   options.poll = stop_if_interrupted;
   options.progress = [&bar](int done, int total, const std::string& what) {
-    if (interrupted()) throw Interrupted();
+    stop_if_interrupted();
     bar.update(static_cast<size_t>(done), static_cast<size_t>(total), what);
   };
-  return options;
-}
-
-void tell_of_probe(const MachineQuestion& question) {
-  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
-                        probe_command(question)));
+  machine::MachineModel machine = probe_devices(question.devices, options);
+  bar.clear();
+  return machine;
 }
 
 }  // namespace
@@ -126,9 +115,7 @@ void measure_for_processes(const MachineQuestion& question) {
   if (group == nullptr || !question.machine.empty()) return;
   const std::string is_known = is_leader() && find_machine(question) ? "yes" : "no";
   if (group->broadcast(is_known, "figures of the devices") == "yes") return;
-  tell_of_probe(question);
-  ProgressBar bar("probing");
-  const machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
+  const machine::MachineModel machine = measure_quickly(question);
   if (is_leader()) probe::save_machine(machine, question.comm);
 }
 
@@ -139,23 +126,14 @@ KnownMachine require_machine(const MachineQuestion& question) {
     return *std::move(known);
   }
   check(processes() == nullptr, "devices of several processes must have been measured");
-  try {
-    probe::check_machine_file();
-  } catch (const DeviceError&) {
-    // Said below: the devices are measured all the same.
-  }
-  tell_of_probe(question);
   require_threads(threads_needed(question.devices, question.threads));
-  ProgressBar bar("probing");
-  machine::MachineModel machine = probe_devices(question.devices, quick_probe(question, bar));
+  machine::MachineModel machine = measure_quickly(question);
   try {
     probe::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {
-    bar.clear();
     warn(fmt::format("{}; only this command plans for what was measured", error.what()));
   }
-  bar.clear();
-  warn_of_disturbance(machine, remedy_for(question));
+  warn_of_disturbance(machine, probe_command(question, "--force "));
   return {std::make_shared<machine::MachineModel>(std::move(machine)), "measured just now"};
 }
 
@@ -219,8 +197,9 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   return flags.grouped(devices);
 }
 
-std::string probe_command(const MachineQuestion& question) {
-  return command_of(question, "");
+std::string probe_command(const MachineQuestion& question, const char* force) {
+  return fmt::format("`shoal probe {}--devices {}{}`", force, names_of(question.devices),
+                     question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
 }
 
 void warn_of_disturbance(const machine::MachineModel& machine, const std::string& remedy) {

@@ -56,8 +56,9 @@ std::vector<const machine::DeviceModel*> devices_to_use(const machine::MachineMo
 Device* host_on(const std::string& machine, const models::DeviceGroups& groups);
 /// A device that stands for the one described; what it says of itself is its identity, or its name where it has none.
 Device& simulated_device(const machine::DeviceModel& described);
-/// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2".
-std::string probe_command(const MachineQuestion& question);
+/// The command that makes predictions possible: "shoal probe --devices CPU0,CPU1 -t 2". `force`: or "--force ", for
+/// better ones.
+std::string probe_command(const MachineQuestion& question, const char* force = "");
 /// Where other programs disturbed the probe of a machine, a warning that says so and names the `remedy`; once, however
 /// often it is asked for.
 void warn_of_disturbance(const machine::MachineModel& machine, const std::string& remedy);

@@ -42,10 +42,12 @@ TEST(RemediesText, NamesEveryFlagOfAContext) {
   remedies.asked = {models::cpu_groups({1})};
   remedies.context = with_context(remedies.asked, 256);
   EXPECT_EQ(change_options(remedies.asked, *remedies.context), "");
-  EXPECT_EQ(context_options(remedies), "-c 256");
+  EXPECT_EQ(context_options(remedies, *remedies.context), "-c 256");
   remedies.asked.mode = SplitMode::kLayer;
   remedies.context_q8_0 = with_context({models::cpu_groups({2}), SplitMode::kTensor, {2, 1}}, 64);
-  EXPECT_EQ(context_q8_0_options(remedies), "-c 64 -ctk q8_0 -ctv q8_0 -dev CPU0,CPU1 -ts 2,1 -sm tensor");
+  remedies.context_q8_0->cache_k = remedies.context_q8_0->cache_v = DType::kQ8_0;
+  EXPECT_EQ(context_options(remedies, *remedies.context_q8_0),
+            "-c 64 -ctk q8_0 -ctv q8_0 -dev CPU0,CPU1 -ts 2,1 -sm tensor");
   EXPECT_THAT(remedies_text(remedies), HasSubstr("a context of 64 with a q8_0 cache (-c 64 -ctk q8_0 -ctv q8_0 -dev "));
 }
 
