@@ -31,7 +31,7 @@ std::filesystem::path write_draft(const CacheFile& file, std::string_view text) 
   check_output(file.path, "cache");
   if (file.path.has_parent_path()) std::filesystem::create_directories(file.path.parent_path(), ignored);
   static std::atomic<int> drafts{0};
-  const std::filesystem::path draft = fmt::format("{}.{}.{}", file.path.string(), getpid(), ++drafts);
+  std::filesystem::path draft = fmt::format("{}.{}.{}", file.path.string(), getpid(), ++drafts);
   errno = 0;
   std::ofstream stream(draft);
   stream << text;

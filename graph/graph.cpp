@@ -104,7 +104,8 @@ Tensor* Graph::keep(Tensor&& tensor) {
 }
 
 Tensor* Graph::copy_of(const Tensor& tensor, std::string name) {
-  Tensor* copy = add_input(name.empty() ? tensor.name : std::move(name), tensor.dtype, tensor.shape);
+  if (name.empty()) name = tensor.name;
+  Tensor* copy = add_input(std::move(name), tensor.dtype, tensor.shape);
   copy->copied_from = &tensor;
   return copy;
 }

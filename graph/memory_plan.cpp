@@ -63,7 +63,7 @@ class TakenBytes {
   /// Steps [first, last].
   TakenBytes(int first, int last) : first_(first) {
     size_t leaves = 1;
-    while (leaves < static_cast<size_t>(last - first + 1)) leaves *= 2;
+    while (leaves < static_cast<size_t>(last - first) + 1) leaves *= 2;
     nodes_.resize(2 * leaves);
   }
 

@@ -90,6 +90,7 @@ std::string_view level_in_use() {
 
 std::vector<std::string_view> built_levels() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kLevels));
   for (const Level& level : kLevels) names.push_back(level.name);
   return names;
 }

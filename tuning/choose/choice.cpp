@@ -109,13 +109,15 @@ class Placed {
   std::string sample_key_;
 };
 
-/// Fields that have a name in JSON, and the functions that parse it.
+/// Fields that have a name in JSON, and the functions that parse it. A new field of Choice has to be listed: here, or
+/// like `shares` in to_json() and with_json(), from which other processes and the keys of verdicts (Chooser) have it.
 template <class AnyChoice, class Visit>
 void visit_named(AnyChoice& choice, const Visit& visit) {
-  visit("experts", choice.experts, parse_expert_split);
-  visit("latent", choice.latent, parse_latent_split);
-  visit("cache_k", choice.cache_k, models::cache_dtype_from_name);
-  visit("cache_v", choice.cache_v, models::cache_dtype_from_name);
+  auto& [groups, mode, shares, host, context, experts, latent, cache_k, cache_v] = choice;
+  visit("experts", experts, parse_expert_split);
+  visit("latent", latent, parse_latent_split);
+  visit("cache_k", cache_k, models::cache_dtype_from_name);
+  visit("cache_v", cache_v, models::cache_dtype_from_name);
 }
 
 }  // namespace

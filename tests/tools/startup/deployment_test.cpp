@@ -111,12 +111,6 @@ TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
     models::Session own(*deployment.model, *deployment.placement, deployment.placement->init(), options);
     expected = run(own);
   }
-  {
-    models::ModelPlan other(*deployment.model, *deployment.placement, options, deployment.asked.load);
-    models::Session unannounced(*deployment.model, *deployment.placement, deployment.placement->init(), options,
-                                std::move(other));
-    EXPECT_EQ(run(unannounced), expected);
-  }
   start_session(deployment);
   EXPECT_EQ(run(*deployment.session), expected);
 }
