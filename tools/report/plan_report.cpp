@@ -43,7 +43,7 @@ std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
     const tuning::RankTime& rank = phase.ranks[i];
     rows.push_back({"  " + phase.devices[i]});
     for (const double part : {rank.compute, rank.communication, rank.waiting, phase.host}) {
-      rows.back().push_back(time_text(part));
+      rows.back().push_back(fmt::format("{:.2f} ms", part * 1e3));
     }
   }
   std::string text = format_table(rows);
