@@ -36,9 +36,10 @@ class Shares : public ::testing::Test {
     return asked_of(machine, {.context = 1024, .batch = batch}, {.use_mapping = false}, work);
   }
 
-  FoundShares fastest(const Asked& asked, const Choice& choice, int most = 0, Watch watch = {}) const {
+  FoundShares fastest(const Asked& asked, const Choice& choice, const ShareLimits& limits = {},
+                      Watch watch = {}) const {
     Chooser chooser(*model_, asked, std::move(watch));
-    return fastest_shares(chooser, choice, most);
+    return fastest_shares(chooser, choice, limits);
   }
 
   static double share(const FoundShares& found, size_t device) {
@@ -132,6 +133,25 @@ TEST_F(Shares, ADeviceThatIsWorthNothingGetsNothing) {
   EXPECT_DOUBLE_EQ(share(found, 1), 0);
 }
 
+TEST_F(Shares, AllTakePartWhereTheyHaveTo) {
+  const machine::MachineModel machine = described_machine({1e-12, 1e-9, 1e-12});
+  for (const SplitMode mode : {SplitMode::kTensor, SplitMode::kLayer}) {
+    const Choice devices{mode == SplitMode::kTensor ? cpu_groups({3}) : cpu_groups({1, 1, 1}), mode, {}};
+    const FoundShares found = fastest(asked(machine), devices, {.all_take_part = true});
+    EXPECT_LT(share(found, 1), mode == SplitMode::kTensor ? 0.05 : 0.3);
+    ASSERT_EQ(found.best.memory.size(), 3u);
+    size_t least = found.best.memory[0].use.weights;
+    for (const DeviceUse& use : found.best.memory) least = std::min(least, use.use.weights);
+    // More than what every device has a copy of.
+    Choice none = devices;
+    none.shares = {1, 0, 1};
+    const Verdict without = judged(*model_, asked(machine), none);
+    const size_t copies = without.memory.size() == 3 ? without.memory[1].use.weights : 0;
+    EXPECT_GT(least, copies);
+    EXPECT_LT(found.best.generation->seconds, found.even.generation->seconds / (mode == SplitMode::kTensor ? 5 : 0.9));
+  }
+}
+
 TEST_F(Shares, ManyVerdictsAreNotNeeded) {
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   const Choice both{cpu_groups({2}), SplitMode::kTensor, {}};
@@ -141,12 +161,12 @@ TEST_F(Shares, ManyVerdictsAreNotNeeded) {
     EXPECT_LE(done, most);
     ++told;
   };
-  const FoundShares found = fastest(asked(machine), both, 5, watch);
+  const FoundShares found = fastest(asked(machine), both, {.predictions = 5}, watch);
   EXPECT_EQ(found.predictions, told);
   EXPECT_LE(told, 8);
   EXPECT_LT(found.best.generation->seconds, found.even.generation->seconds);
   watch.progress = [](int, int) { throw InvalidArgument("stop"); };
-  EXPECT_THROW(fastest(asked(machine), both, 0, watch), InvalidArgument);
+  EXPECT_THROW(fastest(asked(machine), both, {}, watch), InvalidArgument);
 }
 
 TEST_F(Shares, WhatDoesNotFitGoesToDevicesWithRoom) {

@@ -68,6 +68,14 @@ class Table {
     sort();
   }
 
+  /// The cost of using all devices shows in the best split that gives each of them something to do.
+  void add_all_taking_part() {
+    for (const Choice& choice : {acting_as_one(devices_), layers_of(devices_)}) {
+      if (choice.mode == models::SplitMode::kTensor || has_layers_for(devices_)) search(choice, true);
+    }
+    sort();
+  }
+
   /// All devices, and on the host as little as has to be there.
   void add_hosts() {
     std::vector<Choice> ways{acting_as_one(devices_)};
@@ -90,7 +98,7 @@ class Table {
   void consider_set(const std::vector<Device*>& set) {
     const Choice as_one = acting_as_one(set);
     if (set.size() == 1) return void(consider(as_one));
-    search(as_one, 1);
+    search(as_one, false, 1);
     if (!has_layers_for(set)) return;
     Choice layers = layers_of(set);
     const std::optional<Verdict> even = consider(layers);
@@ -118,17 +126,17 @@ class Table {
     std::set<std::string> seen;
     for (const Verdict& one : fastest) {
       if (seen.size() == kClosely) break;
-      if (seen.insert(one.choice.devices_text()).second) search(acting_as_one(one.choice.devices()));
+      if (seen.insert(one.choice.devices_text()).second) search(acting_as_one(one.choice.devices()), false);
     }
   }
 
-  void search(const Choice& choice, int predictions = 0) {
+  void search(const Choice& choice, bool all_take_part, int predictions = 0) {
     const double effort =
         static_cast<double>(chooser_.model().hparams.layers) * static_cast<double>(choice.device_count());
     const int affordable = std::clamp(static_cast<int>(kMostEffort / effort), kLeastPredictions, kMostPredictions);
     try {
-      FoundShares found = fastest_shares(chooser_, choice, predictions > 0 ? predictions : affordable);
-      add(std::move(found.even));
+      FoundShares found = fastest_shares(chooser_, choice, {predictions > 0 ? predictions : affordable, all_take_part});
+      if (!all_take_part) add(std::move(found.even));
       if (has_all(found.best.choice.shares)) add(std::move(found.best));
     } catch (const InvalidArgument&) {
       refusal_ = std::current_exception();
@@ -186,6 +194,8 @@ Comparison compare(Chooser& chooser, const std::function<void(int, int)>& progre
   Comparison out;
   std::vector<Verdict>& verdicts = table.verdicts();
   if (verdicts.empty()) return out;
+  const bool leaves_some_out = verdicts[0].choice.device_count() < asked.fixed.device_count();
+  if (verdicts[0].fits && leaves_some_out) table.add_all_taking_part();
   const Device* host = host_beside(asked.fixed.devices(), asked.placement);
   const auto& described = chooser.machine().devices;
   const bool knows_host = host != nullptr && std::any_of(described.begin(), described.end(), [&](const auto& device) {

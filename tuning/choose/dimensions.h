@@ -29,6 +29,11 @@ inline constexpr int64_t kContextStep = 32;
 std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& choice, Margin margin, int64_t least,
                                               size_t most_prompts);
 
+struct ShareLimits {
+  int predictions = 0;  ///< most of them; 0: in proportion to the number of shares, at most 96
+  /// Each device, or group, has a share of at least one unit (of the feed-forward block, or a layer).
+  bool all_take_part = false;
+};
 struct FoundShares {
   Verdict best;  ///< the fastest that fits; if none does, the one that lacks least
   Verdict even;
@@ -36,14 +41,12 @@ struct FoundShares {
 };
 /// The fastest shares, from even ones and from shares in proportion to the devices' speed. Shares that do not fit give
 /// the excess to other devices; then parts move between devices, in smaller and smaller parts, as long as that is
-/// predicted to gain. `most`: predictions; 0: in proportion to the number of shares, at most 96. Needs a machine.
-/// Throws what Chooser::judge() throws.
+/// predicted to gain. Needs a machine. Throws what Chooser::judge() throws.
 ///   CPU0 three times as fast as CPU1, 8 KV heads:  start 3,1 -> 6 and 2 heads; 7 and 1 slower, 5 and 3 slower: 3,1
-FoundShares fastest_shares(Chooser& chooser, const Choice& choice, int most = 0);
+FoundShares fastest_shares(Chooser& chooser, const Choice& choice, const ShareLimits& limits = {});
 /// The shortest shares with the same split: 3,1 for {0.7512, 0.2488}; with few decimals if no numbers up to 99 have it.
 std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice);
-/// Shares in proportion to the speed of each sharer by itself, whether the model would fit there or not. Even if some
-/// tensors were put on devices.
+/// Shares in proportion to the speed of each sharer by itself, whether the model would fit there or not.
 std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice);
 /// The smallest change of a verdict's shares after which no device needs more than its memory, as far as the verdict
 /// tells.

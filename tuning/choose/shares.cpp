@@ -52,12 +52,13 @@ double divided_bytes(std::span<const models::DeviceUse> uses) {
 /// The search by time. Owns the best verdict so far.
 class ShareSearch {
  public:
-  ShareSearch(Chooser& chooser, const Choice& choice, int most)
-      : chooser_(chooser), choice_(choice), sharers_(choice.sharers()), most_(most) {
+  ShareSearch(Chooser& chooser, const Choice& choice, const ShareLimits& limits)
+      : chooser_(chooser), choice_(choice), sharers_(choice.sharers()), most_(limits.predictions) {
     if (most_ <= 0) most_ = std::min(kMost, kForEach * (static_cast<int>(sharers_.size()) + 1));
     if (choice.mode == models::SplitMode::kTensor && choice.groups.size() == 1) {
       kinds_ = exchangeable(choice.groups.front(), chooser.machine());
     }
+    if (limits.all_take_part) least_ = least_share();
   }
 
   FoundShares run() {
@@ -68,13 +69,13 @@ class ShareSearch {
         best_.fits && !kinds_.empty() &&
         std::all_of(kinds_.begin(), kinds_.end(), [&](size_t kind) { return kind == kinds_[0]; });
     if (sharers_.size() > 1 && !are_even_best && best_.may_fit()) {
-      Shares shares = shares_by_speed(chooser_, choice_);
+      Shares shares = raised(shares_by_speed(chooser_, choice_));
       for (int i = 0; i < kClippings; ++i) {
         const Verdict one = consider(shares);
         if (one.fits) break;
-        shares = clipped_by_memory(one);
+        shares = raised(clipped_by_memory(one));
       }
-      if (!best_.fits) consider(clipped_by_memory(out.even));
+      if (!best_.fits) consider(raised(clipped_by_memory(out.even)));
       climb();
     }
     out.best = best_;
@@ -84,6 +85,32 @@ class ShareSearch {
   }
 
  private:
+  /// One unit, if there are most of them; an even share if there are fewer units than sharers.
+  double least_share() const {
+    const models::Model& model = chooser_.model();
+    int64_t most = model.hparams.layers;
+    if (choice_.mode == models::SplitMode::kTensor) {
+      most = 1;
+      for (const auto& [group, units] : split_units(model.hparams, model.split_tensors())) {
+        const bool is_of_layer = group != models::CutGroup::kVocabulary && group != models::CutGroup::kExperts;
+        if (is_of_layer) most = std::max(most, units);
+      }
+    }
+    return 1 / std::max(static_cast<double>(most), static_cast<double>(sharers_.size()));
+  }
+
+  /// With at least the least share for each, taken from those that have more.
+  Shares raised(Shares shares) const {
+    double more = 0, over = 0;
+    for (const double share : shares) {
+      more += std::max(0.0, least_ - share);
+      over += std::max(0.0, share - least_);
+    }
+    if (more <= 0 || over <= 0) return shares;
+    for (double& share : shares) share = std::max(least_, share - std::max(0.0, share - least_) * more / over);
+    return shares;
+  }
+
   bool exhausted() const { return static_cast<int>(seen_.size()) >= most_; }
 
   Verdict consider(const Shares& shares) {
@@ -120,7 +147,7 @@ class ShareSearch {
     for (const auto& [from, to] : moves(from_shares)) {
       if (exhausted()) break;
       Shares shares = from_shares;
-      const double moved = std::min(part, shares[from]);
+      const double moved = std::min(part, shares[from] - least_);
       shares[from] -= moved;
       shares[to] += moved;
       if (shares[from] < 1e-9) shares[from] = 0;
@@ -140,7 +167,7 @@ class ShareSearch {
     std::vector<std::pair<size_t, size_t>> out;
     for (size_t from = 0; from < shares.size(); ++from) {
       for (size_t to = 0; to < shares.size(); ++to) {
-        if (from != to && shares[from] > 1e-9) out.emplace_back(from, to);
+        if (from != to && shares[from] > least_ + 1e-9) out.emplace_back(from, to);
       }
     }
     std::stable_sort(out.begin(), out.end(), [&](const auto& a, const auto& b) {
@@ -173,34 +200,45 @@ class ShareSearch {
   int most_;
   std::vector<size_t> kinds_;   ///< of the devices, the same for those that may be exchanged; empty: none may
   std::set<std::string> seen_;  ///< split keys
+  double least_ = 0;            ///< share of each
   Verdict best_;
 };
 
 }  // namespace
 
-FoundShares fastest_shares(Chooser& chooser, const Choice& choice, int most) {
+FoundShares fastest_shares(Chooser& chooser, const Choice& choice, const ShareLimits& limits) {
   Choice even = choice;
   even.shares.clear();
-  return ShareSearch(chooser, even, most).run();
+  return ShareSearch(chooser, even, limits).run();
 }
 
 std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {
-  const models::DeviceGroups sharers = choice.sharers();
-  // Tensors that were put on one of the devices rule out that another one does the work alone.
-  if (!chooser.asked().placement.overrides.empty()) return even_shares(sharers.size());
-  const std::vector<size_t> first = alike_sets(sharers, chooser.machine());
-  Shares speeds;
-  for (size_t s = 0; s < sharers.size(); ++s) {
-    if (first[s] < s) {
-      speeds.push_back(speeds[first[s]]);
-      continue;
+  const auto speeds_with = [&](Chooser& alone) {
+    const models::DeviceGroups sharers = choice.sharers();
+    const std::vector<size_t> first = alike_sets(sharers, chooser.machine());
+    Shares speeds;
+    for (size_t s = 0; s < sharers.size(); ++s) {
+      if (first[s] < s) {
+        speeds.push_back(speeds[first[s]]);
+        continue;
+      }
+      Choice one = acting_as_one(sharers[s]);
+      one.host = choice.host;
+      one.context = choice.context;
+      speeds.push_back(1 / seconds_of(alone.judge(one), chooser.asked().objective));
     }
-    Choice one = acting_as_one(sharers[s]);
-    one.host = choice.host;
-    one.context = choice.context;
-    speeds.push_back(1 / seconds_of(chooser.judge(one), chooser.asked().objective));
+    return normalised(speeds);
+  };
+  try {
+    return speeds_with(chooser);
+  } catch (const InvalidArgument&) {
+    if (chooser.asked().placement.overrides.empty()) throw;
   }
-  return normalised(speeds);
+  // Some tensors were put on a device that another one by itself is without.
+  Asked plain = chooser.asked();
+  plain.placement.overrides.clear();
+  Chooser other(chooser.model(), plain, chooser.watch());
+  return speeds_with(other);
 }
 
 // A sharer has something of its own, and its part of all that is divided: its room differs from the part it has by its

@@ -189,24 +189,22 @@ class LatentCosts {
   const AskedWays& asked_;
 };
 
-template <class Way>
-std::optional<Way> parse_way(std::string_view text, const Way (&ways)[2], std::string_view what) {
-  if (text == "auto") return std::nullopt;
-  for (const Way way : ways) {
-    if (name_of(way) == text) return way;
-  }
-  fail<InvalidArgument>("{} cannot be split '{}'; there are auto, {} and {}", what, text, name_of(ways[0]),
-                        name_of(ways[1]));
-}
-
 }  // namespace
 
 std::optional<ExpertSplit> parse_expert_split(std::string_view text) {
-  return parse_way(text, {ExpertSplit::kInside, ExpertSplit::kWhole}, "experts");
+  if (text == "auto") return std::nullopt;
+  for (const ExpertSplit split : {ExpertSplit::kInside, ExpertSplit::kWhole}) {
+    if (name_of(split) == text) return split;
+  }
+  fail<InvalidArgument>("experts cannot be split '{}'; there are auto, inside and whole", text);
 }
 
 std::optional<LatentSplit> parse_latent_split(std::string_view text) {
-  return parse_way(text, {LatentSplit::kMirrored, LatentSplit::kRows}, "a latent cache");
+  if (text == "auto") return std::nullopt;
+  for (const LatentSplit split : {LatentSplit::kMirrored, LatentSplit::kRows}) {
+    if (name_of(split) == text) return split;
+  }
+  fail<InvalidArgument>("a latent cache cannot be split '{}'; there are auto, mirrored and rows", text);
 }
 
 Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, std::span<const double> shares,
