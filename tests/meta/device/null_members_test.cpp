@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "collectives/factory.h"
+#include "devices/null/null_device.h"
 #include "tests/meta/mesh.h"
-#include "tests/support/null_device.h"
 
 namespace shoal::meta {
 namespace {

@@ -369,6 +369,7 @@ TEST(BenchCommProgram, EveryBadInputIsOneLine) {
   expect("-dev CPU0,CPU9", 1, "there is no device 'CPU9'");
   expect("-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect("-dev CPU0+CPU1", 2, "--devices: 'CPU0+CPU1' has a group; name single devices");
+  expect("-dev CPU0,NULL0", 1, "there is no device 'NULL0'");
   for (const char* comm : {"p2p", "nccl"}) {
     expect(fmt::format("-dev CPU0,CPU1 --comm {}", comm), 1,
            fmt::format("--comm {0}: collectives by '{0}' are for CUDA devices", comm));

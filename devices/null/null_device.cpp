@@ -1,4 +1,4 @@
-#include "tests/support/null_device.h"
+#include "devices/null/null_device.h"
 
 #include <fmt/format.h>
 
