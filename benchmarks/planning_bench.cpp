@@ -145,7 +145,9 @@ void lower(benchmark::State& state) {
     const meta::PlanContext context{planned.lookup()};
     const auto propagation = meta::propagate(whole(planned.graph()), planned.ranks(), leaves);
     for (auto _ : run) {
-      benchmark::DoNotOptimize(meta::lower(whole(planned.graph()), planned.ranks(), propagation, leaves, context));
+      meta::Plan plan;
+      meta::lower(whole(planned.graph()), planned.ranks(), propagation, leaves, context, {}, plan);
+      benchmark::DoNotOptimize(plan);
     }
   });
 }

@@ -161,7 +161,9 @@ std::string types_text(const json& types) {
 std::string special_text(const json& special) {
   std::vector<std::string> parts;
   for (const auto& [role, token] : special.items()) {
-    parts.push_back(fmt::format("{} {} {}", printable(role), token["id"].get<uint32_t>(), text_of(token["text"])));
+    const std::string text = text_of(token["text"]);
+    parts.push_back(
+        fmt::format("{} {}{}{}", printable(role), token["id"].get<uint32_t>(), text.empty() ? "" : " ", text));
   }
   if (parts.size() > kListed) parts.resize(kListed), parts.emplace_back("...");
   return fmt::format("{}", fmt::join(parts, ", "));

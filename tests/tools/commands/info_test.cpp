@@ -90,7 +90,7 @@ TEST(Info, DescribesWhatItCannotRun) {
   const Finished text = run({"info", "-m", path});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("architecture         mamba\n"), HasSubstr("gpt2 llama-bpe, 2 tokens\n"),
-                              HasSubstr("eos 1 <|end|>, bos 77"), HasSubstr("{% for message in messages %}\\x1b[2J"),
+                              HasSubstr("bos 77, eos 1 <|end|>"), HasSubstr("{% for message in messages %}\\x1b[2J"),
                               HasSubstr("line 5\n    ...\n"), Not(HasSubstr("line 6")), Not(HasSubstr("\nfits")),
                               HasSubstr("cannot be run        " + path + ": architecture 'mamba' is not supported")));
   const json info = run_json({"info", "-m", path});

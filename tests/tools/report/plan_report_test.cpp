@@ -47,7 +47,7 @@ TEST_F(PlanText, ShowsTheHostsPart) {
   const auto row = std::find_if(lines.begin(), lines.end(),
                                 [](const std::string& line) { return line.starts_with("  of a token"); }) +
                    1;
-  EXPECT_THAT(*row, ::testing::EndsWith("  0.0 us  60.0 us"));
+  EXPECT_THAT(*row, ::testing::EndsWith("  0.00 ms  0.06 ms"));
 }
 
 TEST_F(PlanText, AComparisonHasNoStepsUnlessAskedFor) {
