@@ -110,7 +110,7 @@ double not_negative_or(const JsonValue& value, std::string_view key, double othe
 DeviceModel read_device(const JsonValue& value) {
   value.object({"name", "count", "identity", "type", "domain", "host", "memory", "cores", "bandwidth", "efficiency",
                 "cache_bytes", "activation_bandwidth", "attention_rate", "attention_bandwidth", "op_seconds",
-                "run_seconds", "products", "rates"});
+                "step_seconds", "run_seconds", "products", "rates"});
   DeviceModel device;
   device.name = value.at("name").device_name();
   if (const auto identity = value.find("identity")) device.identity = identity->text();
@@ -128,6 +128,7 @@ DeviceModel read_device(const JsonValue& value) {
   device.attention_bandwidth = positive_or(value, "attention_bandwidth", efficiency * device.bandwidth);
   device.attention_rate = positive_or(value, "attention_rate", best_rate(device));
   device.op_seconds = not_negative_or(value, "op_seconds", device.type == DeviceType::kCpu ? 1e-6 : 2e-6);
+  device.step_seconds = not_negative_or(value, "step_seconds", 0);
   device.run_seconds = not_negative_or(value, "run_seconds", 20e-6);
   return device;
 }
@@ -196,9 +197,12 @@ std::vector<std::string> read_members(const JsonValue& value, const MachineModel
 }
 
 CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) {
-  value.object({"members", "points"});
+  value.object({"members", "kind", "points"});
   CollectiveTable table;
   table.members = read_members(value.at("members"), machine);
+  const auto kind = collective_from_name(value.at("kind").text());
+  if (!kind || info(*kind).node == Op::kNone) value.at("kind").refuse("a collective, e.g. all_reduce");
+  table.kind = *kind;
   for (const JsonValue& item : value.at("points").list("a list of [bytes, seconds]")) {
     const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");
     const CollectiveTable::Point point{bytes.not_negative(), seconds.not_negative()};
@@ -214,7 +218,9 @@ void read_collectives(const JsonValue& value, MachineModel& machine) {
   for (const JsonValue& item : value.list("a list of measured collectives")) {
     CollectiveTable table = read_table(item, machine);
     for (const CollectiveTable& other : machine.collectives) {
-      if (other.members == table.members) item.at("members").refuse("each list of members once");
+      if (other.kind == table.kind && other.members == table.members) {
+        item.at("members").refuse("each kind once for the same members", fmt::format("{} again", name_of(table.kind)));
+      }
     }
     machine.collectives.push_back(std::move(table));
   }
@@ -278,7 +284,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Domain, name, bandwidth, cores)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Network, latency, bandwidth)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveAlgorithm, name, one_shot, latency, latency_per_rank, bandwidth)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceModel, name, identity, host, memory, cores, bandwidth, cache_bytes,
-                                   activation_bandwidth, attention_rate, attention_bandwidth, op_seconds, run_seconds)
+                                   activation_bandwidth, attention_rate, attention_bandwidth, op_seconds, step_seconds,
+                                   run_seconds)
 
 namespace {
 
@@ -307,7 +314,7 @@ std::string to_json(const MachineModel& machine) {
   if (!machine.domains.empty()) json["domains"] = machine.domains;
   for (const DeviceModel& device : machine.devices) json["devices"].push_back(device_json(device, machine.domains));
   for (const CollectiveTable& table : machine.collectives) {
-    Json& written = json["collectives"].emplace_back(Json{{"members", table.members}});
+    Json& written = json["collectives"].emplace_back(Json{{"members", table.members}, {"kind", name_of(table.kind)}});
     for (const CollectiveTable::Point& p : table.points) written["points"].push_back({p.bytes, p.seconds});
   }
   if (!machine.algorithms.empty()) json["algorithms"] = machine.algorithms;

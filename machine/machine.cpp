@@ -128,9 +128,8 @@ double MachineModel::run_seconds(std::span<const int> members) const {
 double MachineModel::collective_seconds(Collective kind, std::span<const int> members, double bytes) const {
   const int ranks = static_cast<int>(members.size());
   if (ranks <= 1) return 0;
-  const bool is_measured = kind == Collective::kAllReduce;
   for (const CollectiveTable& table : collectives) {
-    const bool is_it = is_measured && !table.points.empty() && has_members(table.members, members, devices);
+    const bool is_it = !table.points.empty() && table.kind == kind && has_members(table.members, members, devices);
     if (is_it) return table_seconds(table, bytes);
   }
   if (const auto hosts = by_host(members); hosts.size() > 1) {
@@ -138,21 +137,25 @@ double MachineModel::collective_seconds(Collective kind, std::span<const int> me
     for (const auto& host : hosts) inside = std::max(inside, collective_seconds(kind, host, bytes));
     return inside + rough_collective_seconds(kind, static_cast<int>(hosts.size()), bytes, *network);
   }
-  MeasuredSets sets(DeviceSet(*this, members));
+  MeasuredSets same(DeviceSet(*this, members)), other = same;
   for (const CollectiveTable& table : collectives) {
-    const auto set = table.points.empty() ? std::nullopt : DeviceSet::of(*this, table.members);
+    if (table.points.empty()) continue;
+    const double seconds = table_seconds(table, bytes);
+    const auto set = DeviceSet::of(*this, table.members);
     if (!set || by_host(set->members()).size() > 1) continue;
     const int others = static_cast<int>(set->size());
-    const double part = is_measured ? 1 : traffic_of(kind, others) / traffic_of(Collective::kAllReduce, others);
-    sets.add(*set, table_seconds(table, bytes) * part);
+    if (table.kind == kind) same.add(*set, seconds);
+    if (table.kind != kind) other.add(*set, seconds * traffic_of(kind, others) / traffic_of(table.kind, others));
   }
-  if (const auto seconds = sets.seconds(); seconds && (is_measured || algorithms.empty())) return *seconds;
+  if (const auto seconds = same.seconds()) return *seconds;
   double best = std::numeric_limits<double>::infinity();
   for (const CollectiveAlgorithm& algorithm : algorithms) {
     best = std::min(best, algorithm_seconds(algorithm, kind, ranks, bytes));
   }
   if (!algorithms.empty()) return best;
-  if (const auto seconds = sets.seconds_of_any()) return *seconds;
+  for (const auto& seconds : {other.seconds(), same.seconds_of_any(), other.seconds_of_any()}) {
+    if (seconds) return *seconds;
+  }
   return rough_collective_seconds(kind, ranks, bytes);
 }
 

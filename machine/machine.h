@@ -52,6 +52,7 @@ struct DeviceModel {
   double attention_rate = 0;        ///< operations/s (2 per multiplication and addition) of attention with many queries
   double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
   double op_seconds = 0;            ///< what any op costs before it does anything: a barrier, a kernel launch
+  double step_seconds = 0;          ///< what a compute step between two collectives costs beside its ops
   double run_seconds = 0;           ///< from the host's call until it has a result, beside the ops of the run
   std::map<std::string, ProductModel> products;  ///< by name of the weights' dtype: "q4_0"
   bool operator==(const DeviceModel&) const = default;
@@ -65,9 +66,10 @@ struct Domain {
   bool operator==(const Domain&) const = default;
 };
 
-/// A measured all_reduce: seconds by size of the message (the full tensor), ascending.
+/// A measured collective: seconds by size of the message (the full tensor), ascending.
 struct CollectiveTable {
   std::vector<std::string> members;  ///< names of devices, in rank order
+  Collective kind = Collective::kAllReduce;
   struct Point {
     double bytes = 0;
     double seconds = 0;
@@ -121,12 +123,12 @@ struct MachineModel {
   std::vector<std::vector<int>> by_host(std::span<const int> members) const;
   /// Index of a device, by name. Throws InvalidArgument that lists the devices.
   int index(std::string_view device) const;
-  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. An all_reduce
-  /// from the table of these members, in whatever order: below its first point as there, between two by a straight
+  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
+  /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
   /// line, beyond the last as steep as between the last two. Without such a table, from the tables of sets like theirs
-  /// (machine/sets.h) if the devices have identities; else, as all other collectives, of the fastest algorithm; else
-  /// from the tables in proportion to the traffic; else rough_collective_seconds(). If members on several hosts were
-  /// not measured together: the longest time within a host, and the time between the hosts.
+  /// (machine/sets.h) if the devices have identities; else of the fastest algorithm; else from tables of another kind
+  /// in proportion to the traffic; else rough_collective_seconds(). If members on several hosts were not measured
+  /// together: the longest time within a host, and the time between the hosts.
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
   /// Cost of a run on these devices (indices): the most that one of them has, and the latency of the network if they
   /// are on several hosts, which are told first what to do.
@@ -174,6 +176,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second);
 ///   attention_bandwidth   efficiency * bandwidth
 ///   attention_rate        the rate of many columns with f16 weights, or else of the fastest dtype
 ///   op_seconds            1e-6 (CPU), 2e-6 (others)
+///   step_seconds          0
 ///   run_seconds           20e-6
 ///   copy_latency, copy_bandwidth   20e-6, 5e9
 ///   disk_bandwidth        1e9

@@ -25,13 +25,13 @@ constexpr const char* kWhole = R"({
   "devices": [
     {"name": "CPU0", "identity": "Zen, 1 thread", "domain": "socket", "memory": 1000, "cores": 1, "bandwidth": 39e9,
      "cache_bytes": 1e6, "activation_bandwidth": 1e10, "attention_rate": 1e11, "attention_bandwidth": 2e10,
-     "op_seconds": 1e-7, "run_seconds": 3e-5,
+     "op_seconds": 1e-7, "step_seconds": 2e-6, "run_seconds": 3e-5,
      "products": {"Q4_K": {"streamed": [[1, 2e-11], [8, 3e-11]], "cached": [[1, 1e-11]]}}},
     {"name": "GPU", "count": 2, "type": "GPU", "domain": "pcie", "memory": 24e9, "bandwidth": 1e12,
      "efficiency": 0.5, "rates": {"q4_0": 1e14, "f16": 2e14},
      "products": {"q4_0": {"streamed": [[1, 5e-12]]}}}
   ],
-  "collectives": [{"members": ["GPU.1", "CPU0"], "points": [[0, 1e-5], [4096, 2e-5]]}],
+  "collectives": [{"members": ["GPU.1", "CPU0"], "kind": "all_gather", "points": [[0, 1e-5], [4096, 2e-5]]}],
   "algorithms": [{"name": "ring", "latency": 5e-6, "latency_per_rank": 1e-6, "bandwidth": 2e10},
                  {"name": "direct", "one_shot": true, "bandwidth": 1e10}],
   "copy_latency": 1e-5,
@@ -54,6 +54,7 @@ TEST(MachineJson, EverythingIsRead) {
   cpu.attention_rate = 1e11;
   cpu.attention_bandwidth = 2e10;
   cpu.op_seconds = 1e-7;
+  cpu.step_seconds = 2e-6;
   cpu.run_seconds = 3e-5;
   cpu.products = {{"q4_K", {{{1, 2e-11}, {8, 3e-11}}, {{1, 1e-11}}}}};
   EXPECT_EQ(machine.devices[0], cpu);
@@ -64,7 +65,8 @@ TEST(MachineJson, EverythingIsRead) {
   EXPECT_EQ(gpu.memory, 24'000'000'000u);
   EXPECT_EQ(gpu.products.at("q4_0").streamed, (std::vector<ProductPoint>{{1, 5e-12}})) << "products before rates";
   EXPECT_EQ(gpu.products.size(), 2u);
-  EXPECT_THAT(machine.collectives, ElementsAre(CollectiveTable{{"GPU.1", "CPU0"}, {{0, 1e-5}, {4096, 2e-5}}}));
+  EXPECT_THAT(machine.collectives,
+              ElementsAre(CollectiveTable{{"GPU.1", "CPU0"}, Collective::kAllGather, {{0, 1e-5}, {4096, 2e-5}}}));
   EXPECT_THAT(machine.algorithms, ElementsAre(CollectiveAlgorithm{"ring", false, 5e-6, 1e-6, 2e10},
                                               CollectiveAlgorithm{"direct", true, 0, 0, 1e10}));
   EXPECT_EQ(machine.copy_latency, 1e-5);
@@ -109,6 +111,7 @@ TEST(MachineJson, WhatIsLeftOut) {
   EXPECT_EQ(device.attention_bandwidth, 1.6e12);
   EXPECT_DOUBLE_EQ(device.attention_rate, 2e14);
   EXPECT_EQ(device.op_seconds, 1e-6);
+  EXPECT_EQ(device.step_seconds, 0);
   EXPECT_EQ(device.run_seconds, 20e-6);
   size_t multiplied = 0;
   for (int i = 0; i < static_cast<int>(DType::kCount); ++i) {
@@ -178,14 +181,14 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
       device.cores = figure();
       for (double* value :
            {&device.bandwidth, &device.cache_bytes, &device.activation_bandwidth, &device.attention_rate,
-            &device.attention_bandwidth, &device.op_seconds, &device.run_seconds}) {
+            &device.attention_bandwidth, &device.op_seconds, &device.step_seconds, &device.run_seconds}) {
         *value = figure();
       }
       device.products = {{"q6_K", {{{1, figure()}, {1 + static_cast<int64_t>(rng() % 99) + 1, figure()}}, {}}},
                          {"f32", {{{3, figure()}}, {{4, figure()}}}}};
       machine.devices.push_back(device);
     }
-    machine.collectives = {{{"dev2", "dev0"}, {{0, 0}, {figure(), figure()}}}};
+    machine.collectives = {{{"dev2", "dev0"}, Collective::kAllToAll, {{0, 0}, {figure(), figure()}}}};
     machine.algorithms = {{"", true, figure(), 0, figure()}};
     machine.disturbance = "a \"build\" of 1.5 cores";
     EXPECT_EQ(parse_machine(to_json(machine), "x"), machine);
@@ -264,6 +267,7 @@ const Mistake kMistakes[] = {
     {"[\"GPU.1\", \"CPU0\"]", "[\"CPU0\", \"CPU0\"]",
      "collectives[0].members[1]: expected each device once, got \"CPU0\""},
     {"[\"GPU.1\", \"CPU0\"]", "[\"CPU0\"]", "collectives[0].members: expected two devices or more, got [\"CPU0\"]"},
+    {"\"all_gather\"", "\"add\"", "collectives[0].kind: expected a collective, e.g. all_reduce, got \"add\""},
     {"[4096, 2e-5]", "[0, 2e-5]", "collectives[0].points[1][0]: expected more bytes than the 0 before, got 0"},
     {"[4096, 2e-5]", "[4096, -1]", "collectives[0].points[1][1]: expected a number of 0 or more, got -1"},
     {"\"one_shot\": true", "\"one_shot\": 1", "algorithms[1].one_shot: expected true or false, got 1"},
@@ -292,11 +296,12 @@ TEST(MachineJson, SaysWhereAndWhatIsWrong) {
 }
 
 TEST(MachineJson, TheSameTableTwice) {
-  const std::string table = R"({"members": ["GPU.1", "CPU0"], "points": [[0, 1]]}, )";
+  const std::string table = R"({"members": ["GPU.1", "CPU0"], "kind": "all_gather", "points": [[0, 1]]}, )";
   const std::string text = replaced(kWhole, R"("collectives": [)", R"("collectives": [)" + table);
   EXPECT_THAT([&] { parse_machine(text, "m"); },
               ThrowsMessage<InvalidArgument>(
-                  R"(m: collectives[1].members: expected each list of members once, got ["GPU.1","CPU0"])"));
+                  "m: collectives[1].members: expected each kind once for the same members, got all_gather again"));
+  EXPECT_EQ(parse_machine(replaced(text, "all_gather", "all_reduce"), "m").collectives.size(), 2u);
 }
 
 TEST(MachineJson, ADeviceWithTheNameOfADomainSaysWhich) {

@@ -107,6 +107,37 @@ TEST_F(Compare, ASlowLinkMakesOneDeviceFaster) {
                                                      ".*x faster than CPU0,CPU1 tensor "));
 }
 
+TEST_F(Compare, TheRivalIsTheBestSplitInWhichAllTakePart) {
+  // Two devices are of no use, so that the best shares leave them out; even shares are the worst of all.
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
+  machine.copy_latency = 1e-3;
+  const Asked question = asked(machine, 4);
+  const Choice all{cpu_groups({4}), SplitMode::kTensor, {}};
+  Chooser chooser(*model_, question);
+  const FoundShares free = fastest_shares(chooser, all);
+  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
+  const Comparison found = compared(machine, 4);
+  ASSERT_EQ(found.best, 0u);
+  const Verdict& best = found.verdicts[0];
+  EXPECT_EQ(best.choice.name(), "CPU0,CPU1 tensor even");
+  const auto rival = std::find_if(found.verdicts.begin(), found.verdicts.end(),
+                                  [](const Verdict& one) { return one.choice.device_count() == 4; });
+  ASSERT_NE(rival, found.verdicts.end());
+  const std::vector<double>& shares = rival->choice.shares;
+  ASSERT_EQ(shares.size(), 4u);
+  EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
+  const double seconds = rival->generation->seconds;
+  EXPECT_LT(seconds, free.even.generation->seconds / 4);
+  // As fast as any with small shares for the slow ones, of at least one of the 128 units.
+  for (const double share : {1.0, 2.0, 4.0, 8.0}) {
+    Choice other = all;
+    other.shares = {64 - share, 64 - share, share, share};
+    EXPECT_LE(seconds, chooser.judge(other).generation->seconds * 1.02) << share;
+  }
+  const double factor = seconds / best.generation->seconds;
+  EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->choice.name())));
+}
+
 TEST_F(Compare, ObjectivesNeedTheirWork) {
   const machine::MachineModel machine = described_machine({1e-12});
   const auto refused = [&](const Workload& workload, Objective objective) {
@@ -136,12 +167,10 @@ TEST_F(Compare, APromptMayWantWhatATokenDoesNot) {
 
 TEST_F(Compare, SomeOfTheDevicesMayBeBest) {
   // The third one is far away: a collective with it takes a millisecond.
-  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12});
-  machine.algorithms.clear();
-  machine.collectives = {{{"CPU0", "CPU1"}, {{1, 1e-6}}},
-                         {{"CPU0", "CPU2"}, {{1, 1e-3}}},
-                         {{"CPU1", "CPU2"}, {{1, 1e-3}}},
-                         {{"CPU0", "CPU1", "CPU2"}, {{1, 1e-3}}}};
+  machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
+  for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather}) {
+    machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
+  }
   for (size_t i = 0; i < 3; ++i) machine.devices[i].identity = "device " + std::to_string(i);
   const Comparison found = compared(machine, 3);
   EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0,CPU1 tensor even");

@@ -50,12 +50,12 @@ std::string micro(double seconds) {
 
 std::string devices_text(const MachineModel& machine) {
   Rows rows{{"device", "domain", "cores", "memory", "reads GB/s", "caches", "activations GB/s", "attention GFLOP/s",
-             "KV GB/s", "op us", "run us"}};
+             "KV GB/s", "op us", "step us", "run us"}};
   for (const DeviceModel& d : machine.devices) {
     rows.push_back({d.name, machine.domains[static_cast<size_t>(d.domain)].name, fmt::format("{:g}", d.cores),
                     format_bytes(d.memory), giga(d.bandwidth), format_bytes(static_cast<size_t>(d.cache_bytes)),
                     giga(d.activation_bandwidth), giga(d.attention_rate), giga(d.attention_bandwidth),
-                    micro(d.op_seconds), micro(d.run_seconds)});
+                    micro(d.op_seconds), micro(d.step_seconds), micro(d.run_seconds)});
   }
   return format_table(rows);
 }
@@ -86,12 +86,12 @@ std::string products_text(const MachineModel& machine) {
 
 std::string collectives_text(const MachineModel& machine) {
   if (machine.collectives.empty()) return "";
-  Rows rows{{"all_reduce of"}};
+  Rows rows{{"members", "collective"}};
   for (const auto& point : machine.collectives.front().points) {
     rows[0].push_back(format_bytes(static_cast<size_t>(point.bytes)) + " us");
   }
   for (const machine::CollectiveTable& table : machine.collectives) {
-    std::vector<std::string> row{fmt::format("{}", fmt::join(table.members, ","))};
+    std::vector<std::string> row{fmt::format("{}", fmt::join(table.members, ",")), std::string(name_of(table.kind))};
     for (const auto& point : table.points) row.push_back(fmt::format("{:.1f}", point.seconds * 1e6));
     row.resize(rows[0].size(), "-");
     rows.push_back(std::move(row));

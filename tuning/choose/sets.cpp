@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -23,14 +22,27 @@ bool alike(double a, double b) {
   return std::abs(a - b) <= kAlike * std::max(std::abs(a), std::abs(b));
 }
 
-/// By all figures but those of products, which go with the others.
+bool alike(const std::vector<machine::ProductPoint>& a, const std::vector<machine::ProductPoint>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.columns == y.columns && alike(x.seconds, y.seconds); });
+}
+
+bool alike(const machine::ProductModel& a, const machine::ProductModel& b) {
+  return alike(a.streamed, b.streamed) && alike(a.cached, b.cached);
+}
+
+/// By everything but their names and domains.
 bool alike(const machine::DeviceModel& a, const machine::DeviceModel& b) {
-  using Device = machine::DeviceModel;
-  return a.identity == b.identity && a.type == b.type &&
-         std::ranges::all_of(std::array{&Device::cores, &Device::bandwidth, &Device::cache_bytes,
-                                        &Device::activation_bandwidth, &Device::attention_rate,
-                                        &Device::attention_bandwidth, &Device::op_seconds, &Device::run_seconds},
-                             [&](const auto figure) { return alike(a.*figure, b.*figure); });
+  if (a.identity != b.identity || a.type != b.type) return false;
+  for (const auto figure :
+       {&machine::DeviceModel::cores, &machine::DeviceModel::bandwidth, &machine::DeviceModel::cache_bytes,
+        &machine::DeviceModel::activation_bandwidth, &machine::DeviceModel::attention_rate,
+        &machine::DeviceModel::attention_bandwidth, &machine::DeviceModel::op_seconds,
+        &machine::DeviceModel::step_seconds, &machine::DeviceModel::run_seconds}) {
+    if (!alike(a.*figure, b.*figure)) return false;
+  }
+  return std::equal(a.products.begin(), a.products.end(), b.products.begin(), b.products.end(),
+                    [](const auto& x, const auto& y) { return x.first == y.first && alike(x.second, y.second); });
 }
 
 class Kinds {

@@ -84,11 +84,12 @@ class Probe {
     sets_ = member_sets(machine_);
     total_ = static_cast<int>(2 + sets_.size());
     for (size_t i = 0; i < devices_.size(); ++i) {
-      if (first_alike(i) == i) total_ += static_cast<int>(2 + supported_dtypes(*devices_[i], dtypes()).size());
+      if (first_alike(i) == i) total_ += static_cast<int>(3 + supported_dtypes(*devices_[i], dtypes()).size());
     }
   }
 
   MachineModel run() {
+    for (Device* device : devices_) check_memory(*device);
     const double others = others_();
     const double seconds = seconds_of([&] { measure_everything(); });
     const double busy = (others_() - others) / seconds;
@@ -183,6 +184,8 @@ class Probe {
     }
     tell(fmt::format("{} attention", device.name()));
     probe.measure_attention(model);
+    tell(fmt::format("{} activations", device.name()));
+    probe.measure_activations(model, types.back());
     streamed_[index] = probe.streamed_bytes();
   }
 
@@ -262,6 +265,18 @@ class Probe {
       machine_.collectives.push_back(
           measure_collectives(pointers, effort_.budget / 2, largest_message(options_.quick), options_.comm));
     });
+  }
+
+  /// Better before anything has been measured than at the last set.
+  void check_memory(Device& device) const {
+    const size_t free = device.memory().free;
+    const size_t messages = devices_.size() > 1 ? largest_message(options_.quick) : 0;
+    const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
+    require<OutOfMemory>(
+        free >= least,
+        "[{}] cannot be measured: it takes {}, and {} are free: free memory there, or leave the device "
+        "out of those that are probed",
+        device.name(), format_bytes(least), format_bytes(free));
   }
 
   /// One figure serves all copies. Between GPUs they are small and latency counts; what is large comes from the host.

@@ -9,6 +9,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/topology.h"
 #include "graph/ops/ops.h"
+#include "machine/costs.h"
 
 namespace shoal::probe {
 namespace {
@@ -29,6 +30,33 @@ constexpr double kLongEnough = 5e-3;
 /// Large matrices for devices that are done with small ones before they have begun.
 int64_t side_for(const Device& device) {
   return device.type() == DeviceType::kCpu ? 2048 : 4096;
+}
+
+/// A layer of a small model, for a batch of a prompt.
+void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
+  constexpr int64_t kHidden = 3 * kSmall, kHead = 32, kHeads = kSmall / kHead, kKvHeads = kHeads / 2;
+  const auto weight = [&](int64_t k, int64_t m) { return leaves.add(dtype, {k, m, 1, 1}, Role::kWeight); };
+  const auto other = [&](DType type, Shape shape) { return leaves.add(type, shape, Role::kCache); };
+  Tensor* x = other(DType::kF32, {kSmall, tokens, 1, 1});
+  Tensor* scales = other(DType::kF32, {kSmall, 1, 1, 1});
+  std::vector<int32_t> places(static_cast<size_t>(tokens));
+  std::iota(places.begin(), places.end(), 0);
+  Tensor* positions = leaves.ints(places);
+  Tensor* in = mul(g, rms_norm(g, x, {}), scales);
+  const auto heads = [&](int64_t count) {
+    return reshape(g, mul_mat(g, weight(kSmall, count * kHead), in), {kHead, count, tokens, 1});
+  };
+  Tensor* q = permute(g, rope(g, heads(kHeads), positions, nullptr, {.dims = kHead}), {0, 2, 1, 3});
+  Tensor* k = permute(g, rope(g, heads(kKvHeads), positions, nullptr, {.dims = kHead}), {0, 2, 1, 3});
+  Tensor* v = permute(g, heads(kKvHeads), {0, 2, 1, 3});
+  Tensor* keys = set_rows(g, other(DType::kF16, {kHead, tokens, kKvHeads, 1}), k, positions);
+  Tensor* values = set_rows(g, other(DType::kF16, {kHead, tokens, kKvHeads, 1}), v, positions);
+  Tensor* seen = attention(g, q, keys, values, positions, nullptr, nullptr, {.scale = 0.18f, .causal = true});
+  Tensor* sum = add(g, x, mul_mat(g, weight(kSmall, kSmall), reshape(g, seen, {kSmall, tokens, 1, 1})));
+  Tensor* normed = mul(g, rms_norm(g, sum, {}), scales);
+  Tensor* up = mul_mat(g, weight(kSmall, kHidden), normed);
+  Tensor* hidden = glu(g, mul_mat(g, weight(kSmall, kHidden), normed), up, GluKind::kSwiglu);
+  g.output(add(g, sum, mul_mat(g, weight(kHidden, kSmall), hidden)));
 }
 
 }  // namespace
@@ -62,6 +90,13 @@ size_t least_beyond_caches(std::span<const ReadRate> rates) {
   size_t first = rates.size() - 1;
   while (first > 0 && rates[first - 1].rate <= most) --first;
   return static_cast<size_t>(rates[first].bytes);
+}
+
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes) {
+  const int64_t side = side_for(device);
+  size_t matrix = 0;
+  for (const DType dtype : dtypes) matrix = std::max(matrix, bytes_for(dtype, side * side));
+  return matrix + bytes_for(DType::kF32, side * effort.columns.back());
 }
 
 /// Weights of one type, and columns to multiply them with.
@@ -109,6 +144,7 @@ double DeviceProbe::run_products(const Matrices& matrices, size_t count, int64_t
 void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   measure_costs(model, dtype);
   find_caches(model, dtype);
+  model.step_seconds = step_cost();
   model.run_seconds = run_cost();
 }
 
@@ -136,6 +172,36 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   const double few = chain(kSmall), many = chain(4 * kSmall);
   const double without = std::max(few - (many - few) / 3, few / 10);
   model.op_seconds = without / (3 * kLayers);
+}
+
+/// The same small ops in one piece, and in many.
+double DeviceProbe::step_cost() {
+  constexpr int kSteps = 64;
+  TrialLeaves leaves(device_);
+  Tensor* x = leaves.add(DType::kF32, {32, 1, 1, 1}, Role::kCache);
+  leaves.place();
+  const auto seconds = [&](bool in_pieces) {
+    Trial trial(backend_);
+    Tensor* y = x;
+    PlanOptions options;
+    for (int i = 0; i < kSteps; ++i) {
+      y = scale(trial.graph(), y, {1.0f, 0.0f});
+      if (in_pieces && i > 0) options.cuts.push_back(i);
+    }
+    trial.graph().output(y);
+    trial.compile(options);
+    const auto run = [&] {
+      {
+        const HeldBackend held(backend_);
+        for (int i = 0; i < trial.plan().segments(); ++i) backend_.compute_async(trial.plan(), i, i + 1);
+      }
+      backend_.synchronize();
+    };
+    run();
+    return repeat_for(effort_.budget, [&] { return seconds_of(run); });
+  };
+  const double whole = seconds(false);
+  return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
 /// Runs of two lengths, as long as a token of a small model and four times that, each with input and output. A host
@@ -225,7 +291,6 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
     const Matrices matrices = make_matrices(dtype, streamed_bytes_, side, side);
     product.streamed = measure_points(matrices, model);
     model.bandwidth = std::max(model.bandwidth, machine::element_bytes(dtype) / product.streamed[0].seconds);
-    model.activation_bandwidth = model.bandwidth;
   }
   if (model.cache_bytes > 0) {
     // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
@@ -233,6 +298,29 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
     const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
     product.cached = measure_points(matrices, model);
   }
+}
+
+/// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.
+void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
+  constexpr int64_t kTokens = 256;
+  TrialLeaves leaves(device_);
+  Trial trial(backend_);
+  add_layer(trial.graph(), leaves, dtype, kTokens);
+  leaves.place();
+  trial.compile();
+  DeviceModel bytes_alone = model;  // whose seconds are bytes
+  bytes_alone.activation_bandwidth = 1;
+  bytes_alone.op_seconds = 0;
+  double known = 0, bytes = 0;
+  for (const Tensor* node : trial.graph().nodes()) {
+    if (info(node->op).kind != OpKind::kCompute) continue;
+    const bool is_known = node->op == Op::kMulMat || node->op == Op::kAttention;
+    const bool in_cache = model.cache_bytes > 0;
+    known += is_known ? node_cost(model, *node, (kTokens + 1) / 2.0, in_cache).seconds : model.op_seconds;
+    bytes += is_known ? 0 : node_cost(bytes_alone, *node, 0, in_cache).seconds;
+  }
+  const double seconds = trial.measure(2 * effort_.budget);
+  model.activation_bandwidth = bytes / std::max(seconds - known, seconds / 10);
 }
 
 /// Many queries and few, of heads as they are usual.

@@ -37,6 +37,8 @@ double memory_rate(std::span<const ReadRate> rates);
 /// The smallest of them from which on all are read as fast as memory: a device may have but a part of caches that
 /// others use, too.
 size_t least_beyond_caches(std::span<const ReadRate> rates);
+/// Bytes of a device without which it cannot be measured: one matrix of the largest type, and its columns.
+size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
 
 /// A product that keeps a device busy, to see what devices take from each other.
 struct Load {
@@ -49,11 +51,13 @@ class DeviceProbe {
  public:
   DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort);
 
-  /// Bandwidth, caches, and what ops and runs cost.
+  /// Bandwidth, caches, and what ops, steps and runs cost.
   void measure_basics(DeviceModel& model, DType dtype);
-  /// One type of weights. The bandwidth rises where its products read faster; ops without weights get as much.
+  /// One type of weights. The bandwidth rises where its products read faster.
   void measure_products(DeviceModel& model, DType dtype);
   void measure_attention(DeviceModel& model);
+  /// Once products of the dtype and attention are known.
+  void measure_activations(DeviceModel& model, DType dtype);
   /// Bytes of weights that are not read from caches, as far as that is known.
   size_t streamed_bytes() const { return streamed_bytes_; }
   /// One that reads this many bytes of weights beside another one that does, or one that computes.
@@ -66,6 +70,7 @@ class DeviceProbe {
   /// Seconds of a run with the first `count` matrices.
   double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
   void measure_costs(DeviceModel& model, DType dtype);
+  double step_cost();
   double run_cost();
   void find_caches(DeviceModel& model, DType dtype);
   std::vector<ProductPoint> measure_points(const Matrices& matrices, const DeviceModel& model);

@@ -70,7 +70,8 @@ class Trial {
 
   Graph& graph() { return graph_; }
   /// Once the leaves are placed.
-  void compile() { plan_ = backend_.create_plan(graph_, {}); }
+  void compile(const PlanOptions& options = {}) { plan_ = backend_.create_plan(graph_, options); }
+  GraphPlan& plan() { return *plan_; }
   /// Queues the plan this many times, in one piece.
   void start(int times);
   /// Seconds of one of many runs that follow each other: median of several such series within the budget.

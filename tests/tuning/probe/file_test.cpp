@@ -195,7 +195,7 @@ TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
   MachineModel known = machine(4, 30e9);
   known.devices[0].identity += ", other";  // not what it is now
   const auto set = [](std::vector<std::string> members) {
-    return machine::CollectiveTable{std::move(members), {{1024, 1e-4}}};
+    return machine::CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
   };
   known.collectives = {set({"CPU0", "CPU1"}), set({"CPU0", "CPU1", "CPU2", "CPU3"})};
   save_machine(known);

@@ -65,6 +65,7 @@ void expect_sane(const DeviceModel& device) {
   EXPECT_GT(device.attention_bandwidth, 0);
   EXPECT_GE(device.op_seconds, 0);
   EXPECT_LT(device.op_seconds, 1);
+  EXPECT_GE(device.step_seconds, 0);
   EXPECT_GE(device.run_seconds, 0);
   EXPECT_GT(device.memory, 0u);
   ASSERT_EQ(device.products.size(), 1u);
@@ -204,6 +205,18 @@ TEST(Probe, NamesADeviceThatFails) {
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
   EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or leave the device out"));
+}
+
+TEST(Probe, LooksForMemoryBeforeItMeasures) {
+  cpu::configure("devices=1,threads=1,memory=7M");
+  Device& small = Registry::instance().device("CPU0");
+  const std::vector<Device*> devices{&Registry::instance().device("NULL0"), &small};
+  ProbeOptions options = quick();
+  options.progress = [](int, int, const std::string& what) { FAIL() << what; };
+  EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
+            "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
+            "out of those that are probed");
+  cpu::configure("");
 }
 
 TEST(Probe, NamesDevicesThatFailTogether) {
