@@ -176,15 +176,21 @@ class Estimator::Walk {
 
   /// What a part of the step has for each rank to compute, when its turn comes.
   void add_nodes(const meta::Step& step, Part part) {
+    const bool joined = step.kind == meta::StepKind::kCollective;
     for (size_t rank = 0; rank < todo_.size(); ++rank) {
       const Member& member = ground_.members[rank];
+      std::vector<Work>& todo = todo_[rank].work;
+      const size_t before = todo.size();
       const NodeRange range = part_of(step, rank, part);
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
         // Nodes that are joined with a collective are part of its call.
-        if (step.kind == meta::StepKind::kCollective) work.seconds -= std::min(work.seconds, member.device->op_seconds);
-        if (work.seconds > 0) todo_[rank].work.push_back(work);
+        if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
+        if (work.seconds > 0) todo.push_back(work);
         if (!member.excess.empty()) excess_[rank] += member.excess[static_cast<size_t>(i)];
+      }
+      if (!joined && todo.size() > before && member.device->step_seconds > 0) {
+        todo.push_back({member.device->step_seconds, 0});
       }
     }
   }

@@ -203,12 +203,15 @@ TEST(Estimate, DevicesAreThoseThatAreNamed) {
   EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{1, 2}).ranks[1].compute, 8);
 }
 
-TEST(Estimate, OpsHaveTheirOwnCosts) {
+TEST(Estimate, StepsAndOpsHaveTheirOwnCosts) {
   MachineModel machine = apart(2);
+  machine.devices[0].step_seconds = 1;
   machine.devices[0].op_seconds = 0.5;
+  machine.devices[1].step_seconds = 4;
+  // The second device has nothing to do in the first step, and no step then.
   const HandMade made({{4, 0}, {2, 2}});
-  EXPECT_EQ(times(made.on(machine)), (Times{{7, 5, 0}, {2, 5, 5}}));
-  EXPECT_EQ(made.on(machine).seconds, 12);
+  EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 2.5}, {6, 5, 5.5}}));
+  EXPECT_EQ(made.on(machine).seconds, 16.5);
 }
 
 TEST(Estimate, WeightsThatFitIntoTheCachesAreReadFromThere) {
@@ -224,7 +227,7 @@ TEST(Estimate, CollectivesThatAreAlikeAreCounted) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
-  machine.collectives = {{{"dev0", "dev1"}, {{8, 2}, {108, 12}}}};
+  machine.collectives = {{{"dev0", "dev1"}, Collective::kAllReduce, {{8, 2}, {108, 12}}}};
   const Estimate found = made.on(machine);
   ASSERT_EQ(found.collectives.size(), 2u);
   EXPECT_EQ(found.collectives[0].count, 2);
@@ -239,8 +242,8 @@ TEST(Estimate, NodesThatAreJoinedWithACollectiveAreDoneAfterIt) {
   made.plan.steps[1].ranges = {{1, 2}, {1, 2}};
   made.plan.steps.pop_back();
   MachineModel machine = apart(2);
-  for (DeviceModel& device : machine.devices) device.op_seconds = 0.5;
-  EXPECT_EQ(times(made.on(machine)), (Times{{4.5 + 1, 5, 1}, {2.5 + 2, 5, 2}}));
+  for (DeviceModel& device : machine.devices) device.op_seconds = device.step_seconds = 0.5;
+  EXPECT_EQ(times(made.on(machine)), (Times{{5 + 1, 5, 1}, {3 + 2, 5, 2}}));
 }
 
 TEST(Estimate, SegmentsOneByOneAreTheWhole) {
@@ -371,6 +374,7 @@ MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
     device.attention_bandwidth = figure(1e8, 1e11);
     device.attention_rate = figure(1e9, 1e12);
     device.op_seconds = figure(1e-8, 1e-5);
+    device.step_seconds = figure(1e-8, 1e-5);
     for (auto& [dtype, model] : device.products) model.streamed = {{1, figure(1e-12, 1e-9)}, {9, figure(2e-9, 1e-8)}};
   }
   return machine;
@@ -408,6 +412,9 @@ void slow_down(DeviceModel& device, int what) {
     case 3:
       device.op_seconds *= 2;
       break;
+    case 4:
+      device.step_seconds *= 2;
+      break;
     default:
       for (auto& [dtype, model] : device.products) {
         for (ProductPoint& point : model.streamed) point.seconds *= 2;
@@ -437,7 +444,7 @@ TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
     std::mt19937_64 rng(seed);
     const MachineModel machine = random_machine(rng, one.ranks, false);
     const double before = planned.on(machine).seconds;
-    for (int what = 0; what < 5; ++what) {
+    for (int what = 0; what < 6; ++what) {
       MachineModel changed = machine;
       slow_down(changed.devices[rng() % changed.devices.size()], what);
       const double after = planned.on(changed).seconds;
