@@ -15,6 +15,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/topology.h"
 #include "meta/meta.h"
+#include "meta/plan/lower.h"
 #include "meta/plan/plan.h"
 #include "models/arch/architecture.h"
 #include "models/place/split_policy.h"
