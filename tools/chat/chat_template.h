@@ -3,7 +3,6 @@
 // memory and output, because templates come from strangers' files.
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,21 +31,5 @@ extern const std::string_view kChatMl;
 /// one line: the template's objection to the conversation, an error in the template, or a missing part of this machine.
 std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
                                       const nlohmann::json& variables);
-
-/// How a child process ended.
-enum class ChildEnd : uint8_t { kExited, kKilled, kTookTooLong };
-
-struct ChildAnswer {
-  ChildEnd end = ChildEnd::kExited;
-  int code = 0;  ///< exit code of kExited, signal of kKilled
-  std::string out;
-};
-
-/// Runs a program, which is searched for in PATH, without a shell, with `input` as its standard input, and waits for
-/// its end. It is killed with the processes that it has started when it takes too long or the user interrupts this
-/// program; the terminal's Ctrl-C does not reach it. What it writes to standard error is lost. Throws DeviceError if it
-/// cannot be started, and Interrupted after catch_interrupts().
-ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input,
-                      std::chrono::milliseconds longest);
 
 }  // namespace shoal::tools

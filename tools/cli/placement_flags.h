@@ -1,5 +1,4 @@
-// Flags for where the parts of a model go: divided among devices, or on the
-// host's CPU.
+// Flags that place the parts of a model: divided among devices, or on the host's CPU.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -28,8 +27,7 @@ struct SplitFlags {
   void warn_of_ways(const models::Model& model, int together) const;
 };
 
-/// Kept on the host's CPU beside the devices: -ngl -ncmoe -cmoe -nkvo -ot
-/// --offload-batch
+/// Kept on the host's CPU beside the devices: -ngl -ncmoe -cmoe -nkvo -ot --offload-batch
 struct HostFlags {
   int64_t device_layers = -1;
   int64_t expert_layers = 0;

@@ -16,6 +16,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
 #include "tools/cli/text.h"
 #include "tools/cli/threads.h"

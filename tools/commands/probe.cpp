@@ -17,6 +17,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tools/startup/machine_choice.h"
 #include "tuning/probe/file.h"

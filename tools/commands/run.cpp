@@ -19,6 +19,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/prompt.h"
 #include "tools/commands/generation.h"
 #include "tools/report/trace_file.h"

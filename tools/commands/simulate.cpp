@@ -18,6 +18,7 @@
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/text.h"
 #include "tools/report/plan_report.h"
 #include "tools/startup/choice_text.h"

@@ -18,6 +18,7 @@
 #include "models/session/model_plan.h"
 #include "models/session/session.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress.h"
 #include "tools/startup/machine_choice.h"
 #include "tuning/choose/chooser.h"
 

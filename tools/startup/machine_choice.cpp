@@ -13,6 +13,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/processes.h"
 #include "tools/cli/program.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/threads.h"
 #include "tuning/probe/file.h"
 #include "tuning/probe/probe.h"

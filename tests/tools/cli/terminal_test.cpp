@@ -11,6 +11,7 @@
 
 #include "tests/tools/child.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress.h"
 
 namespace shoal::tools {
 namespace {
