@@ -1,6 +1,6 @@
-// Loading: from the file to the devices in pieces of a megabyte, by loading_threads()
-// threads. Each piece is read once and cut up for all devices that have some of it, so that no host or device ever
-// holds the whole model, or one tensor of it, a second time.
+// Loading: from the file to the devices in pieces of a megabyte, by loading_threads() threads. Each piece is read once
+// and cut up for all devices that have some of it, so that no host or device ever holds the whole model, or one tensor
+// of it, a second time.
 //
 // Weights of a device that has a layout of its own for them are repacked on the way. Else, or with LoadOptions::repack
 // off, a simple device that can use memory of the host takes its weights where the file is mapped: nothing is allocated
