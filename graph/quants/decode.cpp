@@ -1,20 +1,14 @@
 // Every quantised type to f32. A type has its scales (and addends) and its codes by functions of its block
 // (graph/quants/blocks.h); the coded types have them by codes.inc.
 #include <bit>
-#include <cstddef>
-#include <cstring>
 
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
-#include "graph/quants/grids.h"
+#include "graph/quants/codes.h"
 #include "graph/quants/quants.h"
 
 namespace shoal::quants {
 namespace {
-
-#define SHOAL_CODES
-#include "graph/quants/codes.inc"
-#undef SHOAL_CODES
 
 /// Of a group of elements.
 struct Affine {
@@ -117,29 +111,15 @@ void decode(const Block& block, float* to) {
   }
 }
 
-/// The bytes of a block in memory, as codes.inc reads them.
-struct BlockBytes {
-  const uint8_t* at;
-
-  uint32_t byte(int i) const { return at[i]; }
-  uint32_t half(int i) const {
-    uint16_t value;
-    std::memcpy(&value, at + i, sizeof value);
-    return value;
-  }
-};
-
 template <class Block>
 void decode_coded(const Block& block, float* to) {
-  const BlockBytes bytes{reinterpret_cast<const uint8_t*>(&block)};
+  const BlockBytes bytes(&block);
   for (int i = 0; i < Block::kElements; i += 8) {
     const CodeScale of_group = CodesOf<Block>::scale(bytes, i / Block::kGroup);
     const float scale =
         f16_to_f32(static_cast<uint16_t>(of_group.half)) * (static_cast<float>(of_group.factor) * Block::kUnit);
     const Codes codes = CodesOf<Block>::codes(bytes, i);
-    for (int j = 0; j < 8; ++j) {
-      to[i + j] = scale * static_cast<float>(static_cast<int8_t>((j < 4 ? codes.low : codes.high) >> (j % 4 * 8)));
-    }
+    for (int j = 0; j < 8; ++j) to[i + j] = scale * static_cast<float>(code_at(codes, j));
   }
 }
 

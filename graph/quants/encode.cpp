@@ -6,53 +6,15 @@
 
 #include "graph/dtype.h"
 #include "graph/quants/blocks.h"
+#include "graph/quants/fit.h"
 #include "graph/quants/quants.h"
 
 namespace shoal::quants {
 namespace {
 
-/// round(x) limited to [low, high]; NaN gives low.
-int round_to(float x, int low, int high) {
-  if (!(x > static_cast<float>(low))) return low;
-  if (x >= static_cast<float>(high)) return high;
-  return static_cast<int>(std::lrintf(x));
-}
-
-/// 1 / x, 0 for 0.
-float inverse(float x) {
-  return x == 0.0f ? 0.0f : 1.0f / x;
-}
-
 /// The element of the largest magnitude.
 float extreme_of(const float* x) {
   return *std::max_element(x, x + kBlock, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-}
-
-constexpr int kSteps = 9;            // candidates on each side of the obvious one
-constexpr float kStepLevels = 0.1f;  // distance of two candidates, in quantisation levels of the extreme element
-
-/// x ~ scale * q with q in [low, high] (low == -high - 1): the scale, of either sign, with the smallest squared error,
-/// of a few dozen candidates around the obvious one and of least squares for the integers chosen.
-///   {-8, 4, 2, ...} with [-8, 7] -> 1
-float fit_symmetric(const float* x, int low, int high) {
-  const float extreme = extreme_of(x);
-  if (extreme == 0) return 0;
-  float best_scale = 0, best_gain = -1;
-  for (int step = -kSteps; step <= kSteps; ++step) {
-    const float inverse_scale = (static_cast<float>(low) + kStepLevels * static_cast<float>(step)) / extreme;
-    float xq = 0, qq = 0;
-    for (int i = 0; i < kBlock; ++i) {
-      const float q = static_cast<float>(round_to(x[i] * inverse_scale, low, high));
-      xq += x[i] * q;
-      qq += q * q;
-    }
-    // The squared error with the best scale is |x|^2 - xq^2 / qq.
-    if (qq > 0 && xq * xq > best_gain * qq) {
-      best_gain = xq * xq / qq;
-      best_scale = xq / qq;
-    }
-  }
-  return best_scale;
 }
 
 template <class Block>
@@ -75,7 +37,7 @@ void encode(const float* x, Block& block) {
     least = f16_to_f32(block.min);
     block.scale = f32_to_f16((*highest - least) / static_cast<float>(high));
   } else {
-    block.scale = f32_to_f16(fit_symmetric(x, low, high));
+    block.scale = f32_to_f16(fit_symmetric(x, kBlock, low, high));
   }
   const float factor = inverse(f16_to_f32(block.scale));
   int codes[kBlock];

@@ -10,6 +10,7 @@
 
 #include "graph/dtype.h"
 #include "graph/quants/grids.h"
+#include "tests/support/encoders.h"
 
 namespace shoal {
 namespace {
@@ -87,6 +88,23 @@ TEST(Coded, EveryScaleOfNvfp4) {
     for (int i = 0; const float value : decoded(type, block)) {
       EXPECT_EQ(value, (i++ % 16 < 8 ? -1 : 1) * scale) << bits;
     }
+  }
+}
+
+/// What encoding gives is what it is given, where that is of some block.
+TEST(Coded, BlocksComeBack) {
+  for (const DType dtype : coded_types()) {
+    const DTypeTraits& type = traits(dtype);
+    SCOPED_TRACE(type.name);
+    std::mt19937 engine(5);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(type.block_elems * 40);
+    for (float& value : x) value = normal(engine);
+    std::vector<uint8_t> once(bytes_for(dtype, static_cast<int64_t>(x.size()))), twice(once.size());
+    test::from_f32(dtype, x.data(), once.data(), static_cast<int64_t>(x.size()));
+    const std::vector<float> values = decoded(type, once);
+    test::from_f32(dtype, values.data(), twice.data(), static_cast<int64_t>(x.size()));
+    EXPECT_EQ(decoded(type, twice), values);
   }
 }
 

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <random>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -33,6 +35,29 @@ Values decode_as(const std::vector<std::byte>& bytes, int64_t elements) {
   std::vector<T> plain(elements);
   if (elements > 0) std::memcpy(plain.data(), bytes.data(), elements * sizeof(T));
   return {plain.begin(), plain.end()};
+}
+
+/// Encoders of blocks of 256 search for their codes, some of them for long.
+bool is_searched(DType dtype) {
+  return traits(dtype).is_quantized && traits(dtype).block_elems == 256;
+}
+
+/// What from_f32() makes of blocks, each of which is encoded once: tests have the same ones again and again.
+void encode_searched(DType dtype, const std::vector<float>& values, std::byte* bytes) {
+  constexpr size_t kMost = 10000;
+  thread_local std::map<DType, std::unordered_map<std::string, std::vector<std::byte>>> known_of;
+  const DTypeTraits& t = traits(dtype);
+  auto& known = known_of[dtype];
+  for (size_t at = 0; at < values.size(); at += t.block_elems, bytes += t.block_bytes) {
+    const std::string key(reinterpret_cast<const char*>(values.data() + at), t.block_elems * sizeof(float));
+    if (known.size() >= kMost) known.clear();
+    std::vector<std::byte>& block = known[key];
+    if (block.empty()) {
+      block.resize(t.block_bytes);
+      from_f32(dtype, values.data() + at, block.data(), t.block_elems);
+    }
+    std::copy(block.begin(), block.end(), bytes);
+  }
 }
 
 /// Random numbers that are the same with every standard library.
@@ -149,11 +174,29 @@ Values texts(Random& random, int64_t count) {
   return values;
 }
 
+/// In [-scale, scale]: blocks drawn from a few, so that few have to be encoded.
+Values drawn_blocks(Random& random, int64_t elements, double scale) {
+  constexpr int64_t kBlock = 256, kBlocks = 32;
+  static const Values blocks = [] {
+    Random fixed(1, "blocks");
+    Values values(kBlocks * kBlock);
+    for (double& value : values) value = fixed.between(-1, 1);
+    return values;
+  }();
+  Values values(elements);
+  for (int64_t at = 0; at < elements; at += kBlock) {
+    const double* block = blocks.data() + random.integer(0, kBlocks) * kBlock;
+    std::transform(block, block + kBlock, values.begin() + at, [&](double value) { return value * scale; });
+  }
+  return values;
+}
+
 Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
   Random random(seed, leaf.name);
   if (role.use == Use::kSlots) return distinct(random, leaf.elements(), role.limit);
   if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
   if (role.use == Use::kTexts) return texts(random, leaf.elements());
+  if (is_searched(leaf.dtype)) return drawn_blocks(random, leaf.elements(), role.scale);
   Values values(leaf.elements());
   for (double& value : values) {
     switch (role.use) {
@@ -188,7 +231,11 @@ std::vector<std::byte> encode(DType dtype, const Values& values) {
   if (dtype == DType::kI64) return encode_as<int64_t>(values);
   const std::vector<float> floats(values.begin(), values.end());
   std::vector<std::byte> bytes(bytes_for(dtype, static_cast<int64_t>(values.size())));
-  from_f32(dtype, floats.data(), bytes.data(), static_cast<int64_t>(values.size()));
+  if (is_searched(dtype)) {
+    encode_searched(dtype, floats, bytes.data());
+  } else {
+    from_f32(dtype, floats.data(), bytes.data(), static_cast<int64_t>(values.size()));
+  }
   return bytes;
 }
 

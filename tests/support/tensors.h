@@ -31,8 +31,8 @@ Values read_values(const Tensor& tensor);
 /// Random values for every leaf of a graph, a function of seed and the leaf's name, rounded to its dtype. What a leaf
 /// is used for decides: ids are in range (some are foreign when the op has ranges), cache rows are distinct, positions
 /// ascend and fit into the KV rows, masks are -infinity at places, divisors and frequency factors stay away from 0,
-/// anything else lies in [-1, 1]. Of ops with a state, positions begin texts and are padding at places, decays lie in
-/// [-1, 0], betas in [0, 1], and keys have about length 1.
+/// anything else lies in [-1, 1] (quantised in blocks of 256: blocks drawn from a few). Of ops with a state, positions
+/// begin texts and are padding at places, decays lie in [-1, 0], betas in [0, 1], and keys have about length 1.
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
 /// A graph with memory on a backend, which is full of NaN where nothing was written. Places leaves that have none,

@@ -25,7 +25,7 @@ struct QuantizeScratch {
 
 namespace quantizing {
 
-constexpr int kSteps = 9;  // as in graph/quants/encode.cpp
+constexpr int kSteps = 9;  // as in graph/quants/fit.cpp
 constexpr int kCandidates = 2 * kSteps + 1;
 constexpr float kStepLevels = 0.1f;
 constexpr uint16_t kNaNHalf = 0x7e00;  // f32_to_f16(quiet_NaN); the GPU's own conversion gives another

@@ -26,7 +26,8 @@ using Bytes = std::vector<std::byte>;
 /// Makes the result from weights and inputs that it adds.
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
-constexpr int32_t kIdLimit = 13;  // ids are below
+constexpr int32_t kIdLimit = 13;      // ids are below
+constexpr int64_t kEncodedRows = 37;  // that differ
 
 Device& device() {
   return Registry::instance().device("CPU0");
@@ -36,12 +37,21 @@ int64_t group_rows() {
   return kernels().panel_rows;
 }
 
-Bytes random_values(DType dtype, int64_t count, std::mt19937_64& random) {
-  std::vector<float> values(static_cast<size_t>(count));
+Bytes random_rows(DType dtype, int64_t length, int64_t rows, std::mt19937_64& random) {
+  std::vector<float> values(static_cast<size_t>(length * rows));
   for (float& value : values) value = static_cast<float>(random() % 20001) / 10000.0f - 1.0f;
-  Bytes bytes(bytes_for(dtype, count));
-  test::from_f32(dtype, values.data(), bytes.data(), count);
+  Bytes bytes(bytes_for(dtype, length * rows));
+  test::from_f32(dtype, values.data(), bytes.data(), length * rows);
   return bytes;
+}
+
+/// Encoding takes most of the time of these tests: leaves are drawn from a few rows, which are encoded once.
+const Bytes& encoded_rows(DType dtype, int64_t length) {
+  static std::map<std::pair<DType, int64_t>, Bytes> known;
+  Bytes& rows = known[{dtype, length}];
+  std::mt19937_64 random(static_cast<uint64_t>(dtype) * 1000003 + static_cast<uint64_t>(length));
+  if (rows.empty()) rows = random_rows(dtype, length, kEncodedRows, random);
+  return rows;
 }
 
 Bytes random_leaf(const Tensor& leaf, uint64_t seed) {
@@ -52,7 +62,13 @@ Bytes random_leaf(const Tensor& leaf, uint64_t seed) {
     for (int64_t i = 0; i < leaf.elements(); ++i) ids[i] = static_cast<int32_t>(random() % kIdLimit);
     return bytes;
   }
-  return random_values(leaf.dtype, leaf.elements(), random);
+  if (!traits(leaf.dtype).is_quantized) return random_rows(leaf.dtype, leaf.elements(), 1, random);
+  const Bytes& rows = encoded_rows(leaf.dtype, leaf.shape[0]);
+  const size_t row_bytes = bytes_for(leaf.dtype, leaf.shape[0]);
+  for (size_t at = 0; at < bytes.size(); at += row_bytes) {
+    std::memcpy(bytes.data() + at, rows.data() + random() % kEncodedRows * row_bytes, row_bytes);
+  }
+  return bytes;
 }
 
 struct Weights {
