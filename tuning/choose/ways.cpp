@@ -47,147 +47,133 @@ std::map<int, ExpertLayer> expert_layers(const models::Hparams& h, std::span<con
   return layers;
 }
 
-/// Seconds of experts by layer; equal layers are costed once.
-class ExpertCosts {
- public:
-  ExpertCosts(const machine::CostModel& costs, int64_t tokens, ExpertSplit split)
-      : costs_(costs), tokens_(tokens), whole_(split == ExpertSplit::kWhole) {}
+/// Seconds of a layer's experts until the last device is done. `parts`: of the columns of each expert (inside), or of
+/// the experts (whole); `shared`: of the shared one's columns.
+double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer, int64_t tokens, ExpertSplit split,
+                      const meta::Partition& parts, const meta::Partition& shared) {
+  const bool is_whole = split == ExpertSplit::kWhole;
+  double longest = 0;
+  std::vector<int64_t> counts;
+  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds of one more pair, by matrix and rank
+  for (int rank = 0; rank < parts.devices(); ++rank) {
+    const int kind = costs.kind_of(rank);
+    const int64_t own = parts.local_length(rank), own_shared = layer.shared.empty() ? 0 : shared.local_length(rank);
+    const int64_t columns = is_whole ? layer.ff : own, among = is_whole ? layer.experts : 0;
+    Graph graph("experts");
+    TensorContext weights;
+    // A matrix with so many of its columns and experts.
+    const auto weight = [&](const models::ModelTensor& matrix, int64_t ff, int64_t own_ff, int64_t experts) {
+      Shape shape = matrix.spec->shape;
+      shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / ff * own_ff;
+      shape[2] = experts;
+      return weights.add(matrix.spec->name, matrix.dtype, shape);
+    };
+    const auto input = [&](const Tensor* w, int64_t slots, int64_t rows) {
+      return graph.input(w->name + ".x", DType::kF32, {w->shape[0], slots, rows, 1});
+    };
+    counts.push_back(own);
+    double sum = 0;
+    for (const models::ModelTensor& matrix : layer.shared) {
+      if (own_shared == 0) break;
+      Tensor* w = weight(matrix, layer.shared_ff, own_shared, 1);
+      sum += costs.compute(*mul_mat(graph, w, input(w, tokens, 1)), kind);
+    }
+    if (is_whole || own > 0) {
+      Tensor* ids = graph.input("ids", DType::kI32, {layer.used, tokens, 1, 1});
+      // Gate and up are read, and their product is written.
+      sum += costs.copy(3.0 * static_cast<double>(columns * layer.used * tokens) * sizeof(float));
+      for (size_t i = 0; i < layer.matrices.size(); ++i) {
+        Tensor* w = weight(layer.matrices[i], layer.ff, columns, is_whole ? own : layer.experts);
+        const int64_t slots = layer.matrices[i].spec->cut.axis == 0 ? layer.used : 1;
+        const Tensor* node = mul_mat_id(graph, w, input(w, slots, tokens), ids);
+        sum += costs.compute(*node, kind, among);
+        if (is_whole) pairs[i].push_back(costs.pair_seconds(*node, kind, among));
+      }
+    }
+    longest = std::max(longest, sum);
+  }
+  for (const std::vector<double>& of_matrix : pairs) {
+    if (is_whole) longest += machine::expected_excess(counts, of_matrix, layer.used, tokens);
+  }
+  return longest;
+}
 
-  /// `parts`: of the columns of each expert (inside), or of the experts (whole); `shared`: of the shared one's columns.
-  double of(const ExpertLayer& layer, const meta::Partition& parts, const meta::Partition& shared) {
+/// The same of all layers; equal ones are costed once.
+double expert_seconds(const machine::CostModel& costs, const std::map<int, ExpertLayer>& layers, int64_t tokens,
+                      ExpertSplit split, const models::Division& division) {
+  std::map<std::string, double> known;
+  double sum = 0;
+  for (const auto& [number, layer] : layers) {
+    const CutGroup group = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
+    const meta::Partition& parts = division.partitions.at({number, group});
+    const auto found = division.partitions.find({number, CutGroup::kSharedExpert});
+    const meta::Partition shared = found == division.partitions.end() ? meta::Partition() : found->second;
     std::string key = fmt::format("{} {} {} {}", layer.experts, layer.ff, parts.to_string(), shared.to_string());
     for (const auto* matrices : {&layer.matrices, &layer.shared}) {
       for (const models::ModelTensor& matrix : *matrices) key += fmt::format(" {}", name_of(matrix.dtype));
     }
-    const auto [found, is_new] = known_.try_emplace(std::move(key), 0.0);
-    if (is_new) found->second = seconds(layer, parts, shared);
-    return found->second;
+    const auto [cost, is_new] = known.try_emplace(std::move(key), 0.0);
+    if (is_new) cost->second = expert_seconds(costs, layer, tokens, split, parts, shared);
+    sum += cost->second;
   }
+  return sum;
+}
 
- private:
-  double seconds(const ExpertLayer& layer, const meta::Partition& parts, const meta::Partition& shared) const {
-    double longest = 0;
-    std::vector<int64_t> counts;
-    std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds, by matrix and rank
-    for (int rank = 0; rank < parts.devices(); ++rank) {
-      const int64_t own = parts.local_length(rank);
-      double sum = 0;
-      if (!layer.shared.empty() && shared.local_length(rank) > 0) {
-        sum += shared_seconds(layer, shared.local_length(rank), rank);
-      }
-      counts.push_back(own);
-      if (whole_ || own > 0) sum += routed_seconds(layer, own, rank, pairs);
-      longest = std::max(longest, sum);
+/// Seconds of a device's attention to one layer's latent cache of so many rows. Adds the node to the graph.
+Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, const models::LayerHparams& layer,
+               int64_t heads, int64_t rows, int64_t parts) {
+  Tensor* k = caches.add("k", asked.cache_type, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
+  Tensor* v = slice(graph, k, {0, 0, layer.head_dim_v});
+  Tensor* q = graph.input("q", DType::kF32, {layer.head_dim_k, asked.tokens, heads, 1});
+  return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
+}
+
+/// Seconds of attention to a layer's mirrored cache until the last device is done.
+double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
+                        const meta::Partition& heads) {
+  double longest = 0;
+  for (int rank = 0; rank < heads.devices(); ++rank) {
+    if (heads.local_length(rank) == 0) continue;
+    Graph graph("attention");
+    TensorContext caches;
+    const Tensor* node = attend(graph, caches, asked, layer, heads.local_length(rank), asked.rows, 1);
+    longest = std::max(longest, costs.compute(*node, costs.kind_of(rank)));
+  }
+  return longest;
+}
+
+/// The same by rows; every device in `sharers` has one part of them.
+double row_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
+                   std::span<const int> sharers, int ranks) {
+  const auto all = static_cast<int64_t>(sharers.size());
+  double longest = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t parts = std::count(sharers.begin(), sharers.end(), rank);
+    const int kind = costs.kind_of(rank);
+    Graph graph("attention");
+    TensorContext caches;
+    Tensor* part = attend(graph, caches, asked, layer, layer.heads, (asked.rows + all - 1) / all, parts);
+    // The counts of all parts are packed, unpacked and used to merge them.
+    const Shape& s = part->shape;
+    Tensor* lse = graph.input("lse", DType::kF32, {all, s[1], s[2], 1});
+    double seconds = 0;
+    for (const Tensor* node : {part, contiguous(graph, slice(graph, part, {0, s[0] - 1, 1})), contiguous(graph, lse),
+                               merge_attention(graph, part, lse)}) {
+      seconds += costs.compute(*node, kind);
     }
-    for (const std::vector<double>& of_matrix : pairs) {
-      if (whole_) longest += machine::expected_excess(counts, of_matrix, layer.used, tokens_);
-    }
-    return longest;
+    longest = std::max(longest, seconds);
   }
-
-  /// Adds the seconds of one more pair of each matrix to `pairs` if experts lie whole.
-  double routed_seconds(const ExpertLayer& layer, int64_t own, int rank,
-                        std::vector<std::vector<double>>& pairs) const {
-    const int kind = costs_.kind_of(rank);
-    const int64_t columns = whole_ ? layer.ff : own, among = whole_ ? layer.experts : 0;
-    Graph graph("experts");
-    TensorContext weights;
-    Tensor* ids = graph.input("ids", DType::kI32, {layer.used, tokens_, 1, 1});
-    // Gate and up are read, and their product is written.
-    double sum = costs_.copy(3.0 * static_cast<double>(columns * layer.used * tokens_) * sizeof(float));
-    for (size_t i = 0; i < layer.matrices.size(); ++i) {
-      const models::TensorSpec& spec = *layer.matrices[i].spec;
-      Shape shape = spec.shape;
-      shape[spec.cut.axis] = shape[spec.cut.axis] / layer.ff * columns;
-      shape[2] = whole_ ? own : layer.experts;
-      const int64_t slots = spec.cut.axis == 0 ? layer.used : 1;
-      Tensor* x = graph.input(spec.name + ".x", DType::kF32, {shape[0], slots, tokens_, 1});
-      const Tensor* node = mul_mat_id(graph, weights.add(spec.name, layer.matrices[i].dtype, shape), x, ids);
-      sum += costs_.compute(*node, kind, among);
-      if (whole_) pairs[i].push_back(costs_.pair_seconds(*node, kind, among));
-    }
-    return sum;
-  }
-
-  double shared_seconds(const ExpertLayer& layer, int64_t columns, int rank) const {
-    Graph graph("shared");
-    TensorContext weights;
-    double sum = 0;
-    for (const models::ModelTensor& matrix : layer.shared) {
-      Shape shape = matrix.spec->shape;
-      shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / layer.shared_ff * columns;
-      Tensor* x = graph.input(matrix.spec->name + ".x", DType::kF32, {shape[0], tokens_, 1, 1});
-      const Tensor* node = mul_mat(graph, weights.add(matrix.spec->name, matrix.dtype, shape), x);
-      sum += costs_.compute(*node, costs_.kind_of(rank), 0);
-    }
-    return sum;
-  }
-
-  const machine::CostModel& costs_;
-  int64_t tokens_;
-  bool whole_;
-  std::map<std::string, double> known_;
-};
-
-/// Seconds of attention to a layer's latent cache until the last device is done.
-class LatentCosts {
- public:
-  LatentCosts(const machine::CostModel& costs, const AskedWays& asked) : costs_(costs), asked_(asked) {}
-
-  double mirrored(const models::LayerHparams& layer, const meta::Partition& heads) const {
-    double longest = 0;
-    for (int rank = 0; rank < heads.devices(); ++rank) {
-      if (heads.local_length(rank) == 0) continue;
-      Graph graph("attention");
-      TensorContext caches;
-      const Tensor* node = attend(graph, caches, layer, heads.local_length(rank), asked_.rows, 1);
-      longest = std::max(longest, costs_.compute(*node, costs_.kind_of(rank)));
-    }
-    return longest;
-  }
-
-  /// Every device in `sharers` has one part of the rows.
-  double by_rows(const models::LayerHparams& layer, std::span<const int> sharers, int ranks) const {
-    const auto all = static_cast<int64_t>(sharers.size());
-    double longest = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const int64_t parts = std::count(sharers.begin(), sharers.end(), rank);
-      const int kind = costs_.kind_of(rank);
-      Graph graph("attention");
-      TensorContext caches;
-      Tensor* part = attend(graph, caches, layer, layer.heads, (asked_.rows + all - 1) / all, parts);
-      // The counts of all parts are packed, unpacked and used to merge them.
-      const Shape& s = part->shape;
-      Tensor* lse = graph.input("lse", DType::kF32, {all, s[1], s[2], 1});
-      const double packing = costs_.compute(*contiguous(graph, slice(graph, part, {0, s[0] - 1, 1})), kind) +
-                             costs_.compute(*contiguous(graph, lse), kind);
-      const double merging = packing + costs_.compute(*merge_attention(graph, part, lse), kind);
-      longest = std::max(longest, costs_.compute(*part, kind) + merging);
-    }
-    const double queries = sizeof(float) * static_cast<double>(layer.heads * asked_.tokens);  // with one element
-    const auto collective = [&](Collective kind, double elements) {
-      return costs_.collective(kind, ranks, queries * elements) + costs_.copy(queries * elements);
-    };
-    const auto values = static_cast<double>(layer.head_dim_v), count = static_cast<double>(all);
-    // The counts of all parts; then sums over each device's own, or the results of all parts, merged everywhere.
-    const double merging = std::min(collective(Collective::kReduceScatter, values),
-                                    collective(Collective::kAllGather, count * (values + 1)));
-    return longest + collective(Collective::kAllGather, static_cast<double>(layer.head_dim_k)) +
-           collective(Collective::kAllGather, count) + merging;
-  }
-
- private:
-  Tensor* attend(Graph& graph, TensorContext& caches, const models::LayerHparams& layer, int64_t heads, int64_t rows,
-                 int64_t parts) const {
-    Tensor* k = caches.add("k", asked_.cache_type, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
-    Tensor* v = slice(graph, k, {0, 0, layer.head_dim_v});
-    Tensor* q = graph.input("q", DType::kF32, {layer.head_dim_k, asked_.tokens, heads, 1});
-    return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
-  }
-
-  const machine::CostModel& costs_;
-  const AskedWays& asked_;
-};
+  const double queries = sizeof(float) * static_cast<double>(layer.heads * asked.tokens);  // with one element
+  const auto collective = [&](Collective kind, double elements) {
+    return costs.collective(kind, ranks, queries * elements) + costs.copy(queries * elements);
+  };
+  const auto values = static_cast<double>(layer.head_dim_v), count = static_cast<double>(all);
+  // The counts of all parts; then sums over each device's own, or the results of all parts, merged everywhere.
+  const double merging = std::min(collective(Collective::kReduceScatter, values),
+                                  collective(Collective::kAllGather, count * (values + 1)));
+  return longest + collective(Collective::kAllGather, static_cast<double>(layer.head_dim_k)) +
+         collective(Collective::kAllGather, count) + merging;
+}
 
 }  // namespace
 
@@ -226,27 +212,17 @@ Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, 
   const models::Division inside = models::divide(h, tensors, shares, ExpertSplit::kInside);
   if (chooses_experts) {
     const std::map<int, ExpertLayer> layers = expert_layers(h, tensors);
-    const auto seconds = [&](const models::Division& division, ExpertSplit split) {
-      ExpertCosts of(costs, asked.tokens, split);
-      const CutGroup cut = split == ExpertSplit::kInside ? CutGroup::kFeedForward : CutGroup::kExperts;
-      double sum = 0;
-      for (const auto& [number, layer] : layers) {
-        const auto shared = division.partitions.find({number, CutGroup::kSharedExpert});
-        sum += of.of(layer, division.partitions.at({number, cut}),
-                     shared == division.partitions.end() ? meta::Partition() : shared->second);
-      }
-      return sum;
-    };
-    ways.inside = seconds(inside, ExpertSplit::kInside);
-    ways.whole = seconds(models::divide(h, tensors, shares, ExpertSplit::kWhole), ExpertSplit::kWhole);
+    ways.inside = expert_seconds(costs, layers, asked.tokens, ExpertSplit::kInside, inside);
+    ways.whole = expert_seconds(costs, layers, asked.tokens, ExpertSplit::kWhole,
+                                models::divide(h, tensors, shares, ExpertSplit::kWhole));
     if (ways.whole < ways.inside * (1 - kLeastGain)) ways.experts = ExpertSplit::kWhole;
   }
   if (chooses_latent) {
     models::cache_tensors(h, {.dtype_k = asked.cache_type});  // refuses a type that its rows cannot have
-    const LatentCosts of(costs, asked);
     for (int layer = 0; layer < h.layers; ++layer) {
-      ways.mirrored += of.mirrored(h.layer(layer), inside.partitions.at({layer, CutGroup::kQueryHeads}));
-      ways.by_rows += of.by_rows(h.layer(layer), sharers, static_cast<int>(shares.size()));
+      ways.mirrored +=
+          mirrored_seconds(costs, asked, h.layer(layer), inside.partitions.at({layer, CutGroup::kQueryHeads}));
+      ways.by_rows += row_seconds(costs, asked, h.layer(layer), sharers, static_cast<int>(shares.size()));
     }
     if (ways.by_rows < ways.mirrored) ways.latent = LatentSplit::kRows;
   }
