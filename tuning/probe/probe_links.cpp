@@ -13,6 +13,7 @@
 #include "graph/ops/ops.h"
 #include "machine/sets.h"
 #include "processes/remote_device.h"
+#include "sched/scheduled_graph.h"
 
 namespace shoal::probe {
 namespace {
@@ -25,18 +26,6 @@ constexpr size_t kKilo = 1024;
 /// measured at several times.
 constexpr double kSettle = 0.1;
 constexpr int kRounds = 3;
-
-void synchronize_all(std::span<Backend* const> backends) {
-  std::exception_ptr failure;
-  for (Backend* backend : backends) {
-    try {
-      backend->synchronize();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 /// One tensor of zeros on a device: sums of sums stay what they are.
 struct Message {
@@ -79,7 +68,7 @@ class Collectives {
   }
   ~Collectives() {
     try {
-      synchronize_all(backends_);  // a communicator may only go when nothing of it is queued
+      sched::synchronize_all(backends_);  // a communicator may only go when nothing of it is queued
     } catch (const Error&) {
       // The failure has been reported.
     }
@@ -144,7 +133,7 @@ class Collectives {
                }
              }
              held.clear();
-             synchronize_all(backends_);
+             sched::synchronize_all(backends_);
            }) /
            times;
   }
@@ -228,7 +217,7 @@ double slowdown(std::span<Load> loads, std::span<Backend* const> backends, doubl
   const auto seconds = [&](size_t first, size_t last) {
     return seconds_of([&] {
       for (size_t i = first; i < last; ++i) loads[i].trial->start(runs[i]);
-      synchronize_all(backends.subspan(first, last - first));
+      sched::synchronize_all(backends.subspan(first, last - first));
     });
   };
   double alone = std::numeric_limits<double>::infinity(), together = alone;
