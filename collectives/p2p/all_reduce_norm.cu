@@ -117,13 +117,4 @@ void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const
   }
 }
 
-cudaError_t load_all_reduce_norm() {
-  const auto load = []<class W>(W) {
-    return load_kernels(norm_kernel<W, kMostQuads, false>, norm_kernel<W, kMostQuads / 2, true>,
-                        norm_kernel<W, kMostQuads, true>);
-  };
-  const cudaError_t status = load(float{});
-  return status == cudaSuccess ? load(__nv_bfloat16{}) : status;
-}
-
 }  // namespace shoal::collectives::p2p

@@ -69,10 +69,4 @@ void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
   });
 }
 
-cudaError_t load_all_reduce_one_shot() {
-  return load_for_elements([]<class T, class W>(Types<T, W>) {
-    return load_kernels(one_shot_kernel<T, W, 1>, one_shot_kernel<T, W, kMostPacks<T, W>>);
-  });
-}
-
 }  // namespace shoal::collectives::p2p

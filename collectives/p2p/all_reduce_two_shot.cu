@@ -102,8 +102,4 @@ void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
   });
 }
 
-cudaError_t load_all_reduce_two_shot() {
-  return load_for_elements([]<class T, class W>(Types<T, W>) { return load_kernels(two_shot_kernel<T, W>); });
-}
-
 }  // namespace shoal::collectives::p2p

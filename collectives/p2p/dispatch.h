@@ -25,28 +25,6 @@ void with_types(Element element, const Function& function) {
   }
 }
 
-/// Asks for the attributes of kernels, which is how CUDA wants them loaded in advance. Returns the first error.
-template <class... Kernels>
-cudaError_t load_kernels(Kernels... kernels) {
-  cudaError_t status = cudaSuccess;
-  for (const void* kernel : {reinterpret_cast<const void*>(kernels)...}) {
-    cudaFuncAttributes attributes;
-    if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
-  }
-  return status;
-}
-/// Calls load(Types<T, W>), which loads the kernels of one Element, for each. Returns the first error.
-template <class Load>
-cudaError_t load_for_elements(const Load& load) {
-  cudaError_t status = cudaSuccess;
-  for (const Element element : {Element::kF32, Element::kF32AsBF16, Element::kF16, Element::kBF16, Element::kI32}) {
-    with_types(element, [&](auto types) {
-      if (status == cudaSuccess) status = load(types);
-    });
-  }
-  return status;
-}
-
 constexpr int64_t divide_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }

@@ -85,12 +85,4 @@ constexpr int parts_of_row(int64_t row) {
 }
 void all_reduce_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction);
 
-/// Loads the kernels on the current GPU. CUDA loads a kernel when it is first used, and may wait for all work of the
-/// GPU to do so, which another rank's kernel that waits for this very one would never let happen.
-cudaError_t load_all_reduce_one_shot();
-cudaError_t load_all_reduce_two_shot();
-cudaError_t load_reduce_scatter();
-cudaError_t load_move();
-cudaError_t load_all_reduce_norm();
-
 }  // namespace shoal::collectives::p2p

@@ -77,8 +77,4 @@ void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, 
                static_cast<uint8_t*>(out), routes, chunk, chunks);
 }
 
-cudaError_t load_move() {
-  return load_kernels(move_kernel);
-}
-
 }  // namespace shoal::collectives::p2p

@@ -60,18 +60,6 @@ void require_peers(std::span<const int> gpus) {
                        fmt::join(problems, "; "));
 }
 
-void load_kernels(std::span<const Place> places) {
-  std::set<int> gpus;
-  for (const Place& place : places) gpus.insert(place.gpu);
-  for (int gpu : gpus) {
-    const cuda::CurrentGpu current(gpu);
-    for (const auto load : {load_all_reduce_one_shot, load_all_reduce_two_shot, load_reduce_scatter, load_move,
-                            load_all_reduce_norm, load_product_norm}) {
-      cuda::check(load(), fmt::format("GPU {}", gpu), "load kernels of collectives");
-    }
-  }
-}
-
 uint32_t sign(uint32_t kind, std::initializer_list<int64_t> facts, std::span<const int64_t> counts = {}) {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
   const auto mix = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3; };
@@ -171,7 +159,6 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       layout_{size(), share_.blocks()},
       names_(places.size()) {
   require_peers(gpus_of(places));
-  if (size() > 1) load_kernels(places);
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
 }

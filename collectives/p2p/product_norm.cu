@@ -49,14 +49,6 @@ Kernels kernels_of(DType dtype) {
   }
 }
 
-template <class Function>
-void for_each_dtype(const Function& function) {
-  for (size_t i = 0; i < kDTypeCount; ++i) {
-    const Kernels kernels = kernels_of(static_cast<DType>(i));
-    if (kernels.one_by_one != nullptr) function(i, kernels);
-  }
-}
-
 /// Blocks that finish the row together: at most the blocks of the share, so that the rest of the kernel finds room
 /// while they wait. The exchange of squares takes about one trip to memory, so it has to save more than one.
 int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
@@ -82,7 +74,9 @@ bool queue(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduc
 
 uint64_t product_norm_dtypes() {
   uint64_t dtypes = 0;
-  for_each_dtype([&](size_t dtype, const Kernels&) { dtypes |= uint64_t{1} << dtype; });
+  for (size_t i = 0; i < kDTypeCount; ++i) {
+    if (kernels_of(static_cast<DType>(i)).one_by_one != nullptr) dtypes |= uint64_t{1} << i;
+  }
   return dtypes;
 }
 
@@ -103,15 +97,6 @@ bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const No
   }
   const cuda::StreamLaunch<cuda::Stream> work = cuda::stream_launch(context, joined, b);
   return work.shared_bytes <= most && queue(context, mesh, reduction, kernels.one_by_one, work);
-}
-
-cudaError_t load_product_norm() {
-  cudaError_t status = cudaSuccess;
-  for_each_dtype([&](size_t, const Kernels& kernels) {
-    if (status == cudaSuccess) status = load_kernels(kernels.one_by_one);
-    if (status == cudaSuccess && kernels.short_rows != nullptr) status = load_kernels(kernels.short_rows);
-  });
-  return status;
 }
 
 }  // namespace shoal::collectives::p2p

@@ -21,6 +21,5 @@ uint64_t product_norm_dtypes();
 /// no such product, or is not aligned.
 bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
                   const Tensor& product);
-cudaError_t load_product_norm();
 
 }  // namespace shoal::collectives::p2p

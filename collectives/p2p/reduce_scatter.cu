@@ -71,8 +71,4 @@ void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const 
   });
 }
 
-cudaError_t load_reduce_scatter() {
-  return load_for_elements([]<class T, class W>(Types<T, W>) { return load_kernels(reduce_scatter_kernel<T, W>); });
-}
-
 }  // namespace shoal::collectives::p2p

@@ -284,10 +284,13 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  int gpu() const { return gpu_; }
   void* memory() const { return memory_; }
-  cudaStream_t stream() const { return stream_; }
   bool finish() const { return stream_ != nullptr && cudaStreamSynchronize(stream_) == cudaSuccess; }
+  /// Calls copy(stream) and waits for it.
+  bool run(const auto& copy) const {
+    const CurrentGpu current(gpu_);
+    return copy(stream_) == cudaSuccess && finish();
+  }
 
  private:
   const int gpu_;
@@ -301,25 +304,16 @@ bool copies_are_right(int from, int to) {
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint32_t>(i * 2654435761U + static_cast<uint32_t>(to));
   const Scratch source(from, sizeof(sent)), target(to, sizeof(sent));
   if (source.memory() == nullptr || target.memory() == nullptr) return false;
-  const auto run = [](const Scratch& on, auto copy) {
-    const CurrentGpu current(on.gpu());
-    return copy(on.stream()) == cudaSuccess && on.finish();
+  const auto set = [&](cudaStream_t stream) {
+    return cudaMemcpyAsync(source.memory(), sent.data(), sizeof(sent), cudaMemcpyHostToDevice, stream);
   };
-  const size_t bytes = sizeof(sent);
-  return target.finish() &&
-         run(source,
-             [&](cudaStream_t stream) {
-               return cudaMemcpyAsync(source.memory(), sent.data(), bytes, cudaMemcpyHostToDevice, stream);
-             }) &&
-         run(target,
-             [&](cudaStream_t stream) {
-               return cudaMemcpyPeerAsync(target.memory(), to, source.memory(), from, bytes, stream);
-             }) &&
-         run(target,
-             [&](cudaStream_t stream) {
-               return cudaMemcpyAsync(back.data(), target.memory(), bytes, cudaMemcpyDeviceToHost, stream);
-             }) &&
-         back == sent;
+  const auto copy = [&](cudaStream_t stream) {
+    return cudaMemcpyPeerAsync(target.memory(), to, source.memory(), from, sizeof(sent), stream);
+  };
+  const auto get = [&](cudaStream_t stream) {
+    return cudaMemcpyAsync(back.data(), target.memory(), sizeof(sent), cudaMemcpyDeviceToHost, stream);
+  };
+  return target.finish() && source.run(set) && target.run(copy) && target.run(get) && back == sent;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // each, which keep the column in registers over all tokens: the state is read once and written once. Keys, queries and
 // what else there is of tokens come through shared memory, in tiles of which the next is on its way.
 #include <algorithm>
+#include <bit>
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/reduce.h"
@@ -223,15 +224,6 @@ int64_t column_tiles(const Tensor& node) {
   return (node.shape[0] + kColumns - 1) / kColumns;
 }
 
-template <int kQuads>
-void launch_for(const LaunchContext& context, const Tensor& node, const Delta& delta) {
-  const int tile_tokens = static_cast<int>(std::min<int64_t>(std::max<int64_t>(delta.tokens, 1), kTileTokens));
-  const int tiles = delta.tokens > kTileTokens ? 2 : 1;
-  const size_t shared = static_cast<size_t>(tiles * Tile::floats(kQuads * kStep, tile_tokens)) * sizeof(float);
-  launch_early(context, gated_delta<kQuads>, dim3(static_cast<unsigned>(column_tiles(node) * node.shape[2])),
-               dim3(kThreads), shared, delta, tile_tokens);
-}
-
 void run(const LaunchContext& context, Tensor& node) {
   const auto& src = node.src;
   const Delta delta{view_of(*src[0]),
@@ -249,16 +241,16 @@ void run(const LaunchContext& context, Tensor& node) {
                     std::get<GatedDeltaParams>(node.params).tiled,
                     has_quads(*src[0]) && has_quads(*src[1]),
                     has_quads(*src[5]) && has_quads(node)};
-  const int64_t steps = (node.shape[0] + kStep - 1) / kStep;
-  if (steps <= 1) {
-    launch_for<1>(context, node, delta);
-  } else if (steps <= 2) {
-    launch_for<2>(context, node, delta);
-  } else if (steps <= 4) {
-    launch_for<4>(context, node, delta);
-  } else {
-    launch_for<8>(context, node, delta);
-  }
+  const auto quads = std::bit_ceil(std::max<uint32_t>((delta.size + kStep - 1) / kStep, 1));
+  const auto kernel = quads == 1   ? gated_delta<1>
+                      : quads == 2 ? gated_delta<2>
+                      : quads == 4 ? gated_delta<4>
+                                   : gated_delta<8>;
+  const int tile_tokens = std::clamp(static_cast<int>(delta.tokens), 1, kTileTokens);
+  const int tiles = delta.tokens > kTileTokens ? 2 : 1;
+  const size_t shared = static_cast<size_t>(tiles * Tile::floats(static_cast<int>(quads) * kStep, tile_tokens)) * 4;
+  launch_early(context, kernel, dim3(static_cast<unsigned>(column_tiles(node) * node.shape[2])), dim3(kThreads), shared,
+               delta, tile_tokens);
 }
 
 bool supports(const Tensor& node) {

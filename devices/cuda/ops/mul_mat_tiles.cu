@@ -118,41 +118,47 @@ double cost_of(const Wanted& wanted, const TilePlan& plan) {
   return work + kLaunchCycles + bytes / (processors * 20.0);
 }
 
-void place_workspace(TilePlan& plan, const Wanted& wanted) {
-  const auto columns = static_cast<size_t>(wanted.node().src[1]->rows());
-  plan.k_padded = wanted.steps() * kTileStep;
+/// Converted columns and their scales; parts of k come behind them.
+void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
+  const auto columns = static_cast<size_t>(count);
+  plan.k_padded = steps * kTileStep;
   plan.scales_at =
       rounded_up(columns * static_cast<size_t>(plan.terms) * static_cast<size_t>(plan.k_padded) * sizeof(uint16_t));
-  plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
-  const auto sums = static_cast<size_t>(wanted.all_sums());
-  plan.bytes = plan.parts_at + (plan.splits > 1 ? static_cast<size_t>(plan.splits) * sums * sizeof(float) : 0);
+  plan.bytes = plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
 }
 
-/// Looks for a plan that takes fewer cycles than `best`.
-void improve(TilePlan& best, const Wanted& wanted, const TileKernels& kernels) {
+/// Calls f(kernels, kernel) for those that the GPU has the instructions and the shared memory for; narrow tiles of warps
+/// fit everywhere.
+template <class F>
+void for_kernels(const Tensor& node, const GpuTraits& gpu, const F& f) {
+  const Kernels& kernels = *kernels_for(node);
+  for (const TileKernels* set : {kernels.warpgroups, kernels.warps}) {
+    if (set == kernels.warpgroups && !has_wgmma(gpu)) continue;
+    for (const TileKernel& kernel : set->kernels) {
+      const bool last = &kernel == &set->kernels.back();
+      if (kernel.shared_bytes <= gpu.shared_bytes_per_block || last) f(*set, kernel);
+    }
+  }
+}
+
+/// The plan that takes the fewest cycles.
+TilePlan plan_for(const Wanted& wanted) {
   const auto steps = static_cast<int>(wanted.steps());
-  for (const TileKernel& kernel : kernels.kernels) {
-    const bool last = &kernel == &kernels.kernels.back();
-    if (kernel.shared_bytes > wanted.gpu.shared_bytes_per_block && !last) continue;
+  TilePlan best;
+  for_kernels(wanted.node(), wanted.gpu, [&](const TileKernels& kernels, const TileKernel& kernel) {
     for (int splits = 1; splits <= kLargestSplit; ++splits) {
       const auto groups = static_cast<int>(divided_up(divided_up(steps, splits), kernels.steps_per_group));
       TilePlan plan{&kernel, kernels.brain, kernels.terms};
       plan.steps_per_split = groups * kernels.steps_per_group;
       plan.splits = static_cast<int>(divided_up(steps, plan.steps_per_split));
       if (plan.splits != splits || (splits > 1 && plan.steps_per_split < kFewestSteps)) continue;
-      place_workspace(plan, wanted);
+      place_columns(plan, wanted.node().src[1]->rows(), steps);
+      if (splits > 1) plan.bytes += static_cast<size_t>(splits * wanted.all_sums()) * sizeof(float);
       plan.cost = cost_of(wanted, plan);
       if (plan.cost >= best.cost || (splits > 1 && plan.bytes > wanted.most_bytes)) continue;
       best = plan;
     }
-  }
-}
-
-TilePlan plan_for(const Wanted& wanted) {
-  const Kernels& kernels = *kernels_for(wanted.node());
-  TilePlan best;
-  if (has_wgmma(wanted.gpu)) improve(best, wanted, *kernels.warpgroups);
-  improve(best, wanted, *kernels.warps);
+  });
   return best;
 }
 TilePlan plan_alone(const Tensor& node, const GpuTraits& gpu) {
@@ -286,25 +292,15 @@ int64_t most_groups(const Tensor& node, int columns) {
 
 /// For mul_mat_id: tiles of k as a whole, of the columns for which the groups of all experts take the fewest cycles.
 TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
-  const Kernels& kernels = *kernels_for(node);
   TilePlan best;
-  for (const TileKernels* set : {kernels.warpgroups, kernels.warps}) {
-    if (set == kernels.warpgroups && !has_wgmma(gpu)) continue;
-    for (const TileKernel& kernel : set->kernels) {
-      const bool last = &kernel == &set->kernels.back();
-      if (kernel.shared_bytes > gpu.shared_bytes_per_block && !last) continue;
-      const double cost = static_cast<double>(most_groups(node, kernel.columns)) * kernel.step_cycles;
-      if (cost >= best.cost) continue;
-      best = {&kernel, set->brain, set->terms};
-      best.cost = cost;
-    }
-  }
-  const auto columns = static_cast<size_t>(pairs_of(node));
-  best.k_padded = divided_up(node.src[0]->shape[0], kTileStep) * kTileStep;
-  best.steps_per_split = static_cast<int>(best.k_padded / kTileStep);
-  best.scales_at =
-      rounded_up(columns * static_cast<size_t>(best.terms) * static_cast<size_t>(best.k_padded) * sizeof(uint16_t));
-  best.bytes = best.scales_at + rounded_up(columns * sizeof(float));
+  for_kernels(node, gpu, [&](const TileKernels& kernels, const TileKernel& kernel) {
+    const double cost = static_cast<double>(most_groups(node, kernel.columns)) * kernel.step_cycles;
+    if (cost >= best.cost) return;
+    best = {&kernel, kernels.brain, kernels.terms};
+    best.cost = cost;
+  });
+  best.steps_per_split = static_cast<int>(divided_up(node.src[0]->shape[0], kTileStep));
+  place_columns(best, pairs_of(node), best.steps_per_split);
   return best;
 }
 
