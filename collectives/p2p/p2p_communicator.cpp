@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "collectives/p2p/product_norm.h"
 #include "devices/cuda/cuda_api.h"
+#include "devices/cuda/peer_access.h"
 
 namespace shoal::collectives::p2p {
 namespace {
@@ -54,7 +55,7 @@ std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places, cons
 }
 
 void require_peers(std::span<const int> gpus) {
-  const std::vector<std::string> problems = verify_peers(gpus);
+  const std::vector<std::string> problems = cuda::peer_problems(gpus);
   require<DeviceError>(problems.empty(),
                        "[p2p communicator] peer access does not work: {}; use another communicator (nccl, staged)",
                        fmt::join(problems, "; "));

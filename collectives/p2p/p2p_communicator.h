@@ -23,7 +23,6 @@
 #include "collectives/communicator.h"
 #include "collectives/p2p/block_share.h"
 #include "collectives/p2p/kernels.h"
-#include "collectives/p2p/peer_access.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/timeouts.h"
 

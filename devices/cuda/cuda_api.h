@@ -11,12 +11,6 @@ namespace shoal::cuda {
 /// `what` completes "cannot ...".
 void check(cudaError_t status, std::string_view owner, std::string_view what);
 
-/// Kernels of `gpu` and copies may use memory of `peer`, also what is allocated in the order of its streams. Another
-/// part of the process may have turned it on before, as far as it needed it.
-cudaError_t turn_on_peer_access(int gpu, int peer);
-/// Copies go through the host then.
-void turn_off_peer_access(int gpu, int peer);
-
 /// Lets the GPU's pool keep what is freed. By default it gives everything back whenever the host waits for a stream, in
 /// a call that may wait for all that the GPU does.
 void keep_pool_memory(int gpu);

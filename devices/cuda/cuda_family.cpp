@@ -15,6 +15,7 @@
 #include "devices/cuda/cuda_api.h"
 #include "devices/cuda/cuda_backend.h"
 #include "devices/cuda/driver_environment.h"
+#include "devices/cuda/peer_access.h"
 #include "devices/functions.h"
 
 namespace shoal::cuda {
@@ -259,86 +260,19 @@ void CudaFamily::prepare(Gpu& gpu) {
   if (waits_by_yielding(devices_.size(), std::thread::hardware_concurrency())) wait_by_yielding();
   for (const auto& other : gpus_) {
     if (other.get() == &gpu || other->stream == nullptr) continue;
-    connect(gpu, *other);
+    connect(gpu.traits.gpu, other->traits.gpu);
   }
   gpu.stream = stream;
 }
 
-namespace {
-
-/// A stream of a GPU and memory from its pool, which is what buffers are made of, and what can be freed while a kernel
-/// waits on the GPU.
-class Scratch {
- public:
-  Scratch(int gpu, size_t size) : gpu_(gpu) {
-    const CurrentGpu current(gpu);
-    if (cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) return;
-    if (cudaMallocAsync(&memory_, size, stream_) != cudaSuccess) memory_ = nullptr;
-  }
-  ~Scratch() {
-    const CurrentGpu current(gpu_);
-    if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
-    finish();
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  void* memory() const { return memory_; }
-  bool finish() const { return stream_ != nullptr && cudaStreamSynchronize(stream_) == cudaSuccess; }
-  /// Calls copy(stream) and waits for it.
-  bool run(const auto& copy) const {
-    const CurrentGpu current(gpu_);
-    return copy(stream_) == cudaSuccess && finish();
-  }
-
- private:
-  const int gpu_;
-  cudaStream_t stream_ = nullptr;
-  void* memory_ = nullptr;
-};
-
-/// A pattern copied from one GPU to the other comes back as it was.
-bool copies_are_right(int from, int to) {
-  std::array<uint32_t, 1024> sent{}, back{};
-  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint32_t>(i * 2654435761U + static_cast<uint32_t>(to));
-  const Scratch source(from, sizeof(sent)), target(to, sizeof(sent));
-  if (source.memory() == nullptr || target.memory() == nullptr) return false;
-  const auto set = [&](cudaStream_t stream) {
-    return cudaMemcpyAsync(source.memory(), sent.data(), sizeof(sent), cudaMemcpyHostToDevice, stream);
-  };
-  const auto copy = [&](cudaStream_t stream) {
-    return cudaMemcpyPeerAsync(target.memory(), to, source.memory(), from, sizeof(sent), stream);
-  };
-  const auto get = [&](cudaStream_t stream) {
-    return cudaMemcpyAsync(back.data(), target.memory(), sizeof(sent), cudaMemcpyDeviceToHost, stream);
-  };
-  return target.finish() && source.run(set) && target.run(copy) && target.run(get) && back == sent;
-}
-
-}  // namespace
-
 /// Each uses the memory of the other one where that can be done. Which of the two copies is the driver's choice, so
 /// both ways are right or neither is used.
-void CudaFamily::connect(const Gpu& one, const Gpu& other) {
-  const int a = one.traits.gpu, b = other.traits.gpu;
-  const auto turn_on = [](int gpu, int peer) {
-    int reaches = 0;
-    const bool can = cudaDeviceCanAccessPeer(&reaches, gpu, peer) == cudaSuccess && reaches != 0;
-    const bool done = can && turn_on_peer_access(gpu, peer) == cudaSuccess;
-    if (!done) cudaGetLastError();  // not possible after all: copies go through the host then
-    return done;
-  };
-  const bool to = turn_on(a, b), back = turn_on(b, a);
-  if (!to && !back) return;
-  for (const auto& [from, into] : {std::pair{b, a}, std::pair{a, b}}) {
-    if (copies_are_right(from, into)) continue;
-    turn_off_peer_access(a, b);
-    turn_off_peer_access(b, a);
-    add_problem(fmt::format("direct copies from CUDA{} to CUDA{} are wrong and not used", from, into));
-    break;
+void CudaFamily::connect(int one, int other) {
+  const std::array<PeerAccess, 2> access = connect_peers(other, one);
+  if (access[0].is_wrong || access[1].is_wrong) {
+    const auto [from, to] = access[0].is_wrong ? std::pair{other, one} : std::pair{one, other};
+    add_problem(fmt::format("direct copies from CUDA{} to CUDA{} are wrong and not used", from, to));
   }
-  cudaGetLastError();
 }
 
 void* CudaFamily::function(std::string_view name) const {

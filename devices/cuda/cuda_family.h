@@ -99,7 +99,7 @@ class CudaFamily final : public BackendReg {
  private:
   void find_gpus();
   void add_problem(const std::string& problem);
-  void connect(const Gpu& one, const Gpu& other);
+  void connect(int one, int other);
 
   std::function<void*(std::string_view)> functions_;
   SwitchedOff off_;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "devices/cuda/cuda_api.h"
+#include "devices/cuda/peer_access.h"
 #include "devices/functions.h"
 #include "graph/ops/ops.h"
 #include "tests/cuda/decoder_plan.h"
@@ -206,9 +207,7 @@ TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
   float host[8] = {};
   const auto event = device_.new_event();
   const std::vector<std::function<void()>> spoilers = {
-      [&] {
-        backend_.enqueue({task, &told, nullptr});
-      },
+      [&] { backend_.enqueue({task, &told, nullptr}); },
       [&] { backend_.get_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
       [&] { backend_.set_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
       [&] { event->record(backend_); },

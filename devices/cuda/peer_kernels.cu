@@ -1,7 +1,7 @@
-#include "collectives/p2p/peer_access.h"
 #include "devices/cuda/kernels/platform.h"
+#include "devices/cuda/peer_access.h"
 
-namespace shoal::collectives::p2p {
+namespace shoal::cuda {
 namespace {
 
 constexpr int kBlocks = 8;
@@ -33,11 +33,11 @@ __global__ void count_kernel(const uint32_t* words, uint32_t seed, uint32_t* wro
 }  // namespace
 
 void write_pattern(cudaStream_t stream, uint32_t* words, uint32_t seed) {
-  cuda::launch(stream, write_kernel, dim3(kBlocks), dim3(kPatternThreads), 0, words, seed);
+  launch(stream, write_kernel, dim3(kBlocks), dim3(kPatternThreads), 0, words, seed);
 }
 
 void count_wrong_words(cudaStream_t stream, const uint32_t* words, uint32_t seed, uint32_t* wrong) {
-  cuda::launch(stream, count_kernel, dim3(kBlocks), dim3(kPatternThreads), 0, words, seed, wrong);
+  launch(stream, count_kernel, dim3(kBlocks), dim3(kPatternThreads), 0, words, seed, wrong);
 }
 
-}  // namespace shoal::collectives::p2p
+}  // namespace shoal::cuda
