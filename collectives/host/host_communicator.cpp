@@ -26,15 +26,10 @@ class HostCommunicator final : public QueuedCommunicator {
       blocks.push_back(memory_.back().get());
     }
     for (int rank = 0; rank < size(); ++rank) scratch_.emplace_back(blocks);
-    touch_all_memory();
   }
   size_t buffer_bytes(int) const override { return size() > 1 ? sizeof(RankMemory) : 0; }
 
  private:
-  void touch_memory(int rank) override {
-    if (memory_.empty()) return;
-    for (auto& slot : memory_[rank]->slots) slot.fill(std::byte{0});
-  }
   void throw_if_failed() const override { rendezvous_.throw_if_failed(); }
   void fail(const std::string& message) override {
     rendezvous_.fail(message);

@@ -1,6 +1,5 @@
 #include "collectives/host/queued_communicator.h"
 
-#include <exception>
 #include <set>
 
 #include "base/error.h"
@@ -17,34 +16,17 @@ QueuedCommunicator::QueuedCommunicator(std::string_view name, std::span<Backend*
                            "[{} communicator] every rank needs a backend of its own, got {} for {} ranks", name,
                            distinct.size(), backends.size());
   for (Backend* backend : backends) {
-    ranks_.push_back({*this, static_cast<int>(ranks_.size()), is_remote(backend->device()) ? nullptr : backend});
+    const bool is_own = !is_remote(backend->device());
+    // Backends that run no host functions are to be found before a rank waits for them.
+    require<InvalidArgument>(
+        !is_own || backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}),
+        "[{} communicator] {} cannot run host functions in stream order; use a communicator of its own kind", name,
+        backend->name());
+    ranks_.push_back({*this, static_cast<int>(ranks_.size()), is_own ? backend : nullptr});
   }
-}
-
-// Backends that run no host functions are to be found before a rank waits for them.
-void QueuedCommunicator::touch_all_memory() {
-  const auto touch = [](void* object, const void*, bool) {
-    const Rank& rank = *static_cast<Rank*>(object);
-    rank.communicator.touch_memory(rank.rank);
-  };
-  const Backend* refuses = nullptr;
-  for (Rank& rank : ranks_) {
-    if (rank.backend != nullptr && !rank.backend->enqueue({touch, &rank, nullptr})) refuses = rank.backend;
-  }
-  // All of them, whatever happens: what was queued refers to this object.
-  std::exception_ptr failure;
   for (const Rank& rank : ranks_) {
-    try {
-      if (rank.backend != nullptr) rank.backend->synchronize();
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    if (rank.backend != nullptr) rank.backend->synchronize();
   }
-  require<InvalidArgument>(
-      refuses == nullptr,
-      "[{} communicator] {} cannot run host functions in stream order; use a communicator of its own kind", name_,
-      refuses == nullptr ? "" : refuses->name());
-  if (failure) std::rethrow_exception(failure);
 }
 
 void QueuedCommunicator::enqueue(int rank, const Call& call) {

@@ -18,11 +18,8 @@ class QueuedCommunicator : public Communicator {
   void abort(std::string_view reason) final;
 
  protected:
-  /// Throws InvalidArgument unless each rank has a backend of its own.
+  /// Throws InvalidArgument unless each rank has a backend of its own, and for backends that run no host functions.
   QueuedCommunicator(std::string_view name, std::span<Backend* const> backends);
-  /// Lets each own rank touch its memory first, so that it is near the rank; the last step of a constructor. Throws
-  /// InvalidArgument for backends that run no host functions.
-  void touch_all_memory();
   /// Tells the own backends that the work queued on them is useless: it may take long, and all ranks have failed.
   void give_up(std::string_view reason);
 
@@ -31,9 +28,7 @@ class QueuedCommunicator : public Communicator {
   virtual void throw_if_failed() const = 0;
   /// Makes all ranks fail with the message, unless they have failed; gives up.
   virtual void fail(const std::string& message) = 0;
-  // On the thread of the rank's backend.
-  virtual void touch_memory(int rank) = 0;
-  /// In a mesh of several ranks.
+  /// On the thread of the rank's backend, in a mesh of several ranks.
   virtual void exchange(int rank, const Call& call) = 0;
 
  private:

@@ -1,10 +1,8 @@
 // The mpi communicator: ranks that live in several processes. Those of one node meet in memory that their processes
 // share (segment.h), and the first of them exchanges messages with those of other nodes (leaders.h). A failure is one
 // of the group: it reaches all processes, and all communicators in them.
-#include <algorithm>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -21,22 +19,15 @@ using std::chrono::milliseconds;
 class MpiCommunicator final : public host::QueuedCommunicator {
  public:
   MpiCommunicator(std::span<Backend* const> backends, const Options& options);
-  ~MpiCommunicator() override;
+  ~MpiCommunicator() override { group_.forget(callback_); }
 
   size_t buffer_bytes(int rank) const override { return Segment::bytes_of(rank, seating_); }
 
  private:
-  /// What the group calls, as long as the communicator lives.
-  struct Hearing {
-    std::mutex mutex;
-    MpiCommunicator* communicator;
-  };
-
   host::Rendezvous rendezvous(const Options& options);
   std::string describe_rank(int rank) const override { return seating_.names[static_cast<size_t>(rank)]; }
   void throw_if_failed() const override { rendezvous_.throw_if_failed(); }
   void fail(const std::string& message) override;
-  void touch_memory(int rank) override;
   void exchange(int rank, const Call& call) override;
   void name_the_missing(std::span<const int> seats, const Call& call, std::chrono::nanoseconds waited);
   void hear(const std::string& failure);
@@ -49,7 +40,6 @@ class MpiCommunicator final : public host::QueuedCommunicator {
   Node node_;
   std::deque<RankScratch> scratch_;  ///< each belongs to the thread of its rank's backend
   TimeoutReport report_;
-  const std::shared_ptr<Hearing> hearing_;
   int callback_ = 0;
 };
 
@@ -65,32 +55,11 @@ MpiCommunicator::MpiCommunicator(std::span<Backend* const> backends, const Optio
       segment_(seating_, group_),
       rendezvous_(rendezvous(options)),
       leaders_(seating_, group_, limit_of(options), [this](const std::string& message) { fail(message); }),
-      node_{seating_,
-            segment_,
-            rendezvous_,
-            leaders_,
-            4 * limit_of(options),
-            [this](const std::string& message) { fail(message); }},
-      hearing_(std::make_shared<Hearing>()) {
+      node_{seating_, segment_, rendezvous_, leaders_, 4 * limit_of(options), [this](const std::string& message) {
+              fail(message);
+            }} {
   for (int rank = 0; rank < size(); ++rank) scratch_.emplace_back(seating_);
-  hearing_->communicator = this;
-  callback_ = group_.on_failure([hearing = hearing_](const std::string& failure) {
-    const std::lock_guard lock(hearing->mutex);
-    if (hearing->communicator != nullptr) hearing->communicator->hear(failure);
-  });
-  try {
-    touch_all_memory();
-  } catch (...) {
-    const std::lock_guard lock(hearing_->mutex);
-    hearing_->communicator = nullptr;
-    throw;
-  }
-}
-
-MpiCommunicator::~MpiCommunicator() {
-  group_.forget(callback_);
-  const std::lock_guard lock(hearing_->mutex);
-  hearing_->communicator = nullptr;
+  callback_ = group_.on_failure([this](const std::string& failure) { hear(failure); });
 }
 
 // Ranks wait for each other on one node alone, and spin where all threads of its processes can have cores.
@@ -103,11 +72,6 @@ host::Rendezvous MpiCommunicator::rendezvous(const Options& options) {
           [this](std::span<const int> seats, const Call& call, std::chrono::nanoseconds waited) {
             name_the_missing(seats, call, waited);
           }};
-}
-
-void MpiCommunicator::touch_memory(int rank) {
-  if (size() == 1 || seating_.on(seating_.own_node).size() == 1) return;
-  for (const uint32_t step : {0, 1}) std::fill_n(segment_.slot(rank, step), kSlotBytes, std::byte{0});
 }
 
 void MpiCommunicator::name_the_missing(std::span<const int> seats, const Call& call, std::chrono::nanoseconds waited) {
