@@ -1,7 +1,8 @@
-// top_k of at most 256 keys. Elements become keys of 64 bits, all different, whose ascending order is the one wanted:
-// equal values come by index, NaN counts as less than everything. Blocks cut their part of a row down to its first k
-// keys, again and again until one block has done the last cut. A block's threads each hold some keys; the k-th of their
-// least ones is a bound that all of the first k keys keep to and hardly any others, so only few keys are sorted.
+// top_k of at most 256 keys, and argmax (top_k of one; an empty row gives 0). Elements become keys of 64 bits, all
+// different, whose ascending order is the one wanted: equal values come by index, NaN counts as less than everything.
+// Blocks cut their part of a row down to its first k keys, again and again until one block has done the last cut. A
+// block's threads each hold some keys; the k-th of their least ones is a bound that all of the first k keys keep to and
+// hardly any others, so only few keys are sorted.
 #include <algorithm>
 #include <bit>
 
@@ -22,7 +23,7 @@ __device__ __forceinline__ Key key_of(float value, int64_t index) {
   return static_cast<Key>(~order_of(value)) << 32 | static_cast<uint32_t>(index);
 }
 __device__ __forceinline__ int32_t index_of(Key key) {
-  return static_cast<int32_t>(static_cast<uint32_t>(key));
+  return key == kNoKey ? 0 : static_cast<int32_t>(static_cast<uint32_t>(key));
 }
 
 // --- what a block does with keys in shared memory ---
@@ -153,6 +154,8 @@ __device__ uint32_t narrow(const Row& row, int64_t begin, uint32_t k, Key* keys)
 template <class Source>
 __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t tiles, uint32_t k, Target target) {
   SHOAL_DYNAMIC_SHARED(Key, keys);
+  let_next_start();
+  wait_for_previous();
   const auto row = source.row(blockIdx.x / tiles);
   const int64_t begin = blockIdx.x % tiles * kSelectTile;
   const int64_t length = min(row.length() - begin, kSelectTile);
@@ -180,11 +183,11 @@ unsigned select_threads(int64_t length, int64_t k) {
 template <class Source>
 void queue_select(const LaunchContext& context, const Source& source, int64_t length, int64_t rows, int64_t k,
                   Target target) {
-  const int64_t tiles = divided_up(length, kSelectTile);
+  const int64_t tiles = std::max<int64_t>(divided_up(length, kSelectTile), 1);
   const unsigned threads = select_threads(length, k);
   const size_t shared = (length <= threads ? threads : kSelectTile) * sizeof(Key);
-  launch(context.stream, select<Source>, dim3(static_cast<unsigned>(tiles * rows)), dim3(threads), shared, source,
-         static_cast<uint32_t>(tiles), static_cast<uint32_t>(k), target);
+  launch_early(context, select<Source>, dim3(static_cast<unsigned>(tiles * rows)), dim3(threads), shared, source,
+               static_cast<uint32_t>(tiles), static_cast<uint32_t>(k), target);
 }
 
 /// Keys after the first cut, of all rows; the second cut leaves at most as many.
@@ -218,13 +221,14 @@ size_t workspace(const Tensor& node, const GpuTraits&) {
 /// The blocks of a cut are one grid.
 bool supports(const Tensor& node) {
   const Tensor* x = node.src[0];
-  return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= x->shape[0] &&
-         node.shape[0] <= kSelectThreads && x->shape[0] <= 0x7fffffff && rows_fit(node) &&
+  return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= kSelectThreads &&
+         x->shape[0] <= 0x7fffffff && rows_fit(node) &&
          divided_up(x->shape[0], kSelectTile) * node.rows() <= 0x7fffffff;
 }
 
 }  // namespace
 
 const OpKernel kTopKKernel{run, supports, workspace};
+const OpKernel kArgmaxKernel{run, supports, workspace};
 
 }  // namespace shoal::cuda
