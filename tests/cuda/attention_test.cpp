@@ -328,8 +328,8 @@ TEST(CudaAttention, TilesTakeBF16OfAnySize) {
 /// The first key has nearly all of the weight, and a value of zeros: what is left are sums of weights of 4e-5, of which
 /// f16 would keep ten bits.
 TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
-  for (const auto& [keys, choice] : {std::pair{DType::kF16, Choice::kTiles}, {DType::kF32, Choice::kSlices}}) {
-    Attention attention({.keys = keys, .t = 20, .kv_heads = 1});
+  for (const auto& [keys, choice] : {std::pair{DType::kF16, Choice::kTiles}, {DType::kBF16, Choice::kSlices}}) {
+    Attention attention({.keys = keys, .values = DType::kF16, .t = 20, .kv_heads = 1});
     EXPECT_EQ(attention.choice(), choice);
     Values &q = attention.leaves[attention.q], &k = attention.leaves[attention.k], &v = attention.leaves[attention.v];
     for (size_t i = 0; i < q.size(); ++i) q[i] = i % 64 == 0 ? 1 : q[i] / 16;
@@ -340,23 +340,19 @@ TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
   }
 }
 
-/// Factors of f32 operands.
-struct Magnitudes {
-  double q = 1, k = 1, v = 1;
-};
 /// Results of the kernel that must be chosen.
-void check_choice(Choice choice, const Sizes& sizes, const Magnitudes& times = {}) {
+void check_choice(Choice choice, const Sizes& sizes) {
   Attention attention(sizes);
   attention.end_at(sizes.s - 1);
   EXPECT_EQ(attention.choice(), choice);
-  for (const auto& [leaf, factor] : {std::pair{attention.q, times.q}, {attention.k, times.k}, {attention.v, times.v}}) {
-    if (factor == 1 || leaf->dtype != DType::kF32) continue;
-    for (double& x : attention.leaves[leaf]) x = static_cast<float>(x * factor);
-  }
   attention.check();
 }
-void check_slices(const Sizes& sizes, const Magnitudes& times = {}) {
-  check_choice(Choice::kSlices, sizes, times);
+/// Of many rows that tiles do not take.
+Choice choice_for(DType keys, DType values) {
+  return keys == DType::kF32 || values == DType::kF32 ? Choice::kRows : Choice::kSlices;
+}
+void check_slices(const Sizes& sizes) {
+  check_choice(choice_for(sizes.keys, sizes.values), sizes);
 }
 
 TEST(CudaAttention, EveryPairOfCacheDTypes) {
@@ -370,7 +366,7 @@ TEST(CudaAttention, EveryPairOfCacheDTypes) {
       for (const int64_t e : {256, 512}) {
         check_slices({.keys = keys, .values = values, .d = 576, .e = e, .t = 20, .s = 200, .kv_heads = 1});
       }
-      if (keys != DType::kF32 && values != DType::kF32) continue;
+      if (keys == values || (keys != DType::kBF16 && values != DType::kBF16)) continue;
       check_slices({.keys = keys, .values = values, .d = 96, .e = 64, .t = 70, .s = 150, .group = 1, .kv_heads = 2});
     }
   }
@@ -378,20 +374,13 @@ TEST(CudaAttention, EveryPairOfCacheDTypes) {
 
 // Values of more than 288 columns are parts, each with blocks, partials and merges of its own.
 TEST(CudaAttention, SlicesOfWideValues) {
-  const DType f16 = DType::kF16, f32 = DType::kF32;
-  check_slices({.keys = f32, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
+  const DType f16 = DType::kF16, bf16 = DType::kBF16, q8 = DType::kQ8_0;
+  check_slices({.keys = bf16, .values = f16, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
   check_slices({.keys = f16, .d = 512, .e = 512, .t = 7, .s = 700, .kv_heads = 2, .sinks = true});
-  check_slices({.keys = f32, .d = 576, .e = 576, .t = 33, .s = 300, .group = 1, .kv_heads = 2});
-  check_slices({.keys = f16, .values = f32, .d = 320, .e = 296, .t = 20, .s = 100, .group = 1, .mask = f16});
+  check_slices({.keys = q8, .d = 576, .e = 576, .t = 33, .s = 300, .group = 1, .kv_heads = 2});
+  check_slices({.keys = f16, .values = bf16, .d = 320, .e = 296, .t = 20, .s = 100, .group = 1, .mask = f16});
   const AttentionParams params{.scale = 0.05f, .softcap = 30, .causal = true, .window = 70};
-  check_slices({.keys = f32, .values = f16, .d = 576, .e = 512, .t = 40, .s = 400, .kv_heads = 1, .params = params});
-}
-
-TEST(CudaAttention, SlicesTakeF32OfAnySize) {
-  const Sizes f32{.keys = DType::kF32, .t = 20, .s = 100, .kv_heads = 1};
-  for (const auto& [q, k] : {std::pair{1.0, 1.0}, {1e-30, 1e30}, {1e30, 1e-30}, {1e-37, 1e37}, {1e37, 1e-37}}) {
-    for (const double v : {1.0, 1e-33, 1e36}) check_slices(f32, {q, k, v});
-  }
+  check_slices({.keys = q8, .values = f16, .d = 576, .e = 512, .t = 40, .s = 400, .kv_heads = 1, .params = params});
 }
 
 // Values in the keys' rows, as latent attention has them.
@@ -410,13 +399,15 @@ Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
 TEST(CudaAttention, LatentsOfAnyDTypeAndNumberOfHeads) {
   for (const DType dtype : kCacheDTypes) {
     const bool is_16_bit = dtype == DType::kF16 || dtype == DType::kBF16;
-    const Choice few = is_16_bit ? Choice::kLatent : Choice::kSlices;
-    for (const int64_t s : {1, 64, 130, 700}) check_choice(few, latent(dtype, 16, 1, s));
+    const auto check_few = [&](const Sizes& sizes) {
+      is_16_bit ? check_choice(Choice::kLatent, sizes) : check_slices(sizes);
+    };
+    for (const int64_t s : {1, 64, 130, 700}) check_few(latent(dtype, 16, 1, s));
     check_choice(Choice::kRows, latent(dtype, 5, 1, 200));
-    check_choice(few, latent(dtype, 20, 2, 200));
-    check_choice(few, latent(dtype, 3, 9, 100));
-    check_choice(Choice::kSlices, latent(dtype, 128, 1, 200));
-    check_choice(Choice::kSlices, latent(dtype, 16, 20, 100));
+    check_few(latent(dtype, 20, 2, 200));
+    check_few(latent(dtype, 3, 9, 100));
+    check_slices(latent(dtype, 128, 1, 200));
+    check_slices(latent(dtype, 16, 20, 100));
   }
 }
 
@@ -427,8 +418,8 @@ TEST(CudaAttention, LatentsOfOtherSizes) {
       sizes.d = d, sizes.e = e, sizes.kv_heads = 2, sizes.batches = 2;
       check_choice(Choice::kLatent, sizes);
     }
-    check_choice(Choice::kSlices, {.keys = dtype, .d = 576, .e = 520, .group = 12, .latent = true});
-    check_choice(Choice::kSlices, {.keys = dtype, .d = 576, .e = 512, .group = 12});
+    check_slices({.keys = dtype, .d = 576, .e = 520, .group = 12, .latent = true});
+    check_slices({.keys = dtype, .d = 576, .e = 512, .group = 12});
   }
 }
 

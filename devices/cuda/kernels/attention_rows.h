@@ -1,6 +1,6 @@
-// Attention with plain f32 arithmetic, for what the tensor cores do not take: K or V in f32 with few rows, heads of any
-// size, rows at any address and elements at any distance. A block takes up to kRows rows of a KV head, so that K and V
-// are read once for all of them.
+// Attention with plain f32 arithmetic, for what the tensor cores do not take: K or V in f32, heads of any size, rows at
+// any address and elements at any distance. A block takes up to kRows rows of a KV head, so that K and V are read once
+// for all of them.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"

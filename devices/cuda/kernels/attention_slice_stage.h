@@ -3,11 +3,9 @@
 // lanes that have copied them, so that no barrier is needed in between:
 //
 //   f16, bf16      nothing to do
-//   f32            two parts. Of K high + low in f16, after each block of 32 columns was brought to [128, 256) by a
-//                  power of two; of V high + low in bf16, which has f32's range
-//   q8_0           of K the integers in f16, exactly; of V two parts, as f32
+//   q8_0           of K the integers in f16, exactly; of V the values as high + low in bf16
 //
-// A row has its high parts, its low parts if there are any, and 16 bytes more: of K the factors of its two blocks; they
+// A row has its high parts, its low parts if there are any, and 16 bytes more: of K the scales of its two blocks; they
 // also put the rows of a fragment into different banks. KV rows outside `seen` become zeros and are not read, as are
 // the columns up to a multiple of 16.
 #pragma once
@@ -50,21 +48,18 @@ struct Slices {
   int columns;  ///< of the head
   int width;    ///< of a slice, a multiple of 16
 
-  __host__ __device__ static int parts_of(DType dtype) {
-    return dtype == DType::kF32 || (dtype == DType::kQ8_0 && !kKeysSide) ? 2 : 1;
-  }
+  __host__ __device__ static int parts_of(DType dtype) { return dtype == DType::kQ8_0 && !kKeysSide ? 2 : 1; }
   /// Bytes from one row to the next.
   __host__ __device__ static int pitch_of(DType dtype, int width) { return parts_of(dtype) * width * 2 + 16; }
   __device__ int pitch() const { return pitch_of(dtype, width); }
   __device__ bool has_low() const { return parts_of(dtype) == 2; }
-  __device__ bool has_factors() const { return dtype == DType::kF32 || dtype == DType::kQ8_0; }
+  __device__ bool has_scales() const { return dtype == DType::kQ8_0; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
   __device__ static int row_of(int pass) { return pass * kRowsOfPass + static_cast<int>(threadIdx.x) / kLanes; }
   /// Columns of the slice that begins at `first`.
   __device__ int columns_from(int first) const { return min(width, columns - first); }
   __device__ const std::byte* slice_of(int key, int first) const {
-    if (dtype == DType::kQ8_0) return data + key * stride + first / 32 * kBlockBytes;
-    return data + key * stride + first * (dtype == DType::kF32 ? 4 : 2);
+    return data + key * stride + (has_scales() ? first / 32 * kBlockBytes : first * 2);
   }
   __device__ static int offset(const std::byte* at) { return static_cast<int>(reinterpret_cast<uintptr_t>(at) % 16); }
 
@@ -77,14 +72,13 @@ struct Slices {
       const bool valid = key >= seen.begin && key < seen.end;
       std::byte* to = slot + row * pitch();
       const std::byte* from = valid ? slice_of(key, first) : data;
-      if (dtype == DType::kQ8_0) {  // 34-byte blocks start anywhere: the granules that they touch
+      if (has_scales()) {  // 34-byte blocks start anywhere: the granules that they touch
         if (!valid) continue;
         const int bytes = offset(from) + count / 32 * kBlockBytes;
         for (int at = lane() * 16; at < bytes; at += kLanes * 16) copy_async_16(to + at, from - offset(from) + at);
       } else {
-        const int size = dtype == DType::kF32 ? 4 : 2, bytes = up_to_16(count) * size;
-        for (int at = lane() * 16; at < bytes; at += kLanes * 16) {
-          const bool exists = valid && at < count * size;
+        for (int at = lane() * 16; at < up_to_16(count) * 2; at += kLanes * 16) {
+          const bool exists = valid && at < count * 2;
           copy_async_16(to + at, exists ? from + at : data, exists);
         }
       }
@@ -94,14 +88,14 @@ struct Slices {
   /// When the thread's copies have come, before the barrier after which the slice is used. With `marks`, rows whose
   /// mark is not `mark` become zeros, too: they may hold anything.
   __device__ void prepare(std::byte* slot, int first_key, int first, Range seen, const int* marks, int mark) const {
-    if (!has_factors() && marks == nullptr) return;
+    if (!has_scales() && marks == nullptr) return;
     __syncwarp();  // other lanes' copies
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const int row = row_of(pass), key = first_key + row;
       const bool valid = key >= seen.begin && key < seen.end && (marks == nullptr || marks[row] == mark);
       std::byte* at = slot + row * pitch();
-      if (has_factors()) {
+      if (has_scales()) {
         convert(at, valid ? offset(slice_of(key, first)) : 0, up_to_16(columns_from(first)), valid);
       } else if (!valid) {
         for (int i = lane() * 16; i < up_to_16(columns_from(first)) * 2; i += kLanes * 16) {
@@ -112,9 +106,8 @@ struct Slices {
   }
 
  private:
-  /// Four columns of what was copied; `begin`: of q8_0, where in the row's granules the slice begins.
-  __device__ float4 read(const std::byte* row, int begin, int column, float& scale) const {
-    if (dtype == DType::kF32) return load_as<float4>(row + column * 4);
+  /// Four columns of what was copied; `begin`: where in the row's granules the slice begins.
+  __device__ static float4 read(const std::byte* row, int begin, int column, float& scale) {
     const std::byte* block = row + begin + column / 32 * kBlockBytes;
     const uint32_t low = load_as<uint16_t>(block + 2 + column % 32);
     const uint32_t high = load_as<uint16_t>(block + 4 + column % 32);
@@ -126,47 +119,23 @@ struct Slices {
   /// A row where it lies: all lanes read before one writes.
   __device__ void convert(std::byte* row, int begin, int count, bool valid) const {
     float4 x[kChunks];
-    float factors[kChunks];
+    float scales[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int column = (i * kLanes + lane()) * 4;
-      x[i] = {0, 0, 0, 0}, factors[i] = 0;
-      if (valid && column < count) x[i] = read(row, begin, column, factors[i]);
+      x[i] = {0, 0, 0, 0}, scales[i] = 0;
+      if (valid && column < count) x[i] = read(row, begin, column, scales[i]);
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int column = (i * kLanes + lane()) * 4;
-      if constexpr (kKeysSide) {
-        if (dtype == DType::kF32) scale_block(x[i], factors[i]);
-        if (lane() == 0) store_as<float>(row + pitch() - 16 + i * 4, factors[i]);
-      } else {
-        if (dtype == DType::kQ8_0)
-          x[i] = {x[i].x * factors[i], x[i].y * factors[i], x[i].z * factors[i], x[i].w * factors[i]};
-      }
+      if (kKeysSide && lane() == 0) store_as<float>(row + pitch() - 16 + i * 4, scales[i]);
       if (column >= count) continue;
-      const Split left = split_part(x[i].x, x[i].y), right = split_part(x[i].z, x[i].w);
+      const float by = kKeysSide ? 1 : scales[i];
+      const Split left = split<kKeysSide>(x[i].x * by, x[i].y * by), right = split<kKeysSide>(x[i].z * by, x[i].w * by);
       store_as<uint2>(row + column * 2, uint2{left.high, right.high});
-      if (has_low()) store_as<uint2>(row + (width + column) * 2, uint2{left.low, right.low});
-    }
-  }
-  /// The eight lanes of a row have a block of 32 columns of K.
-  __device__ static void scale_block(float4& x, float& factor) {
-    float largest = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-    for (int lanes = 4; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-    const Power power = power_for(largest);
-    x = {x.x * power.up, x.y * power.up, x.z * power.up, x.w * power.up};
-    factor = power.down;
-  }
-  /// f32's largest numbers would be rounded to bf16's infinity: what is beyond goes to the low part.
-  __device__ static Split split_part(float x, float y) {
-    if constexpr (kKeysSide) {
-      return split<true>(x, y);
-    } else {
-      constexpr float kMost = 3.3895313892515355e38f;
-      const uint32_t high = pack_bf16(fminf(fmaxf(x, -kMost), kMost), fminf(fmaxf(y, -kMost), kMost));
-      const float left = std::bit_cast<float>(high << 16), right = std::bit_cast<float>(high & 0xffff0000u);
-      return {high, pack_bf16(x - left, y - right)};
+      if (!kKeysSide) store_as<uint2>(row + (width + column) * 2, uint2{left.low, right.low});
     }
   }
 };

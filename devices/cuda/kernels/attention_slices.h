@@ -1,4 +1,4 @@
-// Attention on tensor cores for what attention_tiles.h does not take: K or V in f32, and heads of up to 576
+// Attention on tensor cores for what attention_tiles.h does not take: other pairs of dtypes, and heads of up to 576
 // columns. Eight warps take 64 rows, each pair 16 of them. All K and V pass through three slots of shared memory,
 // slice by slice (attention_slice_stage.h): for a tile of 64 keys first K in slices of 64 columns, of which each warp
 // of a pair multiplies 32 keys; then the pair agrees on the largest scores and shares its weights by shared memory;
@@ -6,9 +6,9 @@
 // so that a warp's values, 16 rows by 144 columns, stay in registers; where V has more, blocks with other parts of it
 // (blockIdx.y) compute the same scores again.
 //
-// Queries, weights, and f32 keys and values are sums of two 16-bit floats. Products leave out low times low
+// Queries, weights and values of q8_0 are sums of two 16-bit floats. Products leave out low times low
 // (docs/cuda_attention.md). Products of 32 columns of K and of 16 rows of V join scores and values by fmaf, which
-// takes powers of two back. So numbers of any size come through, as far as f32 arithmetic has room.
+// takes powers of two back.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -87,19 +87,13 @@ struct SliceWarp {
           uint32_t k[4];
           load_matrix_x4(k, k_rows + tile * 8 * pitch + column * 2);
           multiply_split<kF16Keys>(sums[tile], sums[tile + 1], q_high, q_low, k);
-          if constexpr (kF16Keys) {
-            if (!keys.has_low()) continue;
-            load_matrix_x4(k, k_rows + tile * 8 * pitch + (kSliceColumns + column) * 2);
-            multiply<true>(sums[tile], q_high, {k[0], k[1]});
-            multiply<true>(sums[tile + 1], q_high, {k[2], k[3]});
-          }
         }
       }
 #pragma unroll
       for (int tile = 0; tile < kKeyTiles; ++tile) {
         const int key = first_key() + tile * 8 + lane % 4 * 2;
         float scales[2] = {1, 1};
-        if (kF16Keys && keys.has_factors()) {
+        if (kF16Keys && keys.has_scales()) {
           for (int i = 0; i < 2; ++i) scales[i] = load_as<float>(slice + (key + i + 1) * pitch - 16 + block * 4);
         }
 #pragma unroll

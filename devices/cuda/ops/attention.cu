@@ -56,13 +56,12 @@ int64_t rows_per_kv_head(const Tensor& node) {
 
 // --- tensor cores ---
 
-/// Rows that are copied 16 bytes at a time, in 16 bits or f32, or q8_0.
+/// Rows that are copied 16 bytes at a time, in 16 bits, or q8_0.
 bool can_be_copied(const Tensor& kv) {
   if (kv.dtype == DType::kQ8_0) return true;
-  const size_t size = kv.dtype == DType::kF32 ? 4 : 2;
-  if (size == 2 && kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
+  if (kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
   const bool aligned = kv.strides[1] % 16 == 0 && kv.strides[2] % 16 == 0 && kv.strides[3] % 16 == 0;
-  return kv.shape[0] % 8 == 0 && kv.strides[0] == size && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
+  return kv.shape[0] % 8 == 0 && kv.strides[0] == 2 && aligned && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
 }
 
 bool have_columns(const Tensor& k, const Tensor& v, int64_t most) {
@@ -71,7 +70,6 @@ bool have_columns(const Tensor& k, const Tensor& v, int64_t most) {
 
 Kernel tile_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
-  if (k.dtype == DType::kF32 || v.dtype == DType::kF32) return {};
   if (!can_be_copied(k) || !can_be_copied(v) || !have_columns(k, v, kTileColumns)) return {};
   const int columns = static_cast<int>(std::max(k.shape[0], v.shape[0]));
   return attention::tiles(k.dtype, v.dtype, columns, rows_per_kv_head(node) <= kFewRows);

@@ -20,7 +20,7 @@ struct Kernel {
 /// kernel if keys and values are neither of one dtype nor f16 and q8_0.
 Kernel tiles(DType keys, DType values, int columns, bool few_rows);
 
-/// attention_slices for d, e <= kSliceMostKeys; any dtypes of keys and values but blocks other than q8_0.
+/// attention_slices for d, e <= kSliceMostKeys; keys and values of f16, bf16 or q8_0.
 Kernel slices(DType keys, DType values, int d, int e);
 
 /// attention_latent for keys of f16 or bf16, d <= 576, whose first e <= 512 elements are the values.
