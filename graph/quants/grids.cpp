@@ -3,7 +3,7 @@
 namespace shoal::quants {
 
 #define SHOAL_DEFINE_GRID(id, Word, count, levels) \
-  constexpr Grid<Word, count> kGrid##id = grids::expand<Word>(grids::k##id##Numbers, grids::levels)
+  constexpr Grid<Word, count> kGrid##id = grids::expand<Word, count>(grids::k##id##Set, grids::levels)
 SHOAL_FOR_GRIDS(SHOAL_DEFINE_GRID);
 
 }  // namespace shoal::quants

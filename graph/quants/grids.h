@@ -22,17 +22,37 @@ inline constexpr uint8_t kIQ3XXSLevels[] = {4, 12, 20, 28, 36, 44, 52, 62};
 inline constexpr uint8_t kIQ3SLevels[] = {1, 3, 5, 7, 9, 11, 13, 15};
 inline constexpr uint8_t kIQ1Levels[] = {0, 8, 16};
 
-#define SHOAL_GRID(id, ...) inline constexpr uint16_t k##id##Numbers[] = {__VA_ARGS__};
+#define SHOAL_GRID(id, set) inline constexpr char k##id##Set[] = set;
 #include "graph/quants/grids.def"
 
-template <class Word, size_t kCount, size_t kLevels>
-constexpr Grid<Word, static_cast<int>(kCount)> expand(const uint16_t (&numbers)[kCount],
-                                                      const uint8_t (&levels)[kLevels]) {
+/// The entries of a set in ascending order, as numbers of levels: two bits for each of three levels, three of eight.
+template <int kCount>
+struct Entries {
+  uint16_t numbers[kCount];
+};
+template <int kCount, int kLevels>
+constexpr Entries<kCount> entries_of(const char* set, const uint8_t (&)[kLevels]) {
   constexpr int kBits = kLevels == 3 ? 2 : 3;
-  Grid<Word, static_cast<int>(kCount)> grid{};
-  for (size_t i = 0; i < kCount; ++i) {
+  Entries<kCount> entries{};
+  for (int number = 0, found = 0; found < kCount; ++number) {
+    const char digit = set[number / 4];
+    const int bits = digit <= '9' ? digit - '0' : digit - 'a' + 10;
+    if ((bits >> number % 4 & 1) == 0) continue;
+    int packed = 0;
+    for (int rest = number, shift = 0; rest > 0; rest /= kLevels, shift += kBits) packed |= rest % kLevels << shift;
+    entries.numbers[found++] = static_cast<uint16_t>(packed);
+  }
+  return entries;
+}
+
+template <class Word, int kCount, int kLevels>
+constexpr Grid<Word, kCount> expand(const char* set, const uint8_t (&levels)[kLevels]) {
+  constexpr int kBits = kLevels == 3 ? 2 : 3;
+  const Entries<kCount> entries = entries_of<kCount>(set, levels);
+  Grid<Word, kCount> grid{};
+  for (int i = 0; i < kCount; ++i) {
     for (size_t j = 0; j < sizeof(Word); ++j) {
-      grid.entries[i] |= static_cast<Word>(levels[numbers[i] >> (kBits * j) & ((1 << kBits) - 1)]) << (8 * j);
+      grid.entries[i] |= static_cast<Word>(levels[entries.numbers[i] >> (kBits * j) & ((1 << kBits) - 1)]) << (8 * j);
     }
   }
   return grid;

@@ -33,12 +33,12 @@ constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount
   return planes;
 }
 /// The numbers of levels, two bits each, of the first and the last four elements.
-template <size_t kCount>
-constexpr Planes<2, kCount> crumbs_of(const uint16_t (&numbers)[kCount]) {
+template <int kCount>
+constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entries) {
   Planes<2, kCount> planes{};
-  for (size_t i = 0; i < kCount; ++i) {
-    planes.bytes[0][i] = static_cast<uint8_t>(numbers[i]);
-    planes.bytes[1][i] = static_cast<uint8_t>(numbers[i] >> 8);
+  for (int i = 0; i < kCount; ++i) {
+    planes.bytes[0][i] = static_cast<uint8_t>(entries.numbers[i]);
+    planes.bytes[1][i] = static_cast<uint8_t>(entries.numbers[i] >> 8);
   }
   return planes;
 }
@@ -50,11 +50,11 @@ constexpr Planes<1, 128> even_sign_table() {
 }
 
 namespace g = quants::grids;
-constexpr auto kPlanesIQ2_XXS = planes_of(g::expand<uint64_t>(g::kIQ2_XXSNumbers, g::kIQ2Levels));
-constexpr auto kPlanesIQ3_XXS = planes_of(g::expand<uint32_t>(g::kIQ3_XXSNumbers, g::kIQ3XXSLevels));
-constexpr auto kPlanesIQ3_S = planes_of(g::expand<uint32_t>(g::kIQ3_SNumbers, g::kIQ3SLevels));
-constexpr auto kCrumbsIQ2_XS = crumbs_of(g::kIQ2_XSNumbers);
-constexpr auto kCrumbsIQ2_S = crumbs_of(g::kIQ2_SNumbers);
+constexpr auto kPlanesIQ2_XXS = planes_of(g::expand<uint64_t, 256>(g::kIQ2_XXSSet, g::kIQ2Levels));
+constexpr auto kPlanesIQ3_XXS = planes_of(g::expand<uint32_t, 256>(g::kIQ3_XXSSet, g::kIQ3XXSLevels));
+constexpr auto kPlanesIQ3_S = planes_of(g::expand<uint32_t, 512>(g::kIQ3_SSet, g::kIQ3SLevels));
+constexpr auto kCrumbsIQ2_XS = crumbs_of(g::entries_of<512>(g::kIQ2_XSSet, g::kIQ2Levels));
+constexpr auto kCrumbsIQ2_S = crumbs_of(g::entries_of<1024>(g::kIQ2_SSet, g::kIQ2Levels));
 constexpr auto kEvenSigns = even_sign_table();
 
 __m512i load_64(const void* from) {

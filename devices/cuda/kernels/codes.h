@@ -12,7 +12,7 @@ namespace shoal::cuda {
 
 #define SHOAL_DEVICE_GRID(id, Word, count, levels)                            \
   [[maybe_unused]] __device__ constexpr quants::Grid<Word, count> kGrid##id = \
-      quants::grids::expand<Word>(quants::grids::k##id##Numbers, quants::grids::levels)
+      quants::grids::expand<Word, count>(quants::grids::k##id##Set, quants::grids::levels)
 SHOAL_FOR_GRIDS(SHOAL_DEVICE_GRID);
 #undef SHOAL_DEVICE_GRID
 
