@@ -32,6 +32,15 @@ double deviation(const std::vector<T>& values) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
+/// Evaluates the tokens together, or one by one, and waits for the results.
+void run(models::Session& session, std::span<const int32_t> tokens, bool together) {
+  const size_t step = together ? tokens.size() : 1;
+  for (size_t done = 0; done < tokens.size(); done += step) {
+    session.evaluate(tokens.subspan(done, step));
+    session.selects() ? void(session.candidates()) : void(session.logits());
+  }
+}
+
 /// Lets a run be ended within a node. Of devices other than CPUs nothing is known about what being asked costs them.
 void let_stop(models::Session& session, const models::Placement& placement, const std::function<bool()>& stop) {
   const auto members = placement.members();
@@ -55,8 +64,7 @@ std::string DeviceList::text() const {
 }
 
 std::string BenchTest::name() const {
-  std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : "";
-  if (generate > 0) what += fmt::format("{}tg{}", prompt > 0 ? "+" : "", generate);
+  const std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
   return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
 }
 
@@ -88,35 +96,23 @@ std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary) {
   return tokens;
 }
 
-BenchRunner::BenchRunner(Deployment deployment, const BenchOptions& options)
-    : deployment_(std::move(deployment)), options_(options) {
-  deployment_.backends.clear();
-  deployment_.plan.reset();
-}
-
-void BenchRunner::run(models::Session& session, int64_t prompt, std::span<const int32_t> tokens) {
-  const auto evaluate = [&session](std::span<const int32_t> some) {
-    session.evaluate(some);
-    session.selects() ? void(session.candidates()) : void(session.logits());
-  };
-  const auto together = static_cast<size_t>(prompt);
-  if (together > 0) evaluate(tokens.first(together));
-  for (const int32_t& token : tokens.subspan(together)) evaluate({&token, 1});
-}
-
-BenchSamples BenchRunner::measure(const BenchTest& test, const models::SessionOptions& options,
-                                  const std::function<bool()>& stop) {
+BenchSamples measure(Deployment& deployment, const BenchTest& test, const models::SessionOptions& options,
+                     const BenchOptions& bench, const std::function<bool()>& stop) {
+  deployment.backends.clear();
+  deployment.plan.reset();
+  models::Model& model = *deployment.model;
+  models::Placement& placement = *deployment.placement;
   const auto go_on = [&] {
     if (stop && stop()) throw Interrupted();
   };
-  const std::vector<int32_t> all = bench_tokens(test.context(), deployment_.model->hparams.vocab);
+  const std::vector<int32_t> all = bench_tokens(test.context(), model.hparams.vocab);
   const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
   const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
   BenchSamples samples{test.tokens(), {}};
   const TraceRowUse row = options.tracer != nullptr ? options.tracer->row("bench") : nullptr;
   try {
-    models::Session session(*deployment_.model, *deployment_.placement, deployment_.placement->init(), options);
-    let_stop(session, *deployment_.placement, stop);
+    models::Session session(model, placement, placement.init(), options);
+    let_stop(session, placement, stop);
     // Layers with a window may have lost what a run has to begin with.
     const auto go_to_depth = [&] {
       if (session.position() > 0 && session.can_rewind(test.depth)) return session.rewind(test.depth);
@@ -128,18 +124,18 @@ BenchSamples BenchRunner::measure(const BenchTest& test, const models::SessionOp
       }
     };
     go_to_depth();
-    if (options_.warmup) {
+    if (bench.warmup) {
       go_on();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " warm-up"});
-      const int64_t count = test.prompt + std::min(kWarmupTokens, test.generate);
-      run(session, test.prompt, tokens.first(static_cast<size_t>(count)));
+      const int64_t count = test.prompt > 0 ? test.prompt : std::min(kWarmupTokens, test.generate);
+      run(session, tokens.first(static_cast<size_t>(count)), test.prompt > 0);
     }
-    for (int i = 0; i < options_.repetitions; ++i) {
+    for (int i = 0; i < bench.repetitions; ++i) {
       go_on();
       go_to_depth();
       const TraceScope scope(row.get(), TraceKind::kHost, {test.name(), " run ", std::to_string(i + 1)});
       const auto start = std::chrono::steady_clock::now();
-      run(session, test.prompt, tokens);
+      run(session, tokens, test.prompt > 0);
       const auto time = std::chrono::steady_clock::now() - start;
       samples.ns.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
     }

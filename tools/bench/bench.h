@@ -1,6 +1,6 @@
 // Measures how fast a model processes prompts and generates, what `shoal bench` prints: tests in the terms of
-// llama-bench (pp512: a prompt of 512 tokens; tg128: 128 tokens generated one by one; pp512+tg128: both, one after the
-// other; "@ d1024": after 1024 tokens that are in the cache already). One thread; blocking.
+// llama-bench (pp512: a prompt of 512 tokens; tg128: 128 tokens generated one by one; "@ d1024": after 1024 tokens that
+// are in the cache already). One thread; blocking.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct BenchSetup {
   int threads = 0;
 };
 
-/// Prompt processing, generation (the other count is 0), or a prompt and the generation after it.
+/// Prompt processing or generation; the other count is 0.
 struct BenchTest {
   int64_t prompt = 0;
   int64_t generate = 0;
@@ -40,7 +40,7 @@ struct BenchTest {
 
   int64_t tokens() const { return prompt + generate; }
   int64_t context() const { return depth + tokens(); }
-  std::string name() const;  ///< "pp512 @ d1024", "pp512+tg128"
+  std::string name() const;  ///< "pp512 @ d1024"
 };
 
 struct BenchOptions {
@@ -60,26 +60,12 @@ struct BenchSamples {
   double stddev_rate() const;
 };
 
-/// Runs the tests of one setup: the model is loaded once, each test gets a session with a context of just its size.
-class BenchRunner {
- public:
-  /// Takes over what is loaded; its plan and backends go.
-  BenchRunner(Deployment deployment, const BenchOptions& options);
-  const Deployment& deployment() const { return deployment_; }
-
-  /// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth, in a
-  /// session of these options; its tracer sees the runs on a row called "bench".
-  /// `stop`: asked between runs and, where all devices are CPUs, within them; true throws Interrupted.
-  BenchSamples measure(const BenchTest& test, const models::SessionOptions& options,
-                       const std::function<bool()>& stop = {});
-
- private:
-  /// Evaluates a prompt, and then the other tokens one by one. Waits for the results.
-  static void run(models::Session& session, int64_t prompt, std::span<const int32_t> tokens);
-
-  Deployment deployment_;
-  const BenchOptions options_;
-};
+/// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth, in a
+/// session of these options on what is loaded; its tracer sees the runs on a row called "bench". The deployment's plan
+/// and backends are dropped. `stop`: asked between runs and, where all devices are CPUs, within them; true throws
+/// Interrupted.
+BenchSamples measure(Deployment& deployment, const BenchTest& test, const models::SessionOptions& options,
+                     const BenchOptions& bench, const std::function<bool()>& stop = {});
 
 /// Valid token ids, always the same ones.
 std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary);

@@ -64,15 +64,6 @@ std::string padded(const std::string& text, size_t width, bool right) {
   return right ? gap + text : text + gap;
 }
 
-/// The keys or values of the fields that are not lists.
-std::string csv_of(const Json& json, bool keys) {
-  std::vector<std::string> cells;
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_array()) cells.push_back(keys ? key : csv_cell(value));
-  }
-  return csv_line(cells);
-}
-
 }  // namespace
 
 size_t width_of_shares(std::span<const BenchSetup> setups) {
@@ -82,14 +73,12 @@ size_t width_of_shares(std::span<const BenchSetup> setups) {
 }
 
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text) {
-  constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {{"md", BenchFormat::kMarkdown},
-                                                                   {"csv", BenchFormat::kCsv},
-                                                                   {"json", BenchFormat::kJson},
-                                                                   {"jsonl", BenchFormat::kJsonLines}};
+  constexpr std::pair<std::string_view, BenchFormat> kFormats[] = {
+      {"md", BenchFormat::kMarkdown}, {"json", BenchFormat::kJson}, {"jsonl", BenchFormat::kJsonLines}};
   for (const auto& [name, format] : kFormats) {
     if (text == name) return format;
   }
-  fail<InvalidArgument>("{} must be md, csv, json or jsonl, got '{}'", flag, text);
+  fail<InvalidArgument>("{} must be md, json or jsonl, got '{}'", flag, text);
 }
 
 nlohmann::ordered_json to_json(const BenchResult& r) {
@@ -141,11 +130,7 @@ void BenchReport::add(const BenchResult& result) {
   }
   Json json = to_json(result);
   if (format_ == BenchFormat::kJson) return results_.push_back(std::move(json));
-  if (format_ == BenchFormat::kJsonLines) {
-    return write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-  }
-  write_out((has_heading_ ? "" : csv_of(json, true)) + csv_of(json, false));
-  has_heading_ = true;
+  write_out(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void BenchReport::print_rows() {

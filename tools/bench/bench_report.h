@@ -1,5 +1,5 @@
-// Prints what `shoal bench` measures, in the columns and fields of llama-bench. Markdown, CSV and JSON lines go out row
-// by row, JSON at the end.
+// Prints what `shoal bench` measures, in the columns and fields of llama-bench. Markdown and JSON lines go out row by
+// row, JSON at the end.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,9 +12,9 @@
 
 namespace shoal::tools {
 
-enum class BenchFormat : uint8_t { kMarkdown, kCsv, kJson, kJsonLines };
+enum class BenchFormat : uint8_t { kMarkdown, kJson, kJsonLines };
 
-/// "md", "csv", "json" or "jsonl". Throws InvalidArgument that names `flag`.
+/// "md", "json" or "jsonl". Throws InvalidArgument that names `flag`.
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
 
 /// One more column of the Markdown table, after all others.

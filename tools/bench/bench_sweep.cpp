@@ -35,43 +35,21 @@ size_t count_entries(const std::string& ratio) {
   return 1 + static_cast<size_t>(std::count_if(ratio.begin(), ratio.end(), separates));
 }
 
-bool is_for(const SplitProfile& profile, const DeviceList& devices, models::SplitMode mode) {
-  try {
-    check_profile(profile, devices.text(), mode);
-    return true;
-  } catch (const InvalidArgument&) {
-    return false;
-  }
-}
-
-/// One of --tensor-split, and what a profile says where it names one.
-struct Ratio {
-  std::string text;
-  std::optional<SplitProfile> profile;
-};
-
-Ratio read_ratio(const std::string& text) {
-  if (!names_profile(text)) return {text, {}};
-  SplitProfile profile = read_split_profile(text);
-  return {profile.ratio(), std::move(profile)};
-}
-
 /// An empty ratio is even shares of any list.
-bool fits(const Ratio& entry, const DeviceList& devices, models::SplitMode mode) {
-  const std::string& ratio = entry.text;
+bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return true;
-  if (entry.profile) return is_for(*entry.profile, devices, mode);
   const size_t shares = mode == models::SplitMode::kLayer ? devices.group_sizes.size() : devices.names.size();
   return ratio.empty() || count_entries(ratio) == shares;
 }
 
 /// Throws unless some list of devices can be divided so.
-void check_ratio(const Ratio& entry, const std::vector<DeviceList>& devices, models::SplitMode mode) {
-  const std::string& ratio = entry.text;
+void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return;
+  require<InvalidArgument>(!names_profile(ratio),
+                           "--tensor-split {}: a profile is for run, chat and plan; give its shares, such as 3,1",
+                           ratio);
   const bool some =
-      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(entry, list, mode); });
-  if (entry.profile && !some) check_profile(*entry.profile, devices.front().text(), mode);
+      std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(ratio, list, mode); });
   models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
   require<InvalidArgument>(some, "--tensor-split: no list of --devices has the {} devices of '{}'",
                            count_entries(ratio), ratio);
@@ -82,16 +60,14 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
   for (const std::string& text : split_lists(lists.devices)) {
     devices.push_back({split_device_names(text), device_group_sizes(text)});
   }
-  std::vector<Ratio> ratios;
-  for (const std::string& text : split_lists(lists.ratios)) ratios.push_back(read_ratio(text));
-  for (const Ratio& ratio : ratios) check_ratio(ratio, devices, mode);
+  const std::vector<std::string> ratios = split_lists(lists.ratios);
+  for (const std::string& ratio : ratios) check_ratio(ratio, devices, mode);
   std::vector<BenchSetup> setups;
   for (const std::string& model : lists.models) {
     for (const DeviceList& list : devices) {
       std::vector<std::string> fitting;
-      for (const Ratio& ratio : ratios) {
-        if (fits(ratio, list, mode)) fitting.push_back(ratio.text);
-      }
+      std::copy_if(ratios.begin(), ratios.end(), std::back_inserter(fitting),
+                   [&](const std::string& ratio) { return fits(ratio, list, mode); });
       if (fitting.empty()) fitting.emplace_back();
       for (const std::string& ratio : fitting) {
         for (const int64_t threads : lists.threads) setups.push_back({model, list, ratio, static_cast<int>(threads)});
@@ -102,24 +78,6 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
 }
 
 }  // namespace
-
-std::vector<SplitProfile> profiles_of(const BenchLists& lists) {
-  std::vector<SplitProfile> profiles;
-  for (const std::string& text : split_lists(lists.ratios)) {
-    if (names_profile(text)) profiles.push_back(read_split_profile(text));
-  }
-  return profiles;
-}
-
-models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual) {
-  const std::vector<SplitProfile> profiles = profiles_of(lists);
-  for (const SplitProfile& profile : profiles) {
-    if (profile.mode == profiles.front().mode) continue;
-    throw UsageError(fmt::format("--tensor-split: @{} is for another --split-mode than @{}; use them one by one",
-                                 profile.path, profiles.front().path));
-  }
-  return profiles.empty() ? usual : profiles.front().mode;
-}
 
 namespace {
 
@@ -148,52 +106,11 @@ void spell_out_devices(BenchLists& lists, const std::function<std::string()>& al
   lists.devices = std::move(found);
 }
 
-void take_devices_of_profiles(BenchLists& lists) {
-  std::vector<std::string> devices;
-  for (const SplitProfile& profile : profiles_of(lists)) devices.push_back(profile.device_list());
-  if (!devices.empty()) lists.devices = std::move(devices);
-}
-
-namespace {
-
-constexpr size_t kMostOfARange = 1000;
-
-/// Adds "first-last", "first-last+step" or "first-last*factor" to the counts.
-void add_range(std::string_view flag, const std::string& text, int64_t min, int64_t max, std::vector<int64_t>& counts) {
-  const size_t dash = text.find('-', 1), step_at = std::min(text.find_first_of("+*", dash), text.size());
-  const bool multiplies = step_at < text.size() && text[step_at] == '*';
-  const int64_t first = parse_integer(flag, text.substr(0, dash), min, max);
-  const int64_t last = parse_integer(flag, text.substr(dash + 1, step_at - dash - 1), min, max);
-  const int64_t step = step_at == text.size() ? 1 : parse_integer(flag, text.substr(step_at + 1), min, max);
-  const int64_t least = multiplies ? 2 : 1;
-  require<InvalidArgument>(first <= last && step >= least && (first > 0 || !multiplies),
-                           "{}: '{}' is not a range; write 16-64, 16-64+16 or 16-64*2", flag, text);
-  const size_t end = counts.size() + kMostOfARange;
-  for (int64_t count = first; count <= last; count = multiplies ? count * step : count + step) {
-    require<InvalidArgument>(counts.size() < end, "{}: '{}' has more than {} numbers; take larger steps", flag, text,
-                             kMostOfARange);
-    counts.push_back(count);
-  }
-}
-
-}  // namespace
-
-std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
-  std::vector<int64_t> counts;
-  for (const std::string& part : split_list(text)) {
-    if (part.find('-', 1) == std::string::npos) {
-      counts.push_back(parse_integer(flag, part, min, max));
-    } else {
-      add_range(flag, part, min, max, counts);
-    }
-  }
-  return counts;
-}
-
 CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
                         const std::string& help) {
   const auto read = [&counts, min, max](const std::string& flag, const std::string& text) {
-    counts = parse_counts(flag, text, min, max);
+    counts.clear();
+    for (const std::string& part : split_list(text)) counts.push_back(parse_integer(flag, part, min, max));
   };
   return add_list(app, names, "INTS", read, help)->default_str(fmt::format("{}", fmt::join(counts, ",")));
 }
@@ -225,7 +142,6 @@ std::vector<BenchTest> make_tests(const BenchLists& lists) {
       for (const int64_t depth : lists.depths) {
         for (const int64_t count : lists.prompts) add({count, 0, depth, batch, ubatch});
         for (const int64_t count : lists.generates) add({0, count, depth, batch, ubatch});
-        for (const auto& [prompt, generate] : lists.both) add({prompt, generate, depth, batch, ubatch});
       }
     }
   }
@@ -250,15 +166,13 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
       ->allow_extra_args(false)
       ->required();
   app.add_option("--devices", lists.devices, devices_help)->type_name("NAMES")->allow_extra_args(false);
-  app.add_option(
-         "--tensor-split", lists.ratios,
-         "Share of each device, such as 3,1; several with semicolons, or repeated: each for the lists with as "
-         "many devices; auto: those predicted to be fastest; @FILE: a profile of scripts/tune_split.py; default "
-         "even")
+  app.add_option("--tensor-split", lists.ratios,
+                 "Share of each device, such as 3,1; several with semicolons, or repeated: each for the lists with as "
+                 "many devices; auto: those predicted to be fastest; default even")
       ->type_name("SHARES")
       ->allow_extra_args(false);
   add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
-             "Tokens of prompts to process, such as 512,1024 or 16-64, 16-64+16, 16-64*2; 0: none");
+             "Tokens of prompts to process, such as 512,1024; 0: none");
   add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
   add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
   add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
@@ -268,12 +182,7 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
   const auto read_format = [this](const std::string& flag, const std::string& text) {
     format = parse_bench_format(flag, text);
   };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, csv, json or jsonl")->default_str("md");
-}
-
-void BenchFlags::take_profiles() {
-  if (lists.devices.empty()) take_devices_of_profiles(lists);
-  if (!devices.split.mode_given) devices.split.mode = mode_of_profiles(lists, devices.split.mode);
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, json or jsonl")->default_str("md");
 }
 
 models::SessionOptions BenchFlags::session(const BenchTest& test) const {
@@ -307,12 +216,10 @@ tuning::Asked BenchFlags::asked(const BenchSetup& setup, models::DeviceGroups gr
 
 BenchColumns BenchFlags::columns(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) const {
   BenchColumns columns;
-  const std::vector<SplitProfile> profiles = profiles_of(lists);
   const BenchTest& deepest = *std::max_element(
       tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
   for (const std::string& path : lists.models) {
     const auto model = models::open_model(path);
-    for (const SplitProfile& profile : profiles) warn_of_profile(profile, *model);
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     devices.split.warn_of_ways(*model, most_together(setups, devices.split.mode));
     warn_of_context(model->hparams, models::session_size(model->hparams, session(deepest)).context);

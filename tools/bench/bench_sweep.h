@@ -27,37 +27,26 @@ struct BenchLists {
   std::vector<std::string> ratios;           ///< likewise; a ratio is of the device lists that have as many entries
   std::vector<int64_t> threads{0};
   std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
-  std::vector<std::pair<int64_t, int64_t>> both;  ///< tokens of a prompt, and tokens generated after it
 };
 
-/// "512, 1024" -> {512, 1024}, "16-64+16" -> {16, 32, 48, 64}, "16-64*2" -> {16, 32, 64}, "3-5" -> {3, 4, 5}. Throws
-/// InvalidArgument that names `flag`.
-std::vector<int64_t> parse_counts(std::string_view flag, std::string_view text, int64_t min, int64_t max);
-
-/// A flag with a list of whole numbers. `counts` must live as long as the app is parsed.
+/// A flag with a list of whole numbers, "512, 1024". `counts` must live as long as the app is parsed.
 CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
                         const std::string& help);
-/// Those that are named among the ratios. Throws InvalidArgument.
-std::vector<SplitProfile> profiles_of(const BenchLists& lists);
-/// How the profiles say that models are split; `usual` where there are none. Throws UsageError where they differ.
-models::SplitMode mode_of_profiles(const BenchLists& lists, models::SplitMode usual);
 
 /// Puts what `all` gives in place of each list that is "all"; of several processes lists are spelt out for all of them
 /// (of_all_processes), with the devices that `own` gives.
 void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
                        const std::function<std::string()>& own = {});
-/// Puts the devices of the profiles among the ratios ("@profile.json") in place of the lists of devices.
-void take_devices_of_profiles(BenchLists& lists);
 
 /// Every model on every list of devices with every ratio that has as many entries (even, where there is none; ""
-/// is even too; "auto" is for all lists, a profile for those with its devices) and every number of threads. Throws
-/// UsageError for lists or ratios that are none, and for a ratio that fits no list.
+/// is even too; "auto" is for all lists) and every number of threads. Throws UsageError for lists or ratios that are
+/// none, and for a ratio that fits no list.
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
 
 /// devices_together() of all.
 int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode);
 
-/// For each size of batches and each depth the prompts, the generations, then both; counts of 0 are no tests. Throws
+/// For each size of batches and each depth the prompts, then the generations; counts of 0 are no tests. Throws
 /// UsageError when none is left or a test has more tokens than positions can count.
 std::vector<BenchTest> make_tests(const BenchLists& lists);
 
@@ -75,8 +64,6 @@ struct BenchFlags {
 
   /// `devices_help`: of --devices, whose list is empty if it is not given.
   void add_to(CLI::App& app, const std::string& devices_help);
-  /// Mode and devices of the profiles among the ratios, unless flags say others.
-  void take_profiles();
   /// Of a test, with the context of -c and the cache types.
   models::SessionOptions session(const BenchTest& test) const;
   DeviceFlags devices_of(const BenchSetup& setup) const;

@@ -21,7 +21,7 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 15> kShortFlags{{
+constexpr std::array<ShortFlag, 14> kShortFlags{{
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
@@ -36,7 +36,6 @@ constexpr std::array<ShortFlag, 15> kShortFlags{{
     {"-fitt", "--fit-target"},
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
-    {"-pg", "--pg"},
 }};
 
 /// llama.cpp's names for flags of the same meaning. "": the outcome is the same without the flag.

@@ -24,27 +24,6 @@ std::string short_number(const std::string& text) {
 
 }  // namespace
 
-std::string csv_line(const std::vector<std::string>& cells) {
-  std::string line;
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (i > 0) line += ',';
-    if (cells[i].find_first_of(",\"\r\n") == std::string::npos) {
-      line += cells[i];
-      continue;
-    }
-    line += '"';
-    for (const char c : cells[i]) line += c == '"' ? std::string("\"\"") : std::string(1, c);
-    line += '"';
-  }
-  return line + "\n";
-}
-
-std::string csv_cell(const nlohmann::ordered_json& value) {
-  if (value.is_null()) return "";
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 std::string short_shares(std::string_view shares) {
   std::string out;
   for (size_t begin = 0; begin <= shares.size();) {

@@ -1,4 +1,4 @@
-// What reports have in common: CSV, the time, the build, the machine.
+// What reports have in common: shares, the time, the build, the machine.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,10 +11,6 @@
 
 namespace shoal::tools {
 
-/// A line of comma-separated values; those with commas, quotes or line ends are quoted (RFC 4180).
-std::string csv_line(const std::vector<std::string>& cells);
-/// A number as it is, a text without quotes, "" for null.
-std::string csv_cell(const nlohmann::ordered_json& value);
 /// Shares for a table: numbers with a point have three digits that count, "0.505986219,0.494013781" is "0.506,0.494".
 /// The rest stays as it is.
 std::string short_shares(std::string_view shares);

@@ -60,13 +60,6 @@ Request request_of(const MeasureFlags& flags, const BenchSetup& setup, const std
   return request;
 }
 
-/// Shares in place of "auto", for the work that most of the tests do.
-void choose_ratio(const MeasureFlags& flags, BenchSetup& setup, const std::vector<BenchTest>& tests) {
-  if (setup.ratio != kAutoRatio) return;
-  Request request = request_of(flags, setup, tests, nullptr);
-  setup.ratio = choose_shares(request).ratio();
-}
-
 /// Families, each once: "CPU", "CUDA,CPU".
 std::string backends_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
@@ -90,10 +83,9 @@ void measure_setup(const MeasureFlags& flags, const BenchSetup& setup, const std
                    BenchReport& report, Tracer* tracer) {
   Deployment deployment = resolve(request_of(flags, setup, tests, tracer));
   load(deployment);
-  BenchRunner runner(std::move(deployment), flags.options);
-  const Deployment& loaded = runner.deployment();
-  BenchResult result = result_of(flags, setup, *loaded.model, loaded.asked, Registry::instance().devices());
-  const auto members = loaded.placement->members();
+  BenchResult result = result_of(flags, setup, *deployment.model, deployment.asked, Registry::instance().devices());
+  if (setup.ratio == kAutoRatio) result.setup.ratio = deployment.asked.fixed.ratio();
+  const auto members = deployment.placement->members();
   result.backends = backends_of(members);
   result.setup.threads = threads_of(members, setup.threads);
   for (const BenchTest& test : tests) {
@@ -102,7 +94,7 @@ void measure_setup(const MeasureFlags& flags, const BenchSetup& setup, const std
     result.time = utc_time();
     models::SessionOptions session = flags.session(test);
     session.tracer = tracer;
-    result.samples = runner.measure(test, session, interrupted);
+    result.samples = measure(deployment, test, session, flags.options, interrupted);
     report.add(result);
   }
 }
@@ -121,18 +113,16 @@ void warn_of_problems() {
 int bench(MeasureFlags flags, Tracer* tracer) {
   const PluginReport plugins = flags.devices.plugins.load();
   warn_of_missing_gpus(plugins);
-  flags.take_profiles();
   if (flags.lists.devices.empty()) flags.lists.devices = {of_every_process(default_devices(plugins))};
   spell_out_devices(
       flags.lists, [&plugins] { return of_every_process(all_devices(plugins)); },
       [&plugins] { return default_devices(plugins); });
   const models::SplitMode mode = flags.devices.split.mode;
-  std::vector<BenchSetup> setups = make_setups(flags.lists, mode);
+  const std::vector<BenchSetup> setups = make_setups(flags.lists, mode);
   check_comm(flags.devices.comm, mode, most_together(setups, mode));
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.candidates = flags.sampling.candidates();
   find_all(setups);
-  for (BenchSetup& setup : setups) choose_ratio(flags, setup, tests);
   BenchReport report(flags.format, flags.columns(setups, tests));
   const auto measure_all = [&] {
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);
@@ -141,17 +131,6 @@ int bench(MeasureFlags flags, Tracer* tracer) {
     report.finish();
     warn_of_problems();
   });
-}
-
-void add_tests_of_both(CLI::App& app, BenchLists& lists) {
-  const auto read = [&lists](const std::string& flag, const std::string& text) {
-    const std::vector<std::string> parts = split_list(text);
-    require<InvalidArgument>(parts.size() == 2, "{}: '{}' is not PP,TG, such as 512,128", flag, text);
-    lists.both.emplace_back(parse_integer(flag, parts[0], 1, kMostTokens),
-                            parse_integer(flag, parts[1], 1, kMostTokens));
-  };
-  add_repeated(app, "--pg", "PP,TG", read,
-               "Tokens of a prompt and tokens to generate after it, measured together; may be repeated");
 }
 
 }  // namespace
@@ -164,7 +143,6 @@ CommandBody define_bench(CLI::App& app) {
   app.get_option("--devices")->default_str("all GPUs, or CPU0");
   flags->devices.add_comm_to(app);
   flags->devices.plugins.add_to(app);
-  add_tests_of_both(app, flags->lists);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
              "Threads of each CPU device; 0: one per core");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");

@@ -70,12 +70,15 @@ int compare(CompareFlags& flags) {
   const std::vector<Device*> devices = flags.devices.find();
   if (flags.devices.profile) warn_of_profile(*flags.devices.profile, *model);
   Request request{std::move(model), flags.devices.asked({devices})};
-  tuning::Asked& asked = request.asked;
-  asked.session = flags.context.session();
-  asked.fixed = choose_shares(request);
-  const models::PlacementOptions options = tuning::Chooser(*request.model, asked).options_of(asked.fixed);
+  request.asked.session = flags.context.session();
+  if (flags.context.context == 0) request.asked.session.context = static_cast<int64_t>(tokens.size()) + 1;
+  request.starts_threads = false;
+  Deployment deployment = resolve(std::move(request));
+  const tuning::Asked& asked = deployment.asked;
+  const models::PlacementOptions options = tuning::Chooser(*deployment.model, asked).options_of(asked.fixed);
+  deployment.placement.reset();
   const std::vector<NodeError> errors =
-      compare_nodes(std::move(request.model), devices, options, asked.session, tokens);
+      compare_nodes(std::move(deployment.model), devices, options, asked.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
                                              [](const NodeError& a, const NodeError& b) { return a.nmse < b.nmse; });
   if (flags.output.json()) {

@@ -131,22 +131,11 @@ std::vector<int64_t> usual_counts(int64_t devices) {
   return counts;
 }
 
-/// Lists of devices by the flags: of names, of a profile, or of counts.
+/// Lists of devices by the flags: of names or of counts.
 void choose_devices(SimulateFlags& flags, const machine::MachineModel& machine) {
   if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
     throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
   }
-  for (const SplitProfile& profile : profiles_of(flags.lists)) {
-    for (const std::string& name : split_device_names(profile.device_list())) {
-      const auto has_name = [&](const machine::DeviceModel& device) { return device.name == name; };
-      if (std::any_of(machine.devices.begin(), machine.devices.end(), has_name)) continue;
-      throw UsageError(fmt::format(
-          "--tensor-split @{}: profiles are for real devices, and {} has no {}; give the shares themselves, "
-          "such as -ts \"{}\"",
-          profile.path, machine.name, escaped(name), profile.ratio()));
-    }
-  }
-  flags.take_profiles();
   if (!flags.device_counts.empty()) flags.lists.devices.clear();
   std::vector<std::string> names;
   for (const machine::DeviceModel* device : devices_to_use(machine)) names.push_back(device->name);
@@ -293,38 +282,10 @@ class Simulation {
     const std::vector<tuning::Choice> ways{verdict.choice};
     tuning::Remedies remedies = tuning::remedies(chooser, verdict, ways);
     // The test needs its context: with less it is another test.
-    std::string fewer;
-    if (remedies.context && remedies.context->context < test.context()) {
-      const std::string options = change_options(remedies.asked, *remedies.context);
-      fewer = fmt::format("; {} tokens in all would fit (-p, -n, -d){}{}", remedies.context->context,
-                          options.empty() ? "" : " with", options);
-      remedies.context.reset();
+    for (auto* one : {&remedies.context, &remedies.context_q8_0}) {
+      if (*one && (*one)->context < test.context()) one->reset();
     }
-    if (remedies.context_q8_0 && remedies.context_q8_0->context < test.context()) remedies.context_q8_0.reset();
-    remarks_ +=
-        fmt::format("{} on {} does not fit: {}{}{}{}\n", test.name(), setup.devices.shown(), remedies_text(remedies),
-                    fewer, shares_remedy(setup, verdict), host_remedy(chooser, verdict));
-  }
-
-  /// Flags that leave on the host what has no room, of the fastest way to do so.
-  static std::string host_remedy(tuning::Chooser& chooser, const tuning::Verdict& verdict) {
-    if (chooser.asked().placement.host == nullptr) return "";
-    for (const tuning::Verdict& one : host_parts(chooser, verdict.choice, {})) {
-      if (!one.fits || !one.has_time()) continue;
-      const bool changes_shares = one.choice.ratio() != verdict.choice.ratio();
-      const tuning::PhasePrediction& phase = one.generation ? *one.generation : *one.prompt;
-      return fmt::format("; a part of it on the host would fit: {}{}, {:.2f} tokens/s", one.choice.host.flags(),
-                         changes_shares ? " -ts " + one.choice.ratio() : "", phase.rate);
-    }
-    return "";
-  }
-
-  /// Where all devices together have the memory, others may take what one of them has no room for.
-  static std::string shares_remedy(const BenchSetup& setup, const tuning::Verdict& verdict) {
-    int64_t margin = 0;
-    for (const models::DeviceUse& use : verdict.memory) margin += tuning::spare_bytes(use);
-    const bool may_help = margin >= 0 && verdict.memory.size() > 1 && setup.ratio != kAutoRatio;
-    return may_help ? "; other shares may fit (-ts auto)" : "";
+    remarks_ += fmt::format("{} on {} does not fit: {}\n", test.name(), setup.devices.shown(), remedies_text(remedies));
   }
 
   const SimulateFlags& flags_;

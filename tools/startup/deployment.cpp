@@ -156,17 +156,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
 }
 
-}  // namespace
-
-tuning::Watch watch_of(ProgressBar& bar) {
-  tuning::Watch watch{.poll = stop_if_interrupted};
-  watch.progress = [&bar](int done, int most) {
-    stop_if_interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
-  };
-  return watch;
-}
-
+/// The machine of the request, found or probed as needed, so that meta devices plan for its speeds and links; also put
+/// into its options. Throws what find_machine() and require_machine() throw.
 std::optional<KnownMachine> choose_machine(Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };
@@ -184,22 +175,15 @@ std::optional<KnownMachine> choose_machine(Request& request) {
   return machine;
 }
 
-tuning::Choice choose_shares(Request& request) {
-  ProcessGroup* const group = processes();
-  tuning::Asked& asked = request.asked;
-  if (group != nullptr) {
-    share_traits(asked);
-    if (asked.free.shares) measure_for_processes(question_of(request));
-    if (!is_leader()) return tuning::with_json(asked.fixed, group->broadcast("", "shares"));
-  }
-  choose_machine(request);
-  ProgressBar bar("choosing shares");
-  tuning::Chooser chooser(*request.model, asked, watch_of(bar));
-  const tuning::Chosen chosen = chooser.choose_shares();
-  bar.clear();
-  if (chosen.shares) write_err(fmt::format("shoal: {}\n", shares_text(chooser, chosen)));
-  if (group != nullptr) group->broadcast(tuning::to_json(chosen.choice), "shares");
-  return chosen.choice;
+}  // namespace
+
+tuning::Watch watch_of(ProgressBar& bar) {
+  tuning::Watch watch{.poll = stop_if_interrupted};
+  watch.progress = [&bar](int done, int most) {
+    stop_if_interrupted();
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+  };
+  return watch;
 }
 
 Deployment resolve(Request request) {

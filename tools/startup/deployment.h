@@ -55,14 +55,6 @@ tuning::Watch watch_of(ProgressBar& bar);
 /// version are refused before. Throws CommError.
 Deployment resolve(Request request);
 
-/// Decides the shares alone, for several sessions that are planned later: the request's choice with its shares.
-/// Collective, as resolve().
-tuning::Choice choose_shares(Request& request);
-
-/// The machine of the request, found or probed as needed, so that meta devices plan for its speeds and links; also put
-/// into its options. Throws what find_machine() and require_machine() throw.
-std::optional<KnownMachine> choose_machine(Request& request);
-
 /// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little
 /// memory, and Interrupted on Ctrl-C.
 void load(Deployment& deployment);

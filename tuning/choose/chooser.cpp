@@ -181,12 +181,6 @@ void Chooser::settle(const Choice& choice, bool again) {
   if (watch_.placed) watch_.placed(placement);
 }
 
-Chosen Chooser::choose_shares() {
-  Chosen out;
-  out.choice = with_shares(out, asked_.fixed);
-  return out;
-}
-
 Chosen Chooser::choose() {
   Chosen out;
   Choice choice = asked_.fixed;

@@ -115,8 +115,6 @@ class Chooser {
   bool knows_machine() const { return asked_.placement.machine != nullptr; }
   const machine::MachineModel& machine() const { return *asked_.placement.machine; }
 
-  /// Decides the shares alone. The result has no placement and no plan.
-  Chosen choose_shares();
   /// Decides everything that is free. The result has no plan if a context must fit and none does. Throws
   /// InvalidArgument for what Placement and ModelPlan refuse.
   Chosen choose();

@@ -1,4 +1,4 @@
-// shoal bench: what lists of values become, what is measured, and the four formats.
+// shoal bench: what lists of values become, what is measured, and the three formats.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,6 +62,15 @@ TEST(BenchSetups, ListsMayBeRepeatedInsteadOfJoined) {
                           "m CPU2 [] t1", "m CPU2 [] t4", "m CPU3 [] t1", "m CPU3 [] t4"));
 }
 
+TEST(BenchSetups, AutoIsForAllLists) {
+  BenchLists lists;
+  lists.models = {"m"};
+  lists.devices = {"CPU0;CPU0,CPU1"};
+  lists.ratios = {"3,1;auto"};
+  EXPECT_THAT(texts(make_setups(lists, SplitMode::kTensor)),
+              ElementsAre("m CPU0 [auto] t0", "m CPU0,CPU1 [3,1] t0", "m CPU0,CPU1 [auto] t0"));
+}
+
 TEST(BenchSetups, ByLayersAGroupHasOneShare) {
   BenchLists lists;
   lists.models = {"m"};
@@ -86,27 +95,6 @@ TEST(BenchTests, ComeByBatchAndDepthPromptsFirst) {
   EXPECT_THROW(make_tests(lists), UsageError);
 }
 
-TEST(BenchTests, OfBothComeLastAndHaveBothNames) {
-  BenchLists lists;
-  lists.prompts = {512};
-  lists.generates = {0};
-  lists.depths = {0, 8};
-  lists.both = {{512, 128}, {16, 4}};
-  std::vector<std::string> names;
-  for (const BenchTest& test : make_tests(lists)) names.push_back(test.name());
-  EXPECT_THAT(names,
-              ElementsAre("pp512", "pp512+tg128", "pp16+tg4", "pp512 @ d8", "pp512+tg128 @ d8", "pp16+tg4 @ d8"));
-}
-
-TEST(BenchTests, RangesAreThoseOfLlamaBench) {
-  const auto counts = [](const char* text) { return parse_counts("-p", text, 0, 4096); };
-  EXPECT_THAT(counts("16-64+16"), ElementsAre(16, 32, 48, 64));
-  EXPECT_THAT(counts("16-70*2"), ElementsAre(16, 32, 64));
-  EXPECT_THAT(counts("3-5, 9,0-2"), ElementsAre(3, 4, 5, 9, 0, 1, 2));
-  EXPECT_THAT(counts("7-7"), ElementsAre(7));
-  EXPECT_THROW(counts("1-5000"), InvalidArgument);
-}
-
 TEST(BenchTests, TokensAreValidAndVaried) {
   const std::vector<int32_t> tokens = bench_tokens(5000, 1000);
   EXPECT_EQ(tokens.size(), 5000u);
@@ -128,10 +116,6 @@ TEST(BenchSamplesTest, MeansAndDeviations) {
   EXPECT_EQ(one.stddev_rate(), 0.0);
 }
 
-TEST(BenchText, CsvIsQuotedWhereItMustBe) {
-  EXPECT_EQ(csv_line({"a", "b c", "d,e", "f\"g", "h\ni", ""}), "a,b c,\"d,e\",\"f\"\"g\",\"h\ni\",\n");
-}
-
 TEST(BenchText, SharesAreShortInTables) {
   EXPECT_EQ(short_shares("0.505986219,0.494013781"), "0.506,0.494");
   EXPECT_EQ(short_shares("0.001234567:0.9999999/0.25"), "0.00123:1/0.25");
@@ -146,28 +130,28 @@ TEST(BenchText, KnowsTheCommit) {
 }
 
 /// A model on a device of one thread.
-BenchRunner small_runner(const BenchOptions& options, int64_t context, const std::string& model = kModel) {
+Deployment small_deployment(int64_t context, const std::string& model = kModel) {
   cpu::configure("devices=1,threads=1");
   Request request{models::open_model(model)};
   request.asked.fixed.groups = {find_devices({"CPU0"})};
   request.asked.session = {context, 64};
   Deployment deployment = resolve(std::move(request));
   load(deployment);
-  return BenchRunner(std::move(deployment), options);
+  return deployment;
 }
 
 /// As the command measures it.
-BenchSamples measured(BenchRunner& runner, const BenchTest& test, const std::function<bool()>& stop = {}) {
-  return runner.measure(test, BenchFlags().session(test), stop);
+BenchSamples measured(Deployment& deployment, const BenchTest& test, int repetitions,
+                      const std::function<bool()>& stop = {}) {
+  return measure(deployment, test, BenchFlags().session(test), {.repetitions = repetitions}, stop);
 }
 
-TEST(BenchRunnerTest, MeasuresEachRepetition) {
-  BenchRunner runner = small_runner({.repetitions = 3}, 64);
-  const BenchSamples prompt = measured(runner, {.prompt = 20, .depth = 7});
+TEST(BenchMeasure, MeasuresEachRepetition) {
+  Deployment deployment = small_deployment(64);
+  const BenchSamples prompt = measured(deployment, {.prompt = 20, .depth = 7}, 3);
   EXPECT_EQ(prompt.tokens, 20);
   ASSERT_EQ(prompt.ns.size(), 3u);
-  EXPECT_EQ(measured(runner, {.prompt = 20, .generate = 5}).tokens, 25);
-  const BenchSamples generation = measured(runner, {.generate = 9, .depth = 30, .ubatch = 8});
+  const BenchSamples generation = measured(deployment, {.generate = 9, .depth = 30, .ubatch = 8}, 3);
   EXPECT_EQ(generation.tokens, 9);
   ASSERT_EQ(generation.ns.size(), 3u);
   for (const int64_t ns : prompt.ns) EXPECT_GT(ns, 0);
@@ -175,16 +159,16 @@ TEST(BenchRunnerTest, MeasuresEachRepetition) {
 }
 
 // A window of 29: after a run the caches have forgotten what was before it.
-TEST(BenchRunnerTest, ModelsWithWindowsAreMeasuredAtDepths) {
-  BenchRunner runner = small_runner({.repetitions = 2}, 400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
-  EXPECT_EQ(measured(runner, {.prompt = 200, .depth = 100, .ubatch = 32}).ns.size(), 2u);
-  EXPECT_EQ(measured(runner, {.generate = 100, .depth = 100, .ubatch = 32}).ns.size(), 2u);
+TEST(BenchMeasure, ModelsWithWindowsAreMeasuredAtDepths) {
+  Deployment deployment = small_deployment(400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
+  EXPECT_EQ(measured(deployment, {.prompt = 200, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
+  EXPECT_EQ(measured(deployment, {.generate = 100, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
 }
 
-TEST(BenchRunnerTest, LongerTestsTakeLonger) {
-  BenchRunner runner = small_runner({.repetitions = 5}, 512);
+TEST(BenchMeasure, LongerTestsTakeLonger) {
+  Deployment deployment = small_deployment(512);
   const auto fastest = [&](const BenchTest& test) {
-    const BenchSamples samples = measured(runner, test);
+    const BenchSamples samples = measured(deployment, test, 5);
     return *std::min_element(samples.ns.begin(), samples.ns.end());
   };
   // Ten times the tokens; and a deep cache makes attention slower. The bounds are far from what is measured.
@@ -192,13 +176,13 @@ TEST(BenchRunnerTest, LongerTestsTakeLonger) {
   EXPECT_GT(fastest({.prompt = 400}), 2 * fastest({.prompt = 40}));
 }
 
-TEST(BenchRunnerTest, StopsBetweenRunsAndWithinThem) {
-  BenchRunner runner = small_runner({.repetitions = 1000}, 64);
+TEST(BenchMeasure, StopsBetweenRunsAndWithinThem) {
+  Deployment deployment = small_deployment(64);
   std::atomic<int> asked{0};
   // Asked before each node of each run: the first run is not over then.
-  EXPECT_THROW(measured(runner, {.prompt = 20}, [&] { return ++asked > 30; }), Interrupted);
+  EXPECT_THROW(measured(deployment, {.prompt = 20}, 1000, [&] { return ++asked > 30; }), Interrupted);
   EXPECT_LT(asked, 40);
-  EXPECT_EQ(measured(runner, {.generate = 1}).ns.size(), 1000u);  // and can be used again
+  EXPECT_EQ(measured(deployment, {.generate = 1}, 1000).ns.size(), 1000u);  // and can be used again
 }
 
 std::vector<std::string> bench_args(const std::string& args) {
@@ -318,25 +302,6 @@ TEST(BenchProgram, SweepsModelsDevicesAndRatios) {
                                  "Q4_K_M CPU1,CPU2 1,1", "Q4_K_M CPU1,CPU2 3,1", "Q4_K_M CPU3 "));
 }
 
-TEST(BenchProgram, CsvHasAHeadingAndEqualRows) {
-  const std::vector<std::string> rows = lines(output("-p 4 -n 2 -r 1 -dev CPU0,CPU1 -ts 3,1 -o csv --no-warmup"));
-  ASSERT_EQ(rows.size(), 3u);
-  EXPECT_THAT(rows[0], StartsWith("build_commit,build_version,cpu_info,gpu_info,backends,model_filename,"));
-  EXPECT_TRUE(rows[0].ends_with(",avg_ns,stddev_ns,avg_ts,stddev_ts"));
-  EXPECT_THAT(rows[1], HasSubstr(",\"CPU0,CPU1\",\"3,1\",tensor,"));
-  EXPECT_THAT(rows[1], HasSubstr(",pp4,"));
-  EXPECT_THAT(rows[2], HasSubstr(",tg2,"));
-  for (const std::string& row : rows) {
-    int commas = 0;
-    bool quoted = false;
-    for (const char c : row) {
-      quoted ^= c == '"';
-      commas += c == ',' && !quoted ? 1 : 0;
-    }
-    EXPECT_EQ(commas, 30) << row;
-  }
-}
-
 TEST(BenchProgram, HowManyCpusThereAreDoesNotChangeOnTheWay) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
   const Finished finished =
@@ -370,7 +335,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-ub 0", 2, "--ubatch-size must be a whole number from 1 to");
   expect(model + "-t -1", 2, "--threads must be a whole number from 0 to");
   expect(model + "-r 0", 2, "--repetitions must be a whole number from 1 to");
-  expect(model + "-o xml", 2, "--output must be md, csv, json or jsonl, got 'xml'");
+  expect(model + "-o xml", 2, "--output must be md, json or jsonl, got 'xml'");
   expect(model + "-dev CPU0;", 2, "an empty device name in ''");
   expect(model + "-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect(model + "-dev CPU0;CPU9", 1, "there is no device 'CPU9'");
@@ -379,12 +344,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0");
   expect(model + "-sm row", 2, "--split-mode must be tensor or layer");
   expect(model + "-ctk q4_K", 2, "--cache-type-k must be f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
-  expect(model + "-pg 1", 2, "--pg: '1' is not PP,TG, such as 512,128");
-  expect(model + "-pg 1,0", 2, "--pg must be a whole number from 1 to");
-  for (const char* range : {"5-3", "1-2+0", "1-9*1", "0-9*2"}) {
-    expect(model + "-p " + range, 2, "is not a range; write 16-64, 16-64+16 or 16-64*2");
-  }
-  expect(model + "-p 1-2147483647", 2, "has more than 1000 numbers; take larger steps");
+  expect(model + "-ts @p.json", 2, "--tensor-split @p.json: a profile is for run, chat and plan; give its shares");
 }
 
 TEST(BenchProgram, ChecksMemoryBeforeItLoads) {

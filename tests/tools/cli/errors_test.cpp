@@ -89,7 +89,6 @@ const Case kUsageErrors[] = {
     {"NoText", "tokenize -m MODEL", 2, "no text; give one with -p, a file with -f, or standard input with -f -"},
     {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 2, "--override-tensor: '(' is no regular expression for"},
     {"ProfileWithoutName", "run -m MODEL -p x -ts @", 2, "--tensor-split @: a name of a profile follows"},
-    {"ProfileWithoutNameOfBench", "bench -m MODEL -ts @", 2, "--tensor-split @: a name of a profile follows"},
     {"NoDeviceOfBench", "bench -m MODEL -dev EMPTY", 2, "an empty device name in ''; give names such as"},
     {"PluginWithoutName", "run -m MODEL -p x --plugin EMPTY", 2, "--plugin: a file has no empty name; give the path"},
     {"ModelWithoutName", "run -m EMPTY -p x", 2, "--model: a file has no empty name; give the path of a file"},

@@ -53,7 +53,7 @@ TEST(Files, AMachineFileThatIsAPipeIsRefused) {
 
 TEST(Files, AProfileThatIsAPipeIsRefused) {
   const NamedPipe pipe("profile.json");
-  expect_one_line(run_briefly({"bench", "-m", kModel, "-ts", "@" + pipe.path}), 1, "is not a regular file");
+  expect_one_line(run_briefly({"plan", "-m", kModel, "-ts", "@" + pipe.path}), 1, "is not a regular file");
 }
 
 TEST(Files, APluginThatIsAPipeIsRefused) {

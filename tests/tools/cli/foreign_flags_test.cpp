@@ -44,7 +44,7 @@ TEST(ForeignFlags, OfTheSameMeaningAreTranslated) {
       {"run", "-nr -nkvo -kvo --op-offload", "--no-repack --no-kv-offload --no-kv-offload=0 --no-op-offload=0"},
       {"run", "model.gguf -p x", "-p x --model model.gguf"},
       {"bench", "-nkvo 1 -mmp 0 -nopo 0 model.gguf", "--no-kv-offload=1 --mmap=0 --no-op-offload=0 --model model.gguf"},
-      {"bench", "-pg 512,128 -ctk q8_0 -r 3", "--pg 512,128 --cache-type-k q8_0 -r 3"},
+      {"bench", "-ctk q8_0 -r 3", "--cache-type-k q8_0 -r 3"},
       {"chat", "-ctxcp 4 --system-prompt x", "--ctx-checkpoints 4 --system x"},
       {"tokenize", "-o json", "-o json"},
   };

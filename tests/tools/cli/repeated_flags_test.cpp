@@ -22,8 +22,8 @@ using Values = std::vector<std::string>;
 const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
-     {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--pg", "--n-depth", "--batch-size",
-      "--ubatch-size", "--threads"}},
+     {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--batch-size", "--ubatch-size",
+      "--threads"}},
     {"simulate",
      {"--model", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--batch-size",
       "--ubatch-size"}},
@@ -123,12 +123,12 @@ TEST(RepeatedFlags, ListsAddUpAndOfOthersTheLastCounts) {
 }
 
 TEST(RepeatedFlags, BenchMeasuresTheTestsOfAll) {
-  const Finished finished = run({"bench", "-m", kModel, "-p", "4", "-p", "8-16*2", "-n", "0", "-n", "2", "-r", "3",
-                                 "-r", "1", "-o", "md", "-o", "csv"});
+  const Finished finished = run({"bench", "-m", kModel, "-p", "4", "-p", "8,16", "-n", "0", "-n", "2", "-r", "3", "-r",
+                                 "1", "-o", "md", "-o", "jsonl"});
   ASSERT_EQ(finished.code, 0) << finished.err;
   const std::vector<std::string> rows = lines(finished.out);
-  ASSERT_EQ(rows.size(), 5u) << finished.out;
-  for (const auto& [row, test] : {std::pair(1, ",pp4,"), {2, ",pp8,"}, {3, ",pp16,"}, {4, ",tg2,"}}) {
+  ASSERT_EQ(rows.size(), 4u) << finished.out;
+  for (const auto& [row, test] : {std::pair(0, "\"pp4\""), {1, "\"pp8\""}, {2, "\"pp16\""}, {3, "\"tg2\""}}) {
     EXPECT_THAT(rows[static_cast<size_t>(row)], HasSubstr(test));
   }
 }

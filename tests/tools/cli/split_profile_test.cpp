@@ -1,4 +1,4 @@
-// Profiles of splits: what is read, what is refused and how, and that run, bench and plan take them.
+// Profiles of splits: what is read, what is refused and how, and that run and plan take them.
 #include "tools/cli/split_profile.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
-#include "tools/bench/bench_sweep.h"
 #include "tools/cli/command.h"
 
 namespace shoal::tools {
@@ -88,7 +87,7 @@ TEST(SplitProfile, IsForItsDevicesOnly) {
               ThrowsMessage<InvalidArgument>(HasSubstr("for -sm tensor, and layer is asked for")));
 }
 
-TEST(SplitProfile, IsTakenByRunBenchAndPlan) {
+TEST(SplitProfile, IsTakenByRunAndPlan) {
   const File file(kGood);
   const Finished plan = run({"plan", "-m", kModel, "-ts", file.argument(), "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
@@ -100,12 +99,6 @@ TEST(SplitProfile, IsTakenByRunBenchAndPlan) {
       run({"run", "-m", kModel, "-p", "In", "-n", "2", "-ts", file.argument(), "--output", "json"});
   ASSERT_EQ(generated.code, 0) << generated.err;
   EXPECT_EQ(json::parse(generated.out)["devices"], json({"CPU0", "CPU1"}));
-
-  const Finished bench =
-      run({"bench", "-m", kModel, "-p", "0", "-n", "1", "-r", "1", "-ts", file.argument(), "-o", "json"});
-  ASSERT_EQ(bench.code, 0) << bench.err;
-  EXPECT_EQ(json::parse(bench.out)[0]["devices"], "CPU0,CPU1");
-  EXPECT_EQ(json::parse(bench.out)[0]["tensor_split"], "3,1.5");
 }
 
 TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
@@ -117,7 +110,7 @@ TEST(SplitProfile, ThatCannotServeEndsTheProgramInOneLine) {
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
     EXPECT_EQ(ended.out, "");
   };
-  for (const char* command : {"run", "plan", "bench", "compare"}) {
+  for (const char* command : {"run", "plan", "compare"}) {
     std::vector<std::string> args{command, "-m", kModel, "-p", "5", "-dev", "CPU0,CPU1,CPU2", "-ts"};
     const auto with = [&](const std::string& ratio) {
       std::vector<std::string> all = args;
@@ -142,7 +135,7 @@ TEST(SplitProfile, OfAnotherModelWarnsInEveryCommand) {
   const File same(with(R"({"type": "llama 5.2M Q8_0", "file": "renamed.gguf"})"), "same"), none(with("7"), "none");
   const std::string name = std::filesystem::path(kModel).filename();
   const std::vector<std::vector<std::string>> commands{
-      {"run", "-p", "In", "-n", "1"}, {"plan"}, {"bench", "-p", "0", "-n", "1", "-r", "1"}, {"compare", "-p", "In"}};
+      {"run", "-p", "In", "-n", "1"}, {"plan"}, {"compare", "-p", "In"}};
   const auto err = [](std::vector<std::string> command, const File& profile) {
     command.insert(command.end(), {"-m", kModel, "-dev", "CPU0,CPU1", "-ts", profile.argument()});
     const Finished finished = run(command);
@@ -160,66 +153,13 @@ TEST(SplitProfile, OfAnotherModelWarnsInEveryCommand) {
 
 TEST(SplitProfile, SaysHowModelsAreSplit) {
   const File layers(R"({"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [2, 1], "split_mode": "layer"})");
-  const Finished bench = run({"bench", "-m", kModel, "-p", "0", "-n", "1", "-r", "1", "-dev", "CPU0,CPU1", "-ts",
-                              layers.argument(), "-o", "json"});
-  ASSERT_EQ(bench.code, 0) << bench.err;
-  EXPECT_EQ(json::parse(bench.out)[0]["split_mode"], "layer");
   EXPECT_EQ(run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", layers.argument()}).code, 0);
-  for (const char* command : {"bench", "plan"}) {
-    const Finished refused = run({command, "-m", kModel, "-sm", "tensor", "-ts", layers.argument()});
-    EXPECT_NE(refused.code, 0);
-    EXPECT_THAT(refused.err, HasSubstr("the profile is for -sm layer, and tensor is asked for"));
-  }
+  const Finished refused = run({"plan", "-m", kModel, "-sm", "tensor", "-ts", layers.argument()});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("the profile is for -sm layer, and tensor is asked for"));
   const Finished compared = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", layers.argument()});
   EXPECT_NE(compared.code, 0);
   EXPECT_THAT(compared.err, HasSubstr("only devices that act as one can be compared"));
-  const File tensor(kGood, "tensor");
-  const Finished both = run({"bench", "-m", kModel, "-ts", layers.argument() + ";" + tensor.argument()});
-  EXPECT_NE(both.code, 0);
-  EXPECT_THAT(both.err, HasSubstr("use them one by one"));
-}
-
-TEST(SplitProfile, AndAutoInSimulations) {
-  const File file(kGood);
-  const auto simulated = [](const std::vector<std::string>& more) {
-    std::vector<std::string> args{"simulate", "-m", kModel, "--machine", "L4x2", "-p", "0", "-n", "1", "-o", "json"};
-    args.insert(args.end(), more.begin(), more.end());
-    return run(args);
-  };
-  const Finished refused = simulated({"-ts", file.argument()});
-  EXPECT_NE(refused.code, 0);
-  EXPECT_THAT(refused.err, HasSubstr("profiles are for real devices, and "));
-  EXPECT_THAT(refused.err, HasSubstr("has no CPU0; give the shares themselves, such as -ts \"3,1.5\""));
-  const File here(R"({"version": 1, "devices": ["L4.1", "L4.0"], "tensor_split": [3, 1], "split_mode": "layer"})",
-                  "l4");
-  const Finished taken = simulated({"-ts", here.argument()});
-  ASSERT_EQ(taken.code, 0) << taken.err;
-  EXPECT_EQ(json::parse(taken.out)[0]["devices"], "L4.1,L4.0");
-  EXPECT_EQ(json::parse(taken.out)[0]["split_mode"], "layer");
-  const Finished mixed = simulated({"-ts", "auto;3,1", "--device-counts", "2"});
-  ASSERT_EQ(mixed.code, 0) << mixed.err;
-  const json rows = json::parse(mixed.out);
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_NE(rows[0]["tensor_split"], "auto");
-  EXPECT_EQ(rows[1]["tensor_split"], "3,1");
-}
-
-TEST(BenchSetups, TakeProfilesAndAuto) {
-  const File file(kGood);
-  BenchLists lists;
-  lists.models = {"m"};
-  lists.devices = {"CPU0;CPU0,CPU1;CPU2,CPU3"};
-  lists.ratios = {file.argument() + ";auto"};
-  std::vector<std::string> texts;
-  for (const BenchSetup& setup : make_setups(lists, SplitMode::kTensor)) {
-    texts.push_back(setup.devices.text() + " " + setup.ratio);
-  }
-  EXPECT_THAT(texts, ElementsAre("CPU0 auto", "CPU0,CPU1 3,1.5", "CPU0,CPU1 auto", "CPU2,CPU3 auto"));
-  lists.devices = {"CPU0"};
-  EXPECT_THROW(make_setups(lists, SplitMode::kTensor), UsageError);
-  take_devices_of_profiles(lists);
-  EXPECT_THAT(lists.devices, ElementsAre("CPU0,CPU1"));
-  EXPECT_EQ(make_setups(lists, SplitMode::kTensor).size(), 2u);
 }
 
 }  // namespace

@@ -88,8 +88,6 @@ TEST_F(Simulate, SaysInEveryRowThatItIsSimulated) {
                                      memory["compute"].get<int64_t>() + memory["communication"].get<int64_t>());
     }
   }
-  const Finished csv = run({"simulate", "-m", small_, "--machine", "H100", "-o", "csv"});
-  EXPECT_THAT(csv.out, AllOf(HasSubstr(",simulated,"), HasSubstr(",H100,")));
   const Finished lines = run({"simulate", "-m", small_, "--machine", "H100", "-o", "jsonl", "-n", "0"});
   EXPECT_EQ(json::parse(lines.out)["simulated"], "H100");
 }
@@ -146,7 +144,7 @@ TEST_F(Simulate, SaysWhatWouldFit) {
   // The weights alone are too many: no context and no cache helps, one more device does, as plan says.
   const std::string weights = remedy({"-m", large_, "--machine", "RTX4090", "-p", "512", "-n", "0"});
   EXPECT_THAT(weights, AllOf(HasSubstr("what would fit: 1 more device like RTX4090.0"), Not(HasSubstr("-c")),
-                             Not(HasSubstr("q8_0")), Not(HasSubstr("in all would fit")), Not(HasSubstr("-ts"))));
+                             Not(HasSubstr("q8_0")), Not(HasSubstr("-ts"))));
   EXPECT_EQ(remedy({"-m", large_, "--machine", "RTX4090x2", "-p", "512", "-n", "0", "--device-counts", "2"}), "");
   // A context asked for may be smaller; that of the test itself may not.
   const std::vector<std::string> two{"-m", large_, "--machine", "RTX4090x2", "--device-counts", "2", "-p", "0"};
@@ -154,18 +152,10 @@ TEST_F(Simulate, SaysWhatWouldFit) {
     more.insert(more.begin(), two.begin(), two.end());
     return more;
   };
-  EXPECT_THAT(remedy(with({"-n", "16", "-c", "200000"})),
-              AllOf(ContainsRegex("a context of [0-9]+ [(]-c [0-9]+[)]"), Not(HasSubstr("tokens in all"))));
-  const std::string long_test = remedy(with({"-n", "200000"}));
-  EXPECT_THAT(long_test, AllOf(Not(HasSubstr("-c ")), HasSubstr("more devices like RTX4090.0")));
-  const size_t at = long_test.find(" tokens in all would fit (-p, -n, -d)");
-  ASSERT_NE(at, std::string::npos) << long_test;
-  const std::string most = long_test.substr(long_test.rfind(' ', at - 1) + 1, at - long_test.rfind(' ', at - 1) - 1);
-  EXPECT_EQ(remedy(with({"-n", most})), "");
-  EXPECT_NE(remedy(with({"-n", std::to_string(std::stoll(most) + 1000)})), "");
+  EXPECT_THAT(remedy(with({"-n", "16", "-c", "200000"})), ContainsRegex("a context of [0-9]+ [(]-c [0-9]+[)]"));
+  EXPECT_THAT(remedy(with({"-n", "200000"})), AllOf(Not(HasSubstr("-c ")), HasSubstr("more devices like RTX4090.0")));
   EXPECT_THAT(remedy(with({"-n", "30000"})), HasSubstr("a context of 30000 with a q8_0 cache (-c 30000 -ctk q8_0"));
-  // Memory is enough, but not where the shares want it.
-  EXPECT_THAT(remedy(with({"-n", "16", "-ts", "3,1"})), HasSubstr("; other shares may fit (-ts auto)"));
+  EXPECT_NE(remedy(with({"-n", "16", "-ts", "3,1"})), "") << "memory is enough, but not where the shares want it";
   EXPECT_EQ(remedy(with({"-n", "16", "-ts", "auto"})), "");
 }
 
@@ -312,7 +302,7 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
           HasSubstr("machine H200x2-nvlink4 has no device 'H100.0'; it has H200.0, H200.1"));
   refuses({"-m", small_, "--machine", "H200x2", "-ts", "1,2,3"}, HasSubstr("--tensor-split"));
   refuses({"-m", small_, "--machine", "H200x2", "-p", "0", "-n", "0"}, HasSubstr("nothing to measure"));
-  refuses({"-m", small_, "--machine", "H200x2", "-o", "xml"}, HasSubstr("md, csv, json or jsonl"));
+  refuses({"-m", small_, "--machine", "H200x2", "-o", "xml"}, HasSubstr("md, json or jsonl"));
   refuses({"-m", "/nowhere.gguf", "--machine", "H200x2"}, HasSubstr("/nowhere.gguf"));
 }
 
