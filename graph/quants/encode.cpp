@@ -29,6 +29,7 @@ void put(Block& block, const int (&codes)[kBlock]) {
 
 template <class Block>
 void encode(const float* x, Block& block) {
+  static_assert(!kHasLevels<Block>, "a type of levels needs an encode() of its own");
   float least = 0;
   int low = -Block::kOffset, high = low + (1 << Block::kBits) - 1;
   if constexpr (Block::kAdds) {

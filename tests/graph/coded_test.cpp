@@ -73,7 +73,9 @@ TEST(Coded, BlocksAreAsTheGgufPackageHasThem) {
     for (size_t i = 0; i < vector.some.size(); ++i) EXPECT_EQ(values[41 * i], vector.some[i]) << "element " << 41 * i;
     EXPECT_EQ(hash_of(values), vector.hash);
   }
-  EXPECT_EQ(tested, coded_types());
+  for (const DType dtype : coded_types()) {
+    EXPECT_TRUE(tested.contains(dtype)) << name_of(dtype) << " has no vectors (coded_vectors.py)";
+  }
 }
 
 TEST(Coded, EveryScaleOfNvfp4) {

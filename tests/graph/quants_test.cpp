@@ -117,10 +117,9 @@ TEST(Quants, DecodeGoldenBlocks) {
       EXPECT_EQ(decoded[i * golden.step], golden.values[i]) << type.name << " element " << i * golden.step;
     }
   }
-  for (const DType dtype : quantized_types()) {
-    if (traits(dtype).is_coded) tested.insert(dtype);  // coded_test.cpp
+  for (const DType dtype : quantized_types()) {  // of coded ones: coded_test.cpp
+    EXPECT_TRUE(traits(dtype).is_coded || tested.contains(dtype)) << name_of(dtype) << " has no block in kGolden";
   }
-  EXPECT_EQ(tested, quantized_types());
 }
 
 TEST(Quants, EveryLevelOfIq4Nl) {
@@ -192,7 +191,7 @@ TEST(Quants, RoundTripErrorOfNormalValues) {
     EXPECT_LT(error, bound) << name_of(dtype);
     EXPECT_GT(error, bound / 2) << name_of(dtype) << ": better than possible";
   }
-  EXPECT_EQ(tested, quantized_types());
+  for (const DType dtype : quantized_types()) EXPECT_TRUE(tested.contains(dtype)) << name_of(dtype) << " has no bound";
 }
 
 TEST(Quants, RoundTripOfValuesWithAMean) {
