@@ -29,7 +29,7 @@
 namespace shoal::tools {
 namespace {
 
-constexpr std::array<Command, 12> kCommands{{
+constexpr std::array kCommands = std::to_array<Command>({
     {"run", "Generate text", define_run, Spread::kEverywhere},
     {"chat", "Hold a conversation with a model", define_chat, Spread::kEverywhere},
     {"tokenize", "Turn text into token ids", define_tokenize},
@@ -44,7 +44,7 @@ constexpr std::array<Command, 12> kCommands{{
     {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kEverywhere},
     {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
     {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kEverywhere},
-}};
+});
 
 /// Characters. Foreign text in messages is cut where it is put in; this is for what was missed.
 constexpr size_t kLongestMessage = 2000;
