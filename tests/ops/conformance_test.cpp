@@ -115,7 +115,7 @@ TEST_P(Conformance, MatchesTheReference) {
     ++count;
     ASSERT_NO_THROW(packed += run_case(*backend, one, target.packed, static_cast<uint64_t>(1 + count)));
   }
-  EXPECT_GT(count, 0) << "no case for " << name_of(op);
+  EXPECT_GT(count, 0) << "no case for " << name_of(op) << " in tests/ops/op_cases.cpp";
   EXPECT_EQ(packed > 0, target.packed && op != Op::kFill) << packed << " packed weights; kFill has no source";
 }
 

@@ -70,7 +70,7 @@ TEST_P(InPlace, GivesTheSame) {
     Graph graph;
     Tensor* x = scale(graph, graph.input("x", DType::kF32, kShape), {2, 0.5f});
     Tensor* node = build(graph, x);
-    ASSERT_NE(node, nullptr) << "no case for " << name_of(GetParam());
+    ASSERT_NE(node, nullptr) << name_of(GetParam()) << ": an op of several sources needs a case in kCases";
     Tensor* result = graph.output(scale(graph, node, {1, 0}));
     SCOPED_TRACE(to_string(graph));
     TensorValues leaves = random_leaves(graph, 3);

@@ -137,7 +137,7 @@ Values run_case(const Make& build, const Shape& shape, int threads, bool check_v
   Graph graph;
   TensorContext weights;
   Tensor* node = build({graph, weights, shape});
-  require<InvalidArgument>(node != nullptr, "an op of several sources needs a case");
+  require<InvalidArgument>(node != nullptr, "an op of several sources needs a case in tests/ops/threads_test.cpp");
   graph.output(node);
   TensorValues leaves = random_leaves(graph, 11);
   const auto backend = Registry::instance().init("CPU0:threads=" + std::to_string(threads));

@@ -596,7 +596,7 @@ class Evaluation {
       sources.push_back(source ? &arrays.back() : nullptr);
     }
     const auto found = kEvals.find(node.op);
-    require<InvalidArgument>(found != kEvals.end(), "[{} {}] the reference has no such op", name_of(node.op),
+    require<InvalidArgument>(found != kEvals.end(), "[{} {}] tests/support/reference.cpp has no such op", name_of(node.op),
                              node.name);
     return found->second(node, sources);
   }

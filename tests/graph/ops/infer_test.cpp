@@ -152,7 +152,9 @@ TEST(InferTable, EveryOpHasAResult) {
     TensorContext weights;
     seen.insert(parse_last(row, graph, weights)->op);
   }
-  for (int i = 1; i < kOpCount; ++i) EXPECT_TRUE(seen.contains(static_cast<Op>(i))) << name_of(static_cast<Op>(i));
+  for (int i = 1; i < kOpCount; ++i) {
+    EXPECT_TRUE(seen.contains(static_cast<Op>(i))) << name_of(static_cast<Op>(i)) << ": no row in kResults";
+  }
 }
 
 TEST(InferTable, EveryParameterIsPrintedAndReadBack) {

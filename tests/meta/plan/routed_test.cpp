@@ -295,7 +295,8 @@ TEST_F(Routed, KnowsWhichFunctionsVanish) {
     Tensor* x = graph.input("x", DType::kF32, {1, 1, 1, 1});
     Tensor* y = graph.output(unary(graph, x, static_cast<UnaryKind>(kind), "y"));
     test::TensorValues leaves{{x, {0.0}}};
-    EXPECT_EQ(keeps_zeros(*y, 0), test::run_graph(*backend, graph, leaves).at(y)[0] == 0) << to_string(*y);
+    EXPECT_EQ(keeps_zeros(*y, 0), test::run_graph(*backend, graph, leaves).at(y)[0] == 0)
+        << to_string(*y) << ": see kVanishing in meta/plan/routed.cpp";
   }
 }
 
