@@ -92,6 +92,11 @@ inline I8x32 join_entries(const uint32_t* grid, const uint32_t (&at)[8]) {
 
 /// Of 32 codes of the types with codebooks of IQ2 and IQ3, as codes.inc has them eight by eight: the entries, and the
 /// word with their signs.
+template <class B>
+requires requires(const B& block) { block.signs; }
+inline uint32_t sign_word(const B& block, int part) {
+  return load<uint32_t>(block.signs + 4 * part);
+}
 inline I8x32 entries_of(const quants::BlockIQ2_XXS& block, int part) {
   const uint8_t* at = block.codes + 8 * part;
   return join_entries(kGridIQ2_XXS.entries, at[0], at[1], at[2], at[3]);
@@ -114,24 +119,15 @@ inline I8x32 entries_of(const quants::BlockIQ2_S& block, int part) {
   return join_entries(kGridIQ2_S.entries, low[0] | (high & 3) << 8, low[1] | (high & 12) << 6,
                       low[2] | (high & 48) << 4, low[3] | (high & 192) << 2);
 }
-inline uint32_t sign_word(const quants::BlockIQ2_S& block, int part) {
-  return load<uint32_t>(block.signs + 4 * part);
-}
 inline I8x32 entries_of(const quants::BlockIQ3_XXS& block, int part) {
   const uint8_t* at = block.codes + 8 * part;
   return join_entries(kGridIQ3_XXS.entries, {at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]});
-}
-inline uint32_t sign_word(const quants::BlockIQ3_XXS& block, int part) {
-  return load<uint32_t>(block.signs + 4 * part);
 }
 inline I8x32 entries_of(const quants::BlockIQ3_S& block, int part) {
   const uint8_t* low = block.low + 8 * part;
   const uint32_t high = block.high[part];
   const auto at = [&](int j) { return low[j] | (high << (8 - j) & 256); };
   return join_entries(kGridIQ3_S.entries, {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)});
-}
-inline uint32_t sign_word(const quants::BlockIQ3_S& block, int part) {
-  return load<uint32_t>(block.signs + 4 * part);
 }
 /// The words of all parts.
 template <class B>
@@ -245,20 +241,14 @@ inline U32x8 eight_nibbles(const uint8_t* from) {
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
 /// 2 s, or one more, of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
-inline U32x8 doubled_factors(const quants::BlockIQ2_XXS& block, int) {
-  return sign_words(block) >> 27;
-}
-inline U32x8 doubled_factors(const quants::BlockIQ3_XXS& block, int) {
-  return sign_words(block) >> 27;
-}
-inline U32x8 doubled_factors(const quants::BlockIQ2_XS& block, int i) {
-  return 2u * eight_nibbles(block.scales + 4 * i);
-}
-inline U32x8 doubled_factors(const quants::BlockIQ2_S& block, int i) {
-  return 2u * eight_nibbles(block.scales + 4 * i);
-}
-inline U32x8 doubled_factors(const quants::BlockIQ3_S& block, int) {
-  return 2u * eight_nibbles(block.scales);
+template <class B>
+requires kHasSigns<B>
+inline U32x8 doubled_factors(const B& block, int i) {
+  if constexpr (requires { block.scales; }) {
+    return 2u * eight_nibbles(block.scales + 4 * i);
+  } else {
+    return sign_words(block) >> 27;
+  }
 }
 inline U32x8 doubled_factors(const quants::BlockIQ1_S& block, int) {
   return __builtin_convertvector(load<Vec<uint16_t, 8>>(block.high), U32x8) >> 11 & 15u;
