@@ -5,8 +5,8 @@
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/select.h"
 #include "devices/cpu/packed_buffer.h"
+#include "graph/ops/select.h"
 
 namespace shoal::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #include "devices/cpu/ops/mul_mat_product.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/select.h"
+#include "graph/ops/select.h"
 
 namespace shoal::cpu {
 namespace {

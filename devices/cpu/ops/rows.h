@@ -26,6 +26,12 @@ inline RowIndex row_index(const Shape& shape, int64_t row) {
   return {row % shape[1], i2 % shape[2], i2 / shape[2]};
 }
 
+/// Element of an i32 or i64 tensor.
+inline int64_t index_at(const Tensor& ids, int64_t i0, int64_t i1 = 0, int64_t i2 = 0) {
+  const std::byte* at = ids.data + i0 * ids.strides[0] + i1 * ids.strides[1] + i2 * ids.strides[2];
+  return ids.dtype == DType::kI64 ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
+}
+
 inline std::byte* row_at(const Tensor& tensor, const RowIndex& row) {
   return tensor.data + row.i1 * tensor.strides[1] + row.i2 * tensor.strides[2] + row.i3 * tensor.strides[3];
 }

@@ -2,7 +2,7 @@
 // of the op whatever the ids are, so that of equal ids the last always wins.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
-#include "devices/cpu/ops/select.h"
+#include "graph/ops/select.h"
 
 namespace shoal::cpu {
 namespace {
