@@ -7,29 +7,14 @@ namespace {
 
 // Two vectors become one with the sums of pairs of lanes, by shuffles that cost little: within quarters of four lanes,
 // one of a beside one of b; then of whole quarters, two of a before two of b.
-#if defined(__AVX512F__)
 inline F32 add_lanes(F32 a, F32 b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
-         __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  return shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; }) +
+         shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; });
 }
 inline F32 add_quarters(F32 a, F32 b) {
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  return shuffle(a, b, [](int i) { return i / 4 * 8 + i % 4; }) +
+         shuffle(a, b, [](int i) { return i / 4 * 8 + i % 4 + 4; });
 }
-#elif defined(__AVX2__)
-inline F32 add_lanes(F32 a, F32 b) {
-  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
-         __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-}
-inline F32 add_quarters(F32 a, F32 b) {
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-}
-#else
-inline F32 add_lanes(F32 a, F32 b) {
-  return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-}
-#endif
 
 /// Lane i: the sum of the lanes of v[i].
 inline F32 sums_of(const F32 (&v)[kLanes]) {
@@ -38,13 +23,12 @@ inline F32 sums_of(const F32 (&v)[kLanes]) {
   for (int i = 0; i < kLanes / 4; ++i) {
     quarters[i] = add_lanes(add_lanes(v[4 * i], v[4 * i + 2]), add_lanes(v[4 * i + 1], v[4 * i + 3]));
   }
-#if defined(__AVX512F__)
-  return add_quarters(add_quarters(quarters[0], quarters[1]), add_quarters(quarters[2], quarters[3]));
-#elif defined(__AVX2__)
-  return add_quarters(quarters[0], quarters[1]);
-#else
+  SHOAL_UNROLL
+  for (int n = kLanes / 8; n > 0; n /= 2) {
+    SHOAL_UNROLL
+    for (int i = 0; i < n; ++i) quarters[i] = add_quarters(quarters[2 * i], quarters[2 * i + 1]);
+  }
   return quarters[0];
-#endif
 }
 
 /// kRows queries from `row` on with as many KV rows as give a vector of scores, from j on.

@@ -35,13 +35,7 @@ namespace {
 
 /// Neighbours exchanged.
 inline F32 swap_pairs(F32 v) {
-#if defined(__AVX512F__)
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-#elif defined(__AVX2__)
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
-#else
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2);
-#endif
+  return shuffle(v, v, [](int i) { return i ^ 1; });
 }
 
 }  // namespace

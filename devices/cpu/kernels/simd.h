@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #if defined(__AVX2__)
 #if defined(__GNUC__) && !defined(__clang__)
@@ -122,6 +123,16 @@ template <class To, class From>
 inline To bits_as(From v) {
   static_assert(sizeof(To) == sizeof(From));
   return (To)v;
+}
+
+/// Lane i: lane at(i) of both vectors together; `at` without captures.
+template <class At, class V, size_t... i>
+inline V shuffle(V a, V b, At, std::index_sequence<i...>) {
+  return __builtin_shufflevector(a, b, At{}(static_cast<int>(i))...);
+}
+template <class At, class V>
+inline V shuffle(V a, V b, At at) {
+  return shuffle(a, b, at, std::make_index_sequence<sizeof(V) / sizeof(a[0])>{});
 }
 
 /// The bits of magnitudes, which as integers are in the order of the numbers; infinity and then NaN are above all
