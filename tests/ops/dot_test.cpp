@@ -168,7 +168,8 @@ class DotTest : public testing::TestWithParam<Case> {
   static std::vector<float> packed_dot(Problem& p) {
     std::vector<float> c(p.rows * p.columns, NAN);
     auto c_pointers = pointers(c, p.rows, p.columns);
-    p.weights.packed.dot({p.group(0), p.rows, p.k, p.for_dots.pointers.data(), c_pointers.data(), p.columns});
+    p.weights.packed.dot({p.group(0), p.weights.packed.bytes(p.k), p.rows, p.k, p.for_dots.pointers.data(),
+                          c_pointers.data(), p.columns});
     return c;
   }
 
@@ -196,7 +197,8 @@ class DotTest : public testing::TestWithParam<Case> {
     }
     const auto b = p.for_panels.pointers.data();
     if (panels.add_outliers != nullptr && from_packed) {
-      panels.add_packed_outliers({p.group(0), p.rows, p.k, b, c_pointers.data(), p.columns});
+      panels.add_packed_outliers(
+          {p.group(0), p.weights.packed.bytes(p.k), p.rows, p.k, b, c_pointers.data(), p.columns});
     } else if (panels.add_outliers != nullptr) {
       panels.add_outliers({p.a.data(), p.stride, p.rows, p.k, b, c_pointers.data(), p.columns});
     }

@@ -104,7 +104,8 @@ class NotFinite : public testing::TestWithParam<Case> {
     };
     const Bytes for_dots = converted(weights().dot_columns, b), for_panels = converted(weights().panels.columns, b);
     weights().dot({a.data(), stride(), kRows, k(), pointers(for_dots).data(), c[0].data(), kColumns});
-    if (is_packable) packed.dot({group.data(), kRows, k(), pointers(for_dots).data(), c[1].data(), kColumns});
+    if (is_packable)
+      packed.dot({group.data(), packed.bytes(k()), kRows, k(), pointers(for_dots).data(), c[1].data(), kColumns});
     const PanelKernels& panels = weights().panels;
     for (const bool from_packed : {false, true}) {
       if (from_packed && !is_packable) break;
@@ -122,7 +123,8 @@ class NotFinite : public testing::TestWithParam<Case> {
                        c[from_packed ? 3 : 2].data(), kColumns});
       if (panels.add_outliers == nullptr) continue;
       if (from_packed) {
-        panels.add_packed_outliers({group.data(), kRows, k(), pointers(for_panels).data(), c[3].data(), kColumns});
+        panels.add_packed_outliers(
+            {group.data(), packed.bytes(k()), kRows, k(), pointers(for_panels).data(), c[3].data(), kColumns});
       } else {
         panels.add_outliers({a.data(), stride(), kRows, k(), pointers(for_panels).data(), c[2].data(), kColumns});
       }

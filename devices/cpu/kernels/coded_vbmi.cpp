@@ -297,7 +297,7 @@ I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t
 }
 
 template <class Format, int C>
-void dot_group(const PackedArgs& args, const std::byte* unit, int64_t row, int64_t column) {
+void dot_group(const DotArgs& args, const std::byte* unit, int64_t row, int64_t column) {
   constexpr int kGroups = Format::kGroups;
   using Layout = PackedLayout<Format>;
   Column b[C];
@@ -340,10 +340,9 @@ void dot_group(const PackedArgs& args, const std::byte* unit, int64_t row, int64
 }
 
 template <class Format>
-void dot_packed(const PackedArgs& args) {
-  const std::byte* group = args.groups;
-  const size_t bytes = packed_bytes<Format>(args.k);
-  for (int64_t row = 0; row < args.rows; row += kLanes, group += bytes) {
+void dot_packed(const DotArgs& args) {
+  const std::byte* group = args.a;
+  for (int64_t row = 0; row < args.rows; row += kLanes, group += args.a_stride) {
     int64_t column = 0;
     for (; column + 2 <= args.columns; column += 2) dot_group<Format, 2>(args, group, row, column);
     if (column < args.columns) dot_group<Format, 1>(args, group, row, column);

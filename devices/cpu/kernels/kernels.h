@@ -21,12 +21,12 @@
 
 namespace shoal::cpu {
 
-/// c[j][c_row + i] = row i of a times column j, over k elements.
+/// c[j][c_row + i] = row i of a times column j, over k elements. Packed rows: `a` is aligned to 64 bytes.
 struct DotArgs {
   const std::byte* a = nullptr;
-  size_t a_stride = 0;  ///< bytes from row to row
-  int64_t rows = 0;
-  int64_t k = 0;  ///< a multiple of the block
+  size_t a_stride = 0;  ///< bytes from row to row, or from packed group to packed group
+  int64_t rows = 0;     ///< stored to c
+  int64_t k = 0;        ///< a multiple of the block
   const std::byte* const* b = nullptr;
   float* const* c = nullptr;
   int64_t columns = 0;
@@ -67,17 +67,6 @@ struct ColumnKernels {
   void (*convert)(const float* x, std::byte* column, int64_t k) = nullptr;
 };
 
-/// c[j][c_row + i] = row i of packed groups times column j, over k elements.
-struct PackedArgs {
-  const std::byte* groups = nullptr;  ///< 64-byte aligned, one behind the other
-  int64_t rows = 0;                   ///< stored to c
-  int64_t k = 0;
-  const std::byte* const* b = nullptr;
-  float* const* c = nullptr;
-  int64_t columns = 0;
-  int64_t c_row = 0;
-};
-
 /// All nullptr where a dtype's rows stay as they are.
 struct PackedKernels {
   /// Of a group of panel_rows rows of k elements, a multiple of 64.
@@ -86,7 +75,7 @@ struct PackedKernels {
   void (*pack)(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group) = nullptr;
   /// Elements [k_begin, k_begin + k) of row `row` of the group again, bit for bit; k_begin is a multiple of kPanelStep.
   void (*unpack)(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to) = nullptr;
-  void (*dot)(const PackedArgs& args) = nullptr;
+  void (*dot)(const DotArgs& args) = nullptr;
 };
 
 struct PanelKernels {
@@ -100,7 +89,7 @@ struct PanelKernels {
   /// Adds to c the products of weights, as they are stored, and the outliers of the columns; nullptr for columns
   /// without outliers.
   void (*add_outliers)(const DotArgs& args) = nullptr;
-  void (*add_packed_outliers)(const PackedArgs& args) = nullptr;
+  void (*add_packed_outliers)(const DotArgs& args) = nullptr;
 };
 
 struct WeightKernels {

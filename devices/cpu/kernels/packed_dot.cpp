@@ -57,7 +57,7 @@ struct Quantized {
   }
 
   template <int C>
-  static void run(const PackedArgs& args, const std::byte* unit, int64_t column, F32 (&sums)[C]) {
+  static void run(const DotArgs& args, const std::byte* unit, int64_t column, F32 (&sums)[C]) {
     Column b[C];
     for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
     F32 added[C] = {};
@@ -80,8 +80,6 @@ struct Quantized {
     for (int i = 0; first + i < parts; ++i) part<C>(PackedReader<Format>(unit), i, first + i, b, sums, added);
     for (int c = 0; c < C; ++c) sums[c] = multiply_add(sums[c], splat(1.0f / 256.0f), added[c]);
   }
-
-  static size_t bytes(int64_t k) { return packed_bytes<Format>(k); }
 };
 
 template <class Rows>
@@ -90,7 +88,7 @@ struct Floats {
   static constexpr int kChains = 4;  // sums of a column that are made side by side
 
   template <int C>
-  static void run(const PackedArgs& args, const std::byte* group, int64_t column, F32 (&sums)[C]) {
+  static void run(const DotArgs& args, const std::byte* group, int64_t column, F32 (&sums)[C]) {
     const auto* a = reinterpret_cast<const Element*>(group);
     const float* b[C];
     for (int c = 0; c < C; ++c) b[c] = reinterpret_cast<const float*>(args.b[column + c]);
@@ -111,12 +109,10 @@ struct Floats {
     }
     for (int c = 0; c < C; ++c) sums[c] = (chains[c][0] + chains[c][2]) + (chains[c][1] + chains[c][3]);
   }
-
-  static size_t bytes(int64_t k) { return packed_row_bytes<Rows>(k); }
 };
 
 template <class Kind, int C>
-void columns(const PackedArgs& args, const std::byte* group, int64_t row, int64_t column) {
+void columns(const DotArgs& args, const std::byte* group, int64_t row, int64_t column) {
   F32 sums[C] = {};
   Kind::template run<C>(args, group, column, sums);
   const int64_t rows = args.rows - row;
@@ -131,10 +127,9 @@ void columns(const PackedArgs& args, const std::byte* group, int64_t row, int64_
 }
 
 template <class Kind>
-void dot_groups(const PackedArgs& args) {
-  const std::byte* group = args.groups;
-  const size_t bytes = Kind::bytes(args.k);
-  for (int64_t row = 0; row < args.rows; row += kLanes, group += bytes) {
+void dot_groups(const DotArgs& args) {
+  const std::byte* group = args.a;
+  for (int64_t row = 0; row < args.rows; row += kLanes, group += args.a_stride) {
     int64_t column = 0;
     for (; column + 2 <= args.columns; column += 2) columns<Kind, 2>(args, group, row, column);
     if (column < args.columns) columns<Kind, 1>(args, group, row, column);
@@ -144,19 +139,19 @@ void dot_groups(const PackedArgs& args) {
 }  // namespace
 
 template <class Format>
-void packed_dot(const PackedArgs& args) {
+void packed_dot(const DotArgs& args) {
   dot_groups<Quantized<Format>>(args);
 }
 
 template <class Rows>
-void packed_dot_rows(const PackedArgs& args) {
+void packed_dot_rows(const DotArgs& args) {
   dot_groups<Floats<Rows>>(args);
 }
 
-#define SHOAL_QUANTIZED(id, ...) template void packed_dot<id>(const PackedArgs&);
+#define SHOAL_QUANTIZED(id, ...) template void packed_dot<id>(const DotArgs&);
 #define SHOAL_QUANTIZED_CODED(...)
 #include "graph/dtypes.def"
-template void packed_dot<NVFP4>(const PackedArgs&);
-SHOAL_FOR_ROWS(template void packed_dot_rows, (const PackedArgs&))
+template void packed_dot<NVFP4>(const DotArgs&);
+SHOAL_FOR_ROWS(template void packed_dot_rows, (const DotArgs&))
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -54,8 +54,8 @@ void encode(F32 (&v)[32], std::byte* part) {
 
 /// Adds the products of `rows` rows and the outliers of the columns. weights(row, i): element i of kLanes rows from
 /// `row` on.
-template <class Args, class Weights>
-void add_products(const Args& args, const Weights& weights) {
+template <class Weights>
+void add_products(const DotArgs& args, const Weights& weights) {
   for (int64_t j = 0; j < args.columns; ++j) {
     const Outliers outliers = outliers_of(args.b[j], args.k);
     if (*outliers.count == 0) continue;
@@ -115,10 +115,9 @@ void add_outliers(const DotArgs& args) {
 }
 
 template <class Rows>
-void add_packed_outliers(const PackedArgs& args) {
-  const size_t group_bytes = packed_row_bytes<Rows>(args.k);
+void add_packed_outliers(const DotArgs& args) {
   add_products(args, [&](int64_t row, int64_t i) {
-    const auto* group = reinterpret_cast<const typename Rows::Element*>(args.groups + row / kLanes * group_bytes);
+    const auto* group = reinterpret_cast<const typename Rows::Element*>(args.a + row / kLanes * args.a_stride);
     return Rows::load(group + i * kLanes);
   });
 }
@@ -131,7 +130,7 @@ size_t word_panel_bytes(int64_t k) {
   template void word_panel_from_rows<Rows>(const std::byte*, size_t, int64_t, int64_t, std::byte*); \
   template void word_panel_from_packed<Rows>(const std::byte*, int64_t, int64_t, std::byte*);       \
   template void add_outliers<Rows>(const DotArgs&);                                                 \
-  template void add_packed_outliers<Rows>(const PackedArgs&);
+  template void add_packed_outliers<Rows>(const DotArgs&);
 SHOAL_INSTANTIATE(RowsF16)
 SHOAL_INSTANTIATE(RowsBF16)
 

@@ -27,9 +27,9 @@ void pack_rows(const std::byte* rows, size_t stride, int64_t count, int64_t k, s
 template <class Rows>
 void unpack_row(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to);
 template <class Format>
-void packed_dot(const PackedArgs& args);  // packed_dot.cpp
+void packed_dot(const DotArgs& args);  // packed_dot.cpp
 template <class Rows>
-void packed_dot_rows(const PackedArgs& args);
+void packed_dot_rows(const DotArgs& args);
 
 /// Members of PanelKernels. Quantised panels of formats with the same groups and addends have the same size.
 template <class Format>
@@ -56,7 +56,7 @@ void multiply_words(const PanelArgs& args);
 template <class Rows>
 void add_outliers(const DotArgs& args);
 template <class Rows>
-void add_packed_outliers(const PackedArgs& args);
+void add_packed_outliers(const DotArgs& args);
 size_t word_panel_bytes(int64_t k);
 
 template <class Format>

@@ -39,35 +39,32 @@ struct Job {
   const Tensor& a;
   const ProductShape& shape;
   const std::byte* matrix;
-  size_t group_bytes;  ///< 0: the rows are not packed
+  bool packed;
+  size_t stride;  ///< of rows, or of packed groups
   const std::byte* const* b;
   float* const* c;
   int64_t columns, begin, rows;
-};
 
-/// The group of row `row`, which is the first one of it.
-const std::byte* group_at(const Job& job, int64_t row) {
-  return job.matrix + static_cast<size_t>(row / kernels().panel_rows) * job.group_bytes;
-}
+  /// A row, or the group of which it is the first one.
+  const std::byte* at(int64_t row) const {
+    return matrix + static_cast<size_t>(packed ? row / kernels().panel_rows : row) * stride;
+  }
+  DotArgs args() const { return {at(begin), stride, rows, shape.k, b, c, columns, begin}; }
+};
 
 void run_dot(const Job& job) {
   const WeightKernels& weights = kernels_for(job.a, job.shape);
-  if (job.group_bytes > 0) {
-    weights.packed.dot({group_at(job, job.begin), job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
-    return;
-  }
-  const size_t stride = job.a.strides[1];
-  weights.dot({job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+  (job.packed ? weights.packed.dot : weights.dot)(job.args());
 }
 
 /// Makes a panel of elements [k_begin, k_begin + k) of the rows from `row` on.
 void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
                 float* gathered) {
   const PanelKernels& kernels = kernels_for(job.a, job.shape).panels;
-  if (job.group_bytes > 0) return kernels.from_packed(group_at(job, row), k_begin, k, panel);
+  const std::byte* from = job.at(row);
+  if (job.packed) return kernels.from_packed(from, k_begin, k, panel);
   const DTypeTraits& type = traits(job.a.dtype);
-  const std::byte* from = job.matrix + row * job.a.strides[1];
-  size_t stride = job.a.strides[1];
+  size_t stride = job.stride;
   if (job.shape.gathered) {
     const auto length = static_cast<size_t>(k);
     for (int64_t i = 0; i < rows; ++i) {
@@ -86,13 +83,7 @@ void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int6
 void add_outliers(const Job& job) {
   const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   if (weights.add_outliers == nullptr) return;
-  if (job.group_bytes > 0) {
-    const PackedArgs args{group_at(job, job.begin), job.rows, job.shape.k, job.b, job.c, job.columns, job.begin};
-    return weights.add_packed_outliers(args);
-  }
-  const size_t stride = job.a.strides[1];
-  weights.add_outliers(
-      {job.matrix + job.begin * stride, stride, job.rows, job.shape.k, job.b, job.c, job.columns, job.begin});
+  (job.packed ? weights.add_packed_outliers : weights.add_outliers)(job.args());
 }
 
 void run_panels(const Job& job, std::byte* scratch) {
@@ -204,7 +195,8 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
     const Job job{a,
                   shape,
                   at,
-                  packed.group_bytes,
+                  is_packed,
+                  is_packed ? packed.group_bytes : a.strides[1],
                   memory.b + first,
                   memory.c + first,
                   columns,
