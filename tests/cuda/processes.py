@@ -49,20 +49,20 @@ class Tokens(unittest.TestCase):
         self.assertEqual(outcome.json()["tokens"], self.expected)
 
     def test_nccl(self):
-        self.same(2, "0:CUDA0;1:CUDA1", "--comm", "nccl")
-        self.same(3, "0:CUDA0;1:CUDA1;2:CUDA2", "--comm", "nccl")
-        self.same(2, "0:CUDA0,CUDA2;1:CUDA1", "--comm", "nccl")
+        self.same(2, "CUDA0,1:CUDA1", "--comm", "nccl")
+        self.same(3, "CUDA0,1:CUDA1,2:CUDA2", "--comm", "nccl")
+        self.same(2, "CUDA0,CUDA2,1:CUDA1", "--comm", "nccl")
 
     def test_nccl_beside_a_process_without_ranks(self):
-        self.same(3, "1:CUDA0;2:CUDA1", "--comm", "nccl")
+        self.same(3, "1:CUDA0,2:CUDA1", "--comm", "nccl")
 
     def test_staged(self):
-        self.same(2, "0:CUDA0;1:CUDA1", "--comm", "staged")
+        self.same(2, "CUDA0,1:CUDA1", "--comm", "staged")
         self.same(3, "CUDA0", "--comm", "staged")
 
     def test_staged_where_nccl_is_missing(self):
-        self.same(2, "0:CUDA0;1:CUDA1", wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", "none"))
-        self.same(2, "0:CUDA0;1:CUDA1", wrapper=only_in(0, "SHOAL_NCCL_LIBRARY", "none"))
+        self.same(2, "CUDA0,1:CUDA1", wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", "none"))
+        self.same(2, "CUDA0,1:CUDA1", wrapper=only_in(0, "SHOAL_NCCL_LIBRARY", "none"))
 
     def test_layers(self):
         self.same(2, "CUDA0", "-sm", "layer")
@@ -71,17 +71,17 @@ class Tokens(unittest.TestCase):
     def test_layers_over_hosts_that_are_not_alike(self):
         """Three GPUs that process 0 does not have exchange by p2p and fuse all_reduces with norms."""
         few = only_in(0, "SHOAL_EMULATED_GPUS", 1)
-        self.same(2, "0:CUDA0;1:CUDA0+CUDA1+CUDA2", "-sm", "layer", wrapper=few)
-        self.same(2, "0:CPU0;1:CUDA0+CUDA1", "-sm", "layer", wrapper=few)
-        self.same(2, "1:CUDA0,CUDA1,CUDA2", wrapper=few)
+        self.same(2, "CUDA0,1:CUDA0+1:CUDA1+1:CUDA2", "-sm", "layer", wrapper=few)
+        self.same(2, "CPU0,1:CUDA0+1:CUDA1", "-sm", "layer", wrapper=few)
+        self.same(2, "1:CUDA0,1:CUDA1,1:CUDA2", wrapper=few)
 
     def test_features_that_one_process_has_switched_off(self):
         """Every process plans for what the process of a mesh fuses."""
         for process in range(2):
-            self.same(2, "0:CUDA0;1:CUDA0+CUDA1", "-sm", "layer", wrapper=only_in(process, "SHOAL_CUDA_OFF", "fuse"))
+            self.same(2, "CUDA0,1:CUDA0+1:CUDA1", "-sm", "layer", wrapper=only_in(process, "SHOAL_CUDA_OFF", "fuse"))
 
     def test_beside_a_cpu(self):
-        self.same(2, "0:CPU0;1:CUDA0")
+        self.same(2, "CPU0,1:CUDA0")
 
 
 class Ends(unittest.TestCase):
@@ -105,21 +105,21 @@ class Ends(unittest.TestCase):
 
     def test_another_version(self):
         for flags in ((), ("--comm", "nccl")):
-            self.refused("0:CUDA0;1:CUDA1", r"process 0 \(.*\) has NCCL 2\.28\.0 and process 1 \(.*\) 2\.30\.0; install",
+            self.refused("CUDA0,1:CUDA1", r"process 0 \(.*\) has NCCL 2\.28\.0 and process 1 \(.*\) 2\.30\.0; install",
                          *flags, wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", OTHER_NCCL))
 
     def test_no_nccl(self):
-        self.refused("0:CUDA0;1:CUDA1", r"process 1 \(.*\): \[nccl\] cannot load none", "--comm", "nccl",
+        self.refused("CUDA0,1:CUDA1", r"process 1 \(.*\): \[nccl\] cannot load none", "--comm", "nccl",
                      wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", "none"))
 
     def test_one_gpu(self):
         self.refused("CUDA0", r"rank 0 \(CUDA0 on .*\) and rank 1 \(1:CUDA0 on .*\) share a GPU", "--comm", "nccl")
 
     def test_peer_memory(self):
-        self.refused("0:CUDA0;1:CUDA1", "'p2p' needs all ranks in one process", "--comm", "p2p")
+        self.refused("CUDA0,1:CUDA1", "'p2p' needs all ranks in one process", "--comm", "p2p")
 
     def disturbed(self, processes: int, number: int, says: str, victim: int | None = None):
-        devices = ";".join(f"{process}:CUDA{process}" for process in range(processes))
+        devices = ",".join(f"{process}:CUDA{process}" for process in range(processes))
         run_of_many = command(devices, "--comm", "nccl", "--ignore-eos", tokens=300)
         with mpirun.Run(run_of_many, processes, ENVIRONMENT) as run:
             run.sleep_until(4)

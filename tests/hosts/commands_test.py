@@ -24,7 +24,7 @@ def run(*words: object, processes: int = 2) -> Outcome:
 
 class BenchComm(unittest.TestCase):
     def test_ranks_of_all_processes(self):
-        found = run("bench-comm", "--devices", "0:CPU0,CPU1;1:CPU0", "-b", "64", "-e", "256K", "-f", "4096", "-n", 5,
+        found = run("bench-comm", "--devices", "CPU0,CPU1,1:CPU0", "-b", "64", "-e", "256K", "-f", "4096", "-n", 5,
                     "--op", "all", "--dtype", "f32,bf16", "--comm", "all", "-o", "json", processes=3).json()
         self.assertEqual([device["name"] for device in found["devices"]], ["CPU0", "CPU1", "1:CPU0"])
         self.assertEqual({device["host"] for device in found["devices"]}, {os.uname().nodename})
@@ -74,23 +74,22 @@ class Devices(unittest.TestCase):
         self.assertEqual(self.ranks("0:CPU1,2:CPU0", 3), ["CPU1", "2:CPU0"])
 
     def test_ranks_of_one_process(self):
-        for devices, ranks in (("1:CPU0,CPU1", ["1:CPU0", "1:CPU1"]), ("1:CPU0", ["1:CPU0"]), ("0:CPU0,CPU1", ["CPU0", "CPU1"])):
+        for devices, ranks in (("1:CPU0,1:CPU1", ["1:CPU0", "1:CPU1"]), ("1:CPU0", ["1:CPU0"]), ("0:CPU0", ["CPU0"])):
             with self.subTest(devices):
                 self.assertEqual(self.ranks(devices), ranks)
 
-    def test_lists_of_ranks_beside_lists_for_processes(self):
-        found = run("bench", "-m", MODEL, "--devices", "CPU0,1:CPU0;0:CPU1;1:CPU1;1:CPU0,1:CPU1", "-p", 0, "-n", 4, "-r", 1,
+    def test_several_lists_of_ranks(self):
+        found = run("bench", "-m", MODEL, "--devices", "CPU0,1:CPU0;CPU1,1:CPU1;1:CPU0,1:CPU1", "-p", 0, "-n", 4, "-r", 1,
                     "-o", "jsonl")
         self.assertEqual([json.loads(line)["devices"] for line in found.stdout.splitlines()],
                          ["CPU0,1:CPU0", "CPU1,1:CPU1", "1:CPU0,1:CPU1"])
 
     def test_what_is_refused(self):
-        for devices, says in (("1:CPU0,0:CPU0", "process 0 comes behind 1 in '1:CPU0,0:CPU0'; name them in order"),
+        for devices, says in (("1:CPU0,CPU0", "process 0 comes behind 1 in '1:CPU0,CPU0'; name them in order"),
                               ("CPU0,2:CPU0", "'2:CPU0' is of no process: there are 0 to 1"),
                               ("CPU0,x:CPU0", "'x:CPU0' is of no process"), ("CPU0,:CPU0", "':CPU0' is of no process"),
                               ("CPU0,99999999999:CPU0", "'99999999999:CPU0' is of no process"),
-                              ("CPU0,1:", "'1:' names no device"), ("CPU0,0:1:CPU0", "'0:1:CPU0' names no device"),
-                              ("0:1:CPU0;1:CPU1", "'0:1:CPU0' names no device")):
+                              ("CPU0,1:", "'1:' names no device"), ("CPU0,0:1:CPU0", "'0:1:CPU0' names no device")):
             with self.subTest(devices):
                 check_refused(self, run("bench-comm", "--devices", devices, "-b", 64, "-e", 64), says)
 

@@ -27,7 +27,7 @@ ALLOWED = 0.05
 LIMIT = 100  # seconds of a run
 SMALL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 MEBI = 2**20
-CASES = ((2, "CPU0", ()), (2, "CPU0", ("-ts", "3,1")), (2, "CPU0", ("-sm", "layer")), (2, "0:CPU0,CPU1;1:CPU0", ()))
+CASES = ((2, "CPU0", ()), (2, "CPU0", ("-ts", "3,1")), (2, "CPU0", ("-sm", "layer")), (2, "CPU0,CPU1,1:CPU0", ()))
 SIZE = ("-t", 1, "-c", 512, "-ub", 128)
 
 

@@ -79,30 +79,12 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
 
 }  // namespace
 
-namespace {
-
-/// Of which process "1:CPU0,CPU1" is: "1"; "" of none, and for a list of ranks.
-std::string_view process_of_part(std::string_view part) {
-  const size_t digits = part.find_first_not_of("0123456789");
-  const bool is_of_one = digits != 0 && digits != std::string_view::npos && part[digits] == ':' && !names_ranks(part);
-  return is_of_one ? part.substr(0, digits) : std::string_view();
-}
-
-}  // namespace
-
 void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
                        const std::function<std::string()>& own) {
   std::vector<std::string> found;
-  for (const std::string& part : split_lists(lists.devices)) {
-    // Of several processes a list may have a part for each.
-    const std::string_view process = process_of_part(part);
-    if (!process.empty() && process != "0" && !found.empty() && !process_of_part(found.back()).empty()) {
-      found.back() += ";" + part;
-    } else {
-      found.push_back(names_all(part) ? all() : part);
-    }
+  for (const std::string& list : split_lists(lists.devices)) {
+    found.push_back(of_all_processes(names_all(list) ? all() : list, own));
   }
-  for (std::string& list : found) list = of_all_processes(list, own);
   lists.devices = std::move(found);
 }
 

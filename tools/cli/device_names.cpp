@@ -131,12 +131,6 @@ std::vector<int> device_group_sizes(std::string_view text) {
   return sizes;
 }
 
-bool names_ranks(std::string_view list) {
-  const size_t second = list.find_first_of(",+");
-  return second != std::string_view::npos && list.find(':', second) != std::string_view::npos &&
-         list.find(';') == std::string_view::npos;
-}
-
 bool names_all(std::string_view text) {
   return upper(text) == "ALL";
 }
@@ -202,16 +196,6 @@ std::string lack_of_devices(const BackendReg& family) {
   return "no NVIDIA driver is installed";
 }
 
-std::string of_every_process(const std::string& own) {
-  if (processes() == nullptr) return own;
-  const std::vector<std::string> lists = processes()->gather(own, "devices");
-  std::string all;
-  for (size_t process = 0; process < lists.size(); ++process) {
-    all += fmt::format("{}{}:{}", process == 0 ? "" : ";", process, lists[process]);
-  }
-  return all;
-}
-
 namespace {
 
 /// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; of process 0 as it is.
@@ -238,28 +222,23 @@ RankName parse_rank(const std::string& name, int processes) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + colon, rank.process);
   const bool is_number = error == std::errc() && end == name.data() + colon;
   require<InvalidArgument>(is_number && rank.process >= 0 && rank.process < processes,
-                           "'{}' is of no process: there are 0 to {}; write 0:CPU0,CPU1;1:CPU0", name, processes - 1);
+                           "'{}' is of no process: there are 0 to {}; write CPU0,CPU1,1:CPU0", name, processes - 1);
   require<InvalidArgument>(!rank.device.empty() && rank.device.find(':') == std::string::npos,
-                           "'{}' names no device of a process; write 0:CPU0,CPU1;1:CPU0", name);
+                           "'{}' names no device of a process; write CPU0,CPU1,1:CPU0", name);
   return rank;
 }
 
-/// "0:CPU0,CPU1;1:CPU0" -> "CPU0,CPU1,1:CPU0"; a name without a process is of the process before it.
+/// "0:CPU0,CPU1,1:CPU0" -> "CPU0,CPU1,1:CPU0".
 std::string normalized_ranks(const std::string& list, int processes) {
   std::string text;
   int last = 0;
   for (size_t begin = 0; begin < list.size();) {
-    const size_t end = std::min(list.find_first_of(",+;", begin), list.size());
-    const std::string name = list.substr(begin, end - begin);
-    RankName rank = parse_rank(name, processes);
-    if (name.find(':') == std::string::npos) rank.process = last;
+    const size_t end = std::min(list.find_first_of(",+", begin), list.size());
+    const RankName rank = parse_rank(list.substr(begin, end - begin), processes);
     require<InvalidArgument>(rank.process >= last, "process {} comes behind {} in '{}'; name them in order",
                              rank.process, last, list);
-    require<InvalidArgument>(begin == 0 || list[begin - 1] != ';' || name.find(':') != std::string::npos,
-                             "'{}' is of no process; write 0:CPU0,CPU1;1:CPU0", name);
     last = rank.process;
-    text += name_in_process(last, rank.device);
-    if (end + 1 < list.size()) text += list[end] == ';' ? ',' : list[end];
+    text += name_in_process(last, rank.device) + list.substr(end, 1);
     begin = end + 1;
   }
   return text;
@@ -282,6 +261,15 @@ std::string of_computers(const std::string& asked, const std::vector<std::string
 }
 
 }  // namespace
+
+std::string of_every_process(const std::string& own) {
+  if (processes() == nullptr) return own;
+  std::vector<std::string> lists = processes()->gather(own, "devices");
+  for (size_t process = 0; process < lists.size(); ++process) {
+    lists[process] = in_process(static_cast<int>(process), lists[process]);
+  }
+  return fmt::format("{}", fmt::join(lists, ","));
+}
 
 std::string of_all_processes(const std::string& list, const std::function<std::string()>& own_devices) {
   ProcessGroup* const group = processes();
