@@ -21,19 +21,6 @@ CommunicatorFactory factory_of(const BackendReg& family) {
 
 namespace {
 
-class IdleCommunicator final : public Communicator {
- public:
-  explicit IdleCommunicator(size_t ranks) : ranks_(static_cast<int>(ranks)) {}
-  std::string_view name() const override { return "idle"; }
-  int size() const override { return ranks_; }
-  size_t buffer_bytes(int) const override { return 0; }
-  void abort(std::string_view) override {}
-  void enqueue(int rank, const Call& call) override { validate(rank, call); }
-
- private:
-  const int ranks_;
-};
-
 enum class Choice : uint8_t { kHost, kMpi, kStaged };
 
 /// Throws InvalidArgument that says why what was asked for cannot be used.
@@ -91,10 +78,6 @@ CommunicatorFactory factory_here(std::span<Device* const> members) {
 }
 
 }  // namespace
-
-std::unique_ptr<Communicator> make_idle_communicator(std::span<Backend* const> ranks, const Options&) {
-  return std::make_unique<IdleCommunicator>(ranks.size());
-}
 
 CommunicatorFactory communicator_for(std::span<Device* const> members) {
   require<InvalidArgument>(!members.empty() && std::ranges::find(members, nullptr) == members.end(),

@@ -34,7 +34,4 @@ CommunicatorFactory factory_of(const BackendReg& family);
 /// for theirs (absent_communicator.h).
 CommunicatorFactory communicator_for(std::span<Device* const> members);
 
-/// For devices that run nothing (devices/null), as MetaOptions::communicator: checks calls and exchanges nothing.
-std::unique_ptr<Communicator> make_idle_communicator(std::span<Backend* const> ranks, const Options& options);
-
 }  // namespace shoal::collectives

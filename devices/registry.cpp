@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
-#include "devices/null/null_device.h"
 #include "devices/plugin_file.h"
 
 namespace shoal {
@@ -80,7 +79,6 @@ Registry& Registry::instance() {
 
 Registry::Registry() : impl_(std::make_unique<Impl>()) {
   add(cpu::make_family());
-  add(null::make_family());
 }
 
 std::unique_lock<std::recursive_mutex> Registry::change() const {

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "devices/null/null_device.h"
 #include "graph/ops/ops.h"
+#include "tests/support/null/null_device.h"
 
 namespace shoal {
 namespace {

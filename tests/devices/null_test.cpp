@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "devices/allocate.h"
-#include "devices/null/null_device.h"
 #include "graph/ops/ops.h"
+#include "tests/support/null/null_device.h"
 
 namespace shoal::null {
 namespace {

@@ -4,8 +4,8 @@
 #include "devices/cpu/cpu_backend.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
-#include "devices/null/null_device.h"
 #include "tests/devices/cpu_configuration.h"
+#include "tests/support/null/null_device.h"
 
 namespace shoal {
 namespace {

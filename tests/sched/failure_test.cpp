@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "devices/null/null_device.h"
 #include "sched/scheduler.h"
 #include "tests/meta/llama_graph.h"
 #include "tests/sched/proxy.h"
 #include "tests/sched/rig.h"
+#include "tests/support/null/null_device.h"
 
 namespace shoal::sched {
 namespace {

@@ -1,7 +1,7 @@
 // A family with one device that is a NULL device by another name; macros say what is special about it, or wrong.
 #include "devices/plugin.h"
 #include "base/error.h"
-#include "devices/null/null_device.h"
+#include "tests/support/null/null_device.h"
 #ifdef FACTORY_SIZES
 #include "collectives/factory.h"
 #endif

@@ -1,18 +1,37 @@
 // Meta devices of NULL devices: what each member is asked to do can be looked at, and nothing runs.
 #include <gmock/gmock.h>
 
-#include "collectives/factory.h"
-#include "devices/null/null_device.h"
+#include "collectives/communicator.h"
 #include "tests/meta/mesh.h"
+#include "tests/support/null/null_device.h"
 
 namespace shoal::meta {
 namespace {
+
+/// Checks calls and exchanges nothing.
+class IdleCommunicator final : public collectives::Communicator {
+ public:
+  explicit IdleCommunicator(size_t ranks) : ranks_(static_cast<int>(ranks)) {}
+  std::string_view name() const override { return "idle"; }
+  int size() const override { return ranks_; }
+  size_t buffer_bytes(int) const override { return 0; }
+  void abort(std::string_view) override {}
+  void enqueue(int rank, const collectives::Call& call) override { validate(rank, call); }
+
+ private:
+  const int ranks_;
+};
+
+std::unique_ptr<collectives::Communicator> make_idle_communicator(std::span<Backend* const> ranks,
+                                                                  const collectives::Options&) {
+  return std::make_unique<IdleCommunicator>(ranks.size());
+}
 
 TEST(NullMembers, RecordTheStepsOfAPlanWithCollectives) {
   Device& other = Registry::instance().find_family("null")->create_device("");
   const auto device = MetaDevice::create({&Registry::instance().device("NULL0"), &other},
                                          test::callback_for({{"w", Layout::split(0, Partition::even(2, 4))}}),
-                                         {.communicator = collectives::make_idle_communicator});
+                                         {.communicator = make_idle_communicator});
   test::Loaded loaded(
       "weight %w f32 [4, 4]\ninput %x f32 [4]\n%y = mul_mat(%w, %x)\n"
       "%z = unary(%y) {kind=tanh}\noutput %z\n",

@@ -1,5 +1,5 @@
 // The family "NULL": devices with real memory whose backends run nothing, record what they were asked to do, and
-// fail where told. A test double, and the smallest complete device: clone this folder to begin a new one.
+// fail where told. Programs of tests that have it (tests/CMakeLists.txt) register it before main().
 // Its memory is not host memory for the rest of the program, so that its buffers cannot be bypassed.
 //
 // Parameters of create_device() (which adds NULL1, NULL2, ... to the family's NULL0):

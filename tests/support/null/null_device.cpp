@@ -1,4 +1,4 @@
-#include "devices/null/null_device.h"
+#include "tests/support/null/null_device.h"
 
 #include <fmt/format.h>
 
@@ -152,5 +152,14 @@ void NullBackend::compute_async(GraphPlan& plan, int first, int last) {
 std::unique_ptr<BackendReg> make_family() {
   return std::make_unique<NullFamily>();
 }
+
+namespace {
+
+[[maybe_unused]] const bool kIsRegistered = [] {
+  Registry::instance().add(make_family());
+  return true;
+}();
+
+}  // namespace
 
 }  // namespace shoal::null
