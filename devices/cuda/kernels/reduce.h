@@ -1,8 +1,7 @@
 // Reductions over a warp or a block. All 32 lanes (all threads) take part, and all get the same result, bit for bit:
 // sums are trees whose form depends on the number of threads only.
 //
-//   const float sum = block_sum(value);                                // blockDim.x: a multiple of 32, y = z = 1
-//   const Indexed best = block_max(Indexed{values[threadIdx.x], i});   // the largest, the first of equals
+//   const float sum = block_sum(value);  // blockDim.x: a multiple of 32, y = z = 1
 //
 // The block's forms synchronise the block, so every thread must come there; they may follow one another at once.
 #pragma once
@@ -34,17 +33,6 @@ __device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
   return other;
 }
 
-/// A value and where it was found; index kNoIndex = nothing yet, comes after everything else.
-struct Indexed {
-  float value;
-  int32_t index;
-};
-inline constexpr int32_t kNoIndex = 0x7fffffff;
-
-inline __device__ Indexed nothing() {
-  return {__builtin_nanf(""), kNoIndex};
-}
-
 // What can be done with two values: each is associative (but for rounding) and commutative.
 struct Sum {
   template <class T>
@@ -57,13 +45,6 @@ struct Max {
   /// The other one where one is NaN.
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
   __device__ __forceinline__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
-  /// The larger value, the lower index among equals; NaN is less than everything.
-  __device__ __forceinline__ Indexed operator()(Indexed a, Indexed b) const {
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    const bool equal = a.value == b.value || (a_nan && b_nan);
-    const bool b_first = equal ? b.index < a.index : (a_nan || b.value > a.value);
-    return b_first ? b : a;
-  }
 };
 
 template <class T, class F>
@@ -96,16 +77,13 @@ __device__ __forceinline__ T block_sum(T value) {
   return block_reduce(value, Sum{}, T{});
 }
 
-// float, int32_t, Indexed; of blocks float, Indexed.
+// T: float, int32_t.
 template <class T>
 __device__ __forceinline__ T warp_max(T value) {
   return warp_reduce(value, Max{});
 }
 inline __device__ float block_max(float value) {
   return block_reduce(value, Max{}, minus_infinity());
-}
-inline __device__ Indexed block_max(Indexed value) {
-  return block_reduce(value, Max{}, nothing());
 }
 
 }  // namespace shoal::cuda

@@ -112,6 +112,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
   apply_gating(r, lane, values);
 
   constexpr uint32_t kNaN = 1, kTaken = 0;  // less than what is not NaN
+  constexpr uint32_t kNoExpert = UINT32_MAX;
   uint32_t orders[kHeldQuads][kQuad];
 #pragma unroll
   for (int j = 0; j < kHeldQuads; ++j) {
@@ -127,12 +128,12 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
 #pragma unroll 1
   for (int slot = 0; slot < r.used; ++slot) {
     uint32_t best = kTaken;
-    uint32_t best_id = kNoIndex;
+    uint32_t best_id = kNoExpert;
     for_held(r, lane, orders, [&](uint32_t order, int expert) {
       if (order > best) best = order, best_id = expert;
     });
     const uint32_t top = __reduce_max_sync(kAllLanes, best);
-    const auto id = static_cast<int>(__reduce_min_sync(kAllLanes, best == top ? best_id : kNoIndex));
+    const auto id = static_cast<int>(__reduce_min_sync(kAllLanes, best == top ? best_id : kNoExpert));
     float value = 0;
 #pragma unroll
     for (int j = 0; j < kHeldQuads; ++j) {
