@@ -10,11 +10,19 @@
 
 namespace shoal {
 
-/// Numbers of the hardware threads of each core, those that the calling thread may use, NUMA node by NUMA node.
-std::vector<std::vector<int>> usable_threads();
+struct UsableCore {
+  std::vector<int> threads;  ///< numbers of its hardware threads
+  int node = 0;              ///< its NUMA node
+  bool operator==(const UsableCore&) const = default;
+};
 
-/// The hardware threads of each of `processes`: as many cores as the others have, or one more. With fewer cores than
-/// processes hardware threads are divided. Empty: there are fewer of these, too. Pure.
-std::vector<std::vector<int>> divide_threads(std::vector<std::vector<int>> cores, size_t processes);
+/// The cores and hardware threads that the calling thread may use, NUMA node by NUMA node.
+std::vector<UsableCore> usable_cores();
+
+/// The hardware threads of each of `processes`: as many cores as the others have, or one more, but a share that would
+/// begin near a NUMA node (within a quarter of a share) begins with it. With fewer cores than processes hardware
+/// threads are divided. Empty: there are fewer of these, too. Pure.
+///   nodes of 47 and 48 cores, 2 processes: 47 and 48
+std::vector<std::vector<int>> divide_threads(std::vector<UsableCore> cores, size_t processes);
 
 }  // namespace shoal

@@ -38,8 +38,9 @@ std::atomic<int> own_code{kSuccess};  // valid once all have left
 
 /// Processes of one computer that may all use the same cores take a part of them each.
 void divide_cores(ProcessGroup* group) {
-  const std::vector<std::vector<int>> usable = usable_threads();
-  const std::string text = fmt::format("{}", fmt::join(usable, " "));
+  const std::vector<UsableCore> usable = usable_cores();
+  std::string text;
+  for (const UsableCore& core : usable) text += fmt::format("{} of {} ", core.threads, core.node);
   const std::vector<std::string> all = group->gather(text, "cores");
   std::vector<int> neighbours = group->processes_of(group->node(group->own()));
   std::erase_if(neighbours, [&](int process) { return all[static_cast<size_t>(process)] != text; });
