@@ -112,6 +112,13 @@ void check_output(const std::filesystem::path& path, std::string_view what) {
   require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(), what);
   require<OutputRefused>(!S_ISREG(status.st_mode) || !is_input(status),
                          "{}: this command reads it; name another file for the {}", path.string(), what);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat own{};
+    const bool is_own = S_ISREG(status.st_mode) && fstat(stream, &own) == 0 && own.st_dev == status.st_dev &&
+                        own.st_ino == status.st_ino;
+    require<OutputRefused>(!is_own, "{}: the output of this command goes there; name another file for the {}",
+                           path.string(), what);
+  }
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "base/user_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -76,6 +77,18 @@ TEST(CheckOutput, RefusesInputsByAnyName) {
   }
   std::filesystem::remove(path);
   EXPECT_NO_THROW(check_output(hard, "trace")) << "the file that was read is gone";
+}
+
+TEST(CheckOutput, RefusesTheFileBehindStdout) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() / "rows";
+  const int before = dup(STDOUT_FILENO), file = open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+  dup2(file, STDOUT_FILENO);
+  EXPECT_THAT([&] { check_output(path, "trace"); },
+              ThrowsMessage<OutputRefused>(HasSubstr("the output of this command goes there; name another file")));
+  dup2(before, STDOUT_FILENO);
+  close(before), close(file);
+  EXPECT_NO_THROW(check_output(path, "trace"));
 }
 
 }  // namespace
