@@ -86,8 +86,11 @@ std::string problem_text(const Remedies& remedies) {
 }
 
 std::string context_options(const Remedies& remedies, const Choice& choice) {
-  return fmt::format("-c {}{}{}", choice.context, choice.cache_k ? " -ctk q8_0 -ctv q8_0" : "",
-                     change_options(remedies.asked, choice));
+  std::string text = fmt::format("-c {}", choice.context);
+  const Choice& asked = remedies.asked;
+  if (choice.cache_k && choice.cache_k != asked.cache_k) text += fmt::format(" -ctk {}", name_of(*choice.cache_k));
+  if (choice.cache_v && choice.cache_v != asked.cache_v) text += fmt::format(" -ctv {}", name_of(*choice.cache_v));
+  return text + change_options(asked, choice);
 }
 
 std::string remedies_text(const Remedies& remedies) {

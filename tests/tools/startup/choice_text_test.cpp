@@ -43,6 +43,11 @@ TEST(RemediesText, NamesEveryFlagOfAContext) {
   remedies.context = with_context(remedies.asked, 256);
   EXPECT_EQ(change_options(remedies.asked, *remedies.context), "");
   EXPECT_EQ(context_options(remedies, *remedies.context), "-c 256");
+  remedies.context->cache_k = remedies.context->cache_v = DType::kQ4_0;
+  EXPECT_EQ(context_options(remedies, *remedies.context), "-c 256 -ctk q4_0 -ctv q4_0");
+  remedies.asked.cache_k = DType::kQ4_0;
+  EXPECT_EQ(context_options(remedies, *remedies.context), "-c 256 -ctv q4_0");
+  remedies.asked.cache_k.reset();
   remedies.asked.mode = SplitMode::kLayer;
   remedies.context_q8_0 = with_context({models::cpu_groups({2}), SplitMode::kTensor, {2, 1}}, 64);
   remedies.context_q8_0->cache_k = remedies.context_q8_0->cache_v = DType::kQ8_0;
