@@ -1,5 +1,4 @@
-// What a run costs on a machine beside the steps of its plans: for predictions (predict.h) and the timelines of them.
-// Pure functions.
+// What a run costs on a machine beside the steps of its plans: for predictions (predict.h). Pure functions.
 #pragma once
 
 #include "machine/machine.h"

@@ -128,6 +128,11 @@ KnownMachine require_machine(const MachineQuestion& question) {
   }
   check(processes() == nullptr, "devices of several processes must have been measured");
   require_threads(threads_needed(question.devices, question.threads));
+  try {
+    probe::check_machine_file();
+  } catch (const DeviceError&) {
+    // Said below: the devices are measured all the same.
+  }
   machine::MachineModel machine = measure_quickly(question);
   try {
     probe::save_machine(machine, question.comm);
