@@ -92,6 +92,9 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
       backends_(std::move(backends)),
       most_checkpoints_(options.checkpoints),
       checkpoint_every_(options.checkpoint_every) {
+  const auto cached = cache_.context.tensors();
+  require<InvalidArgument>(cached.empty() || cached.front()->buffer == nullptr,
+                           "the plan is another session's; make a plan for each session");
   require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});

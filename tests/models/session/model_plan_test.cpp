@@ -2,6 +2,7 @@
 // figures are what is allocated, llama_test.cpp shows.
 #include "models/session/model_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -44,6 +45,20 @@ TEST(ModelPlanMemory, OnAMetaDeviceNothingIsMapped) {
     EXPECT_EQ(use.mapped, 0u);
     EXPECT_GT(use.use.weights, 0u);
   }
+}
+
+TEST(ModelPlan, ServesOneSession) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  const Placement placement(*model, cpu_devices(1), {"", 1});
+  const SessionOptions options{.context = 64, .batch = 8};
+  const auto plan = std::make_shared<ModelPlan>(*model, placement, options);
+  load_weights(*model, placement);
+  {
+    const Session session(*model, placement, placement.init(), options, plan);
+    EXPECT_THAT([&] { Session(*model, placement, placement.init(), options, plan); },
+                testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("make a plan for each session")));
+  }
+  unload_weights(*model);
 }
 
 /// By implementation of the collectives. CTest runs it with emulated GPUs, too.
