@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "collectives/p2p/product_norm.h"
@@ -159,7 +161,13 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       share_(gpus_of(places), std::min(p2p.max_blocks, kMaxBlocks), p2p.whole_gpus),
       layout_{size(), share_.blocks()},
       names_(places.size()) {
-  require_peers(gpus_of(places));
+  const std::vector<int> gpus = gpus_of(places);
+  require_peers(gpus);
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  require<InvalidArgument>(
+      loading == nullptr || std::string_view(loading) != "LAZY" ||
+          std::set(gpus.begin(), gpus.end()).size() == gpus.size(),
+      "[p2p communicator] a kernel that is loaded late waits for the ranks of its GPU; set CUDA_MODULE_LOADING=EAGER");
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
 }

@@ -268,10 +268,15 @@ void CudaFamily::prepare(Gpu& gpu) {
 /// Each uses the memory of the other one where that can be done. Which of the two copies is the driver's choice, so
 /// both ways are right or neither is used.
 void CudaFamily::connect(int one, int other) {
-  const std::array<PeerAccess, 2> access = connect_peers(other, one);
-  if (access[0].is_wrong || access[1].is_wrong) {
+  try {
+    const std::array<PeerAccess, 2> access = connect_peers(other, one);
+    if (!access[0].is_wrong && !access[1].is_wrong) return;
     const auto [from, to] = access[0].is_wrong ? std::pair{other, one} : std::pair{one, other};
     add_problem(fmt::format("direct copies from CUDA{} to CUDA{} are wrong and not used", from, to));
+  } catch (const Error& error) {
+    turn_off_peer_access(one, other);
+    turn_off_peer_access(other, one);
+    add_problem(fmt::format("direct copies of CUDA{} and CUDA{} are not used: {}", one, other, error.what()));
   }
 }
 

@@ -26,10 +26,11 @@ struct PeerAccess {
 /// Turns on the access of each of the two GPUs to the other and tries it: a kernel on one writes a pattern that the
 /// other checks, so does a copy, and a kernel checks a pattern that the other GPU wrote. If one way does not work both
 /// are turned off, so that copies do not use them either. Returns the access of `a` to `b` and that of `b` to `a`.
+/// Throws OutOfMemory and DeviceError if a GPU cannot try it.
 std::array<PeerAccess, 2> connect_peers(int a, int b);
 
 /// A line for each ordered pair of different GPUs among these without working access; a GPU may be named several times.
-/// A pair is tried once in a process.
+/// A pair is tried once in a process. Throws what connect_peers() throws.
 std::vector<std::string> peer_problems(std::span<const int> gpus);
 
 // The kernels that try it (peer_kernels.cu).

@@ -170,6 +170,13 @@ TEST(P2pFailure, BadMeshesAreRefused) {
   EXPECT_THROW(P2pCommunicator(std::vector<Place>(kMaxRanks + 1, place)), InvalidArgument);
 }
 
+// Which would wait for the ranks that wait for them.
+TEST(P2pFailure, KernelsThatAreLoadedLateAreRefusedWithSeveralRanksOfAGpu) {
+  const test::Environment lazy("CUDA_MODULE_LOADING", "LAZY");
+  EXPECT_THAT([] { Rig(2); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("set CUDA_MODULE_LOADING=EAGER")));
+  EXPECT_NO_THROW(Rig(1));
+}
+
 #ifdef SHOAL_CUDA_EMULATED
 // Pairs that no other test uses, since answers are kept.
 TEST(P2pPeers, LiesAreFoundOut) {

@@ -127,8 +127,8 @@ void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
   plan.bytes = plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
 }
 
-/// Calls f(kernels, kernel) for those that the GPU has the instructions and the shared memory for; narrow tiles of warps
-/// fit everywhere.
+/// Calls f(kernels, kernel) for those that the GPU has the instructions and the shared memory for; narrow tiles of
+/// warps fit everywhere.
 template <class F>
 void for_kernels(const Tensor& node, const GpuTraits& gpu, const F& f) {
   const Kernels& kernels = *kernels_for(node);
