@@ -1,5 +1,6 @@
 #include "collectives/host/queued_communicator.h"
 
+#include <exception>
 #include <set>
 
 #include "base/error.h"
@@ -24,9 +25,15 @@ QueuedCommunicator::QueuedCommunicator(std::string_view name, std::span<Backend*
         backend->name());
     ranks_.push_back({*this, static_cast<int>(ranks_.size()), is_own ? backend : nullptr});
   }
+  std::exception_ptr failure;
   for (const Rank& rank : ranks_) {
-    if (rank.backend != nullptr) rank.backend->synchronize();
+    try {
+      if (rank.backend != nullptr) rank.backend->synchronize();
+    } catch (...) {
+      failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void QueuedCommunicator::enqueue(int rank, const Call& call) {
