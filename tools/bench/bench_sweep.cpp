@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "models/place/split_policy.h"
 #include "tools/cli/command.h"
@@ -45,9 +44,9 @@ bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode
 /// Throws unless some list of devices can be divided so.
 void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return;
-  require<InvalidArgument>(!names_profile(ratio),
-                           "--tensor-split {}: a profile is for run, chat and plan; give its shares, such as 3,1",
-                           ratio);
+  require<InvalidArgument>(
+      !names_profile(ratio),
+      "--tensor-split {}: a profile is for run, chat, plan and compare; give its shares, such as 3,1", ratio);
   const bool some =
       std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(ratio, list, mode); });
   models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));

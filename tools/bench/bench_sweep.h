@@ -8,8 +8,6 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "models/place/placement.h"

@@ -23,8 +23,6 @@
 #include "tools/report/plan_report.h"
 #include "tools/startup/choice_text.h"
 #include "tools/startup/deployment.h"
-#include "tuning/choose/compare.h"
-#include "tuning/choose/dimensions.h"
 
 namespace shoal::tools {
 namespace {
@@ -189,7 +187,10 @@ class Simulation {
       const tuning::Verdict verdict = chooser.judge(chosen.choice, *chosen.placement, *chosen.plan);
       bar.clear();
       report.add(result_of(setup, test, chooser.asked(), verdict));
-      if (!verdict.fits) does_not_fit(setup, test, chooser, verdict);
+      if (verdict.fits) continue;
+      remarks_ +=
+          fmt::format("{} on {} does not fit: {}; see `shoal plan --recommend --machine {}` for ways that fit\n",
+                      test.name(), setup.devices.shown(), problem_text(verdict.memory), escaped(flags_.machine));
     }
   }
 
@@ -275,17 +276,6 @@ class Simulation {
         {"host_ns", std::llround(phase.host * 1e9)},
         {"memory_most", use.use.total()},
         {"memory", memory_json(verdict.memory)}};
-  }
-
-  void does_not_fit(const BenchSetup& setup, const BenchTest& test, tuning::Chooser& chooser,
-                    const tuning::Verdict& verdict) {
-    const std::vector<tuning::Choice> ways{verdict.choice};
-    tuning::Remedies remedies = tuning::remedies(chooser, verdict, ways);
-    // The test needs its context: with less it is another test.
-    for (auto* one : {&remedies.context, &remedies.context_q8_0}) {
-      if (*one && (*one)->context < test.context()) one->reset();
-    }
-    remarks_ += fmt::format("{} on {} does not fit: {}\n", test.name(), setup.devices.shown(), remedies_text(remedies));
   }
 
   const SimulateFlags& flags_;

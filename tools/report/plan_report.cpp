@@ -87,7 +87,7 @@ Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth
 }
 
 Json to_json(const tuning::Remedies& remedies) {
-  Json json{{"problem", problem_text(remedies)}};
+  Json json{{"problem", problem_text(remedies.lacking)}};
   if (remedies.context) {
     json["context"] = remedies.context->context;
     json["context_options"] = context_options(remedies, *remedies.context);

@@ -76,9 +76,10 @@ std::string change_options(const Choice& from, const Choice& to) {
   return text;
 }
 
-std::string problem_text(const Remedies& remedies) {
+std::string problem_text(std::span<const models::DeviceUse> uses) {
   std::string text;
-  for (const models::DeviceUse& use : remedies.lacking) {
+  for (const models::DeviceUse& use : uses) {
+    if (tuning::spare_bytes(use) >= 0) continue;
     text += fmt::format("{}{} needs {} and has {} free", text.empty() ? "" : ", ", use.device,
                         format_bytes(use.needed()), format_bytes(use.memory.free));
   }
@@ -114,8 +115,8 @@ std::string remedies_text(const Remedies& remedies) {
                                 *remedies.more_devices == 1 ? "" : "s", remedies.device,
                                 in_brackets((remedies.even_shares ? "" : " -ts auto") + mode)));
   }
-  if (parts.empty()) return problem_text(remedies) + "; use a smaller model";
-  return fmt::format("{}; what would fit: {}", problem_text(remedies), fmt::join(parts, "; or "));
+  if (parts.empty()) return problem_text(remedies.lacking) + "; use a smaller model";
+  return fmt::format("{}; what would fit: {}", problem_text(remedies.lacking), fmt::join(parts, "; or "));
 }
 
 std::string shares_text(Chooser& chooser, const Chosen& chosen) {

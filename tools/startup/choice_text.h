@@ -11,8 +11,8 @@ namespace shoal::tools {
 /// changes.
 std::string change_options(const tuning::Choice& from, const tuning::Choice& to);
 
-/// "CPU0 needs 9.1 MiB and has 8.0 MiB free".
-std::string problem_text(const tuning::Remedies& remedies);
+/// Of devices that need more than they have: "CPU0 needs 9.1 MiB and has 8.0 MiB free".
+std::string problem_text(std::span<const models::DeviceUse> uses);
 /// One sentence: "CPU0 needs 9.1 MiB and has 8.0 MiB free; what would fit: a context of 256 (-c 256); ...".
 std::string remedies_text(const tuning::Remedies& remedies);
 /// Flags for a choice with the largest context: "-c 22432 -ts 6,11 -sm layer", "-c 512 -ctk q8_0 -ctv q8_0".

@@ -344,7 +344,7 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0");
   expect(model + "-sm row", 2, "--split-mode must be tensor or layer");
   expect(model + "-ctk q4_K", 2, "--cache-type-k must be f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
-  expect(model + "-ts @p.json", 2, "--tensor-split @p.json: a profile is for run, chat and plan; give its shares");
+  expect(model + "-ts @p.json", 2, "--tensor-split @p.json: a profile is for run, chat, plan and compare; give its shares");
 }
 
 TEST(BenchProgram, ChecksMemoryBeforeItLoads) {
