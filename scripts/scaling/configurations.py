@@ -68,7 +68,9 @@ class Configuration:
         flags = ["--devices", self.devices]
         if self.count > 1:
             flags += ["--split-mode", self.mode] if self.mode != "tensor" else []
-            flags += ["--tensor-split", self.shares] if self.shares else []
+            numbers = json.loads(self.profile)["tensor_split"] if self.profile else []
+            shares = ",".join(str(number) for number in numbers) or self.shares
+            flags += ["--tensor-split", shares] if shares else []
         return flags
 
 

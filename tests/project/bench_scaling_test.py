@@ -373,7 +373,7 @@ class ConfigurationTest(unittest.TestCase):
             found = self.of(["CPU0", "CPU0,CPU1", "CPU1,CPU0"], ["tensor"], ["auto", text])
             expected = ["CPU0", "CPU0,CPU1 auto", f"CPU0,CPU1 {text}", "CPU1,CPU0 auto"]
             self.assertEqual([one.name for one in found], expected)
-            self.assertEqual(found[2].flags(), ["--devices", "CPU0,CPU1", "--tensor-split", text])
+            self.assertEqual(found[2].flags(), ["--devices", "CPU0,CPU1", "--tensor-split", "1,3"])
             for lists, modes, shares, message in (
                 (["CPU0"], ["tensor"], "auto", "no list of devices fits"),
                 (["CPU1,CPU0"], ["tensor"], text, "no list of devices fits"),
