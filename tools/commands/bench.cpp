@@ -123,7 +123,9 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   const std::vector<BenchTest> tests = make_tests(flags.lists);
   flags.candidates = flags.sampling.candidates();
   find_all(setups);
-  BenchReport report(flags.format, flags.columns(setups, tests));
+  BenchColumns columns = flags.columns(setups, tests);
+  columns.shares_follow = false;  // rows take minutes: each is printed when it is measured
+  BenchReport report(flags.format, columns);
   const auto measure_all = [&] {
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);
   };
