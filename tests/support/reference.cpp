@@ -325,9 +325,8 @@ Array sum_rows(const Tensor& node, const Sources& src) {
 std::vector<int64_t> order_of(const Array& x, const Index& row) {
   std::vector<int64_t> order(x.shape[0]);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return x[with(row, 0, a)] > x[with(row, 0, b)];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return x[with(row, 0, a)] > x[with(row, 0, b)]; });
   return order;
 }
 
@@ -596,8 +595,8 @@ class Evaluation {
       sources.push_back(source ? &arrays.back() : nullptr);
     }
     const auto found = kEvals.find(node.op);
-    require<InvalidArgument>(found != kEvals.end(), "[{} {}] tests/support/reference.cpp has no such op", name_of(node.op),
-                             node.name);
+    require<InvalidArgument>(found != kEvals.end(), "[{} {}] tests/support/reference.cpp has no such op",
+                             name_of(node.op), node.name);
     return found->second(node, sources);
   }
 

@@ -1,7 +1,6 @@
 #include "tools/cli/flags.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <numeric>
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <memory>
 #include <new>
-#include <optional>
 #include <sstream>
 #include <system_error>
 #include <thread>

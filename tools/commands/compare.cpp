@@ -76,7 +76,7 @@ int compare(CompareFlags& flags) {
   Deployment deployment = resolve(std::move(request));
   const tuning::Asked& asked = deployment.asked;
   const models::PlacementOptions options = tuning::Chooser(*deployment.model, asked).options_of(asked.fixed);
-  deployment.placement.reset();
+  deployment.plan.reset(), deployment.placement.reset();
   const std::vector<NodeError> errors =
       compare_nodes(std::move(deployment.model), devices, options, asked.session, tokens);
   const NodeError& worst = *std::max_element(errors.begin(), errors.end(),
