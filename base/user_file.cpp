@@ -116,7 +116,8 @@ void check_output(const std::filesystem::path& path, std::string_view what) {
     struct stat own{};
     const bool is_own = S_ISREG(status.st_mode) && fstat(stream, &own) == 0 && own.st_dev == status.st_dev &&
                         own.st_ino == status.st_ino;
-    require<OutputRefused>(!is_own, "{}: the output of this command goes there; name another file for the {}",
+    require<OutputRefused>(!is_own,
+                           "{}: stdout or stderr of this command is written there; name another file for the {}",
                            path.string(), what);
   }
 }

@@ -45,8 +45,7 @@ class OutputRefused : public InvalidArgument {
 };
 
 /// Throws OutputRefused if writing to `path` would destroy an input of this process, the file behind its stdout or
-/// stderr, or a disk. Links are followed.
-/// `what` names the output in messages: "trace".
+/// stderr, or a disk. Links are followed. `what` names the output in messages: "trace".
 void check_output(const std::filesystem::path& path, std::string_view what);
 
 }  // namespace shoal

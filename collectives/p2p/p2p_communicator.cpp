@@ -167,7 +167,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
   require<InvalidArgument>(
       loading == nullptr || std::string_view(loading) != "LAZY" ||
           std::set(gpus.begin(), gpus.end()).size() == gpus.size(),
-      "[p2p communicator] a kernel that is loaded late waits for the ranks of its GPU; set CUDA_MODULE_LOADING=EAGER");
+      "[p2p communicator] several ranks on one GPU hang if kernels are loaded lazily; set CUDA_MODULE_LOADING=EAGER");
   // A mesh of one copies, and needs only the word of abort().
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
 }

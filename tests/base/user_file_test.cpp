@@ -84,8 +84,9 @@ TEST(CheckOutput, RefusesTheFileBehindStdout) {
   const std::string path = folder.path() / "rows";
   const int before = dup(STDOUT_FILENO), file = open(path.c_str(), O_WRONLY | O_CREAT, 0600);
   dup2(file, STDOUT_FILENO);
-  EXPECT_THAT([&] { check_output(path, "trace"); },
-              ThrowsMessage<OutputRefused>(HasSubstr("the output of this command goes there; name another file")));
+  EXPECT_THAT(
+      [&] { check_output(path, "trace"); },
+      ThrowsMessage<OutputRefused>(HasSubstr("stdout or stderr of this command is written there; name another file")));
   dup2(before, STDOUT_FILENO);
   close(before), close(file);
   EXPECT_NO_THROW(check_output(path, "trace"));

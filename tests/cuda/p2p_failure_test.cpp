@@ -170,8 +170,8 @@ TEST(P2pFailure, BadMeshesAreRefused) {
   EXPECT_THROW(P2pCommunicator(std::vector<Place>(kMaxRanks + 1, place)), InvalidArgument);
 }
 
-// Which would wait for the ranks that wait for them.
-TEST(P2pFailure, KernelsThatAreLoadedLateAreRefusedWithSeveralRanksOfAGpu) {
+// A kernel that is loaded at its first launch may wait for the kernels that wait for its rank.
+TEST(P2pFailure, LazyLoadingIsRefusedWithSeveralRanksOnOneGpu) {
   const test::Environment lazy("CUDA_MODULE_LOADING", "LAZY");
   EXPECT_THAT([] { Rig(2); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("set CUDA_MODULE_LOADING=EAGER")));
   EXPECT_NO_THROW(Rig(1));

@@ -47,7 +47,7 @@ struct BenchResult {
 struct BenchColumns {
   bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
   size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
-  bool shares_follow = false;  ///< the shares of some rows are found on the way: rows are printed when all are known
+  bool shares_follow = false;  ///< rows wait for the shares of all setups, so that columns align
 };
 
 /// Of the shares of all setups, as they are shown.

@@ -38,12 +38,12 @@ std::string feature_of(const BackendReg& family, std::string_view name);
 /// Why a family has no devices or left some out; "" if unknown.
 std::string lack_of_devices(const BackendReg& family);
 
-/// The devices of all processes that a list stands for, by names that are the same everywhere. The list is for every
-/// process, or has such names, or computers, whose processes use what `own_devices` gives them. As it is where there is
-/// one process. Collective where it names computers. Throws InvalidArgument.
+/// The devices of all processes that a list stands for, by names that are the same in all of them. The list applies to
+/// each process, or names ranks, or hosts, whose processes use the devices that `own_devices` returns there. With one
+/// process the list stays as it is. Collective if it names hosts. Throws InvalidArgument.
 ///   2 processes: "CPU0,CPU1" -> "CPU0,CPU1,1:CPU0,1:CPU1"    "@0,@1" -> "CPU0,1:CPU0"    "CPU0,1:CPU0" -> the same
 std::string of_all_processes(const std::string& list, const std::function<std::string()>& own_devices);
-/// The devices of the lists that the processes have made for themselves; `own` where there is one process. Collective.
+/// The list of each process, joined by names that are the same in all of them; `own` with one process. Collective.
 std::string of_every_process(const std::string& own);
 
 /// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least

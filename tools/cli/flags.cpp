@@ -97,8 +97,8 @@ void DeviceFlags::add_to(CLI::App& app) {
   };
   add_parsed(
       app, "--devices", "NAMES", read,
-      "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; see -sm. Of "
-      "several processes: of each, or by the names that are shown, CPU0,CPU1,1:CPU0, or @0,@1 for all of each host")
+      "Devices that act as one, such as CPU0,CPU1, or all (every GPU; without GPUs, every CPU device); see -sm. Under "
+      "mpirun the list applies to each process, unless it names ranks (CPU0,CPU1,1:CPU0) or hosts (@0,@1)")
       ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
                  "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "

@@ -131,7 +131,7 @@ KnownMachine require_machine(const MachineQuestion& question) {
   try {
     probe::check_machine_file();
   } catch (const DeviceError&) {
-    // Said below: the devices are measured all the same.
+    // The warning after the measurement tells it.
   }
   machine::MachineModel machine = measure_quickly(question);
   try {

@@ -5,7 +5,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Two quads are loaded before either is used.
+/// The sum of each row. A thread loads two quads before it uses either.
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) sum_rows(View x, float* to, int64_t rows) {
   let_next_start();
