@@ -56,6 +56,25 @@ TEST(LargestContext, IsTheLargestThatFits) {
   }
 }
 
+TEST(Chooser, PlansAsManyPromptsAsAsked) {
+  auto model = open_model(tiny_model_path("q8_0"));
+  for (const bool is_context_free : {false, true}) {
+    Asked asked;
+    asked.fixed.groups = cpu_groups({2});
+    asked.free.context = is_context_free;
+    asked.placement.threads = 1;
+    asked.session = {.context = 256, .batch = 32};
+    const Chosen all = Chooser(*model, asked).choose();
+    asked.most_prompts = 1;
+    const Chosen largest = Chooser(*model, asked).choose();
+    EXPECT_GT(all.plan->prompts.size(), 1u);
+    EXPECT_EQ(largest.plan->prompts.size(), 1u);
+    EXPECT_EQ(largest.plan->size.context, all.plan->size.context);
+    ASSERT_EQ(largest.plan->memory.size(), 2u);
+    for (size_t d = 0; d < 2; ++d) EXPECT_EQ(largest.plan->memory[d].use.total(), all.plan->memory[d].use.total());
+  }
+}
+
 TEST(LargestContext, LeavesTheMargin) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions session{.context = 512, .batch = 32};

@@ -208,6 +208,7 @@ class Simulation {
     }
     tuning::Asked asked = flags_.asked(setup, flags_.devices_of(setup).grouped(used), tests_);
     asked.load = {.use_mapping = false, .repack = false};
+    asked.most_prompts = 1;  // predictions read the largest batch
     asked.session = flags_.session(test);
     asked.work = {test.prompt, test.generate, test.depth};
     asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;

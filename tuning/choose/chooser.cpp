@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "tuning/choose/dimensions.h"
 
 namespace shoal::tuning {
 namespace {
-
-constexpr size_t kAllPrompts = std::numeric_limits<size_t>::max();
 
 /// Devices may keep weights in another form than the file's. To others the two ways to load are the same.
 bool repacks(const models::Placement& placement) {
@@ -210,14 +207,14 @@ Chosen Chooser::choose() {
   std::optional<models::ModelPlan> planned;
   if (asked_.free.context) {
     const int64_t least = std::min(out.wanted_context, asked_.least());
-    planned = largest_plan(*this, choice, asked_.margin, least, kAllPrompts);
+    planned = largest_plan(*this, choice, asked_.margin, least, asked_.most_prompts);
     out.leaves_margin = planned.has_value();
     if (!planned && asked_.must_fit) {
       out.choice = choice;
       return out;
     }
     choice.context = planned ? planned->size.context : least;
-    if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, kAllPrompts);
+    if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, asked_.most_prompts);
     if (!has_room) {
       // Now that the context is known shares may fit.
       Chooser again(model_, asked_, {.poll = watch_.poll, .progress = watch_.progress});
@@ -241,7 +238,7 @@ Chosen Chooser::choose() {
     planned.reset();
     settle(choice, true);
   }
-  if (!planned) planned = plan(choice, {}, kAllPrompts);
+  if (!planned) planned = plan(choice, {}, asked_.most_prompts);
   out.choice = choice;
   out.choice.context = planned->size.context;
   place(choice);
