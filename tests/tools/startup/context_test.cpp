@@ -139,9 +139,8 @@ TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
   };
   const Request small = request_of(256);
   size_t most = 0;
-  for (const auto& one : tuning::Chooser(*small.model, small.asked).choose().plan->memory) {
-    most = std::max(most, one.use.total());
-  }
+  const tuning::Chosen chosen = tuning::Chooser(*small.model, small.asked).choose();
+  for (const auto& one : chosen.plan->memory) most = std::max(most, one.use.total());
   const models::LimitedCpuDevices limited(fmt::format("memory={}", most + 1000));
   Request request = request_of(512);
   request.asked.free.context = true;
