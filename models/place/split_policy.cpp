@@ -137,7 +137,7 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
     return meta::SplitState::split(cut.axis, parts.scale_up(tensor.shape[cut.axis] / parts.length()));
   }
   std::vector<meta::Partition> segments;
-  const auto append = [&](CutGroup group, int64_t scale, int64_t repeat) {
+  const auto append = [&, layer = layer](CutGroup group, int64_t scale, int64_t repeat) {
     segments.insert(segments.end(), static_cast<size_t>(repeat), partition(layer, group).scale_up(scale));
   };
   append(cut.group, cut.scale, cut.repeat);
