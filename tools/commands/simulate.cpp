@@ -208,7 +208,6 @@ class Simulation {
     }
     tuning::Asked asked = flags_.asked(setup, flags_.devices_of(setup).grouped(used), tests_);
     asked.load = {.use_mapping = false, .repack = false};
-    asked.most_prompts = 1;  // predictions read the largest batch
     asked.session = flags_.session(test);
     asked.work = {test.prompt, test.generate, test.depth};
     asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
@@ -221,6 +220,7 @@ class Simulation {
       return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();
     });
     asked.placement.host = host == devices_.end() ? nullptr : *host;
+    if (asked.placement.host == nullptr) asked.most_prompts = 1;  // the largest needs the most memory
     asked.placement.machine = machine_;
     return asked;
   }

@@ -55,7 +55,7 @@ struct Asked {
   /// The margin is required. If not, and no context leaves it, choose() takes the least context.
   bool must_fit = true;
   bool is_repacking_decided = false;  ///< weights are repacked as `load` says, whether they fit or not
-  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< of the chosen plan, as ModelPlan has it
+  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< batches of a prompt in the plan, the largest first
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
