@@ -41,8 +41,8 @@ struct PlannedGraph {
 
 /// A Session can be made from it, and then runs these very graphs.
 struct ModelPlan {
-  /// Throws InvalidArgument for options that do not fit the model. `most_prompts`: number of graphs for prompts, the
-  /// largest first. It needs the most memory, except on a host, which computes only the batches too small to bring.
+  /// Throws InvalidArgument for options that do not fit the model. `most_prompts`: limit of graphs for prompts, the
+  /// largest first. The largest graph needs the most memory, but a host may compute smaller batches only.
   ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load = {},
             size_t most_prompts = std::numeric_limits<size_t>::max());
   /// Tells the placement's meta devices of the plan's shards, before weights are loaded there: else its graphs are

@@ -220,7 +220,7 @@ class Simulation {
       return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();
     });
     asked.placement.host = host == devices_.end() ? nullptr : *host;
-    if (asked.placement.host == nullptr) asked.most_prompts = 1;  // the largest needs the most memory
+    if (asked.placement.host == nullptr) asked.most_prompts = 1;  // the largest batch needs the most memory
     asked.placement.machine = machine_;
     return asked;
   }

@@ -140,6 +140,25 @@ std::string remedy(std::vector<std::string> args) {
   return begin == std::string::npos ? "" : finished.out.substr(begin);
 }
 
+TEST_F(Simulate, ReportsTheHostMemoryOfPlan) {
+  // The GPU computes the largest batch, and the host smaller batches of the experts that it keeps.
+  const TemporaryFile file("simulate_host.gguf");
+  models::HollowModel experts(4, 2048, 1024, 32, 8, 1024);
+  experts.h.experts = 64, experts.h.experts_used = 8;
+  experts.write(file.path);
+  const std::vector<std::string> flags{
+      "-m", file.path, "--machine", "RTX4090x4+EPYC9654", "--devices", "RTX4090.0", "--cpu-moe", "-c", "2048"};
+  std::vector<std::string> plan = flags, simulate = flags;
+  plan.insert(plan.begin(), "plan");
+  plan.insert(plan.end(), {"--output", "json"});
+  simulate.insert(simulate.end(), {"-p", "512", "-n", "0"});
+  const Finished planned = run(plan);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const json expected = json::parse(planned.out).at("memory");
+  EXPECT_GT(expected.at(1).at("compute"), 1 << 20);
+  EXPECT_EQ(rows(simulate).at(0).at("memory"), expected);
+}
+
 TEST_F(Simulate, NamesDevicesThatLackMemory) {
   const std::string weights = remedy({"-m", large_, "--machine", "RTX4090", "-p", "512", "-n", "0"});
   EXPECT_THAT(weights,
