@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes README's table of models from the list of architectures, models/arch/architectures.def.
+"""Writes the model table of README.md from the list of architectures, models/arch/architectures.def.
 
-    scripts/make_model_table.py            bring README.md up to date
-    scripts/make_model_table.py --check    only compare; exits with 1 where they differ
+One row per family: the architectures whose model names begin with the same word.
+
+    scripts/make_model_table.py            update README.md
+    scripts/make_model_table.py --check    compare only; exit with 1 if they differ
 """
 import argparse
 import pathlib
@@ -11,19 +13,23 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROW = re.compile(r'^SHOAL_ARCHITECTURE\("([^"]+)",\s*"([^"]+)"', re.MULTILINE)
-TABLE = re.compile(r"^\| architecture \| models \|\n(?:\|.*\n)+", re.MULTILINE)
+HEAD = "| family | models (`architecture`) |\n"
+TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)+")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare")
-    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "README.md", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="compare without writing the page")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "README.md", help="page to update (default: %(default)s)")
     arguments = parser.parse_args()
     rows = ROW.findall((ROOT / "models/arch/architectures.def").read_text())
-    table = "| architecture | models |\n|---|---|\n" + "".join(f"| `{name}` | {models} |\n" for name, models in rows)
+    families: dict[str, list[str]] = {}
+    for name, models in rows:
+        families.setdefault(re.match(r"[A-Za-z]+(?:-[a-z]+)?", models)[0], []).append(f"{models} (`{name}`)")
+    table = HEAD + "|---|---|\n" + "".join(f"| {family} | {'; '.join(entries)} |\n" for family, entries in families.items())
     page = arguments.page.read_text()
     if not rows or not TABLE.search(page):
-        print(f"{arguments.page}: there is no table '| architecture | models |', or the list has no rows")
+        print(f"{arguments.page}: no table {HEAD.strip()!r}, or no rows in architectures.def")
         return 1
     current = TABLE.sub(lambda _: table, page)
     if arguments.check:
