@@ -1,4 +1,4 @@
-// Two devices that act as one, your own split-state callback, a small graph, its plan and its result.
+// Shards a graph of your own over three devices with a split-state callback, prints its plan, and runs it.
 #include <fmt/core.h>
 
 #include <exception>
@@ -12,26 +12,35 @@
 using namespace shoal;
 
 static void run() {
-  cpu::configure("devices=2,threads=1");
+  // Three CPU devices with one thread each. On GPUs, name CUDA0,CUDA1,CUDA2 below instead.
+  cpu::configure("devices=3,threads=1");
 
-  // y = down * relu(up * x): the hidden layer of 6 rows is divided 4 : 2.
+  // y = relu(down * relu(up * x)). The first dimension is innermost: up maps 4 elements to 6, down maps 6 to 3.
   TensorContext weights;
   Tensor* up = weights.add("up", DType::kF32, {4, 6, 1, 1});
   Tensor* down = weights.add("down", DType::kF32, {6, 3, 1, 1});
-  auto callback = [](const Tensor& weight) { return meta::SplitState::split(weight.name == "up" ? 1 : 0, {{4, 2}}); };
-  auto device = meta::MetaDevice::create(Registry::instance().device_list("CPU0,CPU1"), callback);
 
+  // The 6 hidden elements are divided 3 : 2 : 1. They are axis 1 of `up` and axis 0 of `down`.
+  auto callback = [](const Tensor& weight) {
+    return meta::SplitState::split(weight.name == "up" ? 1 : 0, {{3, 2, 1}});
+  };
+  auto device = meta::MetaDevice::create(Registry::instance().device_list("CPU0,CPU1,CPU2"), callback);
+
+  // One call allocates the shards of all weights. Writing a weight distributes its elements to the shards.
   auto memory = allocate_tensors(weights.tensors(), device->buffer_type(), Usage::kWeights);
   std::vector<float> ones(24, 1.0f), ramp(18);
   std::iota(ramp.begin(), ramp.end(), 0.0f);
   tensor_set(*up, ones.data(), 0, up->bytes());
   tensor_set(*down, ramp.data(), 0, down->bytes());
 
+  // The graph does not know about devices.
   Graph graph("example");
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* hidden = unary(graph, mul_mat(graph, up, x, "hidden"), UnaryKind::kRelu, "active");
-  Tensor* y = graph.output(mul_mat(graph, down, hidden, "y"));
+  Tensor* sum = mul_mat(graph, down, hidden, "sum");
+  Tensor* y = graph.output(unary(graph, sum, UnaryKind::kRelu, "y"));
 
+  // Each device has a partial sum over its hidden elements. The plan adds them by one all-reduce before the last relu.
   auto backend = device->init();
   auto plan = backend->create_plan(graph);
   fmt::print("{}", meta::to_string(meta::plan_of(*plan)));

@@ -1,4 +1,4 @@
-// A model, devices that act as one, a prompt, and the text that follows it:
+// Generates text with a model on devices that act as one:
 //
 //   example_generate model.gguf CPU0,CPU1 "In the beginning"
 #include <fmt/core.h>
@@ -13,13 +13,17 @@
 using namespace shoal;
 
 static void generate(const char* file, const char* devices, const char* prompt) {
+  // Opens the file and places the weights on the devices. Each device has an even share.
   auto model = models::open_model(file);
   models::Placement placement(*model, Registry::instance().device_list(devices));
   models::load_weights(*model, placement);
-  models::Session session(*model, placement, placement.init(), {.context = 256});
 
+  // A session owns the KV cache of one sequence and the plans that run it.
+  models::Session session(*model, placement, placement.init(), {.context = 256});
   models::Tokenizer tokenizer(model->file);
   models::Sampler sampler({.temp = 0});
+
+  // The whole prompt is one batch. Each later batch is the token that was sampled last.
   fmt::print("{}", prompt);
   session.evaluate(tokenizer.encode(prompt));
   for (int i = 0; i < 8; ++i) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Finds files and folders that documentation names and that do not exist.
+"""Finds files and folders that documentation names but that do not exist.
 
-Looks at what stands in `backticks` in all Markdown files that git knows and reads like a path of the repository:
-"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or the name of a source file alone; and at links to files. Left out are code
-blocks, the placeholders of recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names what has gone. Prints each breach and exits with 1.
+Checks `backticks` in all Markdown files that git knows if their text looks like a path of the repository, such as
+"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or like the name of a source file. Also checks links to files.
+Ignores code blocks, placeholders of recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names removed files. Prints each
+missing file and exits with 1.
 """
 import pathlib
 import re
@@ -14,6 +15,7 @@ PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
 SOURCE = re.compile(r"\w\.(?:h|cpp|cu|cuh|py|md|cmake|svg|def)$")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file, relative to the page
 PLACEHOLDER = re.compile(r"cumsum|gizmo")
+QUOTE = re.compile(r"^```cpp\n// (\S+\.cpp)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # code with the name of its file in the first line
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -26,7 +28,7 @@ def files_of(root: pathlib.Path) -> list[str]:
 
 
 def expanded(path: str) -> list[str]:
-    """"a.{h,cpp}" as "a.h" and "a.cpp"."""
+    """Expands "a.{h,cpp}" to "a.h" and "a.cpp"."""
     before, brace, rest = path.partition("{")
     if not brace:
         return [path]
@@ -40,10 +42,14 @@ def main() -> int:
     folders = {str(parent) for file in files for parent in pathlib.PurePath(file).parents} - {"."}
     known = set(files) | folders | {pathlib.PurePath(file).name for file in files}
     top = {folder for folder in folders if "/" not in folder}
-    # `meta/plan/candidates` may stand for the header and its source, `mul_mat_vec*` for several files.
+    # `meta/plan/candidates` may stand for the header and its source, and `mul_mat_vec*` for several files.
     known |= {file.rpartition(".")[0] for file in files}
     breaches = 0
     for page in sorted(file for file in files if file.endswith(".md") and file != "CHANGELOG.md"):
+        for file, code in QUOTE.findall((root / page).read_text()):
+            if not (root / file).exists() or code not in (root / file).read_text():
+                print(f"{page}: a block differs from the code in {file}; copy it again")
+                breaches += 1
         text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), (root / page).read_text())
         for number, line in enumerate(text.splitlines(), 1):
             for target in LINK.findall(line):
