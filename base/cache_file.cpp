@@ -16,18 +16,17 @@ namespace shoal {
 namespace {
 
 [[noreturn]] void fail_to_write(const CacheFile& file, int reason) {
-  fail<DeviceError>("{}: cannot be written: {}; name another file in {}", file.path.string(),
+  fail<DeviceError>("{}: cannot be written: {}; set {} to another file", file.path.string(),
                     std::generic_category().message(reason), file.variable);
 }
 
-/// A file beside the cache, with the text.
+/// Writes the text to a new file next to the cache.
 std::filesystem::path write_draft(const CacheFile& file, std::string_view text) {
-  require<DeviceError>(!file.path.empty(),
-                       "there is no folder to write to, as HOME is not set; set it, or name a file in {}",
+  require<DeviceError>(!file.path.empty(), "no folder to write to: HOME is not set; set HOME, or set {} to a file",
                        file.variable);
   std::error_code ignored;
   const bool is_other = std::filesystem::exists(file.path, ignored) && !std::filesystem::is_regular_file(file.path);
-  require<DeviceError>(!is_other, "{}: is no regular file; name one in {}", file.path.string(), file.variable);
+  require<DeviceError>(!is_other, "{}: is not a regular file; set {} to one", file.path.string(), file.variable);
   check_output(file.path, "cache");
   if (file.path.has_parent_path()) std::filesystem::create_directories(file.path.parent_path(), ignored);
   static std::atomic<int> drafts{0};

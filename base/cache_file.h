@@ -1,5 +1,5 @@
-// Files in which this machine's measurements are kept from one run of a program to the next. Several programs may read
-// and write one at the same time: no reader sees half of it, and the last one to write wins.
+// Cache files keep this machine's measurements from one program run to the next. Several programs may read and write a
+// cache at the same time: no reader sees a partial file, and the last writer wins.
 #pragma once
 
 #include <filesystem>
@@ -8,23 +8,23 @@
 
 namespace shoal {
 
-/// A cache, and the variable that names another place for it.
+/// A cache file and the environment variable that overrides its path.
 struct CacheFile {
-  std::filesystem::path path;  ///< "": nothing is kept
+  std::filesystem::path path;  ///< empty if there is no cache
   const char* variable;
 };
 
-/// The path in the environment variable, else shoal/<name> in XDG_CACHE_HOME, else in ~/.cache.
+/// The path in the environment variable; by default shoal/<name> in XDG_CACHE_HOME, or else in ~/.cache.
 CacheFile cache_file(const char* variable, std::string_view name);
 
-/// All of it; "" if there is none, or it cannot be read.
+/// The whole text; "" if the file does not exist or cannot be read.
 std::string read_cache_file(const CacheFile& file);
 
-/// Throws what write_cache_file would, before there is something to be written. Makes the folder.
+/// Creates the folder, and throws the errors that write_cache_file() would throw. Call it before a long measurement.
 void check_cache_file(const CacheFile& file);
 
-/// Makes the folder, writes a draft next to the file and moves it there. Throws DeviceError that names the file, the
-/// system's reason and the variable; the file is unchanged then.
+/// Creates the folder, writes a draft next to the file and renames it to the file. On failure the file is unchanged,
+/// and the thrown DeviceError names the file, the system's reason and the variable.
 void write_cache_file(const CacheFile& file, std::string_view text);
 
 }  // namespace shoal

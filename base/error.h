@@ -1,5 +1,5 @@
-// Errors of the whole library. Everything that can fail throws one of these; no code prints or exits.
-// The message is one line: what went wrong, where, and what to do about it.
+// Errors of the whole library. Every failure throws one of these classes; no library code prints or exits. The message
+// is one line: the problem, its place, and the remedy.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,13 +16,13 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The caller passed something unusable: a shape, a flag, a file, a callback's answer.
+/// The caller passed an unusable value: a shape, a flag, a file, a callback's result.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-/// A device or the system failed: out of memory, missing device, a kernel that failed.
+/// A device or the system failed: out of memory, missing device, failed kernel.
 class DeviceError : public Error {
  public:
   using Error::Error;
@@ -34,13 +34,13 @@ class OutOfMemory : public DeviceError {
   using DeviceError::DeviceError;
 };
 
-/// A collective failed: a rank stalled, died or disagreed. Names rank, operation and time waited.
+/// A collective failed: a rank stalled, died or disagreed. The message names rank, operation and waiting time.
 class CommError : public Error {
  public:
   using Error::Error;
 };
 
-/// Work was stopped because its abort callback said so. Names the device and the node that did not run any more.
+/// An abort callback stopped the work. The message names the device and the first node that did not run.
 class Aborted : public Error {
  public:
   using Error::Error;
@@ -64,7 +64,7 @@ void require(bool condition, fmt::format_string<Args...> format, Args&&... args)
   if (!condition) throw E(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// For invariants of our own; a failure is a bug in shoal and says so.
+/// Checks an internal invariant. A failure is a bug in shoal, and the message says so.
 template <class... Args>
 void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) throw InternalError("internal error: " + fmt::format(format, std::forward<Args>(args)...));

@@ -1,6 +1,5 @@
-// Reads JSON from elsewhere. A text of a few hundred kilobytes can have lists in each other so deep that
-// copying or printing the value, which goes down one call per level, is out of stack: every JSON text that does not
-// come from this program itself is read here.
+// Reads all JSON that this program did not write, with a limit on nesting. Copying or printing a value recurses once
+// per level, so a few hundred kilobytes of nested lists would overflow the stack.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,15 +9,15 @@
 
 namespace shoal {
 
-/// Lists and objects in each other, one for each `[` or `{`; no format of ours has half as many.
+/// Maximum nesting depth: one level for each `[` or `{`. shoal's formats use less than half of it.
 inline constexpr int kDeepestJson = 16;
 
-/// Throws what Json::parse throws for what is no JSON, InvalidArgument for what is too deep, and what `see` throws,
-/// which is called as Json::parse calls its callback.
+/// Throws the errors of Json::parse for invalid JSON, InvalidArgument for nesting that is too deep, and any error of
+/// `see`. `see` is called like the callback of Json::parse.
 template <class Json = nlohmann::json, class See>
 Json parse_json(std::string_view text, const See& see) {
   return Json::parse(text, [&see](int depth, typename Json::parse_event_t event, Json& value) {
-    require<InvalidArgument>(depth <= kDeepestJson, "lists and objects in each other, more than {} deep", kDeepestJson);
+    require<InvalidArgument>(depth <= kDeepestJson, "lists and objects are nested more than {} deep", kDeepestJson);
     return see(depth, event, value);
   });
 }
@@ -28,7 +27,7 @@ Json parse_json(std::string_view text) {
   return parse_json<Json>(text, [](int, typename Json::parse_event_t, Json&) { return true; });
 }
 
-/// A value that is_discarded(), and is of no type, for what cannot be read.
+/// Returns a discarded value (is_discarded()) if the text cannot be read.
 template <class Json = nlohmann::json>
 Json parse_json_or_nothing(std::string_view text) {
   try {

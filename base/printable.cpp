@@ -16,7 +16,7 @@ struct Character {
   bool is_valid = true;
 };
 
-/// The first character of a text that is not empty. Overlong forms and surrogates are not valid.
+/// Decodes the first character of a non-empty text. Overlong forms and surrogates are invalid.
 Character first_of(std::string_view text) {
   const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
   const uint32_t lead = byte(0);
@@ -34,7 +34,8 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-/// Invisible ones that change how others are shown. Joiners (U+200C, U+200D) belong to words and emoji.
+/// Invisible characters that change the display of other characters. Joiners (U+200C, U+200D) belong to words and
+/// emoji.
 bool is_control(uint32_t code) {
   struct Range {
     uint32_t first, last;

@@ -1,6 +1,6 @@
-// Text of strangers in messages: names and keys of files, what a template says, descriptions of devices. Whatever the
-// text is, it stays within one line, does not reach the terminal as commands, and does not turn the direction of what
-// follows. Pure functions.
+// Makes untrusted text safe for messages: file names and keys, template output, device descriptions. The result stays
+// on one line, sends no commands to the terminal, and does not change the direction of the following text. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace shoal {
 
-/// Characters of foreign text that a message shows.
+/// Maximum number of untrusted characters that a message shows.
 inline constexpr size_t kMostShown = 200;
 
-/// With \n, \t, \r, \x1b (controls of ASCII), \u202e (controls of Unicode: C1, direction, line ends,
-/// invisible marks) and \xff (bytes that are not UTF-8) for these; the rest as it is.
+/// Escapes ASCII control characters (as \n, \t, \r, \x1b), Unicode control characters (C1, direction, line ends and
+/// invisible marks, as \u202e) and bytes that are not UTF-8 (as \xff). Other characters stay unchanged.
 std::string escaped(std::string_view text);
 
-/// The same, cut after `most` characters: "aaaa... (300 more)".
+/// As escaped(), but cut after `most` characters: "aaaa... (300 more)".
 std::string printable(std::string_view text, size_t most = kMostShown);
 
 }  // namespace shoal

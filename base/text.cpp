@@ -32,7 +32,7 @@ size_t parse_bytes(std::string_view text) {
   size_t shift = 0;
   std::string_view digits = text;
   if (!digits.empty()) {
-    const char last = static_cast<char>(digits.back() & ~0x20);  // upper case
+    const char last = static_cast<char>(digits.back() & ~0x20);  // in upper case
     if (const size_t unit = kUnits.find(last); unit != std::string_view::npos) {
       shift = 10 * (unit + 1);
       digits.remove_suffix(1);

@@ -1,5 +1,5 @@
-// Parameters as users write them, "threads=4,max_size=64M": parsing with messages that list what is known, and
-// sizes in bytes as text both ways. Plain functions and values, thread-safe.
+// Parameters as users write them: "threads=4,max_size=64M". Error messages list the known parameters. Also converts
+// sizes in bytes to text and back. Plain functions and values, thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace shoal {
 
-/// "1048576", "512K", "64M", "2G" (powers of 1024). Throws InvalidArgument.
+/// Parses "1048576", "512K", "64M" or "2G" (powers of 1024). Throws InvalidArgument.
 size_t parse_bytes(std::string_view text);
-/// "512 B", "1.5 KiB", "16.0 GiB".
+/// Formats a size as "512 B", "1.5 KiB" or "16.0 GiB".
 std::string format_bytes(size_t bytes);
-/// Whole decimal number in [min, max]. Throws InvalidArgument that says `what` is wrong.
+/// A whole decimal number in [min, max]. Throws InvalidArgument with `what` as the name of the value.
 int64_t parse_integer(std::string_view what, std::string_view text, int64_t min, int64_t max);
 
-/// Splits "a=1,b=2" (separators ',' or ' ' as given) into pairs. Throws InvalidArgument on a part without '='.
+/// Splits "a=1,b=2" (separator ',' or ' ') into pairs. Throws InvalidArgument for a part without '='.
 std::vector<std::pair<std::string, std::string>> parse_params(std::string_view text, char separator = ',');
 
-/// Parsed parameters of one device, family or backend.
+/// The parsed parameters of one device, family or backend.
 class Params {
  public:
-  /// Throws InvalidArgument for a part without '=', a key twice, or a key that is not in `known`;
-  /// `owner` ("CPU0") opens the message.
+  /// Throws InvalidArgument for a part without '=', a repeated key, or a key that is not in `known`. `owner` ("CPU0")
+  /// starts the message.
   Params(std::string_view owner, std::string_view text, std::initializer_list<std::string_view> known);
 
   bool has(std::string_view key) const { return values_.contains(key); }
-  /// `fallback` when the key is absent. Throws InvalidArgument for a value outside [min, max].
+  /// Returns `fallback` if the key is absent. Throws InvalidArgument for a value outside [min, max].
   int64_t integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) const;
   size_t bytes(std::string_view key, size_t fallback) const;
   std::string text(std::string_view key, std::string_view fallback = {}) const;

@@ -25,7 +25,8 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-/// Files, not their inodes: an inode may become another file's when its file is removed.
+/// The files that check_output() protects. Stores paths instead of inodes, because the system may reuse the inode of a
+/// removed file.
 struct Inputs {
   std::mutex mutex;
   std::set<std::filesystem::path> paths;
@@ -74,11 +75,11 @@ int open_file(const InputFile& file) {
 std::string read_stream(int descriptor, const InputFile& file) {
   std::string text;
   while (true) {
-    // A pipe that never had a writer is not at its end: that is awaited here, too.
+    // poll() reports no end for a pipe that never had a writer, so this also waits for the first writer.
     pollfd ready{descriptor, POLLIN, 0};
     const int state = poll(&ready, 1, kPollMs);
     if (file.poll) file.poll();
-    if (state <= 0) continue;  // nothing yet, or interrupted
+    if (state <= 0) continue;  // no data yet, or interrupted
     const size_t before = text.size();
     text.resize(before + kPart);
     const ssize_t count = read(descriptor, text.data() + before, kPart);
@@ -87,7 +88,7 @@ std::string read_stream(int descriptor, const InputFile& file) {
     if (count == 0) return text;
     require<InvalidArgument>(count > 0 || error == EINTR || error == EAGAIN, "{}: cannot read the {}: {}; {}",
                              file.path, file.what, reason(error), file.remedy);
-    require<InvalidArgument>(text.size() <= file.most_bytes, "{}: has more than {}, too much for a {}", file.path,
+    require<InvalidArgument>(text.size() <= file.most_bytes, "{}: is larger than {}, the limit for a {}", file.path,
                              format_bytes(file.most_bytes), file.what);
   }
 }

@@ -1,8 +1,9 @@
-// Collectives among CPU devices: verified, then timed. Batches of them are queued on all ranks behind a gate, which
-// opens when all are queued: the time is that of the ranks, not of the thread that queues. Time is that of one
-// collective; counters: GB/s of data (`alg_GB/s`, message size over time) and of the bus
-// (`bus_GB/s`: what each rank must move at least over time, which does not depend on the number of ranks:
-// bus_factor() of the kind times the size).
+// Collectives among CPU devices: verified, then timed. A gate holds all ranks while a batch of collectives is queued.
+// So the measured time does not include the time of queueing. It is given per collective. Counters:
+//
+// - `alg_GB/s`: message size over time.
+// - `bus_GB/s`: the bytes that each rank must move at least, over time. These are bus_factor() of the collective's kind
+//   times the message size, so rates with different numbers of ranks are comparable.
 //
 //   collectives_bench --benchmark_filter=all_reduce_f32/ranks:2
 #include <benchmark/benchmark.h>
@@ -22,7 +23,7 @@ namespace {
 
 constexpr int kBatch = 256;
 
-/// Ranks on CPU devices of one thread each, and one collective whose message is of `count` elements.
+/// Ranks on CPU devices with one thread each, and one collective with a message of `count` elements.
 class Collectives {
  public:
   Collectives(Collective kind, DType dtype, int ranks, int64_t count) : kind_(kind), dtype_(dtype) {
@@ -43,7 +44,7 @@ class Collectives {
     }
   }
 
-  /// Runs the collective `times` times; returns the seconds it took.
+  /// Runs the collective `times` times; returns the total seconds.
   double run(int times) {
     gate_.store(false);
     for (Backend* backend : backends_) backend->enqueue({wait_for_gate, &gate_, nullptr});
@@ -57,7 +58,7 @@ class Collectives {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  /// Empty when every element of every rank is right.
+  /// Returns an empty string if every element of every rank is correct.
   std::string verify() {
     run(1);
     for (int rank = 0; rank < size(); ++rank) {
@@ -73,7 +74,7 @@ class Collectives {
   int size() const { return static_cast<int>(backends_.size()); }
   static void wait_for_gate(void* gate, const void*, bool) { static_cast<std::atomic<bool>*>(gate)->wait(false); }
 
-  /// Small integers, which every dtype here holds.
+  /// The values must be small integers, which every dtype here can hold.
   std::vector<std::byte> stored(const std::vector<float>& values) const {
     const auto count = static_cast<int64_t>(values.size());
     std::vector<std::byte> bytes(bytes_for(dtype_, count));
@@ -122,7 +123,7 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
     for (int64_t bytes = 1024; bytes <= 16 << 20; bytes *= 4) benchmark->Args({ranks, bytes});
   }
 }
-/// Sums by dtype; the others move bytes, whatever they mean.
+/// Collectives that sum are timed for each dtype. All other collectives only move bytes, so one dtype suffices.
 const bool kRegistered = [] {
   for (const Collective kind : kCollectives) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

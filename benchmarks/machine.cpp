@@ -50,7 +50,7 @@ const Loops& loops() {
   if (level == "avx512") return avx512::kLoops;
   if (level == "avx2") return avx2::kLoops;
 #endif
-  check(level == "baseline", "there is no loop for the level {}", level);
+  check(level == "baseline", "no loops were compiled for the level {}", level);
   return baseline::kLoops;
 }
 
@@ -66,8 +66,9 @@ struct Times {
   std::chrono::steady_clock::time_point begin, end;
 };
 
-/// `prepare` makes the work of a thread, on that thread and its core. Seconds of the fastest of some attempts, from the
-/// begin of the first thread until the last one is done: each reads the clock itself, as any of them may be woken late.
+/// Runs work on `threads` threads several times, and returns the seconds of the fastest attempt. Each thread, bound to
+/// its core, calls `prepare` to get its work. The measured time is from the start of the first thread to the end of the
+/// last thread. Every thread reads the clock itself, because a thread may wake late.
 double fastest(int threads, const std::function<Work()>& prepare) {
   const std::vector<int> places = cores();
   std::barrier<> meet(threads);
@@ -109,8 +110,8 @@ double measure_reading(int threads) {
   for (const int streams : kStreams) {
     best = std::min(best, fastest(threads, [&]() -> Work {
                       std::shared_ptr<void> memory(std::aligned_alloc(kHugePage, share), Free{});
-                      check(memory != nullptr, "no memory for {} bytes", share);
-                      madvise(memory.get(), share, MADV_HUGEPAGE);  // a wish; without it the figure is smaller
+                      check(memory != nullptr, "cannot allocate {} bytes", share);
+                      madvise(memory.get(), share, MADV_HUGEPAGE);  // best effort; bandwidth is lower without it
                       std::memset(memory.get(), 1, share);
                       return [memory, share, streams] {
                         volatile uint64_t sum = loops().read(static_cast<std::byte*>(memory.get()), share, streams);
@@ -122,12 +123,12 @@ double measure_reading(int threads) {
 }
 
 double measure_peak(int threads, void (*loop)(int64_t), double ops) {
-  constexpr int64_t kRounds = 2'000'000;  // some ten milliseconds
+  constexpr int64_t kRounds = 2'000'000;  // takes tens of milliseconds
   const double seconds = fastest(threads, [loop]() -> Work { return [loop] { loop(kRounds); }; });
   return ops * kRounds * threads / seconds;
 }
 
-/// Keeps what was measured for each number of threads.
+/// Caches one measurement for each number of threads.
 class Kept {
  public:
   double get(int threads, const std::function<double(int)>& measure) {
@@ -183,7 +184,7 @@ size_t cache_bytes() {
 size_t beyond_caches() {
   size_t all = 0;
   for (const cpu::Node& node : cpu::machine_nodes()) all += node.cores.size();
-  // Shared by at least eight cores where there are more of them; virtual machines often do not say.
+  // Assumes that eight cores share a cache, because virtual machines often do not report it.
   const size_t caches = cache_bytes() * ((all + 7) / 8);
   return std::clamp(8 * caches, size_t{256} << 20, size_t{4} << 30);
 }

@@ -1,29 +1,28 @@
-// What this machine can do at most with some threads, for benchmarks to compare with: measured at first use, on as many
-// cores, with the instructions of the level that the CPU devices use (SHOAL_CPU_ISA), and kept for the process. Each
-// figure is the best of several runs, because whatever else runs can only make it smaller. Thread-safe.
+// Upper limits of this machine for a number of threads, for comparison in benchmarks. A limit is measured at first use,
+// on as many cores as threads, with the instruction-set level of the CPU devices (SHOAL_CPU_ISA). It is then cached for
+// the process. Each limit is the best of several runs, because other load can only lower it. Thread-safe.
 //
-//   read_bandwidth(2) == 66e9: two threads together read 66 GB a second of memory that is in no cache
+//   read_bandwidth(2) == 66e9: two threads together read 66 GB/s of memory that is in no cache
 #pragma once
 
 #include <cstddef>
 
 namespace shoal::bench {
 
-/// The threads that the figures for that many are measured with: no more than the cores that this process may use, which
-/// more threads would only share.
+/// Number of threads with which the limits for `threads` threads are measured: at most the usable cores.
 int measured_threads(int threads);
-/// Bytes per second that this many threads read together.
+/// Bytes per second that all threads together read.
 double read_bandwidth(int threads);
-/// f32 operations per second: a multiplication and an addition are two.
+/// f32 operations per second. A multiplication and an addition count as two.
 double f32_peak(int threads);
-/// Operations per second on integers of 16 bits whose products are summed up in 32 bits, counted alike.
+/// Operations per second on 16-bit integers with 32-bit sums, counted in the same way.
 double int16_peak(int threads);
-/// The same on bytes.
+/// Operations per second on bytes with 32-bit sums.
 double int8_peak(int threads);
 
-/// Of the last-level cache of one core.
+/// Bytes of the last-level cache of one core.
 size_t cache_bytes();
-/// Far more than the caches hold: what must be read before anything is read a second time.
+/// Bytes of a working set that is far larger than the caches, so that data is evicted before it is read again.
 size_t beyond_caches();
 
 }  // namespace shoal::bench

@@ -1,7 +1,7 @@
-// Prints what benchmarks/machine.h measures: the figures that other benchmarks, and scripts, compare with.
+// Prints the limits that benchmarks/machine.h measures, for comparison in benchmarks and scripts.
 //
 //   machine_bench --threads 2
-//   machine_bench --threads 2 --bandwidth | tail -1      the GB/s that are read, nothing else
+//   machine_bench --threads 2 --bandwidth | tail -1      only the read bandwidth in GB/s
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,23 +14,23 @@
 int main(int argc, char** argv) {
   namespace bench = shoal::bench;
   namespace cpu = shoal::cpu;
-  CLI::App app("What this machine can do at most");
+  CLI::App app("Measures the upper limits of this machine");
   int threads = cpu::usable_cores();
   bool bandwidth_only = false;
-  app.add_option("-t,--threads", threads, "threads, on as many cores")->check(CLI::Range(1, 4096));
-  app.add_flag("--bandwidth", bandwidth_only, "the last line is the GB/s that are read, and no more is measured");
+  app.add_option("-t,--threads", threads, "Number of threads, each on its own core")->check(CLI::Range(1, 4096));
+  app.add_flag("--bandwidth", bandwidth_only, "Measure only the read bandwidth; the last line is the number in GB/s");
   CLI11_PARSE(app, argc, argv);
   try {
     if (const int most = bench::measured_threads(threads); most < threads) {
-      fmt::print(stderr, "machine_bench: {} threads on {} usable cores do no more than {}: these are measured\n",
-                 threads, most, most);
+      fmt::print(stderr, "machine_bench: {} threads are more than the {} usable cores; measuring {} threads\n", threads,
+                 most, most);
       threads = most;
     }
     if (bandwidth_only) {
       fmt::print("{:.2f}\n", bench::read_bandwidth(threads) / 1e9);
       return 0;
     }
-    fmt::print("{}, {} ({} is measured with)\n", cpu::cpu_model(), cpu::level_in_use(),
+    fmt::print("{}, {} (measured with {})\n", cpu::cpu_model(), cpu::level_in_use(),
                shoal::format_bytes(bench::beyond_caches()));
     fmt::print("{:>8} {:>12} {:>14} {:>14} {:>14}\n", "threads", "read GB/s", "f32 GFLOP/s", "int16 GOP/s",
                "int8 GOP/s");

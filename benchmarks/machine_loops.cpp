@@ -1,5 +1,5 @@
-// Sums are variables with names, not elements of an array: compilers keep those in registers. Where a product does not
-// depend on the sum it is an `asm`, or it would be made once before the loop.
+// Sums are named variables, not elements of an array, because compilers keep variables in registers. A product that
+// does not depend on the sum is an `asm`. Otherwise the compiler would move it out of the loop.
 #include "benchmarks/machine_loops.h"
 
 namespace shoal::bench::SHOAL_ISA {
@@ -17,7 +17,7 @@ typedef float Floats __attribute__((vector_size(kBytes)));
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint64_t Words __attribute__((vector_size(kBytes)));
 
-/// Sums that do not wait for each other: enough of them for two units that take six cycles.
+/// Number of independent sums, enough for two units with a latency of six cycles.
 constexpr int kSums = 12;
 
 template <class V>
@@ -79,11 +79,11 @@ void int16(int64_t rounds) {
     sum += product;
   });
 #else
-  int8(rounds);  // whose bytes are widened first
+  int8(rounds);  // at this level, int8 also multiplies 16-bit words
 #endif
 }
 
-/// Numbers of each operand that one step multiplies.
+/// Number of elements of each operand that one step multiplies.
 #if defined(__AVX2__)
 constexpr size_t kByteProducts = kBytes, kWordProducts = kBytes / 2;
 #elif defined(__SSE2__)

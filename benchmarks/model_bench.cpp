@@ -1,15 +1,17 @@
-// A model from end to end on CPU devices that share the cores of the machine: prompts and generation through a session,
-// and loading against reading the same file. Logits of a prompt, as one batch on these devices, are compared with those
-// of one device token by token; then it is timed. `shoal bench` does the first two for any devices, in the format of
-// the field; here they stand beside what the cores can do (benchmarks/machine.h).
+// Benchmarks of a whole model on CPU devices that share the cores of the machine: prompts and generation through a
+// session, and loading compared with reading the file. Before timing, the logits of a prompt in one batch are compared
+// with the logits of one device that evaluates token by token. `shoal bench` times prompts and generation on any
+// devices, in the format of llama-bench. The results here are relative to the limits of the cores
+// (benchmarks/machine.h).
 //
-//   prompt, generate   tokens/s. generate: GB/s of weights that are read and %bw, their share of the read bandwidth;
-//                      models of the repository fit into a cache and can be read faster: %bw is over 100 then
-//   load               weights used where the file is mapped; GB/s of file, `x_read`: the time over that of `read`
-//   load_copied        copied as they are
-//   load_packed        as models are loaded by default: in the layout that the device computes with fastest
-//   read               the file read by one thread into fresh small pages, as malloc gives them for what is large; all
-//                      of these with the file in the page cache
+//   prompt, generate   tokens/s. For generate, also GB/s of weights read, and %bw, their share of the read bandwidth.
+//                      Models of the repository fit into a cache, so their %bw may be over 100.
+//   load               uses the weights in place in the mapped file. GB/s of file; `x_read`: time relative to `read`
+//   load_copied        copies the weights without repacking
+//   load_packed        repacks the weights for the device, the default
+//   read               one thread reads the file into fresh small pages, which malloc returns for large sizes
+//
+// For all loads and reads, the file is in the page cache.
 //
 //   model_bench --model=model.gguf --benchmark_filter=load
 #include <benchmark/benchmark.h>
@@ -40,8 +42,8 @@
 namespace shoal::models {
 namespace {
 
-constexpr int64_t kChecked = 32;    ///< tokens whose logits are compared
-constexpr int64_t kGenerated = 64;  ///< tokens after which generation starts again
+constexpr int64_t kChecked = 32;    ///< number of tokens whose logits are compared
+constexpr int64_t kGenerated = 64;  ///< number of tokens after which generation starts again
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -54,13 +56,13 @@ std::vector<Device*> make_devices(int count) {
   return devices;
 }
 
-/// Not what the process has used before, and in small pages whatever the system's setting is.
+/// Memory that the process has not used before, in small pages whatever the system setting is.
 class FreshMemory {
  public:
   explicit FreshMemory(size_t size)
       : size_(size), data_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    require<DeviceError>(data_ != MAP_FAILED, "no memory for {} bytes", size);
-    madvise(data_, size, MADV_NOHUGEPAGE);  // fails where there are none
+    require<DeviceError>(data_ != MAP_FAILED, "cannot map {} bytes", size);
+    madvise(data_, size, MADV_NOHUGEPAGE);  // fails if the system has no huge pages
   }
   ~FreshMemory() { munmap(data_, size_); }
   FreshMemory(const FreshMemory&) = delete;
@@ -73,7 +75,7 @@ class FreshMemory {
   void* data_;
 };
 
-/// A model that is loaded on some devices.
+/// A model loaded on some devices.
 struct Loaded {
   Loaded(const std::string& path, int devices, const LoadOptions& options = {})
       : members(make_devices(devices)), model(open_model(path)), placement(*model, members) {
@@ -85,8 +87,8 @@ struct Loaded {
     return std::accumulate(members.begin(), members.end(), 0,
                            [](int sum, Device* device) { return sum + cpu::default_threads(*device); });
   }
-  /// Bytes that a token needs: of the embedding one row, which is not counted, of experts those that are used, and all
-  /// of everything else.
+  /// Bytes of weights that one token reads: all weights, except unused experts and the embedding, of which only one row
+  /// is read.
   double bytes_per_token() const {
     const Hparams& hparams = model->hparams;
     double bytes = 0;
@@ -100,7 +102,7 @@ struct Loaded {
     }
     return bytes;
   }
-  /// Where all weights lie; they are on one device of the placement.
+  /// The buffer type of all weights; the placement has one device.
   const BufferType& weights_in() const { return model->weights.tensors().front()->buffer->type(); }
 
   std::vector<Device*> members;
@@ -121,7 +123,7 @@ struct Running {
     }
     return ids;
   }
-  /// Of the last of some tokens, `step` of which are evaluated at a time.
+  /// Logits of the last of kChecked tokens, evaluated `step` at a time.
   std::vector<float> logits(int64_t step) {
     const std::vector<int32_t> all = tokens(kChecked);
     session.rewind(0);
@@ -135,11 +137,12 @@ struct Running {
   Session session;
 };
 
-/// A batch rounds columns of quantised weights to 8 bits, single tokens do not: 0.006 for the small models.
+/// A batch rounds columns of quantised weights to 8 bits, but single tokens do not. The error is 0.006 for the small
+/// models.
 constexpr double kTolerance = 0.02;
 
 void verify(const std::vector<float>& expected, const std::vector<float>& actual) {
-  require<DeviceError>(expected.size() == actual.size(), "{} logits instead of {}", actual.size(), expected.size());
+  require<DeviceError>(expected.size() == actual.size(), "got {} logits, expected {}", actual.size(), expected.size());
   double errors = 0, squares = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     errors += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
@@ -148,7 +151,8 @@ void verify(const std::vector<float>& expected, const std::vector<float>& actual
   require<DeviceError>(errors <= kTolerance * squares, "the logits are wrong: error {:.3g}", errors / squares);
 }
 
-/// The file's benchmarks; what the latest of them ran on is kept, because each is called several times.
+/// The benchmarks of one file. Google Benchmark calls each benchmark several times, so the last model and session are
+/// kept.
 class Subject {
  public:
   explicit Subject(std::string path) : path_(std::move(path)) {}
@@ -190,19 +194,19 @@ class Subject {
 
   void load(benchmark::State& state, const LoadOptions& options) {
     {
-      const Loaded& loaded = on(state, options).loaded;  // loads, and verifies what was loaded
+      const Loaded& loaded = on(state, options).loaded;  // loads and verifies
       const BufferType& packed = loaded.placement.device().weights_type();
       require<DeviceError>(!options.repack || &loaded.weights_in() == &packed,
-                           "weights are in {}: there is no room for them in {}", loaded.weights_in().name(),
+                           "weights are in {}, because {} has too little memory for them", loaded.weights_in().name(),
                            packed.name());
       state.SetLabel(fmt::format("in {}; x_read: read() into fresh small pages", loaded.weights_in().name()));
     }
     drop();
     const auto devices = static_cast<int>(state.range(0));
     double loading = 0, reading = 0;
-    read_file();  // so that the file is in the page cache, and memory is not the first that the system hands out
+    read_file();  // fills the page cache, and uses up the first pages from the system
     while (state.KeepRunning()) {
-      read_file();  // in turn, so that both meet the same machine
+      read_file();  // alternates with loading, so that both have the same conditions
       reading += read_seconds_;
       const auto start = std::chrono::steady_clock::now();
       auto loaded = std::make_unique<Loaded>(path_, devices, options);
@@ -258,7 +262,7 @@ class Subject {
       got = ::read(file, memory.data() + done, size - done);
     }
     close(file);
-    require<DeviceError>(done == size, "{} ends after {} bytes", path_, done);
+    require<DeviceError>(done == size, "{}: read only {} bytes", path_, done);
     benchmark::DoNotOptimize(memory.data()[size - 1]);
     read_seconds_ = seconds_since(start);
   }
@@ -267,7 +271,7 @@ class Subject {
   std::vector<float> expected_;
   std::unique_ptr<Running> running_;
   int devices_ = 0;
-  std::array<bool, 2> flags_ = {};  ///< of LoadOptions
+  std::array<bool, 2> flags_ = {};  ///< LoadOptions::use_mapping and LoadOptions::repack
   double read_seconds_ = 0;
 };
 
@@ -316,9 +320,9 @@ void run(const std::vector<std::string>& files) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  CLI::App app("Times models from end to end; further flags are those of Google Benchmark");
+  CLI::App app("Times whole models. Also accepts the flags of Google Benchmark");
   std::vector<std::string> files;
-  app.add_option("-m,--model", files, "GGUF files; default: small ones of the repository")->check(CLI::ExistingFile);
+  app.add_option("-m,--model", files, "GGUF files; default: small models of the repository")->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   if (files.empty()) {
     for (const char* type : {"q4_k_m", "q8_0"}) {

@@ -1,12 +1,12 @@
-// Every op that models spend time in, on any device, through plans: verified, then timed. Time
-// is that of one op. Counters: GB/s of what it reads and writes, GFLOP/s, and where the device has CPU cores the share
-// of what these can do at most (benchmarks/machine.h): %bw of the read bandwidth, %peak of the arithmetic, 8-bit for
-// quantised weights, 16-bit for prompts with f16 and bf16 weights, and f32 for others. The larger of the two says how
-// good an op is. What is in the caches can be read faster than %bw = 100: there only weights and KV caches come from
-// memory, as in a model.
+// Times every op on which models spend time, on any device, through plans. Each op is verified first. The time is given
+// per op. Counters: GB/s read and written, and GFLOP/s. For devices with CPU cores, %bw is the share of the cores' read
+// bandwidth, and %peak the share of their peak arithmetic rate (benchmarks/machine.h). This rate is for 8 bits with
+// quantised weights, for 16 bits in prompts with f16 and bf16 weights, and for f32 otherwise. The larger share shows
+// how close an op is to a limit. As in a model, weights and KV caches come from memory, but other operands may be in
+// the caches, so %bw may be over 100.
 //
 //   ops_bench --device=CPU0:threads=2 --benchmark_filter='mul_mat/q4_0/.*/n:1$'
-//   ops_bench --weights=CPU0            matrices in another buffer type than models put them into, CPU0_Packed here
+//   ops_bench --weights=CPU0            matrices in this buffer type; models put them into CPU0_Packed
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@
 namespace shoal::bench {
 namespace {
 
-/// Of the CPU devices that the backend stands for.
+/// Number of threads of the backend's CPU devices.
 int threads_of(const Backend& backend) {
   if (const auto* cpu = dynamic_cast<const cpu::CpuBackend*>(&backend)) return cpu->threads();
   int threads = 0;
@@ -33,7 +33,7 @@ int threads_of(const Backend& backend) {
   return threads;
 }
 
-/// What models put weights into, or one of the device's buffer types by name.
+/// The buffer type that models use for weights, or the device's buffer type with this name.
 BufferType& weights_type(Device& device, const std::string& name) {
   if (name.empty()) return device.weights_type();
   std::vector<BufferType*> types{&device.buffer_type()};
@@ -49,7 +49,7 @@ BufferType& weights_type(Device& device, const std::string& name) {
     if (type->name() == name) return *type;
     known += " " + type->name();
   }
-  fail<InvalidArgument>("{} has no buffer type '{}'; it has{}", device.name(), name, known);
+  fail<InvalidArgument>("{} has no buffer type '{}'; its types:{}", device.name(), name, known);
 }
 
 void measure(Target& target, int threads) {
@@ -58,7 +58,7 @@ void measure(Target& target, int threads) {
   target.int16_peak = int16_peak(threads);
   target.int8_peak = int8_peak(threads);
   benchmark::AddCustomContext("level", std::string(cpu::level_in_use()));
-  benchmark::AddCustomContext("at most, with the device's threads",
+  benchmark::AddCustomContext("limits with the device's threads",
                               fmt::format("{} threads: {:.1f} GB/s, {:.0f} f32 GFLOP/s, {:.0f} int16 GOP/s, "
                                           "{:.0f} int8 GOP/s",
                                           measured_threads(threads), target.bandwidth / 1e9, target.f32_peak / 1e9,
@@ -84,11 +84,11 @@ void run(const std::string& device, const std::string& weights, size_t working_s
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  CLI::App app("Times the ops of a device; further flags are those of Google Benchmark");
+  CLI::App app("Times the ops of a device. Also accepts the flags of Google Benchmark");
   std::string device = "CPU0", weights, working_set;
-  app.add_option("--device", device, "what Registry::init takes: CPU0, CPU0:threads=2, META:devices=CPU0,CPU1");
-  app.add_option("--weights", weights, "buffer type of matrices and tables; default: what models use");
-  app.add_option("--working_set", working_set, "weights to go through before one is used again, e.g. 64M");
+  app.add_option("--device", device, "Device and parameters: CPU0, CPU0:threads=2, META:devices=CPU0,CPU1");
+  app.add_option("--weights", weights, "Buffer type of matrices and tables; default: the type that models use");
+  app.add_option("--working_set", working_set, "Bytes of weights that are read before a weight is reused, such as 64M");
   CLI11_PARSE(app, argc, argv);
   try {
     shoal::bench::run(device, weights,

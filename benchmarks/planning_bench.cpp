@@ -1,7 +1,7 @@
-// What planning costs: a graph of about 1,200 nodes (the shape of Llama 2 7B with biases, 40 layers, one token) on 1 to
-// 8 devices, even shares. Verified, then timed, as a whole and by parts: propagation, lowering, the memory plans of all
-// ranks; there no memory is taken and nothing is compiled. create_plan is all that a backend does, on a smaller model.
-// Counters: nodes of the graph and of all local graphs.
+// The cost of planning: a graph of about 1,200 nodes (Llama 2 7B with biases, 40 layers, one token) on 1 to 8 devices
+// with even shares. Plans are verified, then timed as a whole and by parts: propagation, lowering, and the memory plans
+// of all ranks. These benchmarks allocate no memory and compile nothing. create_plan times everything that a backend
+// does, on a smaller model. Counters: nodes of the graph and of all local graphs.
 //
 //   planning_bench --benchmark_filter=make_plan/ranks:8
 #include <benchmark/benchmark.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kLayers = 40;
 
-/// Of a model that planning alone does not place, and of one that is small enough to.
+/// If `small`, a small model that is placed in memory. Otherwise a model for planning alone, which needs no memory.
 Hparams hparams(bool small) {
   Hparams h;
   h.architecture = "llama";
@@ -88,16 +88,16 @@ class Planned {
   }
   meta::Plan plan() { return meta::make_plan(whole(graph()), {lookup()}, devices); }
 
-  /// Empty when the plan is what it should be.
+  /// Returns an empty string if the plan is as expected.
   std::string verify() {
     const meta::Plan made = plan();
-    if (graph().nodes().size() < 1200) return fmt::format("the graph has {} nodes only", graph().nodes().size());
+    if (graph().nodes().size() < 1200) return fmt::format("the graph has only {} nodes", graph().nodes().size());
     const int sums = ranks() == 1 ? 0 : 2 * kLayers;
     if (made.count(Collective::kAllReduce) != sums)
       return fmt::format("{} all-reduces", made.count(Collective::kAllReduce));
     if (static_cast<int>(made.steps.size()) != 2 * sums + 1) return fmt::format("{} steps", made.steps.size());
     for (const meta::RankPlan& rank : made.ranks) {
-      if (rank.memory.compute == 0 || rank.memory.compute > (1u << 20)) return "a memory plan of no good size";
+      if (rank.memory.compute == 0 || rank.memory.compute > (1u << 20)) return "a memory plan has a wrong size";
       local_nodes += static_cast<double>(rank.graph->nodes().size());
     }
     return {};
@@ -111,7 +111,7 @@ class Planned {
   double local_nodes = 0;
 };
 
-/// Runs `work` on a verified plan, and counts.
+/// Runs `work` on a verified plan and sets the counters.
 template <class Work>
 void time_part(benchmark::State& state, Work&& work) {
   Planned planned(static_cast<int>(state.range(0)));
@@ -166,7 +166,7 @@ void plan_chunks(benchmark::State& state) {
   });
 }
 
-/// All of it: the plan, memory for the graph, and what the members compile.
+/// Times planning, the allocation of the graph's memory, and the compilation by the members.
 void create_plan(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
   Planned planned(ranks, true);

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures how well `shoal plan` predicts what `shoal bench` measures, on CPU devices of this machine.
+"""Measures how well the predictions of `shoal plan` match the results of `shoal bench`, on this machine's CPU devices.
 
   benchmarks/prediction_accuracy.py -m data/models/tiny-kjv-5m-q8_0.gguf -m 1b-q4_0.gguf [-r 3] [--json FILE]
 
-Each round probes the devices anew (`shoal probe --force`, into a file of its own), and at once asks for the
-prediction of each case and measures it: memory that is faster in one minute than in the next changes both. A case is a
-list of devices with the shares that they get; by default one device of one thread and of two, and 2 and 4 devices of
-one thread in three splits each. Of a case the ratio predicted / measured is the median of its rounds, and its error
-|ratio - 1|.
+Each round probes the devices again (`shoal probe --force`, into its own file). It predicts and measures each case right
+after the probe, because the speed of memory may change from minute to minute. A case is a list of devices with their
+shares. The default cases are one device with one or two threads, and 2 or 4 devices with one thread each, in three
+splits. The ratio of a case is the median of predicted / measured over the rounds, and its error is |ratio - 1|.
 
-Prints a Markdown table, and the mean error of prompts and of generation. Exit 1 when one of them is above --most.
+Prints a Markdown table, and the mean errors of prompts and of generation. Exits with 1 if one of these errors is above
+--most.
 """
 import argparse
 import dataclasses
@@ -33,7 +33,7 @@ ROWS = files.Kind(b"{", b'"mean_errors"', b'"rows"')
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Devices of SHOAL_CPU_DEVICES=count, all of them unless `names` says which."""
+    """All devices of SHOAL_CPU_DEVICES=count, or only the devices in `names`."""
     count: int
     threads: int
     split: str = ""
@@ -79,10 +79,10 @@ class Runner:
     def __init__(self, arguments, folder):
         self.arguments = arguments
         self.folder = folder
-        self.others = Others()  # during the measurements; a probe says it of itself
+        self.others = Others()  # load during the measurements; a probe reports the load during the probe
 
     def run(self, case, command):
-        """Runs `shoal COMMAND` where there are as many devices as the case wants; returns its JSON."""
+        """Runs `shoal COMMAND` with as many devices as the case needs; returns the JSON output."""
         file = os.path.join(self.folder, f"{case.count}x{case.threads}.json")
         environment = dict(os.environ, SHOAL_CPU_DEVICES=str(case.count), SHOAL_MACHINE_FILE=file)
         whole = shlex.split(self.arguments.prefix) + [self.arguments.program] + command
@@ -106,7 +106,7 @@ class Runner:
                    "-c", context, "--sample-on-host", "--output", "json"]
         prediction = self.run(case, command)["prediction"]
         if prediction is None:
-            sys.exit(f"prediction_accuracy: no prediction for {model} on {case.devices}; does --dtypes name its types?")
+            sys.exit(f"prediction_accuracy: no prediction for {model} on {case.devices}: --dtypes must name its types")
         return {"pp": prediction["prompt"]["tokens_per_second"], "tg": prediction["generation"]["tokens_per_second"]}
 
     def measure(self, case, model):
@@ -163,7 +163,7 @@ def print_table(rows):
 
 
 def mean_errors(rows):
-    """Of prompts, of generation, of all."""
+    """Mean errors of prompts, of generation and of all."""
     means = {}
     for kind in ("pp", "tg", "all"):
         means[kind] = statistics.mean(row["error"] for row in rows if kind in (row["kind"], "all"))
@@ -172,19 +172,23 @@ def mean_errors(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", dest="models", action="append", required=True, help="a GGUF file; may be given again")
+    parser.add_argument("-m", dest="models", action="append", required=True,
+                        help="GGUF file of a model; may be repeated")
     parser.add_argument("-c", dest="cases", action="append", type=parse_case, metavar="CASE",
-                        help="DEVICESxTHREADS[:SHARES[:layer]], such as 2x1:3,1; may be given again")
-    parser.add_argument("-p", type=int, default=256, help="tokens of prompts (256)")
-    parser.add_argument("-n", type=int, default=64, help="tokens to generate (64)")
-    parser.add_argument("-r", type=int, default=3, help="rounds (3)")
-    parser.add_argument("--repetitions", type=int, default=3, help="of each test in a run of shoal bench (3)")
-    parser.add_argument("--dtypes", help="types of weights to probe, with commas; default all")
-    parser.add_argument("--program", default="build/release/bin/shoal")
-    parser.add_argument("--prefix", default="", help="put before every command, e.g. 'chrt -f 10'")
-    parser.add_argument("--json", metavar="FILE", help="also write the rows to this file")
-    parser.add_argument("--force", action="store_true", help="replace a FILE that is not of this script")
-    parser.add_argument("--most", type=float, default=0.15, help="exit 1 when a mean error is above this (0.15)")
+                        help="devices and threads per device, with shares and split mode: "
+                        "DEVICESxTHREADS[:SHARES[:layer]], such as 2x1:3,1; may be repeated")
+    parser.add_argument("-p", type=int, default=256, help="prompt length in tokens (default: 256)")
+    parser.add_argument("-n", type=int, default=64, help="number of tokens to generate (default: 64)")
+    parser.add_argument("-r", type=int, default=3, help="number of rounds (default: 3)")
+    parser.add_argument("--repetitions", type=int, default=3,
+                        help="number of repetitions of each test, passed to shoal bench as -r (default: 3)")
+    parser.add_argument("--dtypes", help="weight types to probe, separated by commas (default: all)")
+    parser.add_argument("--program", default="build/release/bin/shoal", help="path of shoal (default: %(default)s)")
+    parser.add_argument("--prefix", default="", help="command prefix of every started program, such as 'chrt -f 10'")
+    parser.add_argument("--json", metavar="FILE", help="file to which the rows are also written")
+    parser.add_argument("--force", action="store_true", help="replace FILE even if this script did not write it")
+    parser.add_argument("--most", type=float, default=0.15,
+                        help="mean error above which the script exits with 1 (default: 0.15)")
     arguments = parser.parse_args()
     arguments.cases = arguments.cases or CASES
     if min(arguments.p, arguments.n, arguments.r, arguments.repetitions) < 1:

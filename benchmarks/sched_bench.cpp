@@ -1,11 +1,11 @@
-// What scheduling costs the host: a decoder of 32 layers, 965 nodes with tiny tensors, whose layers are divided
-// between CPU devices, or lie on a meta device. Verified, then timed, by the calling thread; what the devices do is
-// waited for in between.
+// The host's cost of scheduling: a decoder of 32 layers, 965 nodes with tiny tensors. The layers are divided between
+// CPU devices, or placed on one meta device. Results are verified, then calls are timed on the calling thread. Between
+// runs, the thread waits for the devices; this wait is not timed.
 //
 //   schedule   the decision alone
-//   first      a graph that is new: schedule, local graphs, plans
-//   cached     compute_async of a graph that is kept
-//   queueing   the same on the backend itself, without a scheduler (one device or meta device only)
+//   first      a new graph: schedule, local graphs, plans
+//   cached     compute_async of a graph that is in the cache
+//   queueing   compute_async on the backend itself, without a scheduler (one device or meta device only)
 //
 //   sched_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
 #include <benchmark/benchmark.h>
@@ -54,16 +54,16 @@ int layer_of(const std::string& name) {
                                                 : kLayers - 1;
 }
 
-/// The model on some devices, and the backends for it.
+/// The model on some devices, and their backends.
 class Loaded {
  public:
-  /// `devices` CPU devices with a part of the layers each, or all of them behind one meta device.
-  Loaded(int devices, bool behind_meta) : hparams_(hparams()) {
+  /// `devices` CPU devices divide the layers, or act as one meta device.
+  Loaded(int devices, bool use_meta) : hparams_(hparams()) {
     cpu::configure(fmt::format("devices={},threads=1", devices));
     std::vector<Device*> cpus;
     for (int i = 0; i < devices; ++i) cpus.push_back(&Registry::instance().device(fmt::format("CPU{}", i)));
     declare();
-    if (behind_meta) {
+    if (use_meta) {
       meta_ = meta::MetaDevice::create(cpus, policy(devices));
       cpus = {meta_.get()};
     }
@@ -132,7 +132,7 @@ class Loaded {
   std::vector<std::unique_ptr<Backend>> backends_;
 };
 
-/// What a plain CPU device computes.
+/// The logits of a plain CPU device.
 std::vector<float> reference() {
   Loaded decoder(1, false);
   DecoderGraph graph = decoder.build();
@@ -146,13 +146,13 @@ std::vector<float> reference() {
 std::string difference(const std::vector<float>& expected, const std::vector<float>& actual) {
   for (size_t i = 0; i < expected.size(); ++i) {
     if (!(std::abs(expected[i] - actual[i]) <= 1e-3f * (1.0f + std::abs(expected[i])))) {
-      return fmt::format("logit {} is {} and not {}", i, actual[i], expected[i]);
+      return fmt::format("logit {} is {}, expected {}", i, actual[i], expected[i]);
     }
   }
   return {};
 }
 
-/// Times what the calling thread does, and gives the median: means say more about what else the machine does.
+/// Times the calling thread and reports the median, because other load on the machine affects a mean more.
 class Clock {
  public:
   explicit Clock(benchmark::State& state) : state_(state) {}
@@ -175,9 +175,9 @@ class Clock {
 };
 
 struct Scheduled {
-  Scheduled(benchmark::State& state, int devices, bool behind_meta)
+  Scheduled(benchmark::State& state, int devices, bool use_meta)
       : expected(reference()),
-        decoder(devices, behind_meta),
+        decoder(devices, use_meta),
         scheduler(decoder.backends(), {.copies = 4}),
         graph(decoder.build()) {
     scheduler.allocate(*graph.graph);
@@ -194,14 +194,14 @@ struct Scheduled {
   DecoderGraph graph;
 };
 
-void schedule(benchmark::State& state, bool behind_meta) {
-  Scheduled one(state, static_cast<int>(state.range(0)), behind_meta);
+void schedule(benchmark::State& state, bool use_meta) {
+  Scheduled one(state, static_cast<int>(state.range(0)), use_meta);
   Clock clock(state);
   for (auto _ : state) clock.time([&] { benchmark::DoNotOptimize(one.scheduler.split(*one.graph.graph)); });
 }
 
-void first(benchmark::State& state, bool behind_meta) {
-  Scheduled one(state, static_cast<int>(state.range(0)), behind_meta);
+void first(benchmark::State& state, bool use_meta) {
+  Scheduled one(state, static_cast<int>(state.range(0)), use_meta);
   Clock clock(state);
   for (auto _ : state) {
     DecoderGraph graph = one.decoder.build();
@@ -210,8 +210,8 @@ void first(benchmark::State& state, bool behind_meta) {
   }
 }
 
-void cached(benchmark::State& state, bool behind_meta) {
-  Scheduled one(state, static_cast<int>(state.range(0)), behind_meta);
+void cached(benchmark::State& state, bool use_meta) {
+  Scheduled one(state, static_cast<int>(state.range(0)), use_meta);
   Clock clock(state);
   for (auto _ : state) {
     clock.time([&] { one.scheduler.compute_async(*one.graph.graph); });
@@ -219,8 +219,8 @@ void cached(benchmark::State& state, bool behind_meta) {
   }
 }
 
-void queueing(benchmark::State& state, bool behind_meta) {
-  Loaded decoder(static_cast<int>(state.range(0)), behind_meta);
+void queueing(benchmark::State& state, bool use_meta) {
+  Loaded decoder(static_cast<int>(state.range(0)), use_meta);
   Backend& backend = *decoder.backends().front();
   DecoderGraph graph = decoder.build();
   const auto plan = backend.create_plan(*graph.graph);

@@ -1,6 +1,6 @@
-// Encoding: bytes of text per second, for the vocabulary of each model in data/models and of each in build/vocabularies
-// (scripts/reference/vocabularies.py), of English (docs/*.md) and of C++ (models/*/*.cpp). Verifies that decoding gives
-// the text back.
+// Encoding speed in bytes of text per second, for the vocabulary of each model in data/models and build/vocabularies
+// (scripts/reference/vocabularies.py). The texts are English (docs/*.md) and C++ (models/*/*.cpp). Verifies that
+// decoding restores the text.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace shoal::models {
 namespace {
 
-/// Those of the checkout, in the order of their names.
+/// Files of the checkout, sorted by name.
 std::vector<std::filesystem::path> files_below(const char* name, const char* extension) {
   const std::filesystem::path folder = std::filesystem::path(SHOAL_SOURCE_DIR) / name;
   std::vector<std::filesystem::path> files;
@@ -35,13 +35,13 @@ std::string text_of(const char* folder, const char* extension) {
     std::ifstream file(path);
     text.append(std::istreambuf_iterator<char>(file), {});
   }
-  return replace_all(text, kSpacePiece, "");  // some kinds write a space so
+  return replace_all(text, kSpacePiece, "");  // some tokenizers write a space as kSpacePiece
 }
 
 void encode(benchmark::State& state, const std::string& vocabulary, const std::string& text) {
   const Tokenizer tokenizer{GgufFile(vocabulary)};
   const std::vector<Token> ids = tokenizer.encode(text);
-  if (text.empty() || tokenizer.decode(ids) != text) return state.SkipWithError("decoding does not give the text back");
+  if (text.empty() || tokenizer.decode(ids) != text) return state.SkipWithError("decoding does not restore the text");
   for (auto _ : state) benchmark::DoNotOptimize(tokenizer.encode(text).data());
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * text.size()));
   state.counters["bytes_per_token"] = static_cast<double>(text.size()) / static_cast<double>(ids.size());

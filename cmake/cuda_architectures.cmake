@@ -1,25 +1,27 @@
-# Which GPUs the CUDA plug-in is compiled for. The plug-in has machine code only: without PTX the driver never compiles
-# kernels for minutes at the first start, and a GPU without code is refused with a reason (devices/cuda/architectures.h).
+# Chooses the GPUs for which the CUDA plug-in is compiled. The plug-in contains only machine code, because with PTX the
+# driver could compile kernels for minutes at the first start. If the plug-in has no code for a GPU, the GPU is not
+# used, and the reason is reported (devices/cuda/architectures.h).
 set(SHOAL_CUDA_ARCHITECTURES "" CACHE STRING
-    "Compute capabilities of the CUDA plug-in, such as 86 or 80;90; empty: those of this machine's GPUs")
+    "Compute capabilities of the CUDA plug-in, such as 86 or 80;90; empty: the capabilities of this machine's GPUs")
 set(SHOAL_CUDA_WITHOUT_GPU "80;86;89;90;120" CACHE STRING
     "Compute capabilities if SHOAL_CUDA_ARCHITECTURES is empty and this machine has no GPU")
 
-# Sets `result` to the compute capabilities in an option, each once.
+# Sets `result` to the compute capabilities listed in `option`, without duplicates.
 function(shoal_capabilities_of result option)
   set(given "${${option}}")
   list(TRANSFORM given REPLACE "-real$" "")
   list(REMOVE_DUPLICATES given)
   foreach(architecture ${given})
     if(NOT architecture MATCHES "^[0-9]+$" OR architecture LESS 80)
-      message(FATAL_ERROR "${option}=${${option}}: '${architecture}' is not a compute capability from 80 on; give a list "
-                          "such as 86 or 80;90")
+      message(FATAL_ERROR "${option}=${${option}}: '${architecture}' is not a compute capability of at least 80; give "
+                          "a list such as 86 or 80;90")
     endif()
   endforeach()
   set(${result} "${given}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to those that `nvcc` can compile for. `severity`: of the message about others.
+# Sets `result` to those capabilities of ${ARGN} for which `nvcc` can compile. For each other capability, prints a
+# message of the given severity.
 function(shoal_known_to_nvcc result nvcc severity)
   execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(kept "")
@@ -34,7 +36,7 @@ function(shoal_known_to_nvcc result nvcc severity)
   set(${result} "${kept}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the compute capabilities from 8.0 on of this machine's GPUs, each once.
+# Sets `result` to the compute capabilities of this machine's GPUs, without duplicates and without those below 8.0.
 function(shoal_capabilities_of_gpus result)
   set(gpus "")
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
@@ -47,7 +49,7 @@ function(shoal_capabilities_of_gpus result)
   set(${result} "${gpus}" PARENT_SCOPE)
 endfunction()
 
-# Warns of each of `gpus` that runs no code for ${ARGN}, by the rule of devices/cuda/architectures.h.
+# Warns of each GPU in `gpus` that cannot run code for any of ${ARGN}, by the rule of devices/cuda/architectures.h.
 function(shoal_warn_of_gpus_without_code gpus)
   foreach(gpu ${gpus})
     set(has_code FALSE)
@@ -59,8 +61,8 @@ function(shoal_warn_of_gpus_without_code gpus)
       endif()
     endforeach()
     if(NOT has_code)
-      message(WARNING "SHOAL_CUDA_ARCHITECTURES=${SHOAL_CUDA_ARCHITECTURES} leaves out this machine's GPU of compute "
-                      "capability ${gpu}; -DSHOAL_CUDA_ARCHITECTURES= compiles for the GPUs that are there")
+      message(WARNING "SHOAL_CUDA_ARCHITECTURES=${SHOAL_CUDA_ARCHITECTURES} omits this machine's GPU of compute "
+                      "capability ${gpu}; -DSHOAL_CUDA_ARCHITECTURES= compiles for the GPUs of this machine")
     endif()
   endforeach()
 endfunction()
@@ -80,8 +82,9 @@ function(shoal_choose_cuda_architectures result nvcc)
     shoal_known_to_nvcc(chosen ${nvcc} WARNING ${chosen})
   endif()
   if(NOT chosen)
-    message(FATAL_ERROR "${nvcc} can compile for none of SHOAL_CUDA_WITHOUT_GPU=${SHOAL_CUDA_WITHOUT_GPU}; name others in "
-                        "SHOAL_CUDA_ARCHITECTURES, install a newer CUDA Toolkit, or build with -DSHOAL_CUDA=OFF")
+    message(FATAL_ERROR "${nvcc} can compile for none of SHOAL_CUDA_WITHOUT_GPU=${SHOAL_CUDA_WITHOUT_GPU}; set "
+                        "SHOAL_CUDA_ARCHITECTURES to other capabilities, install a newer CUDA Toolkit, or build with "
+                        "-DSHOAL_CUDA=OFF")
   endif()
   message(STATUS "The CUDA plug-in is compiled for compute capability ${chosen}")
   list(TRANSFORM chosen APPEND "-real")

@@ -1,5 +1,5 @@
-# Installation, so that another project can say find_package(shoal) and link shoal::meta or shoal::models.
-# Headers go to include/shoal and are included by their paths here: #include "graph/graph.h".
+# Installs the package, so that another project can call find_package(shoal) and link shoal::meta or shoal::models.
+# Headers are installed in include/shoal. They are included by their paths in this repository: #include "graph/graph.h".
 include(CMakePackageConfigHelpers)
 
 set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
@@ -11,7 +11,7 @@ foreach(folder base graph devices processes collectives machine sched meta model
           PATTERN "*.def")
 endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
-if(TARGET shoal_cuda)  # OPTIONAL: where only the program was built (--target shoal) there is no plug-in to install
+if(TARGET shoal_cuda)  # OPTIONAL: the plug-in does not exist if only the program was built (--target shoal)
   install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
 endif()
 if(TARGET shoal_mpi)

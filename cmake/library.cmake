@@ -1,8 +1,8 @@
-# One static library per folder. A folder sees the repository root as its include path and may only link what it
-# names here; scripts/check_layering.py holds the includes to the same order.
+# One static library per folder. The include path of all folders is the repository root. A folder links only the
+# libraries listed as DEPENDS; scripts/check_layering.py checks that its includes follow the same order.
 
-# Builds that start from nothing spend most of their time on headers: files of a folder are compiled eight at a time.
-# SHOAL_UNITY=OFF compiles each by itself, which is faster where one file is changed again and again.
+# A build from scratch spends most of its time on headers, so eight files of a folder are compiled as one.
+# SHOAL_UNITY=OFF compiles each file separately, which is faster when one file changes repeatedly.
 option(SHOAL_UNITY "Compile several files of a folder at a time" ON)
 function(shoal_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 8)
@@ -12,11 +12,11 @@ function(shoal_library folder)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/devices/cpu/kernels/")
-  list(FILTER sources EXCLUDE REGEX "/(devices/cuda|collectives/(p2p|nccl|cuda)|processes/mpi)/")  # of plug-ins: cmake/cuda.cmake, cmake/mpi.cmake
+  list(FILTER sources EXCLUDE REGEX "/(devices/cuda|collectives/(p2p|nccl|cuda)|processes/mpi)/")  # in plug-ins: cmake/cuda.cmake, cmake/mpi.cmake
   if(NOT sources)
     return()
   endif()
-  # Ops of the CPU devices have functions of the same names, each in its own file.
+  # The op files of the CPU devices use the same function names, so a unity build cannot combine them.
   set(alike ${sources})
   list(FILTER alike INCLUDE REGEX "/devices/cpu/ops/")
   set_source_files_properties(${alike} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -25,7 +25,7 @@ function(shoal_library folder)
   add_library(shoal::${folder} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
   shoal_unity(${target})
-  target_compile_features(${target} PUBLIC cxx_std_20)  # as the headers need it, also in projects that link it
+  target_compile_features(${target} PUBLIC cxx_std_20)  # PUBLIC, because projects that include the headers need it too
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shoal>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_flags>)
@@ -41,14 +41,14 @@ function(shoal_library folder)
   endforeach()
 endfunction()
 
-# The inner loops of the CPU devices, compiled once per instruction-set level into the same library; each
-# object sees SHOAL_ISA (the namespace of its level) and the dispatcher picks a table at start-up.
+# Compiles the inner loops of the CPU devices once per instruction-set level, into the same library. SHOAL_ISA is the
+# namespace of a level. At start-up, the dispatcher chooses the table of functions of one level.
 function(shoal_cpu_kernels folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/devices/cpu/kernels/*.cpp)
   set(flags_baseline "")
   set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
   set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
-  # A few files are for processors with more than a level asks for (devices/cpu/isa.cpp).
+  # A few files also need AVX-512 VBMI and are compiled only for it (devices/cpu/isa.cpp).
   set(flags_avx512vbmi ${flags_avx512} -mavx512vbmi)
   set(vbmi_sources ${sources})
   list(FILTER vbmi_sources INCLUDE REGEX "_vbmi\\.cpp$")
@@ -71,8 +71,8 @@ function(shoal_cpu_kernels folder)
     target_compile_definitions(${target} PRIVATE SHOAL_ISA=${level})
     target_compile_options(${target} PRIVATE ${flags_${level}} -O3 -fno-math-errno -fno-trapping-math
                                              -fopenmp-simd)
-    # Products and sums are fused where the code says so and nowhere else: the same bits in every tile. Vectors are
-    # passed within one file only.
+    # -ffp-contract=off: products and sums are fused only where the code uses fma, so that every tile gives the same
+    # bits. -Wno-psabi: functions that pass vectors are called only within their file.
     target_compile_options(${target} PRIVATE -ffp-contract=off -Wno-psabi)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PRIVATE shoal_flags fmt::fmt)
@@ -89,7 +89,7 @@ function(shoal_program folder)
   if(NOT main)
     return()
   endif()
-  # Everything but main() is a library, so that tests can call the commands.
+  # Everything except main() is a library, so that tests can call the commands.
   add_library(shoal_${folder} STATIC ${sources})
   shoal_unity(shoal_${folder})
   target_include_directories(shoal_${folder} PUBLIC ${PROJECT_SOURCE_DIR})

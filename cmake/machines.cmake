@@ -1,5 +1,5 @@
-# The files of data/machines become part of the library, so that a program is one file: a source with their texts,
-# made anew when one of them changes. machine/catalogue_data.h declares what it defines.
+# Compiles the files of data/machines into the library, so that a program needs no data files. A generated source file
+# contains their texts as constants, which machine/catalogue_data.h declares. It is written again when a file changes.
 foreach(name gpus hosts links)
   set(file ${PROJECT_SOURCE_DIR}/data/machines/${name}.json)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})

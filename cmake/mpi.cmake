@@ -1,12 +1,12 @@
-# The plug-in libshoal-mpi.so, which brings MPI to programs that run as several processes (processes/join.h): built where
-# MPI is (SHOAL_MPI=AUTO), always (ON) or never (OFF). Nothing else links MPI.
-set(SHOAL_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO (where MPI is found), ON, OFF")
+# The plug-in libshoal-mpi.so provides MPI to programs that run as several processes (processes/join.h). It is built if
+# MPI is found (SHOAL_MPI=AUTO), always (ON) or never (OFF). Nothing else links MPI.
+set(SHOAL_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO (if MPI is found), ON, OFF")
 
 if(SHOAL_MPI STREQUAL "OFF")
   return()
 endif()
-# A compiler wrapper without headers or libraries (openmpi-bin alone) would end find_package() with an error. Its wrong
-# paths would stay in the cache after MPI is complete.
+# If there is a compiler wrapper but no headers or libraries (only openmpi-bin is installed), find_package() would fail.
+# It would also leave wrong paths in the cache, which would remain even after MPI is fully installed.
 find_program(mpi_wrapper NAMES ${MPI_CXX_COMPILER} mpicxx NO_CACHE)
 if(mpi_wrapper)
   file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/mpi_program.cpp "#include <mpi.h>\nint main() { return MPI_Finalize(); }\n")
@@ -14,14 +14,14 @@ if(mpi_wrapper)
                   RESULT_VARIABLE mpi_failed OUTPUT_QUIET ERROR_QUIET)
 endif()
 if(mpi_failed)
-  message(STATUS "${mpi_wrapper} cannot compile a program of MPI: scripts/install_deps --mpi installs what is missing")
+  message(STATUS "${mpi_wrapper} cannot compile an MPI program: scripts/install_deps --mpi installs the missing packages")
 else()
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI COMPONENTS CXX)
 endif()
 if(NOT MPI_CXX_FOUND)
   if(SHOAL_MPI STREQUAL "ON")
-    message(FATAL_ERROR "SHOAL_MPI=ON, but there is no MPI; install one (scripts/install_deps --mpi)")
+    message(FATAL_ERROR "SHOAL_MPI=ON, but no MPI was found; install it (scripts/install_deps --mpi)")
   endif()
   return()
 endif()

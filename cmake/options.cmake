@@ -1,4 +1,4 @@
-# Compilers, warnings, sanitizers, packages.
+# Compiler options, warnings, sanitizers, and required packages.
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
@@ -13,7 +13,7 @@ find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED)
 
-# These have no packages of their own for CMake; where pkg-config does not know them, they are looked up by their files.
+# Finds a library that has no CMake package: with pkg-config if possible, otherwise by its header and library file.
 find_package(PkgConfig QUIET)
 function(shoal_find name module header library)
   add_library(shoal_found_${name} INTERFACE)
@@ -33,7 +33,7 @@ shoal_find(hwloc hwloc hwloc.h hwloc)
 shoal_find(pcre2-8 libpcre2-8 pcre2.h pcre2-8)
 shoal_find(edit libedit histedit.h edit)
 
-option(SHOAL_WERROR "Warnings are errors; OFF for compilers that this project is not tested with" ON)
+option(SHOAL_WERROR "Treat warnings as errors; use OFF for compilers with which this project is not tested" ON)
 set(shoal_werror $<$<BOOL:${SHOAL_WERROR}>:-Werror>)
 add_library(shoal_flags INTERFACE)
 target_compile_options(shoal_flags INTERFACE -Wall -Wextra ${shoal_werror})
@@ -42,16 +42,16 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(shoal_flags INTERFACE -Wno-restrict)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Where several files are compiled at a time, GCC takes them for headers.
+  # GCC treats the files of a unity build as headers and warns of their unnamed namespaces.
   target_compile_options(shoal_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Clang tells of every `omp simd` loop that it leaves as it is, which all are where optimisation is low.
+  # Clang warns of every `omp simd` loop that it does not vectorise; at low optimisation levels these are all loops.
   target_compile_options(shoal_flags INTERFACE -Wno-pass-failed)
 endif()
 if(SHOAL_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # With sanitizers GCC 12 takes std::regex and its own AVX-512 intrinsics for uninitialised (GCC bugs 105562, 105593).
+    # With sanitizers GCC 12 warns that std::regex and AVX-512 intrinsics are uninitialised (GCC bugs 105562, 105593).
     target_compile_options(shoal_flags INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)

@@ -1,5 +1,5 @@
-// Communicators of meshes that are wholly in another process. Nothing is queued on them here, but what that process
-// plans depends on what its communicator is like, and all processes make the same plans.
+// Communicators for meshes that another process owns entirely. This process queues no calls on these communicators, but
+// needs their traits: plans depend on the traits, and all processes must make the same plans.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@
 
 namespace shoal::collectives {
 
-/// Are all of them in one process, and is it another one?
+/// Whether one process, other than this one, owns all members.
 bool are_absent(std::span<Device* const> members);
 
-/// For members of which that is true: makes communicators that nothing can be queued on, and describes them as their
-/// process has said (share_traits), or as `guess` does where it has not. Where several processes take part
-/// (Options::processes) these members are as any others, and `guess` makes and describes.
+/// A factory for meshes of absent members. Its communicators refuse all calls. The owner sends their traits
+/// (share_traits); if no traits have arrived, `guess` describes them. If Options::processes is set, all processes take
+/// part, so `guess` makes and describes the communicator.
 CommunicatorFactory absent_factory(CommunicatorFactory guess);
 
-/// Each process tells all others what the communicators of those of the meshes are like that are its own. The meshes
-/// are the same in all processes. Collective. Throws CommError.
+/// Each process broadcasts the communicator traits of its own meshes. `meshes` is the same in all processes.
+/// Collective. Throws CommError.
 void share_traits(ProcessGroup& group, std::span<const std::vector<Device*>> meshes, const Options& options);
 
 }  // namespace shoal::collectives

@@ -1,4 +1,4 @@
-// What every communicator shares: options, and the checks of a call.
+// Code shared by all communicators: options and the validation of calls.
 #include "collectives/communicator.h"
 
 #include <cstdlib>
@@ -14,8 +14,8 @@ namespace {
 void validate_count(std::string_view name, const Call& call, int64_t count) {
   require<InvalidArgument>(count >= 0, "[{} {}] negative count {}", name, call.what, count);
   const int64_t block = traits(call.dtype).block_elems;
-  require<InvalidArgument>(count % block == 0, "[{} {}] count {} is no multiple of the {} elements of a {} block", name,
-                           call.what, count, block, name_of(call.dtype));
+  require<InvalidArgument>(count % block == 0, "[{} {}] count {} is not a multiple of the {} elements of a {} block",
+                           name, call.what, count, block, name_of(call.dtype));
 }
 
 }  // namespace
@@ -37,16 +37,17 @@ void check_implementation(std::string_view name) {
 void check_options(const Options& options) {
   check_implementation(options.implementation);
   require<InvalidArgument>(options.timeout.count() > 0 && options.timeout <= std::chrono::hours(24),
-                           "collectives wait from 1 ms to 1 day for a rank, not {} ms", options.timeout.count());
+                           "the time-out of collectives must be 1 ms to 1 day, got {} ms", options.timeout.count());
   require<InvalidArgument>(options.wire == DType::kF32 || options.wire == DType::kBF16,
-                           "sums travel as f32 or bf16, not as dtype number {}", static_cast<int>(options.wire));
+                           "the wire dtype of sums must be f32 or bf16, got dtype number {}",
+                           static_cast<int>(options.wire));
 }
 
 DType default_wire() {
   const char* text = std::getenv("SHOAL_COMM_WIRE");
   if (text == nullptr || *text == '\0' || std::string_view(text) == "f32") return DType::kF32;
   if (std::string_view(text) == "bf16") return DType::kBF16;
-  fail<InvalidArgument>("SHOAL_COMM_WIRE: sums travel as f32 or bf16, not as '{}'", text);
+  fail<InvalidArgument>("SHOAL_COMM_WIRE must be f32 or bf16, got '{}'", text);
 }
 
 std::string default_implementation() {
@@ -81,8 +82,9 @@ void Communicator::describe_span(const FusedNorm& norm) {
 }
 
 void Communicator::enqueue_fused(int rank, const FusedNorm& norm) {
-  fail<InvalidArgument>("[all_reduce_norm {}] the communicator '{}' cannot do it for rank {} of {}; see fused_limits()",
-                        norm.what, name(), rank, size());
+  fail<InvalidArgument>(
+      "[all_reduce_norm {}] the communicator '{}' has no such call for rank {} of {}; see fused_limits()", norm.what,
+      name(), rank, size());
 }
 
 CommunicatorTraits Communicator::describe() const {
@@ -123,7 +125,8 @@ void Communicator::validate(int rank, const Call& call) const {
   const int ranks = size();
   require<InvalidArgument>(call.kind < Collective::kCount, "unknown collective {}", static_cast<int>(call.kind));
   require<InvalidArgument>(call.dtype < DType::kCount, "unknown dtype {}", static_cast<int>(call.dtype));
-  require<InvalidArgument>(call.what != nullptr, "[{}] Call::what must be a text, \"\" for none", name_of(call.kind));
+  require<InvalidArgument>(call.what != nullptr, "[{}] Call::what must not be null; use \"\" for no name",
+                           name_of(call.kind));
   const CollectiveInfo& kind = info(call.kind);
   require<InvalidArgument>(0 <= rank && rank < ranks, "[{} {}] no rank {} in a mesh of {}", kind.name, call.what, rank,
                            ranks);
@@ -144,7 +147,7 @@ void Communicator::validate(int rank, const Call& call) const {
 }
 
 uint64_t call_digest(const Call& call) {
-  uint64_t value = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  uint64_t value = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
   const auto add = [&](int64_t number) { value = (value ^ static_cast<uint64_t>(number)) * 0x100000001b3; };
   add(call.count);
   for (int64_t count : call.counts) add(count);

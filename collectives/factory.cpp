@@ -23,33 +23,34 @@ namespace {
 
 enum class Choice : uint8_t { kHost, kMpi, kStaged };
 
-/// Throws InvalidArgument that says why what was asked for cannot be used.
+/// Throws InvalidArgument with the reason if the requested implementation cannot be used.
 Choice choose(std::span<Device* const> devices, const Options& options) {
   const std::string& name = options.implementation;
   const std::string first = common_name(*devices[0], options.processes);
   const bool are_several = options.processes != nullptr;
   require<InvalidArgument>(name != "p2p" && name != "nccl",
-                           "collectives by '{}' are for CUDA devices; use auto or staged for {} and the others", name,
-                           first);
+                           "collectives by '{}' are for CUDA devices; use auto or staged for {} and the other devices",
+                           name, first);
   require<InvalidArgument>(name != "mpi" || are_several,
-                           "collectives by 'mpi' are for devices of several processes, and this is the only one; start "
-                           "several (mpirun), or use auto or host");
+                           "collectives by 'mpi' are for devices of several processes, but this is the only process; "
+                           "start several (mpirun), or use auto or host");
   require<InvalidArgument>(
       name != "host" || !are_several,
-      "collectives by 'host' are for devices of one process; use auto or mpi for {} and the others", first);
+      "collectives by 'host' are for devices of one process; use auto or mpi for {} and the other devices", first);
   const bool all_host = std::all_of(devices.begin(), devices.end(), [](Device* one) { return has_host_memory(*one); });
   require<InvalidArgument>((name != "host" && name != "mpi") || all_host,
                            "collectives by '{}' are for devices that compute in host memory; use auto or staged for "
-                           "{} and the others",
+                           "{} and the other devices",
                            name, first);
   if (!all_host || name == "staged") return Choice::kStaged;
   return are_several ? Choice::kMpi : Choice::kHost;
 }
 
-/// What the family of all members offers.
+/// The factory of the family to which all members belong; empty if there is none.
 CommunicatorFactory own_of(std::span<Device* const> members) {
   const std::string name = family_name(*members.front());
-  const BackendReg* family = nullptr;  // of those of this process; where none is, the one that is here
+  const BackendReg* family = nullptr;  // family of the local members; if none is local, the local family with the same
+                                       // name
   for (Device* member : members) {
     if (family_name(*member) != name) return {};
     if (is_remote(*member)) continue;
@@ -60,7 +61,7 @@ CommunicatorFactory own_of(std::span<Device* const> members) {
   return family != nullptr ? factory_of(*family) : CommunicatorFactory();
 }
 
-/// For members of this process, and for those that several processes have.
+/// The factory for members that belong to this process or to several processes.
 CommunicatorFactory factory_here(std::span<Device* const> members) {
   if (auto own = own_of(members)) return own;
   return {[](std::span<Backend* const> ranks, const Options& options) {
@@ -81,7 +82,7 @@ CommunicatorFactory factory_here(std::span<Device* const> members) {
 
 CommunicatorFactory communicator_for(std::span<Device* const> members) {
   require<InvalidArgument>(!members.empty() && std::ranges::find(members, nullptr) == members.end(),
-                           "a communicator needs one device or more, and none missing");
+                           "a communicator needs at least one device; none may be null");
   return are_absent(members) ? absent_factory(factory_here(members)) : factory_here(members);
 }
 

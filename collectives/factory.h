@@ -1,7 +1,7 @@
-// What a family offers to connect its backends with, by the name functions::kCommunicatorFactory. The family may come
-// from a plug-in, which has its own copy of this folder: before any of these classes is passed to it, their sizes are
-// compared with those of its compiler, as devices/plugin.h does for the classes of devices. A program without meta
-// devices can use the rest of such a plug-in.
+// The communicator factory that a family offers for its backends, under the name functions::kCommunicatorFactory. The
+// family may come from a plug-in, which has its own copy of this folder. Therefore the program compares its class sizes
+// with the plug-in's before it passes any object, as devices/plugin.h does for the classes of devices. If only these
+// sizes differ, a program without meta devices can still use the plug-in's devices.
 #pragma once
 
 #include <span>
@@ -12,26 +12,30 @@
 
 namespace shoal::collectives {
 
-/// Of the classes that both sides use, as one number.
+/// The sizes of the classes that the program and a plug-in share, as one number.
 constexpr uint64_t class_sizes() {
   return mixed_sizes({sizeof(Options), sizeof(Call), sizeof(FusedNorm), sizeof(Communicator),
                       sizeof(CommunicatorTraits), sizeof(CommunicatorFactory)});
 }
 
-/// Owned by the family. The first member stays where it is in every version, and nothing else is read when it differs.
+/// Owned by the family. The first member is at the same place in every version. If its value is not the expected one,
+/// the program reads no other member.
 struct FamilyFactory {
-  uint64_t class_sizes;  ///< class_sizes() of the family's compiler
+  uint64_t class_sizes;  ///< class_sizes() as compiled into the family
   CommunicatorFactory make;
 };
 inline constexpr FunctionName<FamilyFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
 
-/// Empty where the family offers none. Throws DeviceError, naming the plug-in, when its classes have other sizes.
+/// The factory that the family offers; empty if it offers none. Throws a DeviceError that names the plug-in if its
+/// class sizes differ.
 CommunicatorFactory factory_of(const BackendReg& family);
 
-/// What connects the members of a meta device: their own when all are of one family that offers one; else the host
-/// communicator, the mpi one where there are several processes (Options::processes), or the staged one where a member has
-/// memory that the host cannot use. Of members that are all in one other process, which works at them alone: what stands
-/// for theirs (absent_communicator.h).
+/// The factory for the members of a meta device, by the first rule that applies:
+/// - If one other process owns all members: an absent communicator (absent_communicator.h).
+/// - If all members belong to one family that offers a factory: this factory.
+/// - If the host cannot access the memory of a member: the staged communicator.
+/// - With several processes (Options::processes): the mpi communicator.
+/// - Otherwise: the host communicator.
 CommunicatorFactory communicator_for(std::span<Device* const> members);
 
 }  // namespace shoal::collectives

@@ -28,7 +28,7 @@ std::unique_ptr<Buffer> join(Parts parts) {
 
 void check_present(std::span<Tensor* const> tensors) {
   const auto missing = std::find(tensors.begin(), tensors.end(), nullptr);
-  require<InvalidArgument>(missing == tensors.end(), "tensor {} of {} to be placed is missing",
+  require<InvalidArgument>(missing == tensors.end(), "tensor {} of the {} tensors to place is nullptr",
                            missing - tensors.begin(), tensors.size());
 }
 
@@ -38,10 +38,10 @@ void unplace(Tensor& tensor) {
   tensor.data = nullptr;
 }
 
-/// A view follows its base, also when the base has moved since the view was placed.
+/// Places a view at its base. If the base has moved since, places the view again.
 void place_view(Tensor& view) {
   const Tensor& owner = *view.view_base;
-  if (owner.buffer == nullptr) return;  // check_sources reports it where it matters
+  if (owner.buffer == nullptr) return;  // check_sources reports this if a node needs the view
   if (view.buffer == owner.buffer && view.data == owner.data + view.view_offset) return;
   Buffer::place_view(view);
 }
@@ -74,7 +74,8 @@ std::vector<PlacedInput> placed_inputs(const GraphRange& range, const MemoryPlan
   std::vector<PlacedInput> inputs;
   for (const auto& [tensor, place] : plan.tensors) {
     if (!tensor->is_leaf()) continue;
-    // The first that begins there or later: of segments without nodes, which begin at the same step, the first.
+    // The first cut at or after this step. An empty segment and the next segment begin at the same step. The search
+    // finds the empty segment's cut.
     const auto cut = std::lower_bound(cuts.begin(), cuts.end(), place.first_step) - cuts.begin();
     inputs.push_back({tensor->id, place.first_step <= range.begin ? 0 : static_cast<int>(cut) + 1});
   }
@@ -82,10 +83,10 @@ std::vector<PlacedInput> placed_inputs(const GraphRange& range, const MemoryPlan
   return inputs;
 }
 
-bool lies_in(const GraphBuffers& memory, const Buffer* buffer) {
+bool is_stored_in(const GraphBuffers& memory, const Buffer* buffer) {
   return std::any_of(memory.parts.begin(), memory.parts.end(), [&](const auto& part) { return part.get() == buffer; });
 }
-bool lies_in(const GraphBuffers& memory, const std::byte* address) {
+bool is_stored_in(const GraphBuffers& memory, const std::byte* address) {
   return address != nullptr && std::any_of(memory.parts.begin(), memory.parts.end(), [&](const auto& part) {
            return address >= part->base() && address < part->base() + part->size();
          });
@@ -125,9 +126,9 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
     const size_t size = type.alloc_size(*tensor);
     const size_t padded = round_up(size, alignment);
     require<DeviceError>(size <= type.max_size(),
-                         "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices",
+                         "[{}] {} needs {}, which exceeds the largest allocation ({}): split it over more devices",
                          type.device().name(), describe(*tensor), format_bytes(size), format_bytes(type.max_size()));
-    // A chunk whose only tensor just fits may exceed max_size by its rounding: it is not rounded then, and full.
+    // If rounding would push a chunk's only tensor past max_size, the chunk is not rounded and counts as full.
     const bool fits = !layout.chunk_sizes.empty() && layout.chunk_sizes.back() % alignment == 0 &&
                       layout.chunk_sizes.back() <= type.max_size() &&
                       padded <= type.max_size() - layout.chunk_sizes.back();
@@ -149,7 +150,7 @@ std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> te
       parts[static_cast<size_t>(placement.chunk)]->place(*tensors[placed], placement.offset);
     }
   } catch (...) {
-    // A tensor that was placed before the call is the one that failed and is left as it is.
+    // The tensor that failed was placed before the call and is left as it is.
     for (size_t i = 0; i < placed; ++i) unplace(*tensors[i]);
     throw;
   }
@@ -190,7 +191,7 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
   buffers_.resize(std::max(buffers_.size(), sizes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (buffers_[i] != nullptr && buffers_[i]->size() >= sizes[i]) continue;
-    buffers_[i].reset();  // before more is asked for
+    buffers_[i].reset();  // before more memory is allocated
     buffers_[i] = allocate_part(sizes[i], *type_, Usage::kCompute);
   }
   return {buffers_.begin(), buffers_.begin() + static_cast<ptrdiff_t>(sizes.size())};
@@ -198,7 +199,7 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
 
 ComputeArena& ComputeArena::member(size_t rank) {
   require<InvalidArgument>(rank < members_.size(),
-                           "the arena of {} has no member {}: make it for the backend that plans",
+                           "the arena of {} has no member {}: make the arena for the backend that makes the plan",
                            type_->device().name(), rank);
   return members_[rank];
 }
@@ -251,11 +252,11 @@ GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanO
 void release_graph(const GraphRange& range, const GraphBuffers& memory) {
   for (const PlacedInput& placed : memory.inputs) {
     Tensor& input = *range.graph->inputs()[static_cast<size_t>(placed.number)];
-    if (lies_in(memory, input.buffer)) unplace(input);
+    if (is_stored_in(memory, input.buffer)) unplace(input);
   }
   for (Tensor* node : nodes_of(range)) {
-    if (lies_in(memory, node->buffer)) unplace(*node);
-    if (lies_in(memory, node->workspace)) node->workspace = nullptr;
+    if (is_stored_in(memory, node->buffer)) unplace(*node);
+    if (is_stored_in(memory, node->workspace)) node->workspace = nullptr;
   }
 }
 
@@ -266,7 +267,7 @@ GraphClaim::GraphClaim(const GraphRange& range, const Device& device) : range_(r
 }
 
 GraphClaim::~GraphClaim() {
-  if (!graph_is_gone()) range_.graph->release(range_.begin, range_.end);
+  if (!graph_is_destroyed()) range_.graph->release(range_.begin, range_.end);
 }
 
 GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options)
@@ -275,9 +276,9 @@ GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOpti
       buffers_(allocate_graph(range, device, options)),
       input_count_(static_cast<int>(range.graph->inputs().size())) {
   const auto place_of = [&](const Tensor& tensor) {
-    const bool ours = lies_in(buffers_, tensor.buffer) && !tensor.is_view();
+    const bool ours = is_stored_in(buffers_, tensor.buffer) && !tensor.is_view();
     return Place{ours ? tensor.buffer : nullptr, ours ? tensor.data : nullptr,
-                 lies_in(buffers_, tensor.workspace) ? tensor.workspace : nullptr};
+                 is_stored_in(buffers_, tensor.workspace) ? tensor.workspace : nullptr};
   };
   for (const PlacedInput& placed : buffers_.inputs) {
     inputs_.push_back(place_of(*range.graph->inputs()[static_cast<size_t>(placed.number)]));
@@ -286,12 +287,12 @@ GraphMemory::GraphMemory(const GraphRange& range, Device& device, const PlanOpti
 }
 
 GraphMemory::~GraphMemory() {
-  if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
+  if (!claim_->graph_is_destroyed()) release_graph(claim_->range(), buffers_);
 }
 
 int GraphMemory::writable_from(const Tensor& input) const {
   const bool is_input = input.is_leaf() && input.id >= 0 && input.id < input_count_;
-  require<InvalidArgument>(is_input, "{} is no input of the plan's graph", describe(input));
+  require<InvalidArgument>(is_input, "{} is not an input of the plan's graph", describe(input));
   const PlacedInput* placed = find_placed(buffers_.inputs, input.id);
   return placed != nullptr ? placed->segment : 0;
 }
@@ -303,7 +304,7 @@ bool GraphMemory::can_move_to(const Graph& graph) const {
     const bool inside = owner.id >= range.begin && owner.id < range.end;
     return inside && nodes_[static_cast<size_t>(owner.id - range.begin)].buffer != nullptr;
   };
-  // What we are to place has no memory, all else has.
+  // Tensors that this object would place must have no memory. All other tensors must have memory.
   const auto is_ready = [&](const Tensor& tensor) {
     const Tensor& owner = *tensor.storage();
     return (owner.buffer == nullptr) == is_ours(owner);
@@ -321,7 +322,7 @@ bool GraphMemory::can_move_to(const Graph& graph) const {
 void GraphMemory::move_to(Graph& graph) {
   const GraphRange to{&graph, claim_->range().begin, claim_->range().end};
   auto claim = std::make_unique<GraphClaim>(to, device_);
-  if (!claim_->graph_is_gone()) release_graph(claim_->range(), buffers_);
+  if (!claim_->graph_is_destroyed()) release_graph(claim_->range(), buffers_);
   claim_ = std::move(claim);
   const auto put = [](Tensor& tensor, const Place& place) {
     if (place.buffer != nullptr) tensor.buffer = place.buffer, tensor.data = place.data;

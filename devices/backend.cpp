@@ -32,13 +32,13 @@ void Backend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   }
   const auto in_host_memory = [](const Tensor& tensor) { return tensor.buffer->is_host() && tensor.is_contiguous(); };
   if (in_host_memory(dst)) {
-    to.let_follow(*this);
+    to.order_before(*this);
     get_async(src, dst.data, 0, src.bytes());
-    let_follow(to);
+    order_before(to);
   } else if (in_host_memory(src)) {
-    let_follow(to);
+    order_before(to);
     to.set_async(dst, src.data, 0, src.bytes());
-    to.let_follow(*this);
+    to.order_before(*this);
   } else {
     copy_through(to.take_stage(src.bytes()), src, to, dst);
   }
@@ -46,7 +46,7 @@ void Backend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
 
 void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor& dst) {
   get_async(src, stage.bytes.data(), 0, src.bytes());
-  let_follow(to);
+  order_before(to);
   to.set_async(dst, stage.bytes.data(), 0, src.bytes());
   const auto give_back = [](void* object, const void*, bool) { static_cast<Stage*>(object)->in_use = false; };
   if (to.enqueue({give_back, &stage, nullptr})) return;
@@ -55,9 +55,10 @@ void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor&
   stage.in_use = false;
 }
 
-// The stream that writes from a stage has waited for the one that fills it: a stage that is given back is idle.
+// Returns an idle staging buffer, which neither stream uses any more. The reading stream clears `in_use` after its
+// read, and that read has waited for the stream that fills the buffer.
 Backend::Stage& Backend::take_stage(size_t bytes) {
-  constexpr int kKept = 2;  // idle ones, for copies to come
+  constexpr int kKept = 2;  // number of idle buffers that are kept for later copies
   Stage* taken = nullptr;
   for (const auto& stage : stages_) {
     if (stage->in_use || stage->bytes.size() < bytes) continue;
@@ -76,16 +77,15 @@ Backend::Stage& Backend::take_stage(size_t bytes) {
   return *taken;
 }
 
-void Backend::let_follow(Backend& to) {
-  if (&to == this && members().empty()) return;  // one stream is in order by itself
+void Backend::order_before(Backend& to) {
+  if (&to == this && members().empty()) return;  // a single stream is in order anyway
   queued_->record(*this);
   queued_->wait(to);
 }
 
 void Backend::check_owner(const GraphPlan& plan) const {
-  // Names are made for the message alone: a run allocates nothing.
-  if (!plan.has_backend())
-    fail<InvalidArgument>("[{}] the backend that made the plan has gone; make a new one", name());
+  // The names are built only on failure, because a run must not allocate.
+  if (!plan.has_backend()) fail<InvalidArgument>("[{}] the plan's backend was destroyed; make a new plan", name());
   if (&plan.backend() == this) return;
   fail<InvalidArgument>("[{}] the plan was made by another backend, of {}; run it there", name(),
                         plan.backend().name());
@@ -95,8 +95,7 @@ void Backend::check_run(const GraphPlan& plan, int first, int last) const {
   check_owner(plan);
   plan.check_memory();
   if (0 <= first && first <= last && last <= plan.segments()) return;
-  fail<InvalidArgument>("[{}] expected a part of the plan's {} segments, got [{}, {})", name(), plan.segments(), first,
-                        last);
+  fail<InvalidArgument>("[{}] the plan has {} segments, got the range [{}, {})", name(), plan.segments(), first, last);
 }
 
 void Backend::check_options(const GraphRange& range, const PlanOptions& options) {
@@ -111,7 +110,7 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
   for (const Tensor* node : options.shown) {
     const bool inside = node != nullptr && node->id >= range.begin && node->id < range.end &&
                         range.graph->nodes()[static_cast<size_t>(node->id)] == node;
-    require<InvalidArgument>(inside, "{} is shown by a plan of nodes [{}, {}), but is none of them",
+    require<InvalidArgument>(inside, "shown tensor {} is not one of the plan's nodes [{}, {})",
                              node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
   }
   for (const Tensor* node : {options.before, static_cast<const Tensor*>(options.behind)}) {
@@ -120,8 +119,8 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     const bool is_node = !node->is_leaf() && node->id >= 0 && static_cast<size_t>(node->id) < nodes.size() &&
                          nodes[static_cast<size_t>(node->id)] == node;
     const bool outside = node == options.before ? node->id < range.begin : node->id >= range.end;
-    require<InvalidArgument>(is_node && outside, "{} is no node {} a plan of nodes [{}, {}) of graph '{}'",
-                             describe(*node), node == options.before ? "before" : "behind", range.begin, range.end,
+    require<InvalidArgument>(is_node && outside, "{} is not a node {} the plan's nodes [{}, {}) of graph '{}'",
+                             describe(*node), node == options.before ? "before" : "after", range.begin, range.end,
                              range.graph->name());
   }
   const auto inputs = range.graph->inputs();
@@ -130,13 +129,13 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     const bool ours = late.input != nullptr && late.input->id >= 0 && late.input->is_leaf() &&
                       static_cast<size_t>(late.input->id) < inputs.size() &&
                       inputs[static_cast<size_t>(late.input->id)] == late.input;
-    require<InvalidArgument>(ours, "{} is a late input of a plan, but no input of graph '{}'",
+    require<InvalidArgument>(ours, "late input {} is not an input of graph '{}'",
                              late.input != nullptr ? describe(*late.input) : "nothing", range.graph->name());
     require<InvalidArgument>(late.segment >= 0 && static_cast<size_t>(late.segment) <= options.cuts.size(),
-                             "{} is late for segment {}, but the segments of the plan are 0 to {}",
-                             describe(*late.input), late.segment, options.cuts.size());
-    require<InvalidArgument>(known.insert(late.input).second, "{} is a late input twice; name its first segment only",
-                             describe(*late.input));
+                             "late input {} names segment {}, but the plan has segments 0 to {}", describe(*late.input),
+                             late.segment, options.cuts.size());
+    require<InvalidArgument>(known.insert(late.input).second,
+                             "{} is listed twice as a late input; name only its first segment", describe(*late.input));
   }
 }
 
@@ -154,11 +153,12 @@ Status Backend::compute(Graph& graph) {
   });
 }
 
-// All of it is here rather than with the owner, whose code may be gone as soon as the use ends.
+// When `use` is destroyed, the owner's family may be unloaded, which removes the family's code. So the code that
+// destroys `use` must not be part of that family.
 bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work) {
   struct Queued {
     FamilyUse use;
-    std::function<void()> work;  // ends before the use
+    std::function<void()> work;  // destroyed before `use`
   };
   const auto run = [](void* object, const void*, bool) {
     const std::unique_ptr<Queued> queued(static_cast<Queued*>(object));
@@ -166,13 +166,13 @@ bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> wo
   };
   std::unique_ptr<Queued> queued(new Queued{FamilyUse(owner), std::move(work)});
   if (!backend.enqueue({run, queued.get(), nullptr})) return false;
-  (void)queued.release();  // to the task
+  (void)queued.release();  // the task owns it now
   return true;
 }
 
 namespace {
 
-// Recording an event shows a held stream its work. A backend with members may outlive its device.
+// Recording an event releases held work. A backend with members may outlive its device.
 void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
   for (Backend* member : backend.members()) mark_queued(*member, marks);
   if (!backend.members().empty()) return;
@@ -184,7 +184,8 @@ void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
 
 }  // namespace
 
-// All streams have their work before one is waited for: it may wait for another one in a collective.
+// Records events on all streams before it waits for any of the events, because one stream may wait for another stream
+// in a collective.
 void finish_queued(Backend& backend) {
   std::vector<std::unique_ptr<Event>> marks;
   mark_queued(backend, marks);

@@ -21,7 +21,7 @@ void check_range(std::string_view what, const Tensor& tensor, size_t offset, siz
                            offset, size, bytes);
 }
 
-/// A rectangle of bytes inside the tensor; the arithmetic must not overflow for absurd rows.
+/// Checks that a rectangle of bytes is inside the tensor, without overflow for absurd values.
 void check_rows(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows) {
   if (rows.rows == 0 || rows.row_bytes == 0) return;
   const size_t bytes = tensor.bytes();
@@ -50,10 +50,10 @@ Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
 
 void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tensor) {
   require<InvalidArgument>(&buffer_of(what, tensor) == &buffer || buffer.is_multi(),
-                           "[{} {}] the tensor lies in another buffer", what, tensor.name);
+                           "[{} {}] the tensor is placed in another buffer", what, tensor.name);
 }
 
-/// Places for all buffers that there are at a time.
+/// A pool with a BufferLife for each existing buffer.
 class LifePool {
  public:
   static LifePool& instance() {
@@ -75,7 +75,7 @@ class LifePool {
     const std::lock_guard lock(mutex_);
     free_.push_back(&life);
   }
-  /// Nothing is as it was in the buffer that has this place.
+  /// Invalidates all references to the buffer and waits for its holders.
   void advance(BufferLife& life) noexcept {
     life.generation = ++generations_;
     while (life.holds != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -88,8 +88,8 @@ class LifePool {
   std::vector<BufferLife*> free_;
 };
 
-/// Several buffers behind one face. Tensors are placed in the parts and know them, so that the multi-buffer
-/// itself only forwards.
+/// Several buffers that act as one. Each tensor is placed in a part and refers to that part. The multi-buffer only
+/// forwards calls to its parts.
 class MultiBuffer final : public Buffer {
  public:
   explicit MultiBuffer(std::vector<std::unique_ptr<Buffer>> parts)
@@ -152,7 +152,7 @@ void Buffer::reset() {
   do_reset();
 }
 
-// The tensor is placed, or as it was when the buffer refuses it.
+// If the buffer refuses the tensor, the tensor keeps its previous state.
 void Buffer::attach(Tensor& tensor, std::byte* data) {
   const auto before = std::pair(tensor.buffer, tensor.data);
   tensor.buffer = this;
@@ -163,13 +163,14 @@ void Buffer::attach(Tensor& tensor, std::byte* data) {
     std::tie(tensor.buffer, tensor.data) = before;
     throw;
   }
-  remember(tensor);
+  register_tensor(tensor);
 }
 
 void Buffer::place(Tensor& tensor, size_t offset) {
-  require<InvalidArgument>(!is_multi(), "[place {}] a multi-buffer places nothing itself: use one of its parts",
+  require<InvalidArgument>(!is_multi(), "[place {}] a tensor cannot be placed in a multi-buffer: use one of its parts",
                            tensor.name);
-  require<InvalidArgument>(!tensor.is_view(), "[place {}] a view takes the place of its base", tensor.name);
+  require<InvalidArgument>(!tensor.is_view(), "[place {}] a view gets its address from its base: use place_view",
+                           tensor.name);
   require<InvalidArgument>(tensor.buffer == nullptr, "[place {}] the tensor is placed already", tensor.name);
   require<InvalidArgument>(reinterpret_cast<uintptr_t>(base() + offset) % alignment() == 0,
                            "[place {}] offset {} is not aligned to {} bytes", tensor.name, offset, alignment());
@@ -198,15 +199,15 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
       "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
   placed.buffer->do_alias(tensor, placed);
-  placed.buffer->remember(tensor, true);
+  placed.buffer->register_tensor(tensor, true);
 }
 
-void Buffer::forget(Tensor& tensor) {
-  check_holds("forget", *this, tensor);
+void Buffer::unplace(Tensor& tensor) {
+  check_holds("unplace", *this, tensor);
   Buffer& buffer = *tensor.buffer;
-  buffer.do_forget(tensor);
+  buffer.do_unplace(tensor);
   const bool is_name = tensor.is_view() || buffer.usage() == Usage::kCompute || tensor.placement.is_alias();
-  if (!is_name) LifePool::instance().advance(buffer.life_);  // plans that read it must not run
+  if (!is_name) LifePool::instance().advance(buffer.life_);  // plans that read the tensor must not run any more
   tensor.placement.leave();
   tensor.buffer = nullptr;
   tensor.data = nullptr;
@@ -242,9 +243,8 @@ void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& 
 }
 
 void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
-  constexpr size_t kMost =
-      size_t{8} << 20;  // larger than the pieces of a model that is loaded, but for slices of wide experts
-  thread_local std::vector<std::byte> stage;  // who fills a tensor fills many, piece by piece
+  constexpr size_t kMost = size_t{8} << 20;   // larger than a loader's pieces, except slices of wide experts
+  thread_local std::vector<std::byte> stage;  // reused, because a thread usually fills many pieces
   stage.resize(std::max(stage.size(), std::min(size, kMost)));
   for (size_t done = 0; done < size;) {
     const size_t part = std::min(size - done, stage.size());
@@ -301,14 +301,14 @@ void check_access(std::string_view what, const Tensor& tensor, size_t host_strid
 void check_held(const HeldBuffer& held, std::string_view what) {
   if (held) return;
   fail<InvalidArgument>(
-      "[{}] a buffer was freed or reset while this was queued on a tensor in it; synchronize the backend before", what);
+      "[{}] the tensor's buffer was freed or reset while this call was queued; synchronize the backend first", what);
 }
 
 void check_copy(const Tensor& src, const Tensor& dst) {
   buffer_of("copy", src);
   buffer_of("copy", dst);
   if (src.dtype == dst.dtype && same_shape(src, dst)) return;
-  fail<InvalidArgument>("[copy] {} does not fit {}", describe(src), describe(dst));
+  fail<InvalidArgument>("[copy] {} and {} differ in dtype or shape", describe(src), describe(dst));
 }
 
 void tensor_copy(const Tensor& src, Tensor& dst) {
@@ -317,7 +317,7 @@ void tensor_copy(const Tensor& src, Tensor& dst) {
   Buffer& to = buffer_of("copy", dst);
   if (&src == &dst || src.empty()) return;
   if (src.is_contiguous() && dst.is_contiguous() && (to.copy_tensor(src, dst) || from.copy_to(src, dst))) return;
-  constexpr size_t kStage = size_t{16} << 20;  // bounds the host memory for tensors of any size
+  constexpr size_t kStage = size_t{16} << 20;  // limits host memory for large tensors
   const size_t bytes = src.bytes();
   std::vector<std::byte> stage(std::min(bytes, kStage));
   for (size_t done = 0; done < bytes; done += stage.size()) {

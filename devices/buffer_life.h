@@ -1,6 +1,6 @@
-// Is a buffer still there, and what lay in it? Plans and queued work may outlive the buffers that they are about:
-// they ask a BufferRef, which touches no buffer. Who works in the memory of one holds it meanwhile; a buffer that is
-// to go, or to be reset, waits for that. Thread-safe; none of it locks, looks up or allocates.
+// Detects whether a buffer still exists and still contains its placed tensors. Plans and queued work may outlive their
+// buffers: they ask a BufferRef, which never touches the buffer. Work in a buffer's memory holds the buffer, and the
+// buffer waits for all holds before it is destroyed or reset. Thread-safe. Nothing here locks, searches or allocates.
 #pragma once
 
 #include <atomic>
@@ -8,20 +8,20 @@
 
 namespace shoal {
 
-/// What a BufferRef looks at: of a pool, never freed, so that it may always look. Buffers have it in turn. Every run
-/// writes to those of its buffers: no two share a cache line.
+/// The state that a BufferRef refers to. It comes from a pool and is never freed, so a reference is always valid. Later
+/// buffers reuse the state. Every run writes to the states of its buffers, so each state has its own cache line.
 struct alignas(64) BufferLife {
-  std::atomic<uint64_t> generation{0};  ///< a number of its own for each buffer, and another one after each reset
+  std::atomic<uint64_t> generation{0};  ///< unique for each buffer, and new after each reset
   std::atomic<int> holds{0};
 };
 
-/// A buffer as it was when this was made. Copies are as good.
+/// A reference to one generation of a buffer. Copyable.
 class BufferRef {
  public:
   explicit BufferRef(BufferLife& life) : life_(&life), generation_(life.generation) {}
   bool operator==(const BufferRef&) const = default;
   bool is_there() const { return life_->generation.load(std::memory_order_acquire) == generation_; }
-  /// False: it has gone, and nothing is held.
+  /// Returns false and holds nothing if the buffer was freed or reset.
   bool hold() const {
     life_->holds.fetch_add(1);
     if (life_->generation.load() == generation_) return true;
@@ -35,7 +35,7 @@ class BufferRef {
   uint64_t generation_;
 };
 
-/// Holds a buffer, if it is there.
+/// Holds a buffer if it still exists.
 class HeldBuffer {
  public:
   explicit HeldBuffer(const BufferRef& buffer) : buffer_(buffer), held_(buffer.hold()) {}

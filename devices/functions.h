@@ -1,11 +1,11 @@
-// Functions that a family may offer beyond the classes of devices/device.h, by name: what only some families can do. A
-// family hands them out untyped (BackendReg::function), because a plug-in may offer more than this page knows; a
-// FunctionName carries the type, so that none is called with another signature.
+// Optional functions of a family, found by name, for abilities that only some families have. A family returns untyped
+// pointers (BackendReg::function), because a plug-in may offer functions unknown to this header. A FunctionName carries
+// the type, so that the signature cannot be confused.
 //
 //   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
 //
-// One more name belongs to a later folder: "communicator_factory" (collectives/factory.h) is what a meta device
-// connects backends with that are all of the family.
+// The name "communicator_factory" is defined elsewhere (collectives/factory.h). A meta device uses this function to
+// connect backends that all belong to the family.
 #pragma once
 
 #include <chrono>
@@ -33,38 +33,42 @@ struct Feature {
   std::string value;
 };
 
-/// Threads that a backend of the family computes with from now on. Waits for queued work and throws its failure; kept
-/// plans are made anew, and plans made for fewer threads are refused.
+/// Sets the number of threads of a backend. Waits for queued work and throws its failure. Drops cached plans, which are
+/// compiled again when needed. Other plans still run, with at most the number of threads that they were made for.
 using SetThreads = void (*)(Backend& backend, int threads);
 inline constexpr FunctionName<SetThreads> kSetThreads{"set_threads"};
 
-/// Buffer types of a device besides Device::buffer_type and host_buffer_type.
+/// Buffer types of a device other than Device::buffer_type and host_buffer_type.
 using ExtraBufferTypes = std::vector<BufferType*> (*)(Device& device);
 inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_types"};
 
-/// What is queued on the backend so far is not wanted any more: a run under way ends at the next node, and the first
-/// item that has not ended fails with CommError(reason). Any thread; does not wait.
-using GiveUp = void (*)(Backend& backend, std::string_view reason);
-inline constexpr FunctionName<GiveUp> kGiveUp{"give_up"};
+/// Cancels the work queued so far on the backend. A graph that is running stops at its next node, and the first
+/// unfinished item fails with CommError(reason). Callable from any thread; does not wait.
+using Cancel = void (*)(Backend& backend, std::string_view reason);
+inline constexpr FunctionName<Cancel> kCancel{"cancel"};
 
-/// What a backend is at: nothing, as all that was queued has ended, well or not; a wait for a stream of its family that
-/// has not come so far, as far as it can tell (CUDA devices cannot); or anything else, waits for other families and for
-/// ranks of a collective included.
+/// State of a backend.
+/// - kNone: all queued work has ended, with or without failure.
+/// - kWaits: the backend waits for a stream of its own family (CUDA devices cannot detect this).
+/// - kWorks: any other state, including waits for other families and for ranks of a collective.
 enum class Activity : uint8_t { kNone, kWaits, kWorks };
 struct QueueState {
   Activity activity;
-  uint64_t ended;  ///< pieces of work that have, ever; for CUDA devices: that have been launched
+  uint64_t ended;  ///< number of items that have ended since the backend was made; for CUDA devices, number of launched
+                   ///< items
 };
-/// Waits for everything queued on the backend, for so long at most, and says what it is at then; failures stay.
+/// Waits at most `time` for everything queued on the backend and returns the backend's state. Failures remain stored
+/// for synchronize().
 using WaitForQueued = QueueState (*)(Backend& backend, std::chrono::nanoseconds time);
 inline constexpr FunctionName<WaitForQueued> kWaitForQueued{"wait_for_queued"};
 
-/// What the family was built with and what it uses of this machine, for listings.
+/// Build options of the family and the features of this machine that it uses, for listings.
 using Features = std::vector<Feature> (*)();
 inline constexpr FunctionName<Features> kFeatures{"features"};
 
-/// Memory in which a weight's rows (axis 1) are divided over the devices by shares (1, 3: a quarter and three). Owned
-/// by the family; the same for the same arguments. Throws InvalidArgument unless there is one share for each device.
+/// Buffer type that divides the rows (axis 1) of a weight among the devices by shares. Shares 1, 3 give a quarter and
+/// three quarters. Owned by the family; equal arguments give the same type. Throws InvalidArgument unless there is one
+/// share per device.
 using SplitBufferType = BufferType& (*)(std::span<Device* const> devices, std::span<const double> shares);
 inline constexpr FunctionName<SplitBufferType> kSplitBufferType{"split_buffer_type"};
 
@@ -72,7 +76,7 @@ inline constexpr std::string_view kCommunicatorFactory = "communicator_factory";
 
 }  // namespace functions
 
-/// nullptr when the family has no such function.
+/// Returns nullptr if the family has no such function.
 template <class F>
 F find_function(const BackendReg& family, FunctionName<F> name) {
   return reinterpret_cast<F>(family.function(name.name));
@@ -87,7 +91,7 @@ struct FunctionEntry {
   void* function;
 };
 
-/// BackendReg::function for a family that has a table.
+/// Implements BackendReg::function for a family with a table.
 inline void* find_in(std::span<const FunctionEntry> table, std::string_view name) {
   for (const FunctionEntry& entry : table) {
     if (entry.name == name) return entry.function;

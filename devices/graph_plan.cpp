@@ -28,7 +28,7 @@ void GraphPlan::note_memory(const GraphRange& range) {
 
 void GraphPlan::fail_without(const Memory& memory) const {
   fail<InvalidArgument>(
-      "[{}] the buffer of {} has been freed or reset since the plan was made, or a tensor in it forgotten; place the "
+      "[{}] the buffer of {} was freed or reset after the plan was made, or one of its tensors was unplaced; place the "
       "tensor again and make a new plan",
       has_backend() ? backend_.name() : "plan", memory.tensor);
 }

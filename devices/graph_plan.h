@@ -1,4 +1,5 @@
-// GraphPlan: a range of a graph, compiled for one backend; the options to make it, and recordings of runs.
+// GraphPlan is a range of a graph, compiled for one backend. This header also contains plan options and recordings of
+// runs.
 #pragma once
 
 #include <cstddef>
@@ -15,49 +16,53 @@ namespace shoal {
 class Backend;
 class ComputeArena;
 
-/// A plan of a graph that was made before there was memory for it, of the kind that some backend makes for itself.
+/// A backend's plan that was made in advance, before the graph had memory.
 struct PreparedPlan {
   virtual ~PreparedPlan() = default;
 };
 
-/// How a plan is to be made.
+/// Options for making a plan.
 ///
-/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one: in
-/// between others may read what is shown, and write late inputs.
+/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one.
+/// Between two segments, other backends may read the shown nodes and write late inputs.
 struct PlanOptions {
-  /// Nodes before which a run may pause: indices inside the range, ascending, without the first.
+  /// Nodes before which a run may pause: indices inside the range, ascending, without the first node of the range.
   std::vector<int> cuts = {};
-  /// Nodes of the range whose values others read at the first cut after them (or at the end): until then they stay.
+  /// Nodes of the range that other backends read at the first cut after the node, or at the end of the range. Their
+  /// values stay valid until then.
   std::vector<const Tensor*> shown = {};
-  /// Inputs that are written before a segment instead of before the run.
+  /// Inputs that are written before a certain segment instead of before the run.
   std::vector<LateInput> late = {};
-  /// See MemoryPlanOptions. For memory alone: what runs as one is the caller's to say.
+  /// Ranges of nodes that run fused (see MemoryPlanOptions). They affect only memory: the caller ensures that each
+  /// range runs as one.
   std::vector<NodeRange> fused = {};
-  /// Where compute memory comes from instead of an allocation for this plan alone: inputs and nodes are then valid
-  /// until another plan of the arena runs. Must outlive the plan.
+  /// Source of compute memory; nullptr allocates memory for this plan alone. With an arena, the values of inputs and
+  /// nodes are valid until another plan of the arena runs. The arena must outlive the plan.
   ComputeArena* arena = nullptr;
-  /// The last node of a call that runs directly before the range, and the first, a product, of one directly behind it
-  /// (collectives' FusedNorm); nullptr: there is none. See PassedForms.
+  /// Neighbours of the range in fused collective calls (FusedNorm in collectives/). `before` is the last node of the
+  /// call directly before the range. `behind` is the product that starts the call directly after the range. nullptr if
+  /// there is no such call. See PassedForms.
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
-  /// What traces call its runs, before the numbers of the nodes: "step 3".
+  /// Label of the plan's runs in traces, shown before the node numbers: "step 3".
   std::string label = {};
-  /// What a backend may take, and leave empty, instead of planning the range again: made for it, with the same cuts,
-  /// shown nodes and late inputs. nullptr: there is none. Backends that make other plans do not look at it. Throws
-  /// InvalidArgument for one that was taken before.
+  /// A plan that was made in advance for the same range, cuts, shown nodes and late inputs; nullptr if there is none. A
+  /// backend may take the contents of this plan instead of planning the range again. Backends that make other kinds of
+  /// plans ignore it. Making a plan throws InvalidArgument if the contents were already taken.
   PreparedPlan* prepared = nullptr;
 };
 
-/// In which forms of the device's own, in its own bits, columns come and go beside their values. Every run of the plan
-/// counts on `before` and leaves `behind`.
+/// A plan and its neighbours pass columns to each other. These bits list the forms of a column that are passed in
+/// addition to its plain values. The device defines the bits. Every run of the plan reads the forms of `before` and
+/// writes the forms of `behind`.
 struct PassedForms {
-  uint32_t before = 0;  ///< PlanOptions::before
-  uint32_t behind = 0;  ///< the column that PlanOptions::behind is a product with
+  uint32_t before = 0;  ///< forms of the column from PlanOptions::before
+  uint32_t behind = 0;  ///< forms of the column that PlanOptions::behind multiplies
 };
 
-/// Compiled form of a graph range on one backend: everything that does not change between runs is resolved.
-/// Owns the memory that it had to allocate. It may outlive its backend, its graph and what it reads, but is no use
-/// without: of these only the graph must be there when it runs, the lack of the others is noticed.
+/// A graph range compiled for one backend: everything that does not change between runs is resolved. Owns the memory
+/// that it allocated. It may outlive its backend, its graph and its sources, but cannot run without them. The caller
+/// ensures that the graph exists during a run; a missing backend or source is detected.
 class GraphPlan {
  public:
   explicit GraphPlan(Backend& backend);
@@ -65,21 +70,21 @@ class GraphPlan {
   GraphPlan(const GraphPlan&) = delete;
   GraphPlan& operator=(const GraphPlan&) = delete;
   Backend& backend() const { return backend_; }
-  /// False: it has been destroyed, after all work that was queued on it.
+  /// Whether the backend exists. A backend is destroyed only after all its queued work is done.
   bool has_backend() const { return !life_.expired(); }
-  /// Compute memory that this plan needs on its device(s), bytes.
+  /// Compute memory of this plan on its device or devices, in bytes.
   virtual size_t allocated_bytes() const = 0;
-  /// Pieces that a run can be queued in: one more than there were cuts.
+  /// Number of parts in which a run can be queued: number of cuts + 1.
   virtual int segments() const { return 1; }
-  /// The first segment before which an input of the graph may be written, on every device that has a copy: until then
-  /// its memory serves others. 0 for all but late inputs.
+  /// The first segment before which the caller may write an input of the graph, on every device that has a copy of the
+  /// input. Until that segment, other tensors use the input's memory. 0 for all inputs except late ones.
   virtual int writable_from(const Tensor& input) const {
     (void)input;
     return 0;
   }
   virtual PassedForms passed_forms() const { return {}; }
-  /// Throws InvalidArgument, naming a tensor, when weights, caches or inputs that were placed before the plan was made
-  /// have lost their memory since.
+  /// Throws InvalidArgument, naming a tensor, if a weight, cache or input that was placed before the plan was made has
+  /// lost its memory.
   void check_memory() const {
     for (const Memory& memory : reads_) {
       if (!memory.buffer.is_there()) fail_without(memory);
@@ -87,14 +92,15 @@ class GraphPlan {
   }
 
  protected:
-  /// Notes where what the range reads lies. For constructors, when all of it is placed, and Backend::update_plan.
+  /// Records the buffers that the range reads. Called by constructors, after everything is placed, and by
+  /// Backend::update_plan.
   void note_memory(const GraphRange& range);
 
  private:
   friend class HeldMemory;
   struct Memory {
     BufferRef buffer;
-    std::string tensor;  ///< one of those in it
+    std::string tensor;  ///< name of one tensor in this buffer
   };
   [[noreturn]] void fail_without(const Memory& memory) const;
 
@@ -103,8 +109,8 @@ class GraphPlan {
   std::vector<Memory> reads_;
 };
 
-/// Holds the buffers that a plan reads (GraphPlan::check_memory) while it runs. Throws InvalidArgument when one has
-/// gone.
+/// Holds the buffers that a plan reads (GraphPlan::check_memory) while it runs. Throws InvalidArgument if a buffer was
+/// freed or reset.
 class HeldMemory {
  public:
   explicit HeldMemory(const GraphPlan& plan);
@@ -118,7 +124,7 @@ class HeldMemory {
   const GraphPlan& plan_;
 };
 
-/// Work of one backend written down by start_recording() and stop_recording(): plans, and collectives between backends
+/// Work of one backend, recorded between start_recording() and stop_recording(): plans, and collectives among backends
 /// that are all recording. It refers to the plans and tensors, which must outlive it.
 class Recording {
  public:

@@ -1,6 +1,6 @@
-// Buffers whose bytes this process can address: those of CPU devices, of devices that compute in host memory without
-// showing it to others (BufferType::is_host is false), and memory for copies on their way between devices.
-// Thread-safe as devices/buffer.h says.
+// Buffers whose bytes this process can address. CPU devices use them, and also devices that compute in host memory
+// without exposing it (BufferType::is_host is false). Other host buffers hold copies that are in flight between
+// devices. Thread safety is as in devices/buffer.h.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace shoal {
 
-/// What frees the bytes is up to the subclass.
+/// Subclasses free the bytes.
 class HostBuffer : public Buffer {
  public:
   HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}
 
   std::byte* base() const override { return data_; }
-  /// Directly, where both types are plain host memory.
+  /// Copies directly if both buffer types are plain host memory.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
   void clear(uint8_t value) override;
 
@@ -28,11 +28,11 @@ class HostBuffer : public Buffer {
   std::byte* data_;
 };
 
-/// Memory of the process, aligned as the type says. Throws OutOfMemory, naming the device, when it is more than
-/// Device::memory says is free.
+/// Allocates process memory with the type's alignment. Throws OutOfMemory, naming the device, if the size exceeds the
+/// free bytes of Device::memory.
 std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size);
 
-/// Pageable memory of the process, for devices that offer no host buffers of their own (Device::host_buffer_type).
+/// Pageable process memory, for devices without host buffers of their own (Device::host_buffer_type).
 class HostBufferType final : public BufferType {
  public:
   explicit HostBufferType(Device& device) : device_(device) {}

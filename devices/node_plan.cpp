@@ -9,8 +9,8 @@ void check_supported(const Device& device, const GraphRange& range) {
   for (const Tensor* node : nodes_of(range)) {
     if (is_collective(node->op)) {
       fail<InvalidArgument>(
-          "[{}] '{}' is a collective, which no single device runs: leave it out, a meta device puts collectives where "
-          "the graph needs them",
+          "[{}] '{}' is a collective, which a single device cannot run: leave it out; a meta device adds the "
+          "collectives that a graph needs",
           device.name(), to_string(*node));
     }
     if (!device.supports_op(*node)) {
@@ -22,7 +22,8 @@ void check_supported(const Device& device, const GraphRange& range) {
       const BufferType& type = source->buffer->type();
       if (device.supports_buffer_type(type)) continue;
       fail<DeviceError>(
-          "[{}] cannot read {} of '{}': it lies in memory of {}; copy it there, or run the graph through a scheduler",
+          "[{}] cannot read {} of '{}': it is in memory of {}; copy it to this device, or run the graph through a "
+          "scheduler",
           device.name(), source->name, to_string(*node), type.name());
     }
   }

@@ -1,4 +1,4 @@
-// Pieces of which devices make their plans: the check of a range, and a plan for devices that run nodes one by one.
+// Helpers for devices' plans: the check of a range, and a plan for devices that run nodes one by one.
 #pragma once
 
 #include <functional>
@@ -10,27 +10,27 @@
 
 namespace shoal {
 
-/// Throws DeviceError, naming the node, unless the device supports all nodes of the range and can read the memory in
-/// which placed sources lie; InvalidArgument when it is no range of the graph.
+/// Throws DeviceError, naming the node, if the device does not support a node of the range or cannot read the memory of
+/// a placed source. Throws InvalidArgument if the range is not a range of the graph.
 void check_supported(const Device& device, const GraphRange& range);
 
-/// A graph range with its memory, divided into segments; the graph is frozen.
+/// A graph range with its memory, divided into segments. The constructor freezes the graph.
 class NodePlan : public GraphPlan {
  public:
-  /// `wait` waits for queued runs, and is called before the memory goes; without it runs are not queued.
+  /// `wait` waits for queued runs; the destructor calls it before the memory is freed. Omit it if runs are not queued.
   NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait = {});
   ~NodePlan() override;
   size_t allocated_bytes() const override { return memory_.bytes(); }
   int segments() const override { return static_cast<int>(cuts_.size()) + 1; }
   int writable_from(const Tensor& input) const override { return memory_.writable_from(input); }
-  /// Of the segments [first, last), views and empty ones too.
+  /// Nodes of the segments [first, last), including views and empty nodes.
   std::span<Tensor* const> nodes(int first, int last) const;
 
  protected:
   GraphMemory& memory() { return memory_; }
   const GraphMemory& memory() const { return memory_; }
   std::span<const int> cuts() const { return cuts_; }
-  /// The first node of a segment; of segments(), the end of the last.
+  /// Index of a segment's first node; for segments(), the end of the range.
   int begin_of(int segment) const;
 
  private:

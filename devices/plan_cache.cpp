@@ -14,7 +14,7 @@ PersistentPlaces::PersistentPlaces(const Graph& graph) {
 }
 
 uint64_t PersistentPlaces::hash() const {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over integers
   const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
   for (const Tensor* tensor : leaves_) {
     mix(reinterpret_cast<uintptr_t>(tensor->data));
@@ -52,7 +52,7 @@ void PlanCache::clear() {
 void PlanCache::make_room() {
   const bool gone = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.life.expired(); });
   if (!gone && entries_.size() < capacity_) return;
-  backend_.synchronize();  // a plan that goes may still be running
+  backend_.synchronize();  // an evicted plan may still be running
   entries_.remove_if([](const Entry& entry) { return entry.life.expired(); });
   while (entries_.size() >= capacity_) entries_.pop_back();
 }

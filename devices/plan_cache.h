@@ -1,7 +1,7 @@
-// Plans kept by graph identity, so that graphs that alternate (prompt and generation, target and draft model) are
-// planned once each. The least recently used plan goes when the cache is full; plans of graphs that are gone go too.
-// A plan also goes when a weight or cache of its graph has been placed anew since. Belongs to one backend and is used
-// by the thread that queues work on it.
+// Caches plans by graph identity, so that alternating graphs (prompt and generation, target and draft model) are
+// planned once each. A full cache evicts the least recently used plan. It also evicts plans of destroyed graphs, and
+// plans whose weights or caches were placed again. Belongs to one backend and is used by the thread that queues its
+// work.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ namespace shoal {
 class Backend;
 class GraphPlan;
 
-/// Where the weights and caches of a graph lie, to notice later that one has been placed anew.
+/// Addresses of a graph's weights and caches, to notice when one of them is placed again.
 class PersistentPlaces {
  public:
   explicit PersistentPlaces(const Graph& graph);
-  /// Only while the graph is there.
+  /// Must be called only while the graph exists.
   bool unchanged() const { return hash() == hash_; }
 
  private:
@@ -36,13 +36,13 @@ class PlanCache {
   PlanCache(Backend& backend, size_t capacity);
   ~PlanCache();
 
-  /// The graph's plan, made now if it is not kept. Throws what Backend::create_plan throws; waits for queued work
-  /// when a plan has to go.
+  /// Returns the graph's plan, made now if it is not in the cache. Waits for queued work before it evicts a plan.
+  /// Throws the exceptions of Backend::create_plan.
   GraphPlan& plan(Graph& graph);
   void clear();
 
   size_t size() const { return entries_.size(); }
-  /// Plans made so far: stays the same while graphs are found in the cache.
+  /// Number of plans made so far. It does not grow when the cache contains the graph.
   uint64_t made() const { return made_; }
 
  private:

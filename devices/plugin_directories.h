@@ -1,4 +1,4 @@
-// Where plug-ins are looked for.
+// The directories in which plug-ins are searched.
 #pragma once
 
 #include <filesystem>
@@ -7,14 +7,14 @@
 
 namespace shoal {
 
-/// The directories that SHOAL_PLUGIN_PATH names (separated by colons), and those of the program: its own, and
-/// ../lib/shoal beside it. They need not exist.
+/// The first function returns the directories in SHOAL_PLUGIN_PATH (separated by colons). The second function returns
+/// the program's own directory, and ../lib/shoal relative to that directory. The directories need not exist.
 std::vector<std::filesystem::path> plugin_directories_from_environment();
 std::vector<std::filesystem::path> plugin_directories_of_program();
-/// Both, in this order.
+/// All of these directories, in this order.
 std::vector<std::filesystem::path> plugin_directories();
 
-/// A plug-in that lies among them and brings no devices (processes/join.h).
+/// A file in these directories that is a plug-in but provides no devices (processes/join.h).
 inline constexpr std::string_view kTransportFile = "libshoal-mpi.so";
 
 }  // namespace shoal

@@ -13,11 +13,11 @@ constexpr const char* kEntry = "shoal_plugin";
 [[noreturn]] void fail_open(const std::string& reason) {
   if (reason.find("undefined symbol") != std::string::npos) {
     fail<DeviceError>(
-        "it needs what this program does not have ({}): build the plug-in against the shoal of this program, and link "
-        "programs that load plug-ins by shoal_enable_plugins()",
+        "it needs a symbol that this program does not export ({}): build the plug-in against this program's version of "
+        "shoal, and link programs that load plug-ins with shoal_enable_plugins()",
         reason);
   }
-  fail<DeviceError>("it is no shared object for this machine, or one that it needs is missing ({})", reason);
+  fail<DeviceError>("it is not a shared object for this machine, or a library that it needs is missing ({})", reason);
 }
 
 void check_version(const PluginInfo& info) {
@@ -34,10 +34,11 @@ void check_info(const PluginInfo* info) {
   require<DeviceError>(info->class_sizes == class_sizes(), "{}", kOtherSizes);
   require<DeviceError>(info->family != nullptr && *info->family != '\0' && info->variant != nullptr &&
                            info->score != nullptr && info->make_family != nullptr,
-                       "its {}() leaves out the family, the variant or a function", kEntry);
+                       "its {}() does not set the family, the variant or a function", kEntry);
 }
 
-/// Calls into the plug-in. What it throws must be gone before the plug-in is closed, so only its text goes on.
+/// Calls into the plug-in. An exception of the plug-in must be destroyed before the plug-in is closed, so only its text
+/// is passed on.
 template <class F>
 auto call(const char* what, F&& function) {
   std::string problem;
@@ -46,7 +47,7 @@ auto call(const char* what, F&& function) {
   } catch (const std::exception& error) {
     problem = error.what();
   } catch (...) {
-    problem = "something that does not say what";
+    problem = "an exception without a message";
   }
   fail<DeviceError>("its {} failed: {}", what, problem);
 }
@@ -56,12 +57,12 @@ auto call(const char* what, F&& function) {
 PluginFile::PluginFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code ignored;
   require<InvalidArgument>(std::filesystem::exists(path_, ignored), "there is no such file");
-  // Opening a pipe waits for its other end.
-  require<DeviceError>(!std::filesystem::is_fifo(path_, ignored), "it is no shared object but a pipe");
+  // Opening a pipe would block until its other end is opened.
+  require<DeviceError>(!std::filesystem::is_fifo(path_, ignored), "it is a pipe, not a shared object");
   library_.reset(dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library_ == nullptr) fail_open(dlerror());
   const auto entry = reinterpret_cast<decltype(&shoal_plugin)>(dlsym(library_.get(), kEntry));
-  require<DeviceError>(entry != nullptr, "it has no function {}(): it is no plug-in of shoal", kEntry);
+  require<DeviceError>(entry != nullptr, "it has no function {}(), so it is not a shoal plug-in", kEntry);
   info_ = call(kEntry, entry);
   check_info(info_);
 }
@@ -73,9 +74,9 @@ int PluginFile::score() const {
 std::unique_ptr<BackendReg> PluginFile::make_family() const {
   return call("make_family()", [&] {
     auto family = info_->make_family();
-    require<DeviceError>(family != nullptr, "it made none");
-    require<DeviceError>(family->name() == info_->family, "it made {}, not {}", family->name(), info_->family);
-    family->devices();  // what it throws is thrown here
+    require<DeviceError>(family != nullptr, "it made no family");
+    require<DeviceError>(family->name() == info_->family, "it made family {}, not {}", family->name(), info_->family);
+    family->devices();  // exceptions of devices() are thrown here
     return family;
   });
 }

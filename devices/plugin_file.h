@@ -1,5 +1,5 @@
-// PluginFile: an open plug-in, checked. Used by the registry alone. Its messages do not name the file; the registry
-// does.
+// PluginFile: an open plug-in that has been checked. Only the registry uses it. Its messages omit the file's name; the
+// registry adds it.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +11,17 @@ namespace shoal {
 
 class PluginFile {
  public:
-  /// Of a family that is part of the program.
+  /// For a family that is part of the program.
   PluginFile() = default;
-  /// Opens it. Throws InvalidArgument when there is no such file or it is no plug-in, DeviceError when it does not fit
-  /// this program.
+  /// Opens and checks the file. Throws InvalidArgument if it does not exist or is not a plug-in, DeviceError if it does
+  /// not match this program.
   explicit PluginFile(std::filesystem::path path);
 
-  const std::filesystem::path& path() const { return path_; }  ///< absolute; empty for no plug-in
+  const std::filesystem::path& path() const { return path_; }  ///< absolute; empty if there is no plug-in
   const PluginInfo& info() const { return *info_; }
-  /// 0: not supported here. Throws DeviceError when the plug-in throws.
+  /// 0 if this machine is not supported. Throws DeviceError if the plug-in throws.
   int score() const;
-  /// Throws DeviceError when the plug-in throws, or makes something else than it says.
+  /// Throws DeviceError if the plug-in throws or makes another family than it declares.
   std::unique_ptr<BackendReg> make_family() const;
 
  private:
@@ -34,7 +34,7 @@ class PluginFile {
   const PluginInfo* info_ = nullptr;
 };
 
-/// "GIZMO" or "GIZMO (avx2)".
+/// Returns "GIZMO" or "GIZMO (avx2)".
 std::string describe(const PluginInfo& info);
 
 }  // namespace shoal

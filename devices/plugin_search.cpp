@@ -1,4 +1,4 @@
-// Registry: loading plug-ins by path, from a directory, and from all directories where they are looked for.
+// Registry: loads plug-ins by path, from one directory, and from all plug-in directories.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file that can be loaded here.
+/// A file that this machine can load.
 struct Candidate {
   PluginFile file;
   int score;
 };
 
-/// The same file has the same path, whatever links lead to it.
+/// Resolves links, so that each file has one path.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
   fs::path real = fs::canonical(path, error);
@@ -32,7 +32,7 @@ bool is_plugin_name(const fs::path& path) {
   return name.starts_with("libshoal-") && name.ends_with(".so") && name != kTransportFile;
 }
 
-/// In the order of their names. False: there is no such directory.
+/// Lists the plug-ins in order of their names. Returns false if there is no such directory.
 bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
   std::error_code error;
   std::vector<fs::path> found;
@@ -124,7 +124,7 @@ PluginReport Registry::load_best(const std::vector<fs::path>& files) {
       std::erase_if(candidates, [&](const Candidate& one) { return one.file.path() == path; });
     }
   }
-  // The best first; of equals the one found first.
+  // Highest score first; equal scores in the order found.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
   for (Candidate& candidate : candidates) {
@@ -132,7 +132,7 @@ PluginReport Registry::load_best(const std::vector<fs::path>& files) {
     const BackendReg* better = find_family(candidate.file.info().family);
     try {
       if (better != nullptr) {
-        fail<InvalidArgument>("{} has score {}, less than or the same as {}", what, candidate.score,
+        fail<InvalidArgument>("{} has score {}, which is not higher than the score of {}", what, candidate.score,
                               file_of(*better).filename().string());
       }
       report.loaded.push_back(adopt(std::move(candidate.file)).name());
@@ -155,7 +155,7 @@ PluginReport Registry::load_all() {
   PluginReport missing;
   for (const fs::path& directory : plugin_directories_from_environment()) {
     if (list_plugins(directory, files)) continue;
-    missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names it, and there is no such directory"});
+    missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names this directory, but it does not exist"});
   }
   for (const fs::path& directory : plugin_directories_of_program()) list_plugins(directory, files);
   PluginReport report = load_best(files);

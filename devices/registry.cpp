@@ -43,15 +43,15 @@ std::vector<std::string_view> split_names(std::string_view text) {
 }  // namespace
 
 struct Registry::Family {
-  PluginFile file;  ///< closed after the family is gone
+  PluginFile file;  ///< closed after the family is destroyed
   std::unique_ptr<BackendReg> reg;
 };
 
 struct Registry::Impl {
   std::recursive_mutex changing;
-  mutable std::mutex mutex;  ///< of the lists
+  mutable std::mutex mutex;  ///< guards the lists
   std::vector<Family> families;
-  std::vector<Device*> extra;  ///< add_device(): owned elsewhere
+  std::vector<Device*> extra;  ///< from add_device(); owned elsewhere
 };
 
 FamilyUse::FamilyUse(const Device& device) : family_(device.reg()) {
@@ -72,7 +72,7 @@ Device& BackendReg::create_device(std::string_view) {
 }
 
 Registry& Registry::instance() {
-  // Never destroyed: objects of static duration may hold backends and buffers of its devices until the very end.
+  // Never destroyed: static objects may hold backends and buffers of its devices until the process exits.
   static Registry& registry = *new Registry;
   return registry;
 }
@@ -193,7 +193,7 @@ std::unique_ptr<Backend> Registry::init(std::string_view spec) {
   if (Device* device = find_device(name)) return device->init(params);
   if (BackendReg* family = find_family(name)) return family->create_device(params).init();
   if (same_name(name, "best")) return best().init(params);
-  return device(name).init(params);  // throws, listing what exists
+  return device(name).init(params);  // throws if the device does not exist
 }
 
 std::unique_ptr<Backend> Registry::init(DeviceType type, std::string_view params) {
@@ -210,7 +210,7 @@ void Registry::check_new(const PluginFile& file) const {
   const std::string owner = file_of(*other).string();
   fail<InvalidArgument>("the name of its family, {}, is taken by {}: {}", file.info().family,
                         owner.empty() ? "a part of the program" : owner,
-                        owner.empty() ? "give the family another name" : "unload that one first");
+                        owner.empty() ? "give the family another name" : "unload that plug-in first");
 }
 
 BackendReg& Registry::adopt(PluginFile file) {
@@ -243,7 +243,7 @@ void Registry::unload(std::string_view name) {
                            family->name());
   std::unique_lock lock(impl_->mutex);
   const auto extra = impl_->extra;
-  lock.unlock();  // a device finds its family through the registry
+  lock.unlock();  // devices find their family through the registry
   for (const Device* device : extra) {
     require<InvalidArgument>(&device->reg() != family, "family {} cannot be unloaded: its device {} was registered",
                              family->name(), device->name());
@@ -255,11 +255,11 @@ void Registry::unload(std::string_view name) {
   require<InvalidArgument>(found != families.end(), "family '{}' is unloaded already", name);
   require<InvalidArgument>(family->uses() == 0,
                            "family {} cannot be unloaded: {} backends, buffers, events or devices made of its devices "
-                           "exist; end them first",
+                           "exist; destroy them first",
                            family->name(), family->uses());
   const auto gone = std::move(*found);
   families.erase(found);
-  lock.unlock();  // its end may look at the registry
+  lock.unlock();  // its destructor may use the registry
 }
 
 }  // namespace shoal

@@ -1,8 +1,8 @@
-// Walks the bytes of a tensor in the order of a contiguous tensor of its shape, whatever its strides are: the
-// piece of a buffer implementation that turns "bytes [offset, offset + size) of the tensor" into addresses.
+// Visits the bytes of a tensor, whose strides are arbitrary, in the order of a contiguous tensor of its shape.
+// Implementations of buffers use it to turn "bytes [offset, offset + size) of the tensor" into addresses.
 //
-// Example: x f32 [3, 2] permuted to [2, 3] has strides {12, 4}. Its bytes [4, 12) are the elements (1, 0) and
-// (0, 1): two pieces of 4 bytes, at 12 and at 4 bytes from its first element.
+// Example: x f32 [3, 2] permuted to [2, 3] has strides {12, 4}. Its bytes [4, 12) are the elements (1, 0) and (0, 1):
+// two pieces of 4 bytes, at 12 and at 4 bytes from its first element.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-/// Bytes from the tensor's first element to piece number `piece`, when a piece is a row (per_row) or a block.
+/// Bytes from the tensor's first element to piece number `piece`. A piece is a row (per_row) or a block.
 inline size_t piece_offset(const Tensor& tensor, size_t piece, bool per_row) {
   const auto blocks = static_cast<size_t>(tensor.shape[0] / traits(tensor.dtype).block_elems);
   size_t offset = 0;
@@ -28,7 +28,7 @@ inline size_t piece_offset(const Tensor& tensor, size_t piece, bool per_row) {
   return offset;
 }
 
-/// Calls piece(tensor_offset, done, length) for the gap-free pieces of [offset, offset + size), in order:
+/// Calls piece(tensor_offset, done, length) for the contiguous pieces of [offset, offset + size), in order.
 /// `tensor_offset` counts from the tensor's first element, `done` from `offset`. The range must be valid.
 template <class Piece>
 void for_each_piece(const Tensor& tensor, size_t offset, size_t size, Piece&& piece) {

@@ -7,7 +7,7 @@ namespace {
 
 std::atomic<int> open_count{0};
 
-/// Devices may outlive the statics of the program.
+/// Never destroyed: devices may outlive the program's static objects.
 TimeoutCallback& callback() {
   static TimeoutCallback& callback = *new TimeoutCallback;
   return callback;

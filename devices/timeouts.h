@@ -1,7 +1,6 @@
-// For programs that must end when a device never comes back: a collective that fails frees the ranks that wait for it,
-// but a thread or a GPU that is stuck cannot be stopped, and a thread that synchronizes the backend of the missing rank
-// waits for it. Here and not beside the collectives, because plug-ins have those of their own, and a program has one
-// callback.
+// Lets a program exit although a device is stuck. If a collective fails, the ranks that wait in it continue. But a
+// stuck thread or GPU cannot be stopped, and synchronizing the backend of the missing rank waits for it. This file is
+// in devices/ because each plug-in has its own copy of collectives/, and a program has one callback.
 #pragma once
 
 #include <atomic>
@@ -10,32 +9,33 @@
 
 namespace shoal {
 
-/// Called with the message of the CommError when ranks have not come to a collective in time, on a thread of a rank
-/// that waited, or have not ended in time after the others, on the thread that synchronizes them. Must not throw or
-/// wait. One for the process; empty: none.
+/// Called with the message of the CommError in two cases:
+/// - Ranks did not reach a collective in time. A waiting rank's thread makes the call.
+/// - Ranks did not leave a collective in time after other ranks did. The thread that synchronizes them makes the call.
+/// The callback must not throw or wait. A process has one callback; empty means none.
 using TimeoutCallback = std::function<void(std::string_view message)>;
-/// Not while collectives run.
+/// Must not be called while collectives run.
 void set_timeout_callback(TimeoutCallback callback);
-/// Time-outs after which some rank may not have ended yet.
+/// Number of reported time-outs after which some rank may still be in its collective.
 int open_timeouts();
 
-/// A time-out, as reported by what waits for ranks.
+/// One time-out, reported by the object that waits for ranks.
 class TimeoutReport {
  public:
   TimeoutReport() = default;
-  /// All ranks have ended.
+  /// The owner destroys the report after all ranks have left the collective.
   ~TimeoutReport();
   TimeoutReport(const TimeoutReport&) = delete;
   TimeoutReport& operator=(const TimeoutReport&) = delete;
-  /// Calls the callback, the first time. Any thread.
+  /// The first call runs the callback; later calls do nothing. Callable from any thread.
   void say(std::string_view message);
 
  private:
   std::atomic<bool> said_{false};
 };
 
-/// The end of such a message: what users can do.
+/// Remedy at the end of the message of a time-out.
 inline constexpr std::string_view kTimeoutRemedy =
-    "look for what keeps its device busy or stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
+    "check what keeps its device busy or has stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
 
 }  // namespace shoal

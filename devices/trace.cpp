@@ -75,7 +75,7 @@ TraceRow::~TraceRow() {
 
 void TraceRow::add(const TraceSpan& span) {
   if (room_ == 0) {
-    // Without memory the work that is watched goes on.
+    // If there is no memory, the span is lost and the traced work continues.
     Chunk* chunk = tracer_.take_chunk() ? new (std::nothrow) Chunk : nullptr;
     if (chunk == nullptr) {
       tracer_.lost_.fetch_add(1, std::memory_order_relaxed);
@@ -86,7 +86,7 @@ void TraceRow::add(const TraceSpan& span) {
     room_ = kChunkSpans;
   }
   last_->spans[kChunkSpans - room_--] = span;
-  // A thread that sees the new count sees the span and the chunk that it is in.
+  // Release: a thread that sees the new count also sees the span and its chunk.
   count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
@@ -103,7 +103,7 @@ bool Tracer::take_chunk() {
   return chunks_left_.fetch_sub(1, std::memory_order_relaxed) > 0;
 }
 
-// A row that was given back was written by another thread before: the mutex orders the two.
+// Another thread may have written the row before it was given back; the mutex orders the two threads.
 TraceRowUse Tracer::row(std::string_view name) {
   const std::lock_guard lock(mutex_);
   std::string wanted(name);

@@ -1,9 +1,9 @@
-// What devices did when, for people to look at: a Tracer collects spans from the threads that run them, tools write
-// them as a Chrome/Perfetto trace (tools/report/trace_file.h).
+// Timelines of devices' work: a Tracer collects spans from the threads that run them, and tools write them as a
+// Chrome/Perfetto trace (tools/report/trace_file.h).
 //
-// A Tracer has rows, one for each stream of work: backends take theirs in Backend::set_tracer(), code that runs on the
-// host's thread one called "host". A row is written by one thread at a time, without locks, and allocates only when a
-// chunk of it is full. Rows may be read at any time, by any thread: what is finished then.
+// A Tracer has one row per stream of work. Backends get rows through Backend::set_tracer(); code on the host's thread
+// uses a row named "host". One thread at a time writes a row. Writing needs no lock and allocates only when a chunk of
+// the row is full. Any thread may read rows at any time and sees the finished spans.
 //
 //   Tracer tracer;
 //   backend.set_tracer(&tracer);
@@ -11,8 +11,8 @@
 //   backend.set_tracer(nullptr);
 //   for (const TraceEvent& event : tracer.events()) ...
 //
-// Code that does something on behalf of a stream, such as a communicator, describes it in the span that the thread
-// works at: if (TraceSpan* span = current_span()) span->describe(...). Without a tracer there is none.
+// Code that works for a stream, such as a communicator, describes its work in the thread's current span: if (TraceSpan*
+// span = current_span()) span->describe(...). Without a tracer there is no current span.
 #pragma once
 
 #include <array>
@@ -32,38 +32,38 @@ enum class TraceKind : uint8_t { kCompute, kCollective, kWait, kCopy, kHost };
 /// "compute", "collective", "wait", "copy", "host"
 std::string_view name_of(TraceKind kind);
 
-/// One span on one row.
+/// A finished span on one row.
 struct TraceEvent {
   std::string row;  ///< the device, "CPU0"
   TraceKind kind = TraceKind::kCompute;
   std::string name;  ///< "nodes 0-18", "all_reduce blk.0.attn_out"
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t bytes = 0;       ///< of a collective or copy; 0 where it has no meaning
-  int64_t waiting_ns = 0;  ///< of a collective: part of it in which this rank waited for others, where that is known
+  int64_t bytes = 0;       ///< of a collective or copy; else 0
+  int64_t waiting_ns = 0;  ///< of a collective: the time in which this rank waited for other ranks, if known
 };
 
-/// Now, on the clock of spans.
+/// The current time on the clock of spans.
 int64_t trace_clock();
 
-/// A span as threads record it: plain data. Names that are too long are cut.
+/// A span as threads record it: plain data. Long names are truncated.
 struct TraceSpan {
   TraceKind kind = TraceKind::kHost;
-  std::array<char, 87> name{};  ///< ends with a 0; "": nothing to be shown
+  std::array<char, 87> name{};  ///< null-terminated; a span with an empty name is not shown
   int64_t begin_ns = 0, end_ns = 0;
   int64_t bytes = 0;
   int64_t waiting_ns = 0;
 
-  /// The name is the parts, one after the other.
+  /// Sets the kind and size. The name is the concatenation of the parts.
   void describe(TraceKind what, std::initializer_list<std::string_view> parts, int64_t size = 0);
-  /// Nodes [begin, end) of a graph: "nodes 0-18", with a label "step 3: nodes 0-18".
+  /// Describes nodes [begin, end) of a graph: "nodes 0-18", or "step 3: nodes 0-18" with a label.
   void describe_nodes(std::string_view label, int begin, int end);
   bool is_shown() const { return name[0] != '\0'; }
 };
 
-/// The span that the calling thread works at; nullptr: not traced.
+/// The calling thread's current span; nullptr if it is not traced.
 TraceSpan* current_span();
-/// Makes a span the current one of this thread while it lives.
+/// Makes a span the current one on this thread during its lifetime.
 class CurrentSpan {
  public:
   explicit CurrentSpan(TraceSpan& span);
@@ -77,7 +77,7 @@ class CurrentSpan {
 
 class Tracer;
 
-/// One thread at a time adds spans, in the order of time; any thread reads.
+/// One thread at a time adds spans, ordered by time. Any thread may read.
 class TraceRow {
  public:
   TraceRow(Tracer& tracer, std::string name);
@@ -86,7 +86,7 @@ class TraceRow {
   TraceRow& operator=(const TraceRow&) = delete;
 
   const std::string& name() const { return name_; }
-  /// Without an effect when the tracer has no room any more, or there is no memory.
+  /// Counts the span as lost if the tracer is full or memory is short.
   void add(const TraceSpan& span);
 
  private:
@@ -98,29 +98,30 @@ class TraceRow {
   std::string name_;
   bool in_use_ = false;  ///< guarded by the tracer's mutex
   Chunk* first_ = nullptr;
-  Chunk* last_ = nullptr;         ///< writing thread only
-  size_t room_ = 0;               ///< in `last_`; writing thread only
-  std::atomic<size_t> count_{0};  ///< spans that can be read
+  Chunk* last_ = nullptr;         ///< used only by the writing thread
+  size_t room_ = 0;               ///< free spans in `last_`; used only by the writing thread
+  std::atomic<size_t> count_{0};  ///< number of readable spans
 };
 
 struct GiveRowBack {
   void operator()(TraceRow* row) const;
 };
-/// A row while it is written to. Must go before the tracer.
+/// A row in use by the thread that writes it. Must be destroyed before the tracer.
 using TraceRowUse = std::unique_ptr<TraceRow, GiveRowBack>;
 
 class Tracer {
  public:
   static constexpr size_t kMostSpans = size_t{1} << 20;  ///< about 130 MB
 
-  /// Keeps the first `most_spans`, or a few more.
+  /// Keeps the first `most_spans` spans. The number is rounded up to whole chunks.
   explicit Tracer(size_t most_spans = kMostSpans);
 
-  /// The row of this name; another one ("CPU0 #2") while that is in use. Thread-safe.
+  /// Returns the row with this name, such as "CPU0". If that row is in use, returns "CPU0 #2", and so on. Thread-safe.
   TraceRowUse row(std::string_view name);
-  /// All spans so far, row by row as they were made, each row in the order of time; ns since the tracer was made.
+  /// All spans so far, grouped by row. The rows are in order of creation, the spans of a row in order of time. Times
+  /// are in ns since the tracer was made.
   std::vector<TraceEvent> events() const;
-  /// Spans that there was no room for.
+  /// Number of spans that were lost because the tracer was full or memory was short.
   int64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
  private:
@@ -129,13 +130,13 @@ class Tracer {
   bool take_chunk();
 
   const int64_t origin_ns_;
-  mutable std::mutex mutex_;  ///< of the list of rows
+  mutable std::mutex mutex_;  ///< guards the list of rows
   std::deque<TraceRow> rows_;
   std::atomic<int64_t> chunks_left_;
   std::atomic<int64_t> lost_{0};
 };
 
-/// Puts its life on a row, or nothing without one.
+/// Adds a span to a row: the lifetime of this object. A no-op without a row.
 class TraceScope {
  public:
   TraceScope(TraceRow* row, TraceKind kind, std::initializer_list<std::string_view> name, int64_t bytes = 0);

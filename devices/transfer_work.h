@@ -1,4 +1,4 @@
-// Transfers that wait in the queue of a stream, and their text in traces.
+// Transfers in a stream's queue, and their description in traces.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace shoal {
 
-/// Rows of a tensor from host memory (SetWork) or to it (GetWork).
+/// Copies rows of a tensor from host memory (SetWork) or to it (GetWork).
 template <class TensorType, class Data>
 struct RowsWork {
   TensorType* tensor;
-  BufferRef memory;  ///< the tensor may go with it
+  BufferRef memory;  ///< the tensor is touched only while its buffer is held
   Data* data;
   size_t host_stride;
   Rows rows;

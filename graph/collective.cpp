@@ -68,7 +68,7 @@ std::optional<Collective> collective_from_name(std::string_view name) {
 Collective collective_of(Op op) {
   const auto found =
       std::find_if(kCollectives.begin(), kCollectives.end(), [&](Collective kind) { return info(kind).node == op; });
-  check(is_collective(op) && found != kCollectives.end(), "{} is no collective of a plan", name_of(op));
+  check(is_collective(op) && found != kCollectives.end(), "{} is not a collective of a plan", name_of(op));
   return *found;
 }
 

@@ -1,8 +1,10 @@
-// The collectives: the enumeration and what is decided once per kind for local graphs, communicators, costs and
-// benchmarks. Both come from the list graph/collectives.def. Plain data and functions, thread-safe.
+// The collectives: an enumeration, and a table with the properties of each kind. Both are generated from
+// graph/collectives.def. Local graphs, communicators, costs and benchmarks use them. Plain data and functions,
+// thread-safe.
 //
-//   all_gather of 3 ranks, counts 4 6 0: rank 1 reads its 6 elements (elements_in) and writes all 10 (elements_out),
-//   the 4 of rank 0 (elements_between 0 and 1) first; on average 2/3 of the 10 must come from others (bus_factor).
+//   Example: an all_gather of 3 ranks with counts 4 6 0. Rank 1 reads its own 6 elements (elements_in) and writes
+//   all 10 (elements_out), beginning with the 4 from rank 0 (elements_between 0 and 1). On average each rank receives
+//   2/3 of the 10 elements (bus_factor).
 #pragma once
 
 #include <array>
@@ -26,63 +28,67 @@ inline constexpr std::array kCollectives{
 #include "graph/collectives.def"
 };
 
-/// What a rank reads or writes; `count`, `counts` and `root` are those of Amounts.
+/// The elements that one rank reads or writes. `count`, `counts` and `root` are members of Amounts; n is the number of
+/// ranks.
 enum class Extent : uint8_t {
   kMessage,    ///< count elements
-  kOfRoot,     ///< count elements on the root, nothing on the others
+  kOfRoot,     ///< count elements on the root, no elements on other ranks
   kOwnPart,    ///< counts[rank]
-  kAllParts,   ///< the n counts added up, in rank order
-  kPartsTo,    ///< counts[rank * n + to], for ranks 0..n-1 in order
-  kPartsFrom,  ///< counts[from * n + rank], from ranks 0..n-1 in order
+  kAllParts,   ///< the parts of all n ranks, in rank order
+  kPartsTo,    ///< counts[rank * n + target] for each rank `target`, in rank order
+  kPartsFrom,  ///< counts[source * n + rank] from each rank `source`, in rank order
 };
 
-/// Where a rank's input may lie in its output.
+/// Whether a rank's input may be inside its output buffer.
 enum class InPlace : uint8_t {
   kNever,
-  kFirst,    ///< they may be the same
-  kOwnPart,  ///< where the rank's own part is
+  kFirst,    ///< input and output may be the same buffer
+  kOwnPart,  ///< the input may be the rank's own part of the output
 };
 
 struct CollectiveInfo {
   Collective kind;
   std::string_view name;  ///< as printed and parsed: "all_reduce"
-  Op node;                ///< of local graphs; kNone: no plan uses it
-  bool sums;              ///< adds the ranks' elements, in rank order: dtypes are kSummable
+  Op node;                ///< op of the collective's nodes in local graphs; kNone if plans do not use this collective
+  bool sums;              ///< whether the collective adds the ranks' elements, in rank order; the dtype must be in
+                          ///< kSummable
   Extent in, out;
   InPlace in_place;
-  int phases;  ///< how often one waits for all: an all_reduce is a reduce_scatter and an all_gather
+  int phases;  ///< number of times that a rank waits for all ranks; 2 for an all_reduce (reduce_scatter, then
+               ///< all_gather)
 
   bool has_root() const { return in == Extent::kOfRoot || out == Extent::kOfRoot; }
   bool is_pairwise() const { return in == Extent::kPartsTo; }
-  /// Amounts::counts has this many.
+  /// Length of Amounts::counts.
   size_t counts(int ranks) const;
 };
 const CollectiveInfo& info(Collective kind);
 
-/// Half types are added in f32.
+/// The dtypes that can be summed. f16 and bf16 are added in f32.
 inline constexpr std::initializer_list<DType> kSummable{DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
 bool is_summable(DType dtype);
 
 std::string_view name_of(Collective kind);
 std::optional<Collective> collective_from_name(std::string_view name);
-/// The collective that a node of a local graph is.
+/// The collective that a node with this op runs.
 Collective collective_of(Op op);
 
-/// How much one collective moves: in elements; the same on every rank.
+/// Size of one collective, in elements. All ranks pass the same values.
 struct Amounts {
   int ranks = 1;
   int64_t count = 0;
   std::span<const int64_t> counts = {};
   int root = 0;
 };
-/// Elements that a rank reads, and writes.
+/// Number of elements that a rank reads (elements_in) and writes (elements_out).
 int64_t elements_in(Collective kind, const Amounts& amounts, int rank);
 int64_t elements_out(Collective kind, const Amounts& amounts, int rank);
-/// Elements that one rank gives another, or itself; of kinds that do not sum.
+/// Number of elements that rank `from` sends to rank `to`; both may be the same rank. Not defined for collectives that
+/// sum.
 int64_t elements_between(Collective kind, const Amounts& amounts, int from, int to);
 
-/// What each rank must move at least, in messages (the larger of what a rank reads and writes): phases * (n - 1) / n,
-/// and 1 where one rank has or gets all of it.
+/// Minimum traffic of each rank, as a multiple of the message size: phases * (n - 1) / n, or 1 for collectives with a
+/// root. The message size is the larger of a rank's input and output.
 double bus_factor(Collective kind, int ranks);
 
 }  // namespace shoal

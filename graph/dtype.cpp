@@ -40,12 +40,12 @@ void from_integers(const void* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(values[i]);
 }
 
-/// Nearest integer, limited to the type's range; NaN gives 0.
+/// Nearest integer, clamped to the type's range. NaN becomes 0.
 template <class Integer>
 void to_integers(const float* src, void* dst, int64_t n) {
   using Limits = std::numeric_limits<Integer>;
   auto* values = static_cast<Integer*>(dst);
-  // 2^31 or 2^63, the first value above the range, and a power of two: exact in f32.
+  // 2^31 or 2^63, the first value above the range. This power of two is exact in f32.
   const float bound = -static_cast<float>(Limits::min());
   for (int64_t i = 0; i < n; ++i) {
     const float x = std::nearbyint(src[i]);
@@ -133,12 +133,12 @@ uint16_t f32_to_f16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) {  // NaN: what fits of its payload, and at least one bit of it
+  if (rest > 0x7f800000u) {  // NaN: keep the high payload bits and set at least one bit
     const uint32_t payload = rest >> 13 & 0x3ffu;
     return static_cast<uint16_t>(sign | 0x7c00u | (payload ? payload : 0x200u));
   }
   if (rest >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (rest < 0x38800000u) {  // below 2^-14: in 0.5 + x the last bit is worth 2^-24, the addition rounds
+  if (rest < 0x38800000u) {  // below 2^-14: the last bit of 0.5 + x is worth 2^-24, so the addition rounds
     const float shifted = std::bit_cast<float>(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

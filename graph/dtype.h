@@ -1,6 +1,6 @@
-// Element types: one traits table for all of them, conversions to and from f32 for all of them.
-// Quantised types are storage formats of GGUF: a row is cut into blocks of `block_elems` elements that
-// occupy `block_bytes` bytes each. Values here are plain data; everything is thread-safe.
+// Element types: a table with the traits of all types, including their conversions to and from f32. Quantised types are
+// storage formats of GGUF: a row is divided into blocks of `block_elems` elements, each of which occupies `block_bytes`
+// bytes. Traits are plain data; all functions are thread-safe.
 //
 //   bytes_for(DType::kQ4_0, 256) == 256 / 32 * 18 == 144
 #pragma once
@@ -22,17 +22,17 @@ inline constexpr int kDTypeCount = static_cast<int>(DType::kCount);
 
 struct DTypeTraits {
   DType dtype;
-  std::string_view name;  ///< as users write it: "f32", "q4_K"; lookup ignores case
+  std::string_view name;  ///< as in flags and files: "f32", "q4_K"; lookup ignores case
   uint32_t gguf_type;     ///< the type's number in GGUF files
   int64_t block_elems;    ///< elements per block; 1 for plain types
   size_t block_bytes;     ///< bytes per block
   bool is_quantized;
   bool is_float;  ///< f32, f16, bf16
-  bool is_coded;  ///< read as graph/quants/codes.inc says
+  bool is_coded;  ///< decoded by graph/quants/codes.inc
   /// Converts n elements (a multiple of block_elems) to f32. Integers convert by value.
   void (*to_f32)(const void* src, float* dst, int64_t n);
-  /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest. nullptr for types that are
-  /// for weights only, of blocks larger than 32: no device converts to them.
+  /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest. nullptr for types with
+  /// blocks of more than 32 elements: only weights have these types, so no device converts to them.
   void (*from_f32)(const float* src, void* dst, int64_t n);
 };
 
@@ -45,10 +45,10 @@ inline std::string_view name_of(DType dtype) {
 std::optional<DType> dtype_from_name(std::string_view name);
 std::optional<DType> dtype_from_gguf(uint32_t gguf_type);
 
-/// Bytes of n consecutive elements. Throws InvalidArgument when n is no multiple of block_elems.
+/// Bytes of n consecutive elements. Throws InvalidArgument if n is not a multiple of block_elems.
 size_t bytes_for(DType dtype, int64_t n);
 
-/// IEEE half and bfloat16 conversions, round to nearest even, exact on NaN and infinities.
+/// IEEE half and bfloat16 conversions. They round to nearest even and are exact for NaN and infinities.
 float f16_to_f32(uint16_t half);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t bits);

@@ -28,14 +28,15 @@ Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
   return tensor;
 }
 
-/// Number and presence of the sources, and the alternative of the parameters.
+/// Checks the number and presence of the sources and the type of the parameters.
 void check_node(const Tensor& node, const OpInfo& row) {
   const int count = static_cast<int>(node.src.size());
   require<InvalidArgument>(count >= row.min_src && (row.max_src < 0 || count <= row.max_src),
                            "[{} {}] expected {} to {} sources, got {}", row.name, node.name, row.min_src,
                            row.max_src < 0 ? "any number of" : std::to_string(row.max_src), count);
   require<InvalidArgument>(node.params.index() == row.default_params.index(),
-                           "[{} {}] expected the parameters of this op, got those of another", row.name, node.name);
+                           "[{} {}] expected the parameters of this op, got the parameters of another op", row.name,
+                           node.name);
   check_params(node.params);
   for (int i = 0; i < count; ++i) {
     const Tensor* source = node.src[i];
@@ -44,7 +45,7 @@ void check_node(const Tensor& node, const OpInfo& row) {
   }
 }
 
-/// Is the tensor a weight or a cache, or one of these?
+/// Whether the tensor is a weight, a cache, or an element of `inputs` or `nodes`.
 bool is_of(const Tensor& tensor, std::span<Tensor* const> inputs, std::span<Tensor* const> nodes) {
   if (tensor.is_persistent() && tensor.is_leaf()) return true;
   const std::span<Tensor* const> own = tensor.is_leaf() ? inputs : nodes;
@@ -56,7 +57,7 @@ bool is_of(const Tensor& tensor, std::span<Tensor* const> inputs, std::span<Tens
 Tensor* TensorContext::add(std::string name, DType dtype, Shape shape, Role role) {
   require<InvalidArgument>(role == Role::kWeight || role == Role::kCache,
                            "[{}] a persistent tensor must be a weight or a cache", name);
-  require<InvalidArgument>(!by_name_.contains(name), "[{}] there is a tensor of this name already", name);
+  require<InvalidArgument>(!by_name_.contains(name), "[{}] a tensor of this name already exists", name);
   arena_.push_back(make_leaf(std::move(name), dtype, shape, role));
   Tensor* tensor = &arena_.back();
   order_.push_back(tensor);
@@ -77,13 +78,13 @@ Tensor* Graph::input(std::string name, DType dtype, Shape shape) {
   for (size_t i = inputs_.size(); !is_named && (name.empty() || input_names_.contains(name)); ++i) {
     name = fmt::format("input_{}", i);
   }
-  require<InvalidArgument>(!input_names_.contains(name), "[{}] the graph has an input of this name already", name);
+  require<InvalidArgument>(!input_names_.contains(name), "[{}] the graph already has an input of this name", name);
   Tensor* made = add_input(std::move(name), dtype, shape);
   input_names_.insert(made->name);
   return made;
 }
 
-Tensor* Graph::stand_in(const Tensor& tensor, const Shape& shape) {
+Tensor* Graph::placeholder(const Tensor& tensor, const Shape& shape) {
   return add_input(tensor.name, tensor.dtype, shape);
 }
 
@@ -126,7 +127,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
     check_origin(node, row.name, i);
     check_reads_latest(node, row.name, i);
   }
-  // Absent optional sources are always there as nullptr, so that src[i] is valid for every i < max_src.
+  // Absent optional sources are stored as nullptr, so that src[i] is valid for every i < max_src.
   if (row.max_src > 0) node.src.resize(row.max_src, nullptr);
   row.infer(node);
   if (row.alias == Alias::kNone) {
@@ -146,15 +147,15 @@ void Graph::check_origin(const Tensor& node, std::string_view op, int index) con
                            node.name, index, source->name, source->is_leaf() ? "an input" : "a node");
 }
 
-// After a write only its result says what the tensor holds: whether an older name of it shows the new rows would depend
-// on where it lies.
+// After a write, nodes must read the result of the write instead of older tensors that alias the same bytes. Otherwise
+// the placement would decide whether the nodes read the old or the new rows.
 void Graph::check_reads_latest(const Tensor& node, std::string_view op, int index) const {
   const Tensor& source = *node.src[index];
   if (!source.storage()->is_leaf()) return;
   const auto writer = writers_.find(source.storage());
   if (writer == writers_.end()) return;
   require<InvalidArgument>(&behind_views(source) == writer->second,
-                           "[{} {}] source {} ({}) is what {} was before {} wrote into it; use the result of {}", op,
+                           "[{} {}] source {} ({}) reads {} as it was before {} wrote to it; use the result of {}", op,
                            node.name, index, source.name, source.storage()->name, writer->second->name,
                            writer->second->name);
 }
@@ -175,8 +176,8 @@ void Graph::claim(int begin, int end, std::string_view owner) {
   if (other != claims_.begin() && std::prev(other)->second.end > begin) --other;
   if (other != claims_.end() && other->first < end) {
     fail<InvalidArgument>(
-        "graph '{}': node {} has a plan already, on {}; destroy that plan first (or clear the plans "
-        "that the backend keeps), or build the graph again for another",
+        "graph '{}': node {} already has a plan on {}; destroy that plan first (or clear the "
+        "backend's cached plans), or build a second graph",
         name_, nodes_[static_cast<size_t>(std::max(begin, other->first))]->name, other->second.owner);
   }
   claims_.insert({begin, {end, std::string(owner)}});

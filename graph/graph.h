@@ -1,7 +1,7 @@
-// A graph: nodes in execution order over leaves. A Graph owns its compute tensors and inputs; weights and
-// caches live in a TensorContext and outlive the graphs that use them. Build on one thread, then run: making
-// the first plan freezes the graph. Positions, cache rows and other things that change from step to step are
-// input tensors, so that one graph serves all steps of a batch size.
+// A graph: leaves, and nodes in execution order. A Graph owns its compute tensors and inputs. Weights and caches reside
+// in a TensorContext and outlive the graphs that use them. Build a graph on one thread, then run it: the first plan
+// freezes the graph. Values that change from step to step, such as positions and cache rows, are input tensors. All
+// steps of one batch size can therefore use one graph.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@ namespace shoal {
 
 class Topology;
 
-/// Owner of persistent tensors. Placement in buffers is up to devices/allocate.h or the model loader.
+/// Owner of persistent tensors. devices/allocate.h or the model loader places them in buffers.
 class TensorContext {
  public:
   /// role must be kWeight or kCache. Throws InvalidArgument when the name is taken or the shape is bad.
@@ -35,51 +35,55 @@ class TensorContext {
   std::unordered_map<std::string, Tensor*> by_name_;
 };
 
-/// The last node that reads the bytes of each node and input: -1 for none, the number of nodes for the host (outputs).
-/// Reading a view is reading the tensor that owns the bytes.
+/// For each node and input: the index of the last node that reads its bytes. Reading a view counts as reading the
+/// tensor that owns the bytes. The index is -1 if no node reads the bytes. For outputs it is the number of nodes,
+/// because the host reads them after the last node.
 struct LastUses {
   std::vector<int> nodes, inputs;
 };
 
 class Graph {
  public:
-  /// For messages; an empty name becomes "graph".
+  /// The name appears in messages; an empty name becomes "graph".
   explicit Graph(std::string name = {});
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Unique over the process and never reused: plan caches key on it.
+  /// Unique within the process and never reused. Plan caches use it as a key.
   uint64_t uid() const { return uid_; }
   const std::string& name() const { return name_; }
 
-  /// Expires when the graph is destroyed: for those who keep something about it (plans).
+  /// Expires when the graph is destroyed, so that owners of data about the graph, such as plans, notice its end.
   std::weak_ptr<const void> life() const { return life_; }
 
-  /// A leaf that the caller writes before each run. All axes must be >= 0. Throws InvalidArgument when another input
-  /// has the name.
+  /// A leaf that the caller writes before each run. All axes must be >= 0. Throws InvalidArgument if another input has
+  /// this name.
   Tensor* input(std::string name, DType dtype, Shape shape);
-  /// An input in place of a tensor of another graph: its name, which another input may have here, and dtype.
-  Tensor* stand_in(const Tensor& tensor, const Shape& shape);
-  /// One that holds a copy of a tensor which nodes here cannot read where it is: the same dtype and shape, without
-  /// gaps. See Tensor::copied_from. An empty name becomes that of the tensor.
+  /// An input that replaces `tensor` of another graph and gets its name and dtype. The graph may already have an input
+  /// of this name.
+  Tensor* placeholder(const Tensor& tensor, const Shape& shape);
+  /// An input that holds a copy of a tensor which this graph's nodes cannot read in place. The input has the tensor's
+  /// dtype and shape, without gaps. See Tensor::copied_from. An empty `name` becomes the tensor's name.
   Tensor* copy_of(const Tensor& tensor, std::string name = {});
-  /// Appends a node: checks the number of sources, runs shape inference, sets view base and offset.
-  /// An empty name becomes "<op>_<index>". Throws InvalidArgument; the graph is unchanged then.
+  /// Appends a node: checks the number of sources, infers the shape, sets view base and offset. An empty name becomes
+  /// "<op>_<index>". Throws InvalidArgument and leaves the graph unchanged.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
-  /// Keeps the tensor until the caller has read it; of a view its base, and a view of a cache shows it before or after
-  /// later writes. Returns its argument. Throws InvalidArgument for a tensor of another graph. Throws it once the graph
-  /// is frozen, too, as plans may reuse the memory.
+  /// Marks the tensor as an output, whose bytes stay valid until the caller has read them. Returns the tensor. For a
+  /// view, the bytes of its base stay valid. A view of a cache may show the cache before or after later writes. Throws
+  /// InvalidArgument for a tensor of another graph. Also throws after the graph is frozen, because plans may already
+  /// reuse the memory.
   Tensor* output(Tensor* tensor);
-  /// After this nothing can be added.
+  /// Freezes the graph: nodes, inputs and outputs can no longer be added.
   void freeze() { frozen_ = true; }
-  /// See graph/topology.h. Kept once the graph is frozen: its ranges may have many plans. One thread at a time.
+  /// See graph/topology.h. Cached once the graph is frozen, because its ranges may have many plans. Call it on one
+  /// thread at a time.
   std::shared_ptr<const Topology> topology() const;
-  /// Kept likewise.
+  /// See LastUses. Cached like topology().
   std::shared_ptr<const LastUses> last_uses() const;
 
-  /// Nodes [begin, end) belong to the plan of `owner` (a device's name, for the message) until they are released: a
-  /// tensor has one address, so that it cannot be in the memory of two plans. Throws InvalidArgument when another plan
-  /// has one of them.
+  /// Reserves nodes [begin, end) for a plan until the nodes are released. `owner` is the name of the plan's device in
+  /// messages. A tensor has one address, so it cannot be placed in the memory of two plans. Throws InvalidArgument if
+  /// another plan has reserved one of the nodes.
   void claim(int begin, int end, std::string_view owner);
   void release(int begin, int end);
 
@@ -87,7 +91,7 @@ class Graph {
   std::span<Tensor* const> inputs() const { return inputs_; }
   /// Weights, caches and inputs that nodes use, each once, in order of first use.
   std::vector<Tensor*> leaves() const;
-  /// A node or leaf by name; nullptr when absent. Linear in the graph's size.
+  /// Finds a node or leaf by name; nullptr if absent. Linear in the graph's size.
   Tensor* find(std::string_view name) const;
 
  private:
@@ -103,35 +107,35 @@ class Graph {
   };
 
   Tensor* add_input(std::string name, DType dtype, const Shape& shape);
-  /// A tensor of the graph's own. In blocks, because plans make graphs of thousands of nodes.
+  /// Stores a tensor in the arena. The arena grows in blocks, because graphs may have thousands of nodes.
   Tensor* keep(Tensor&& tensor);
   void check_origin(const Tensor& node, std::string_view op, int index) const;
   void check_reads_latest(const Tensor& node, std::string_view op, int index) const;
 
-  std::vector<std::vector<Tensor>> arena_;  ///< none of them grows past its capacity: tensors stay where they are
+  std::vector<std::vector<Tensor>> arena_;  ///< blocks never exceed their capacity, so tensors do not move
   std::vector<Tensor*> nodes_, inputs_;
   std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
-  std::unordered_set<std::string> input_names_;               ///< but for stand-ins
-  std::map<int, Claim> claims_;                               ///< by first node; none overlap
+  std::unordered_set<std::string> input_names_;               ///< names of the inputs, except placeholders
+  std::map<int, Claim> claims_;                               ///< keyed by a claim's first node; claims are disjoint
 };
 
-/// Part of a graph: nodes [begin, end) in order.
+/// Part of a graph: nodes [begin, end).
 struct GraphRange {
   Graph* graph = nullptr;
   int begin = 0;
   int end = 0;
 };
-/// Throws InvalidArgument for no graph or a range that is not inside it.
+/// Throws InvalidArgument if the graph is null or the range is outside it.
 void check_range(const GraphRange& range);
 inline GraphRange whole(Graph& graph) {
   return {&graph, 0, static_cast<int>(graph.nodes().size())};
 }
-/// The nodes of a range that is inside its graph.
+/// The nodes of a valid range.
 inline std::span<Tensor* const> nodes_of(const GraphRange& range) {
   return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
 }
 
-/// The leaf or computed node behind views.
+/// The leaf or computed node that a chain of views leads to; `tensor` itself if it is no view.
 inline const Tensor& behind_views(const Tensor& tensor) {
   const Tensor* behind = &tensor;
   while (is_view(behind->op)) behind = behind->src[0];

@@ -1,8 +1,9 @@
-// Lifetimes to offsets. Every planned tensor gets a slot (a size and the steps during which it holds); a node that
-// runs in place joins the slot of its source. Then slots are placed from the largest to the smallest, each into the
-// tightest gap between the slots that hold at the same time ("greedy by size", Pisarchyk and Lee 2020), which needs
-// less memory than placing them in the order of the nodes, because no small tensor gets in the way of a large one.
-// N nodes take O(N log N) where the stretches taken at a time are few, as they are when most slots touch.
+// Turns lifetimes into offsets. Every planned tensor gets a slot: a size and the steps during which it is live. A node
+// that runs in place shares the slot of its source. Slots are placed from largest to smallest, each into the tightest
+// gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee 2020). This order needs less
+// memory than the order of the nodes, because small tensors do not fragment the space for large ones. Planning N nodes
+// takes O(N log N) if the occupied bytes form few separate stretches at each step. This is the usual case, because most
+// slots are adjacent.
 #include "graph/memory_plan.h"
 
 #include <algorithm>
@@ -17,12 +18,12 @@ namespace {
 
 constexpr size_t kMaxInPlace = 32;  // bits of OpInfo::in_place_sources
 
-/// Bytes that hold over the steps [first, last]; step i is node i of the graph.
+/// Bytes that are live during the steps [first, last]. Step i is node i of the graph.
 struct Slot {
   int first = 0;
   int last = 0;
   size_t size = 0;   ///< a multiple of the alignment
-  size_t bytes = 0;  ///< before rounding
+  size_t bytes = 0;  ///< before rounding up
   int chunk = -1;
   size_t offset = 0;
 };
@@ -32,7 +33,7 @@ struct Stretch {
   size_t begin = 0, end = 0;
 };
 
-/// Stretches in ascending order; those that touch are one.
+/// Stretches in ascending order. Stretches that touch are merged.
 class Stretches {
  public:
   void add(size_t begin, size_t end) {
@@ -56,11 +57,11 @@ class Stretches {
   std::vector<Stretch> all_;
 };
 
-/// What is taken of a chunk and when: a binary tree over the steps. A slot is noted in the O(log steps) nodes that it
-/// meets, and what any slot takes during some steps is found in as many.
+/// The occupied bytes of a chunk over time, as a binary tree over the steps. Adding a slot and finding the bytes
+/// occupied during some steps each visit O(log steps) nodes.
 class TakenBytes {
  public:
-  /// Steps [first, last].
+  /// Covers the steps [first, last].
   TakenBytes(int first, int last) : first_(first) {
     size_t leaves = 1;
     while (leaves < static_cast<size_t>(last - first) + 1) leaves *= 2;
@@ -68,15 +69,15 @@ class TakenBytes {
   }
 
   void add(const Slot& slot) { add(1, first_, first_ + static_cast<int>(nodes_.size() / 2) - 1, slot); }
-  /// Appends what is taken during the slot's steps.
+  /// Appends the stretches that are occupied during the slot's steps.
   void find(const Slot& slot, std::vector<Stretch>& found) const {
     find(1, first_, first_ + static_cast<int>(nodes_.size() / 2) - 1, slot, found);
   }
 
  private:
   struct Node {
-    Stretches always;  ///< by slots that hold during all of its steps
-    Stretches ever;    ///< by any slot that holds during one of them
+    Stretches always;  ///< occupied by slots that are live during all of the node's steps
+    Stretches ever;    ///< occupied by slots that are live during any of the node's steps
   };
 
   void add(size_t node, int first, int last, const Slot& slot) {
@@ -101,13 +102,13 @@ class TakenBytes {
   }
 
   int first_;
-  std::vector<Node> nodes_;  ///< node n has the children 2 n and 2 n + 1; the root is 1
+  std::vector<Node> nodes_;  ///< node n has the children 2n and 2n + 1; the root is node 1
 };
 
 /// Places slots in chunks.
 class Arena {
  public:
-  /// For slots of the steps [first, last].
+  /// All slots must be within the steps [first, last].
   Arena(size_t max_chunk, int first, int last) : max_chunk_(max_chunk), first_(first), last_(last) {}
 
   void place(Slot& slot) {
@@ -127,16 +128,16 @@ class Arena {
  private:
   struct Chunk {
     size_t size = 0;
-    size_t used = 0;  ///< the last byte of a slot, before rounding
+    size_t used = 0;  ///< end of the last slot, before rounding up
     TakenBytes taken;
   };
 
-  /// A chunk whose only content just fits may exceed the limit by its rounding: it is not rounded then.
+  /// Size of the chunk, rounded up to at most the limit. If the content exceeds the limit, it is not rounded.
   size_t size_of(const Chunk& chunk) const {
     return chunk.size <= max_chunk_ ? chunk.size : std::max(max_chunk_, chunk.used);
   }
 
-  /// The smallest gap that is large enough, else the end.
+  /// The smallest gap that is large enough; if there is none, the end of the chunk.
   std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) {
     rivals_.clear();
     chunk.taken.find(slot, rivals_);
@@ -169,11 +170,11 @@ class Arena {
   size_t max_chunk_;
   int first_, last_;
   std::vector<Chunk> chunks_;
-  std::vector<Stretch> rivals_;  ///< of the slot at hand
+  std::vector<Stretch> rivals_;  ///< slots that overlap the current slot in time
 };
 
-/// The sums of one token's experts by weights, which a device may compute as one with the products: product, factor,
-/// transposition, sum.
+/// The ranges of nodes that compute the weighted sum of one token's experts: mul_mat_id, weighting, transposition, sum.
+/// A device may fuse these nodes.
 std::vector<NodeRange> weighted_sums(const GraphRange& range) {
   constexpr std::array kBehind = {Op::kMul, Op::kContiguous, Op::kSumRows};
   std::vector<NodeRange> found;
@@ -228,13 +229,13 @@ class Planner {
     size_t size;
     bool is_workspace;
   };
-  /// Of the bytes that a node or an input owns.
+  /// Lifetime and slot of the bytes that a node or an input owns.
   struct Life {
     int last_use = -1;  ///< step
     int slot = -1;
   };
 
-  /// The owner is an input or a node of the range.
+  /// `owner` is an input or a node of the range.
   Life& life(const Tensor& owner) {
     if (!owner.is_leaf()) return of_nodes_[static_cast<size_t>(owner.id - range_.begin)];
     const auto [found, is_new] = of_inputs_.try_emplace(owner.id);
@@ -243,22 +244,23 @@ class Planner {
   }
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
-  // Uses count for the tensor that owns the bytes. What an output shows, what a later node outside the range reads
-  // and the inputs (late ones that are outputs, too) hold until range_.end, a step past the last node.
+  // A use of a view counts as a use of the tensor that owns the bytes. Outputs, inputs and bytes that later nodes
+  // outside the range read are live until range_.end, one step past the last node. A late input is live only until its
+  // last use, unless it is an output.
   int last_use_of(int step) const { return std::min(step, range_.end); }
   void find_last_uses() {
     for (size_t i = 0; i < of_nodes_.size(); ++i) {
       of_nodes_[i].last_use = last_use_of(uses_->nodes[static_cast<size_t>(range_.begin) + i]);
     }
     for (const Tensor* node : options_.shown) {
-      // Past the cut itself: what runs last before it must not take the memory over.
+      // The node is live past the cut, so that the last node before the cut cannot reuse its memory.
       if (!has_life(*node->storage())) continue;
       int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
     }
   }
 
-  /// Weights and caches have memory of their own, and so have nodes of earlier ranges.
+  /// Whether the range places the tensor. Weights, caches and nodes of earlier ranges have their own memory.
   bool has_life(const Tensor& owner) const {
     return owner.is_leaf() ? !owner.is_persistent() : owner.id >= range_.begin && owner.id < range_.end;
   }
@@ -266,13 +268,13 @@ class Planner {
   int begin_of(int segment) const {
     return segment == 0 ? range_.begin : options_.cuts[static_cast<size_t>(segment) - 1];
   }
-  /// The first cut after a step; the end of the range where there is none.
+  /// The first cut after a step; the end of the range if there is none.
   int segment_end(int step) const {
     const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
     return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
   }
 
-  // A range that is part of a graph places the inputs that its nodes use.
+  // If the range is only a part of the graph, only inputs that its nodes use are placed.
   void assign_inputs() {
     for (const LateInput& late : options_.late) assign_late(late);
     if (range_.begin == 0 && range_.end == static_cast<int>(nodes_.size())) {
@@ -291,10 +293,11 @@ class Planner {
 
   bool awaits_slot(const Tensor& input) const { return needs_placement(input) && life(input).slot < 0; }
 
-  // One that no node reads is written all the same.
+  // A late input needs memory even if no node reads it, because it is written anyway.
   void assign_late(const LateInput& late) {
     check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
-          "{} is written before segment {} of {}", late.input->name, late.segment, options_.cuts.size() + 1);
+          "late input {} belongs to segment {}, but there are only {} segments", late.input->name, late.segment,
+          options_.cuts.size() + 1);
     if (!awaits_slot(*late.input)) return;
     const int first = begin_of(late.segment);
     const int last = std::max(first, last_use(*late.input));
@@ -323,7 +326,7 @@ class Planner {
     members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
   }
 
-  /// The step up to which memory must stay that is used last in `step`.
+  /// The last step at which memory is live if its last use is `step`.
   int end_of_use(int step) const {
     const auto after = std::upper_bound(joined_.begin(), joined_.end(), step,
                                         [](int value, const NodeRange& range) { return value < range.begin; });
@@ -348,7 +351,7 @@ class Planner {
     return options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
   }
 
-  /// The first source whose memory the node may take over, or nullptr.
+  /// The first source whose memory the node may overwrite; nullptr if there is none.
   const Tensor* source_to_overwrite(int step, const Tensor& node) const {
     const uint32_t candidates = info(node.op).in_place_sources;
     for (size_t i = 0; i < std::min(node.src.size(), kMaxInPlace); ++i) {
@@ -361,19 +364,20 @@ class Planner {
     return nullptr;
   }
 
-  /// The same layout, and all of the bytes of the tensor that owns them (so that a view's offset is 0).
+  /// Whether the source has the node's layout and covers all bytes of the tensor that owns them. (For a view, the
+  /// offset is then 0.)
   static bool fits_exactly(const Tensor& source, const Tensor& node) {
     return source.dtype == node.dtype && source.shape == node.shape && source.is_contiguous() &&
            source.bytes() == source.storage()->bytes();
   }
 
-  /// Owned by a node of this range and not needed after this step. A leaf is never overwritten.
+  /// Whether a node of this range owns the source's bytes and no later step needs them. Leaves are never overwritten.
   bool dies_here(int step, const Tensor& source) const {
     const Tensor* owner = source.storage();
     return !owner->is_leaf() && has_life(*owner) && life(*owner).slot >= 0 && last_use(*owner) == step;
   }
 
-  /// Every source that sees the bytes of `source` must see them element by element as the result will.
+  /// Whether every source that shares the bytes of `source` has the node's layout and may be overwritten.
   static bool no_other_view(const Tensor& source, const Tensor& node, uint32_t candidates) {
     for (size_t i = 0; i < node.src.size(); ++i) {
       const Tensor* other = node.src[i];
@@ -414,9 +418,9 @@ class Planner {
   const MemoryPlanOptions& options_;
   std::span<Tensor* const> nodes_;
   std::shared_ptr<const LastUses> uses_;
-  std::vector<Life> of_nodes_;               ///< of the range
-  std::vector<NodeRange> joined_;            ///< nodes that may run as one, ascending
-  std::unordered_map<int, Life> of_inputs_;  ///< by number, of those that count here
+  std::vector<Life> of_nodes_;               ///< lifetimes of the nodes of the range
+  std::vector<NodeRange> joined_;            ///< ranges of nodes that may run as one unit, ascending
+  std::unordered_map<int, Life> of_inputs_;  ///< lifetimes by input number; only inputs that are used
   std::vector<Slot> slots_;
   std::vector<Member> members_;
 };

@@ -1,15 +1,15 @@
-// Memory planning of a graph: lifetimes to offsets. A pure function of the graph and two size functions;
-// devices/allocate.h turns the result into buffers, meta/ plans every rank's local graph with it.
+// Memory planning of a graph: turns lifetimes into offsets. A pure function of the graph and two size functions.
+// devices/allocate.h turns the result into buffers; meta/ plans every rank's local graph with it.
 //
-// Which tensors are planned: nodes and inputs that own bytes (no views, no persistent leaves, no set_rows
-// results) and have no buffer yet. Inputs and outputs live over the whole graph; any other tensor from its
-// node to its last user (views of it included), a shown one at least past the next cut; a late input from the
-// segment before which it is written to its last user. A node may take over the memory of a source that dies
-// there (OpInfo::in_place_sources). A node's workspace lives only while the node runs, and that of nodes which
-// never run at the same time is shared.
+// Planned tensors are the nodes and inputs that own bytes and have no buffer yet. Views, persistent leaves and results
+// of set_rows are not planned. Inputs and outputs are live throughout the graph. A late input is live from the segment
+// that follows its write until its last user. Any other tensor is live from its node until its last user (users of its
+// views included). A shown tensor (MemoryPlanOptions::shown) is live at least past the next cut. A node may overwrite a
+// source that no later node uses (OpInfo::in_place_sources). A node's workspace is live only while the node runs, so
+// nodes that never run at the same time share workspace memory.
 //
-// Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output.
-// f, g, h cannot run in place: a at 100, b at 140, c at 100 again (a is dead): total 180, not 220.
+// Example, alignment 1, sizes in bytes: x(100, input) -> a = f(x) 40 -> b = g(a) 40 -> c = h(b) 40, output. f, g and h
+// cannot run in place: a is placed at 100, b at 140, and c at 100 again because a is dead. The total is 180, not 220.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@
 
 namespace shoal {
 
-/// An input that is not there when a run begins: it is written before each run of a segment, and no node of an earlier
-/// one reads it. Its memory serves others until then.
+/// An input that is written before each run of segment `segment` instead of before the whole run. No node of an earlier
+/// segment reads the input, so other tensors may use its memory in these segments.
 struct LateInput {
   const Tensor* input = nullptr;
   int segment = 0;
@@ -36,22 +36,24 @@ struct NodeRange {
 
 struct MemoryPlanOptions {
   size_t alignment = 64;
-  /// Bytes a tensor needs, padding included; default Tensor::bytes().
+  /// Returns the bytes that a tensor needs, padding included. Default: Tensor::bytes().
   std::function<size_t(const Tensor&)> alloc_size;
-  /// Scratch bytes of a node; default 0.
+  /// Returns the workspace bytes of a node. Default: 0.
   std::function<size_t(const Tensor&)> workspace_size;
-  /// Nodes before which a run may pause, ascending, and nodes that others read when it does (devices/backend.h).
+  /// `cuts`: indices of the nodes before which a run may pause, ascending. `shown`: nodes that are read during a pause
+  /// (devices/backend.h).
   std::vector<int> cuts;
   std::vector<const Tensor*> shown;
   std::vector<LateInput> late;
-  /// Nodes that run as one, ascending: sources, results and workspaces stay until the last is done, but for what is
-  /// taken over in place. The weighted sum of one token's experts and its product always count as such nodes.
+  /// Ranges of nodes that each run as one unit, ascending. The sources, results and workspaces of a range stay live
+  /// until its last node is done, except memory that is overwritten in place. The weighted sum of one token's experts
+  /// always counts as such a range, together with its mul_mat_id.
   std::vector<NodeRange> fused;
-  /// No chunk grows past this unless one tensor alone is larger (BufferType::max_size).
+  /// Maximum size of a chunk (BufferType::max_size). A tensor larger than this gets a chunk of its own size.
   size_t max_chunk = std::numeric_limits<size_t>::max();
 };
 
-/// Where something lies: `offset` bytes into buffer number `chunk`, in the memory plan of a graph from node
+/// Location of a placed tensor: `offset` bytes after the start of buffer number `chunk`. The tensor is live from node
 /// `first_step` on.
 struct MemoryPlace {
   int chunk = 0;
@@ -61,18 +63,18 @@ struct MemoryPlace {
 };
 
 struct MemoryPlan {
-  std::vector<size_t> chunk_sizes;  ///< bytes per buffer; empty when there is nothing to place
+  std::vector<size_t> chunk_sizes;  ///< size of each buffer in bytes; empty if no tensor needs memory
   std::unordered_map<const Tensor*, MemoryPlace> tensors;
   std::unordered_map<const Tensor*, MemoryPlace> workspaces;  ///< keyed by node
   size_t total_bytes() const;
 };
 
-/// Throws InvalidArgument for a late input that is read before it is written.
+/// Throws InvalidArgument if a late input is read before it is written.
 MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options);
-/// Its chunk_sizes alone, in half the time.
+/// Computes only the chunk_sizes of plan_memory, in half the time.
 std::vector<size_t> plan_chunks(const GraphRange& range, const MemoryPlanOptions& options);
 
-/// True when a tensor owns bytes that a plan has to place.
+/// Whether the tensor owns bytes that a plan has to place.
 bool needs_placement(const Tensor& tensor);
 
 }  // namespace shoal

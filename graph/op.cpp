@@ -8,9 +8,9 @@ namespace shoal {
 namespace {
 
 constexpr int kAnyNumber = -1;
-// Sources that the result may overwrite.
+// Bit masks of the sources that the result may overwrite.
 constexpr uint32_t kNever = 0;
-constexpr uint32_t kOwnPart = 0;  // of an all_gather: no node lies inside another
+constexpr uint32_t kOwnPart = 0;  // all_gather is never in place, because a node cannot be a part of another node
 constexpr uint32_t kFirst = 0b01;
 constexpr uint32_t kEither = 0b11;
 

@@ -1,6 +1,6 @@
-// The op set: the enumeration and what is decided once per op for all devices: name, sources, aliasing, parameters,
-// shape inference. Both come from the list graph/ops.def; parameters stand in graph/ops/params.h, what an op means and
-// its builder in graph/ops/ops.h.
+// The op set: an enumeration, and a table with the properties that an op has on all devices (name, sources, aliasing,
+// parameters, shape inference). Both are generated from graph/ops.def. graph/ops/params.h defines the parameters;
+// graph/ops/ops.h describes and builds each op.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ enum class Op : uint8_t {
 };
 inline constexpr int kOpCount = static_cast<int>(Op::kCount);
 
-/// How a node's bytes relate to those of its source 0.
+/// Relation between a node's bytes and the bytes of its source 0.
 enum class Alias : uint8_t {
-  kNone,    ///< memory of its own
-  kView,    ///< the same bytes seen differently; nothing runs
-  kWrites,  ///< source 0's bytes after writing into them (set_rows)
+  kNone,    ///< the node has its own memory
+  kView,    ///< the same bytes with another shape or strides; nothing runs
+  kWrites,  ///< the bytes of source 0 after the op has written into them (set_rows)
 };
 
 enum class OpKind : uint8_t { kLeaf, kCompute, kView, kCollective };
@@ -34,13 +34,13 @@ struct OpInfo {
   Op op;
   std::string_view name;  ///< as printed and parsed: "mul_mat"
   OpKind kind;
-  int min_src, max_src;  ///< max_src == -1: any number; sources past min_src may be nullptr
+  int min_src, max_src;  ///< max_src == -1: any number; sources after the first min_src may be nullptr
   Alias alias;
-  uint32_t in_place_sources;  ///< bit i: the result may overwrite source i when it is last used here and
-                              ///< has the same dtype, shape and a contiguous layout
-  OpParams default_params;    ///< fixes the variant alternative of the op
-  /// Sets node.dtype and node.shape (and strides and offset of views) from node.params and node.src.
-  /// Throws InvalidArgument "[op name] expected ..., got ..." with the sources described.
+  uint32_t in_place_sources;  ///< bit i: the result may overwrite source i if this op is its last use and dtype, shape
+                              ///< and contiguous layout match
+  OpParams default_params;    ///< default values; the type of this alternative is the op's parameter type
+  /// Sets node.dtype and node.shape from node.params and node.src; for views and set_rows also strides and view_offset.
+  /// Throws InvalidArgument "[op name] expected ..., got ..." with a description of the sources.
   void (*infer)(Tensor& node);
 };
 

@@ -70,7 +70,7 @@ std::string print(const std::vector<IndexRange>& ranges) {
   return fmt::format("[{}]", text);
 }
 
-// --- parsing: false when the text is no such value ------------------------------------------------------------
+// --- parsing: false if the text is not a valid value ----------------------------------------------------------
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t";

@@ -1,4 +1,4 @@
-// Text to graphs; the grammar stands in graph/text.h.
+// Parses the text form of graphs; graph/text.h defines the grammar.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-/// Reads one line from left to right. Errors are InvalidArgument without the line's number.
+/// Reads one line from left to right. Its InvalidArgument messages contain no line number.
 class Cursor {
  public:
   explicit Cursor(std::string_view line) : rest_(line.substr(0, line.find('#'))) {}
@@ -22,7 +22,7 @@ class Cursor {
     skip_blanks();
     return rest_.empty();
   }
-  /// Takes `symbol` if it comes next.
+  /// Consumes `symbol` if it comes next.
   bool accept(char symbol) {
     skip_blanks();
     if (rest_.empty() || rest_.front() != symbol) return false;
@@ -43,7 +43,7 @@ class Cursor {
     if (end == rest_.begin()) fail<InvalidArgument>("expected {}, got {}", what, next());
     return take(static_cast<size_t>(end - rest_.begin()));
   }
-  /// A name after its '%'.
+  /// A name, after its '%'.
   std::string_view name() {
     expect('%');
     return word("a name");
@@ -57,7 +57,7 @@ class Cursor {
     }
     return take(end + 1);
   }
-  /// A parameter's value: a list, or what comes before ',' or '}'.
+  /// A parameter's value: a list, or the text before ',' or '}'.
   std::string_view value() {
     skip_blanks();
     if (!rest_.empty() && rest_.front() == '[') return list();
@@ -121,7 +121,7 @@ class Parser {
     return found;
   }
 
-  // What follows the first '%'.
+  // The rest of a node's line, after the first '%'.
   void node(Cursor& cursor) {
     const std::string name(cursor.word("a name"));
     cursor.expect('=');

@@ -14,7 +14,7 @@ constinit std::mutex lists;
 void PlacementLink::unlink() noexcept {
   const std::lock_guard lock(lists);
   PlacementLink* next = next_.load(std::memory_order_relaxed);
-  if (next == nullptr) return;  // the buffer has gone in the meantime
+  if (next == nullptr) return;  // the buffer was destroyed in the meantime
   previous_->next_.store(next, std::memory_order_relaxed);
   next->previous_ = previous_;
   is_alias_ = false;
@@ -45,7 +45,7 @@ void PlacedTensors::unplace_all(const Buffer* buffer) noexcept {
     Tensor& tensor = *link->tensor_;
     if (tensor.buffer == buffer) tensor.buffer = nullptr, tensor.data = nullptr;
     link->is_alias_ = false;
-    link->next_.store(nullptr, std::memory_order_release);  // at last: then the tensor may go
+    link->next_.store(nullptr, std::memory_order_release);  // last access: afterwards the tensor may be destroyed
     link = next;
   }
   end_.previous_ = &end_;

@@ -1,6 +1,6 @@
-// The tensors that lie in one buffer, as a list through the tensors: a buffer that goes unplaces those that are still
-// there, and a tensor that goes leaves the list, so that either may be the first. Thread-safe: tensors are placed
-// rarely, so that one mutex serves all lists.
+// The tensors placed in one buffer, as an intrusive list. A buffer that is destroyed unplaces the tensors in its list;
+// a tensor that is destroyed leaves the list. Either may be destroyed first. Thread-safe: one mutex serves all lists,
+// since tensors are placed rarely.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace shoal {
 class Buffer;  // devices/buffer.h; opaque here
 struct Tensor;
 
-/// A tensor's place in such a list. The copy of a tensor is in none.
+/// A tensor's link in a list of placed tensors. A copy of a tensor is in no list.
 class PlacementLink {
  public:
   PlacementLink() = default;
@@ -20,14 +20,14 @@ class PlacementLink {
   void leave() noexcept {
     if (next_.load(std::memory_order_acquire) != nullptr) unlink();
   }
-  /// The tensor is another name of one that lies in the same buffer (Buffer::alias). False for a tensor in no list.
+  /// Whether the tensor is an alias of a tensor in the same buffer (Buffer::alias). False for a tensor in no list.
   bool is_alias() const { return is_alias_; }
 
  private:
   friend class PlacedTensors;
   void unlink() noexcept;
 
-  /// nullptr: in no list, and no list is at this tensor.
+  /// nullptr if the tensor is in no list; then no list refers to this tensor.
   std::atomic<PlacementLink*> next_{nullptr};
   PlacementLink* previous_ = nullptr;
   Tensor* tensor_ = nullptr;
@@ -39,13 +39,13 @@ class PlacedTensors {
   PlacedTensors();
   PlacedTensors(const PlacedTensors&) = delete;
   PlacedTensors& operator=(const PlacedTensors&) = delete;
-  /// The tensor is here from now on and in no other list. `is_alias`: see PlacementLink::is_alias().
+  /// Adds the tensor to this list and removes it from any other list. `is_alias`: see PlacementLink::is_alias().
   void add(Tensor& tensor, bool is_alias);
-  /// Empties the list; tensors that lie in `buffer` have no memory any more. To be called before this goes.
+  /// Empties the list and clears the placement of tensors in `buffer`. Call it before the buffer is destroyed.
   void unplace_all(const Buffer* buffer) noexcept;
 
  private:
-  PlacementLink end_;  ///< before the first and behind the last
+  PlacementLink end_;  ///< sentinel: before the first and after the last link
 };
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// Who reads the nodes of a range, counted once for a plan: a value with a single reader need not exist when that node's
-// kernel computes it on the way.
+// Counts the readers of the nodes of a range, once per plan. A value with a single reader need not be stored if the
+// reader's kernel computes it.
 #pragma once
 
 #include <span>
@@ -11,11 +11,12 @@ namespace shoal {
 
 class Readers {
  public:
-  /// Reading a view is reading what lies behind it. `shown`: nodes of the range that others read besides.
+  /// Reading a view counts as reading the node that owns the bytes. `shown`: nodes of the range that are also read
+  /// outside the range.
   Readers(const GraphRange& range, std::span<const Tensor* const> shown);
-  /// Exactly one node reads the value of a node of the range. This node lies in the range. The host does not read it.
+  /// Whether `node` has exactly one reader, and this reader is in the range. False if the host reads `node`.
   bool is_read_once(const Tensor& node) const { return is_read(node, 1); }
-  /// The same for so many reads.
+  /// Whether `node` is read exactly `times` times, and only by nodes of the range.
   bool is_read(const Tensor& node, int times) const { return counts_[static_cast<size_t>(node.id - begin_)] == times; }
 
  private:

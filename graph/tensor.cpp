@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-/// Blocks along axis 0.
+/// Number of blocks along axis 0.
 int64_t row_blocks(const Tensor& tensor) {
   return tensor.shape[0] / traits(tensor.dtype).block_elems;
 }

@@ -1,4 +1,4 @@
-// Graphs as text; see graph/parse.cpp for the way back.
+// Prints graphs as text; graph/parse.cpp parses them.
 #include "graph/text.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 /// The column in which comments start.
 constexpr int kCommentColumn = 56;
 
-/// Characters that a printed name cannot have become '_'.
+/// Replaces characters that a printed name cannot contain by '_'.
 std::string printable(std::string_view name) {
   std::string text(name.empty() ? "_" : name);
   for (char& c : text) {
@@ -25,7 +25,7 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-/// Names under which the tensors of one graph are printed: unique, whatever the tensors are called.
+/// The printed names of one graph's tensors. They are unique even if tensor names are not.
 class Names {
  public:
   void add(const Tensor* tensor) {
@@ -87,7 +87,7 @@ std::string to_string(const Tensor& node) {
 }
 
 std::string to_string(const Graph& graph) {
-  // Inputs that no node uses are printed, too.
+  // Inputs that no node uses are also printed.
   std::vector<const Tensor*> leaves(graph.inputs().begin(), graph.inputs().end());
   const std::unordered_set<const Tensor*> inputs(leaves.begin(), leaves.end());
   for (const Tensor* leaf : graph.leaves()) {

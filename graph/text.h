@@ -1,4 +1,4 @@
-// Graphs as text, both ways. The text form is for people, golden tests and shrunk failures:
+// Graphs as text, in both directions. The text form is for readers, golden tests and minimized failures:
 //
 //   input  %x f32 [256, 4]
 //   weight %w q8_0 [256, 768]
@@ -7,8 +7,8 @@
 //   %r = rope(%h, %pos, _) {dims=32, mode=halves}  # `_` is an absent source
 //   output %r
 //
-// One statement a line, `#` starts a comment. Parameters equal to the op's default are not printed.
-// Names are [A-Za-z0-9_.-]+; parse(to_string(g)) prints the same text again.
+// Each statement is on its own line; `#` starts a comment. Parameters equal to the op's defaults are not printed. Names
+// are [A-Za-z0-9_.-]+. parse(to_string(g)) prints the same text again.
 #pragma once
 
 #include <string>
@@ -19,13 +19,13 @@
 namespace shoal {
 
 std::string to_string(const Graph& graph);
-/// One node as a line of the text form, without the line end; also used in error messages.
+/// Prints one node as a line of the text form, without the line end. Also used in error messages.
 std::string to_string(const Tensor& node);
-/// "{dims=32, mode=halves}", "" when all are default.
+/// "{dims=32, mode=halves}"; "" if all parameters have their defaults.
 std::string params_to_string(Op op, const OpParams& params);
 
-/// Fills `graph`; persistent leaves are added to `weights`, or found there when the name, dtype and shape
-/// agree. Throws InvalidArgument "line 3: ...".
+/// Fills `graph`. Adds persistent leaves to `weights`, unless `weights` has leaves of the same name, dtype and shape.
+/// Throws InvalidArgument "line 3: ...".
 void parse_graph(std::string_view text, Graph& graph, TensorContext& weights);
 
 }  // namespace shoal

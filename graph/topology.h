@@ -1,6 +1,6 @@
-// Topology of a graph as a value: everything that a plan depends on except which tensors the nodes and inputs are. Two
-// graphs of equal topology can take turns with one plan (Backend::update_plan). Keeps nothing of the graph but the
-// persistent leaves' addresses, so that it may outlive it. Immutable, thread-safe.
+// The topology of a graph as a value: everything that a plan depends on, except the identity of nodes and inputs. Two
+// graphs of equal topology can use one plan alternately (Backend::update_plan). A Topology may outlive its graph: it
+// keeps only the addresses of persistent leaves. Immutable, thread-safe.
 #pragma once
 
 #include <vector>
@@ -12,17 +12,18 @@ namespace shoal {
 class Topology {
  public:
   explicit Topology(const Graph& graph);
-  /// The same inputs and nodes in the same order: dtypes, shapes, ops, parameters, outputs, and sources: node or input
-  /// of the same number, the very same weight or cache. A copy of a weight or cache must be of the same one, of what
-  /// any other is a copy does not matter, nor do names.
+  /// Whether both graphs have the same inputs and nodes in the same order, with equal dtypes, shapes, ops, parameters,
+  /// outputs and sources. Sources are equal if they are nodes or inputs with the same index, or the same weight or
+  /// cache. Copies of weights or caches must copy the same tensor. The originals of other copies, and all names, are
+  /// ignored.
   bool operator==(const Topology& other) const = default;
 
  private:
-  /// A tensor that nodes refer to: a weight or cache by address, others by number.
+  /// A source of a node. Weights and caches are identified by address, other tensors by index.
   struct Source {
     const Tensor* persistent = nullptr;
     bool is_node = false;
-    int number = -1;  ///< -1: absent, or persistent
+    int number = -1;  ///< -1 if absent or persistent
     bool operator==(const Source&) const = default;
   };
   struct Entry {
@@ -33,7 +34,7 @@ class Topology {
     std::vector<Source> sources;
     bool is_output;
     bool is_copy;
-    const Tensor* copied_weight;  ///< of a copy of a weight or cache: which one
+    const Tensor* copied_weight;  ///< the original, if the tensor is a copy of a weight or cache
     bool operator==(const Entry&) const = default;
   };
 

@@ -47,10 +47,10 @@ std::vector<std::string> names_of(const std::vector<Row>& rows) {
   return names;
 }
 
-/// GPUs in the order of the name, each as often as it says.
+/// One entry for each GPU of a machine, in the order of its name.
 using Gpus = std::vector<const Gpu*>;
 
-/// "H200x8" -> eight; "RTX3090" -> one; no GPU for anything else.
+/// "H200x8": eight GPUs; "RTX3090": one GPU; other texts: no GPU.
 struct Group {
   const Gpu* gpu = nullptr;
   int count = 1;
@@ -66,7 +66,7 @@ Group parse_group(std::string_view part) {
   return {find_gpu(part.substr(0, times)), count};
 }
 
-/// "A100-PCIex4-pcie-p2p" -> "A100-PCIex4", "pcie-p2p": cut at the first dash behind a GPU.
+/// Splits a name at the dash before the link: "A100-PCIex4-pcie-p2p" -> "A100-PCIex4" and "pcie-p2p".
 std::pair<std::string_view, std::string_view> cut_link(std::string_view name) {
   const size_t plus = name.find_last_of('+'), last = plus == std::string_view::npos ? 0 : plus + 1;
   for (size_t end = name.size(); end != std::string_view::npos && end > last; end = name.rfind('-', end - 1)) {
@@ -77,7 +77,7 @@ std::pair<std::string_view, std::string_view> cut_link(std::string_view name) {
   return {name, {}};
 }
 
-/// "RTX4090x4+EPYC9654" -> "RTX4090x4" and the host; nullptr where none is named.
+/// "RTX4090x4+EPYC9654" -> "RTX4090x4" and the host; nullptr without a host.
 std::pair<std::string_view, const Host*> cut_host(std::string_view text) {
   const size_t plus = text.find_last_of('+');
   const Host* host = plus == std::string_view::npos ? nullptr : find_host(text.substr(plus + 1));
@@ -91,8 +91,9 @@ Gpus parse_gpus(std::string_view name, std::string_view text) {
     const Group group = parse_group(text.substr(begin, end - begin));
     if (group.gpu == nullptr) {
       fail<InvalidArgument>(
-          "there is no machine '{}': '{}' is none of the GPUs {}; write H200x8-nvlink, RTX4090+RTX3090x2-pcie, "
-          "RTX4090x4+EPYC9654 (behind the GPUs one of the hosts {}), or the path of a JSON file (docs/simulation.md)",
+          "there is no machine '{}': '{}' is not one of the GPUs {}; write a name such as H200x8-nvlink, "
+          "RTX4090+RTX3090x2-pcie or RTX4090x4+EPYC9654 (after the GPUs, one of the hosts {}), or the path of a JSON "
+          "file (docs/simulation.md)",
           name, text.substr(begin, end - begin), fmt::join(catalogue_gpus(), ", "), fmt::join(catalogue_hosts(), ", "));
     }
     require<InvalidArgument>(group.count >= 1 && group.count <= kMostGpus, "machine '{}': expected 1 to {} {}, got {}",
@@ -135,7 +136,7 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
       fail<InvalidArgument>("machine '{}': NVLink joins {}; write -pcie", machine,
                             gpu.nvlink_generation == 0
                                 ? fmt::format("no {}", gpu.name)
-                                : fmt::format("up to {} {}, and no others to them", gpu.nvlink_joined, gpu.name));
+                                : fmt::format("up to {} {} and does not mix GPUs", gpu.nvlink_joined, gpu.name));
     }
     return link_named(machine,
                       gpu.nvlink_joined == 2 ? "nvlink-bridge" : fmt::format("nvlink{}", gpu.nvlink_generation));
@@ -148,7 +149,8 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
   return link_named(machine, link);
 }
 
-/// Bytes and operations add up: while a kernel for many columns decodes weights its matrix units rest.
+/// The time for reading and the time for multiplying are added: while a kernel for many columns decodes weights, the
+/// matrix units idle.
 ProductModel product(const Gpu& gpu, const DTypeTraits& dtype) {
   double element = element_bytes(dtype.dtype) / (gpu.generation.bandwidth_of_peak * gpu.bandwidth_gb_s * 1e9);
   if (dtype.is_quantized && dtype.dtype != DType::kQ8_0) {
@@ -183,7 +185,8 @@ DeviceModel device_of(const Gpu& gpu, int number, int domain) {
   return device;
 }
 
-/// Weights come from memory, and many columns are multiplied at the rate of the cores.
+/// The device of a host. It reads weights at the rate of its memory, and multiplies many columns at the rate of its
+/// cores.
 DeviceModel device_of(const Host& host, int domain) {
   const HostFigures& common = catalogue().host_common;
   const double clocks = host.cores * host.clock_ghz * 1e9, peak = host.bandwidth_gb_s * 1e9;
@@ -210,7 +213,7 @@ CollectiveAlgorithm algorithm(std::string name, bool one_shot, const LinkStep& s
   return {std::move(name), one_shot, step.latency_us * 1e-6, step.per_rank_us * 1e-6, step.bandwidth_gb_s * 1e9};
 }
 
-/// "RTX4090+RTX3090x2": neighbours that are alike counted.
+/// Name of the GPUs, with a count for equal neighbours: "RTX4090+RTX3090x2".
 std::string text_of(const Gpus& gpus) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < gpus.size(); begin = end) {
@@ -222,7 +225,7 @@ std::string text_of(const Gpus& gpus) {
 }
 
 std::string read_text(const std::string& path, const std::function<void()>& poll) {
-  constexpr std::string_view kRemedy = "name a JSON file such as docs/simulation.md shows";
+  constexpr std::string_view kRemedy = "name a JSON file as shown in docs/simulation.md";
   std::string text = read_file(
       {.path = path, .what = "description of a machine", .remedy = kRemedy, .takes_streams = true, .poll = poll});
   require<InvalidArgument>(text.find_first_not_of(" \t\r\n") != std::string::npos, "{}: is empty; {}", path, kRemedy);

@@ -1,6 +1,6 @@
-// The figures of the catalogue of machines: data/machines/gpus.json, hosts.json and links.json, whose texts CMake puts
-// into the library (cmake/machines.cmake). Each field below is a key there, with its unit in the name; a GPU, a host or
-// a link is one row. Where the figures come from: docs/simulation.md.
+// The catalogue of machines. CMake embeds data/machines/gpus.json, hosts.json and links.json into the library
+// (cmake/machines.cmake). Each GPU, host or link is one row of these files. Each field below is a key, with its unit in
+// the name. docs/simulation.md lists the sources of the figures.
 #pragma once
 
 #include <optional>
@@ -10,69 +10,71 @@
 
 namespace shoal::machine {
 
-/// What a family of GPUs has in common: how much of its peak rates kernels for models reach.
+/// A family of GPUs, with the fractions of the peak rates that the kernels of models reach.
 struct Generation {
   std::string name;
-  double bandwidth_of_peak;  ///< products of one column
-  double quantized_of_int8;  ///< of the dense rate with 8-bit integers, products of many columns with quantised weights
-  double plain_of_half;      ///< of the dense rate with halves, products of many columns with float weights
+  double bandwidth_of_peak;  ///< fraction of the memory's peak, in products with one column
+  double quantized_of_int8;  ///< fraction of the dense int8 rate, in products of quantised weights with many columns
+  double plain_of_half;      ///< fraction of the dense f16 rate, in products of float weights with many columns
 };
 
 struct Gpu {
   std::string name;
   Generation generation;
-  double memory_mib;      ///< as the driver shows it
-  double bandwidth_gb_s;  ///< peak
-  double half_tflop_s;    ///< dense, of f16 with f32 sums
-  double int8_top_s;      ///< dense
-  int processors;         ///< multiprocessors
+  double memory_mib;      ///< memory that the driver reports
+  double bandwidth_gb_s;  ///< peak memory bandwidth
+  double half_tflop_s;    ///< dense f16 rate with f32 sums
+  double int8_top_s;      ///< dense int8 rate
+  int processors;         ///< number of multiprocessors
   double clock_ghz;
-  int nvlink_generation;  ///< 0: none
-  int nvlink_joined;      ///< GPUs that NVLink can join: 2 by a bridge, or all of a machine by switches
+  int nvlink_generation;  ///< 0: no NVLink
+  int nvlink_joined;      ///< number of GPUs that NVLink joins: 2 with a bridge, or all GPUs of a machine with switches
   int pcie_generation;
-  bool pcie_peers;  ///< peer access over PCIe, with the driver that it comes with
+  bool pcie_peers;  ///< whether the official driver supports peer access over PCIe
 };
 
-/// Figures of all GPUs.
+/// Figures that all GPUs share.
 struct CommonFigures {
-  double context_mib;             ///< of its memory that the driver and the program take
-  double decoded_per_clock;       ///< weights of less than 8 bits that a processor decodes for one column
-  double op_seconds;              ///< of a kernel in a CUDA graph: its start and its end
-  double run_seconds;             ///< starting a CUDA graph, waiting for it, the result's way to the host
-  double attention_of_half;       ///< of the rate with halves
-  double attention_of_bandwidth;  ///< of the memory's peak
+  double context_mib;             ///< GPU memory that the driver and the program use
+  double decoded_per_clock;       ///< number of weights with less than 8 bits that a multiprocessor decodes per clock,
+                                  ///< for one column
+  double op_seconds;              ///< launch and end of a kernel in a CUDA graph
+  double run_seconds;             ///< launch of a CUDA graph, wait for its end, and copy of the result to the host
+  double attention_of_half;       ///< fraction of the f16 rate
+  double attention_of_bandwidth;  ///< fraction of the memory's peak bandwidth
 };
 
-/// A CPU with the memory that it has, for what stays beside the GPUs.
+/// A CPU and its memory, for the part of a model that stays on the host.
 struct Host {
   std::string name;
   double memory_gib;
-  double bandwidth_gb_s;  ///< peak
+  double bandwidth_gb_s;  ///< peak memory bandwidth
   int cores;
-  double clock_ghz;  ///< of all cores at work
+  double clock_ghz;  ///< clock with all cores busy
 };
 
-/// Figures of all hosts.
+/// Figures that all hosts share.
 struct HostFigures {
-  double bandwidth_of_peak;    ///< products of one column
-  double quantized_per_clock;  ///< operations of a core (2 per multiplication and addition), products of many columns
-  double plain_per_clock;      ///< the same of float weights
+  double bandwidth_of_peak;    ///< fraction of the memory's peak, in products with one column
+  double quantized_per_clock;  ///< operations per core (2 per multiply-add) in products of quantised weights with many
+                               ///< columns
+  double plain_per_clock;      ///< the same for float weights
   double attention_per_clock;
-  double op_seconds;   ///< all cores meet behind an op
-  double run_seconds;  ///< waking them
+  double op_seconds;   ///< a barrier of all cores after an op
+  double run_seconds;  ///< time to wake the cores
 };
 
-/// What one algorithm of collectives takes over a link.
+/// Time of one collective algorithm over a link.
 struct LinkStep {
   double latency_us, per_rank_us, bandwidth_gb_s;
 };
 
-/// A way for GPUs to reach each other.
+/// A connection between GPUs.
 struct Link {
   std::string name;
-  double copy_bandwidth_gb_s;  ///< of what a scheduler hands from one device to the next, through the host
-  std::optional<LinkStep> one_shot, two_shot;  ///< by kernels over peer memory; none: there is no peer access
-  LinkStep nccl_small, nccl_ring;              ///< NCCL: protocols for short messages and for long ones
+  double copy_bandwidth_gb_s;  ///< for copies that a scheduler makes between two devices, through the host
+  std::optional<LinkStep> one_shot, two_shot;  ///< kernels that use peer memory; nullopt without peer access
+  LinkStep nccl_small, nccl_ring;              ///< NCCL, for short messages and for long ones
 };
 
 struct Catalogue {
@@ -84,10 +86,10 @@ struct Catalogue {
   std::vector<Link> links;
 };
 
-/// Parsed by the first call. Any thread may call.
+/// The catalogue. The first call parses the files. Thread-safe.
 const Catalogue& catalogue();
 
-/// Texts of the files (cmake/machines.cmake).
+/// Contents of the files (cmake/machines.cmake).
 extern const std::string_view kGpusJson, kHostsJson, kLinksJson;
 
 }  // namespace shoal::machine

@@ -15,7 +15,7 @@ DeviceModel rough_device() {
   return device;
 }
 
-/// Two devices that take as long for everything, whatever they are called.
+/// Whether two devices have equal figures. Names, identities, domains and memory may differ.
 bool are_alike(DeviceModel one, const DeviceModel& other) {
   one.name = other.name;
   one.identity = other.identity;

@@ -1,5 +1,5 @@
-// What work costs the ranks of a mesh, for propagation and lowering to compare ways to run a node: the formulas of
-// predictions (machine/costs.h, MachineModel::collective_seconds) for the devices of the mesh.
+// Costs of work for the ranks of a mesh. Propagation and lowering use them to compare alternatives for a node.
+// Predictions use the same formulas (machine/costs.h, MachineModel::collective_seconds).
 #pragma once
 
 #include <memory>
@@ -13,46 +13,46 @@
 
 namespace shoal::machine {
 
-/// A value. Remembers what it was asked: one thread at a time may use one, copies are independent.
+/// A value type that caches its results. Each object must be used by one thread at a time; copies are independent.
 class CostModel {
  public:
-  /// Of a mesh that nothing is known of: 50 GB/s of memory and 200 G operations/s a rank, collectives as where a
-  /// machine has no figures.
+  /// Default costs for an unknown mesh: each rank has 50 GB/s of memory bandwidth and 200 G operations/s, and
+  /// collectives take rough_collective_seconds().
   CostModel();
-  /// Of these devices (indices), in rank order. A dtype without figures counts by the bytes of its weights.
+  /// Costs for these devices of the machine (indices), in rank order. If a device lacks figures for a dtype, the bytes
+  /// of the weights determine the time.
   CostModel(std::shared_ptr<const MachineModel> machine, std::vector<int> devices);
-  /// Of devices by name; the one without a machine where it has not all of them.
+  /// Costs for devices by name. Default costs if there is no machine, or if it lacks one of the devices.
   static CostModel of(std::shared_ptr<const MachineModel> machine, std::span<const std::string> devices);
 
-  /// Seconds among all ranks. `bytes`: of the full tensor.
+  /// Seconds of a collective among all ranks. `bytes`: bytes of the full tensor.
   double collective(Collective kind, int ranks, double bytes) const;
-  /// Seconds in which a rank writes `bytes` anew: packing, slicing.
+  /// Seconds in which a rank copies `bytes` bytes within its memory, for example to pack or slice a tensor.
   double copy(double bytes) const;
-  /// Ranks are of as many kinds, which take different times.
+  /// Number of kinds of ranks. Ranks of one kind take the same time for everything.
   int kinds() const { return static_cast<int>(kinds_.size()); }
-  /// Seconds of a node on a rank of that kind that does all of it.
-  /// `experts`: as node_cost() takes them.
+  /// Seconds of a whole node on a rank of this kind. `experts`: see node_cost().
   double compute(const Tensor& node, int kind, int64_t experts = 0) const;
-  /// Of one more pair of a mul_mat_id on such a rank (machine::pair_seconds).
+  /// Seconds that a mul_mat_id takes for one more (slot, token) pair on a rank of this kind (machine::pair_seconds).
   double pair_seconds(const Tensor& node, int kind, int64_t experts) const;
   int kind_of(int rank) const { return ranks_.empty() ? 0 : ranks_[static_cast<size_t>(rank)]; }
 
-  /// Factor on moving a weight. It was split because it should not be on every device: it moves only where nothing else
-  /// is legal.
+  /// Cost factor for moving a weight to other ranks. Weights are split to save memory, so they move only if no other
+  /// plan is legal.
   double weight_penalty = 1000.0;
 
  private:
   struct Kind {
     explicit Kind(DeviceModel model);
-    std::shared_ptr<const DeviceModel> device;  ///< its products are what the table points to
+    std::shared_ptr<const DeviceModel> device;  ///< owns the product models to which the table points
     ProductTable products;
   };
   void add_rank(const DeviceModel& device);
 
-  std::shared_ptr<const MachineModel> machine_;  ///< nullptr: nothing is known
+  std::shared_ptr<const MachineModel> machine_;  ///< nullptr for an unknown mesh
   std::vector<int> devices_;
   std::vector<Kind> kinds_;
-  std::vector<int> ranks_;  ///< the kind of each
+  std::vector<int> ranks_;  ///< kind of each rank
   mutable std::unordered_map<uint64_t, double> collectives_;
 };
 

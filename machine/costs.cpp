@@ -15,7 +15,7 @@ double bytes_of(const Tensor& tensor) {
   return as_double(tensor.elements()) * element_bytes(tensor.dtype);
 }
 
-/// Elements of the weights that a product reads, and how many columns each is multiplied with.
+/// Number of weight elements that a product reads, and number of columns by which each element is multiplied.
 struct Product {
   double elements = 0;
   double columns = 0;
@@ -27,7 +27,7 @@ Product product_of(const Tensor& node) {
   return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
 }
 
-/// Of tokens that choose among `all` experts, some of which are here.
+/// The product of a mul_mat_id whose tokens choose among `all` experts. The node may have only some of these experts.
 Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
   const Tensor &experts = *node.src[0], &ids = *node.src[2];
   const double taken = as_double(std::min(ids.shape[0], all));
@@ -36,7 +36,7 @@ Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
   return {as_double(experts.elements()) * share, taken * tokens / (as_double(all) * share)};
 }
 
-/// 0: those that are here.
+/// Number of experts among which tokens choose. `experts` 0: only the experts of this node.
 int64_t all_experts(const Tensor& node, int64_t experts) {
   return experts > 0 ? experts : node.src[0]->shape[2];
 }
@@ -45,13 +45,13 @@ const ProductModel& product_model(const DeviceModel& device, const ProductTable&
   const DType dtype = node.src[0]->dtype;
   const ProductModel* model = products.by_dtype[static_cast<size_t>(dtype)];
   require<InvalidArgument>(model != nullptr,
-                           "device {} of the machine has no \"products\" with {} weights, which {} needs: measure it "
-                           "again, or give a \"default\" in its \"rates\"",
+                           "device {} of the machine has no \"products\" for {} weights, which {} needs; probe it "
+                           "again, or add a \"default\" to its \"rates\"",
                            device.name, name_of(dtype), node.name);
   return *model;
 }
 
-/// Rows of keys and values that a query sees.
+/// Number of rows of keys and values that a query reads.
 double visible_rows(const Tensor& node, double kv_rows) {
   const double all = as_double(node.src[1]->shape[1]);
   const auto& params = std::get<AttentionParams>(node.params);
@@ -65,13 +65,13 @@ double kv_bytes(const Tensor& node, double rows) {
   const Tensor &keys = *node.src[1], &values = *node.src[2];
   const double all = as_double(keys.shape[1]);
   if (all == 0) return 0;
-  // Values may be the first elements of the keys' rows.
+  // Each row of values may be the first part of a row of keys, which is then read once.
   const bool within = keys.storage() == values.storage() && keys.view_offset == values.view_offset;
   const double bytes = within ? std::max(bytes_of(keys), bytes_of(values)) : bytes_of(keys) + bytes_of(values);
   return bytes * rows / all;
 }
 
-/// A value that the device does not have makes no time.
+/// Seconds for an amount at a rate; 0 if the rate is unknown.
 double ratio(double amount, double rate) {
   return rate > 0 ? amount / rate : 0;
 }
@@ -86,7 +86,8 @@ NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv
   return {seconds, in_cache ? 0 : bytes};
 }
 
-/// Multiplications and additions of a token: the state times k, the change of the state, the state times q.
+/// Number of multiplications and additions for all tokens: the state times k, the update of the state, and the state
+/// times q.
 double delta_operations(const Tensor& node) {
   const Tensor& state = *node.src[5];
   return 6 * as_double(state.elements()) * as_double(node.src[0]->shape[2]);
@@ -94,7 +95,7 @@ double delta_operations(const Tensor& node) {
 
 /// Bytes that an op without weights reads and writes.
 double activation_bytes(const Tensor& node) {
-  // The table stays where it is but for the rows that are taken, the cache but for those that are written.
+  // get_rows reads only the selected rows of a table, and set_rows writes only the new rows of a cache.
   if (node.op == Op::kGetRows) {
     return bytes_of(node) + bytes_of(*node.src[1]) + as_double(node.elements()) * element_bytes(node.src[0]->dtype);
   }
@@ -150,7 +151,7 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
     cost = attention_cost(device, node, kv_rows, in_cache);
   } else {
     cost.seconds = ratio(activation_bytes(node), device.activation_bandwidth);
-    // As fast as attention where there are more tokens than the state takes to read.
+    // With many tokens, the rate of attention limits the speed; otherwise, reading the state does.
     if (node.op == Op::kGatedDelta) {
       cost.seconds = std::max(cost.seconds, ratio(delta_operations(node), device.attention_rate));
     }
@@ -176,7 +177,7 @@ double pair_seconds(const DeviceModel& device, const ProductTable& products, con
   const double of_a_token =
       as_double(std::min(ids.shape[0], experts)) * as_double(weights.shape[2]) / as_double(experts);
   if (of_a_token == 0) return 0;
-  // The experts of one token are all different, so that each pair takes as long.
+  // The experts of one token are all different, so each pair takes the same time.
   const double more = tokens <= 1 ? seconds(1) : seconds(tokens + 1) - seconds(tokens);
   return std::max(0.0, more) / of_a_token;
 }
@@ -191,7 +192,7 @@ double working_set(const Graph& graph, double kv_rows) {
       read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));
     }
   }
-  // Weights that several nodes read count once, as much as the one takes that reads most of them.
+  // Weights that several nodes read are counted once. The largest part that a node reads counts.
   std::sort(read.begin(), read.end());
   double bytes = 0;
   for (size_t i = 0; i < read.size(); ++i) {

@@ -1,5 +1,4 @@
-// What nodes cost on a device of a machine: the one set of formulas that predictions and measurements share. Pure
-// functions.
+// Costs of nodes on a device of a machine. Predictions and measurements share these formulas. Pure functions.
 #pragma once
 
 #include <array>
@@ -10,38 +9,39 @@
 namespace shoal::machine {
 
 /// Seconds of a node of a local graph on a device that has the domain to itself, and the bytes of weights and caches
-/// that it reads from memory meanwhile. Views, collectives and nodes without elements cost nothing.
+/// that it reads from memory in that time. Views, collectives and empty nodes cost nothing.
 struct NodeCost {
   double seconds = 0;
   double bytes = 0;
 };
-/// `in_cache`: weights and KV rows are read from the caches. Throws InvalidArgument when the device knows no product of
-/// the dtype.
+/// The cost of a node on a device. `kv_rows`: as in working_set(). `in_cache`: weights and KV rows are read from the
+/// device's caches. Throws InvalidArgument if the device has no product figures for the dtype.
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache);
-/// Bytes of weights that a product reads, of experts those that are used on the average; 0 for other nodes.
+/// Bytes of the weights that a product reads; 0 for other nodes. A mul_mat_id reads the average number of used experts.
 double weight_bytes(const Tensor& node);
-/// The part of a mul_mat_id's experts that is used on the average. Tokens choose as if by lot: of E experts, T tokens
-/// that take u each use E (1 - (1 - u / E)^T).
+/// The average fraction of a mul_mat_id's experts that is used. Assumes that tokens choose at random: with E experts, T
+/// tokens that select u experts each use E (1 - (1 - u / E)^T) experts.
 double used_experts(const Tensor& experts, const Tensor& ids);
 
-/// A device's products by dtype; nullptr: it has none.
+/// The product figures of a device by dtype; nullptr for dtypes without figures.
 struct ProductTable {
   explicit ProductTable(const DeviceModel& device);
   std::array<const ProductModel*, kDTypeCount> by_dtype{};
 };
 
-/// Does a device do anything for it, other than a collective?
+/// Whether a device executes work for the node. False for collectives.
 bool is_executed(const Tensor& node);
-/// node_cost() with what is the same for all nodes of a device looked up once. `experts`: among how many tokens choose,
-/// where a mul_mat_id has a part of them; 0: it has all.
+/// The same with a ProductTable of the device, which callers with many nodes make only once. `experts`: the number of
+/// experts among which tokens choose, if a mul_mat_id has only some of them; 0: it has all experts.
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
                    bool in_cache, int64_t experts = 0);
-/// Seconds that one more (slot, token) pair takes a mul_mat_id which has a part of `experts`: the experts of a single
-/// token are all read for it, most of those of many tokens have been read anyway.
+/// Seconds that a mul_mat_id with some of `experts` experts takes for one more (slot, token) pair. With one token,
+/// every pair reads another expert. With many tokens, most experts are read anyway.
 double pair_seconds(const DeviceModel& device, const ProductTable& products, const Tensor& node, bool in_cache,
                     int64_t experts);
 
-/// Bytes of weights and KV rows that runs of the graph read, each once, experts all of them: the next run takes others.
+/// Bytes of the weights and KV rows that a run of the graph reads, each counted once. All experts count, because the
+/// next run uses other experts. `kv_rows`: rows of the KV cache that a query reads on average; 0: all rows.
 double working_set(const Graph& graph, double kv_rows);
 
 }  // namespace shoal::machine

@@ -8,9 +8,9 @@
 namespace shoal::machine {
 namespace {
 
-/// Up to this many pairs the numbers of them are counted exactly; from there on they are nearly normal.
+/// The distribution is exact up to this number of pairs. For more pairs, a normal distribution is assumed.
 constexpr int64_t kMostCounted = 64;
-/// Where distributions are taken to end, in deviations, and steps of the integral over them.
+/// Range of the normal distributions in standard deviations, and number of steps of the integral.
 constexpr double kDeviations = 8;
 constexpr int kSteps = 400;
 
@@ -22,9 +22,10 @@ double log_choose(double n, double k) {
   return std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1);
 }
 
-/// Draws without replacement of `drawn` from a population in parts, one for each device.
+/// Draws without replacement from a population. `drawn` is the number of draws. Each device has one part of the
+/// population.
 struct Draw {
-  std::vector<double> parts;  ///< sizes
+  std::vector<double> parts;  ///< size of each device's part
   std::vector<double> seconds;
   double population = 0;
   int64_t drawn = 0;
@@ -37,8 +38,8 @@ struct Draw {
   }
 };
 
-/// The pairs of T tokens are drawn from T copies of the experts: in mean and, nearly, variance what T draws from one
-/// copy have.
+/// A draw that models the pairs of T tokens: one draw from T copies of the experts. Its mean is the mean of T draws
+/// from one copy, and its variance is nearly the same.
 Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens) {
   Draw draw;
   for (const int64_t count : experts) draw.parts.push_back(real(count * tokens));
@@ -48,19 +49,20 @@ Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, 
   return draw;
 }
 
-/// How many of a part can be drawn within `limit` seconds.
+/// The largest number of draws from a part that takes at most `limit` seconds.
 int64_t most_within(const Draw& draw, size_t part, double limit) {
   const double most = std::min(draw.parts[part], real(draw.drawn));
   if (draw.seconds[part] <= 0) return static_cast<int64_t>(most);
   return static_cast<int64_t>(std::min(most, std::floor(limit / draw.seconds[part] * (1 + 1e-12))));
 }
 
-/// The probability that every part stays within the limit: of all ways to draw, those that do, counted part by part.
+/// The probability that no part takes more than `limit` seconds: the number of draws with this property divided by the
+/// number of all draws. The draws are counted part by part.
 double probability_within(const Draw& draw, double limit, std::vector<double>& ways) {
   const auto drawn = static_cast<size_t>(draw.drawn);
   ways.assign(drawn + 1, 0.0);
   ways[0] = 1;
-  // Chances of a part are scaled by (used / population)^n, so that sums over them stay of the order of 1.
+  // The terms of a part with n draws are scaled by (drawn / population)^n, so that their sums stay near 1.
   const double odds = std::log(real(draw.drawn) / draw.population);
   for (size_t part = 0; part < draw.parts.size(); ++part) {
     const auto most = static_cast<size_t>(most_within(draw, part, limit));
@@ -79,7 +81,7 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
   return ways[drawn] / std::exp(log_choose(draw.population, count) + count * odds - count);
 }
 
-/// Sum over the values that the maximum can have.
+/// The exact expectation: the sum over all possible values of the maximum.
 double counted(const Draw& draw) {
   std::vector<double> values;
   for (size_t d = 0; d < draw.parts.size(); ++d) {
@@ -97,8 +99,8 @@ double counted(const Draw& draw) {
   return expected;
 }
 
-/// Numbers of pairs as normal: all n[d] = mean + deviation[d] * z[d] less what makes them add up, which is the same for
-/// devices that are equally busy.
+/// The expectation with normal distributions: n[d] = mean + deviation[d] * z[d]. A correction accounts for the fixed
+/// sum of all n[d]. The correction is exact if the devices are equally busy.
 double integrated(const Draw& draw) {
   const double correction = (draw.population - real(draw.drawn)) / std::max(draw.population - 1, 1.0);
   std::vector<double> means, deviations;

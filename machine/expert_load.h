@@ -1,8 +1,8 @@
-// How unevenly experts that lie whole on devices are used: a token chooses `used` of all experts as if by lot, and the
-// device that has most of those chosen is the one that the others wait for. Pure functions.
+// The imbalance of devices that have whole experts. A token chooses `used` of all experts at random, and all devices
+// wait for the device with the most chosen experts. Pure functions.
 //
-//   8 of 128 experts, 32 on each of 4 devices: 2 a device on the average, but 3.5 on the busiest
-//   512 tokens: 1024 (slot, token) pairs a device on the average, 1056 on the busiest
+//   8 of 128 experts, 32 on each of 4 devices: 2 per device on average, but 3.5 on the busiest
+//   512 tokens: 1024 (slot, token) pairs per device on average, 1056 on the busiest
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,12 @@
 
 namespace shoal::machine {
 
-/// E[max over devices d of seconds[d] * n[d]], where n[d] are the (slot, token) pairs whose expert device d has;
-/// `experts[d]`: how many it has. Exact for one token, near for several (within 3 % of a simulation).
+/// E[max over devices d of seconds[d] * n[d]]. n[d] is the number of (slot, token) pairs whose expert is on device d.
+/// `experts[d]`: number of experts on d. Exact for one token; within 3 % of a simulation for several tokens.
 double expected_busiest(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used,
                         int64_t tokens);
 
-/// By how much that is above the longest of the devices' expected seconds, which is what planning for the average
-/// overlooks.
+/// expected_busiest() minus the longest expected time of a device. Predictions from averages do not include it.
 double expected_excess(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens);
 
 }  // namespace shoal::machine

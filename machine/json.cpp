@@ -1,4 +1,4 @@
-// MachineModel as JSON. Every value is read through a JsonValue, which knows where in the text it stands.
+// Reads and writes a MachineModel as JSON. Every value is read through a JsonValue, which knows the value's path.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ std::vector<ProductPoint> product_points(const JsonValue& value) {
     const auto [columns, seconds] = pair_of(item, "[columns, seconds]");
     const ProductPoint point{columns.whole(1, 1 << 30), seconds.positive()};
     if (!points.empty() && points.back().columns >= point.columns) {
-      columns.refuse(fmt::format("more columns than the {} before", points.back().columns));
+      columns.refuse(fmt::format("more columns than the previous {}", points.back().columns));
     }
     points.push_back(point);
   }
@@ -70,7 +70,7 @@ void read_rates(const JsonValue& value, double bytes_per_second, DeviceModel& de
   if (others) add_products(device, *others, bytes_per_second);
 }
 
-/// Operations/s of products with as many columns as were measured.
+/// Operations/s of products with the largest measured number of columns.
 double best_rate(const DeviceModel& device) {
   const auto rate = [](const ProductModel& model) {
     return 2 * static_cast<double>(model.streamed.back().columns) / model.streamed.back().seconds;
@@ -142,24 +142,25 @@ std::vector<Domain> read_domains(const JsonValue& value) {
     const Domain domain{item.at("name").device_name(), not_negative_or(item, "bandwidth", 0),
                         not_negative_or(item, "cores", 0)};
     for (const Domain& other : domains) {
-      if (other.name == domain.name) item.at("name").refuse("a name of its own", domain.name + " again");
+      if (other.name == domain.name) item.at("name").refuse("a unique name", domain.name + " again");
     }
     domains.push_back(domain);
   }
   return domains;
 }
 
-/// The domain that a device names, or one of its own.
+/// The domain that the device's "domain" names. Without this key, a new domain for this device alone.
 int domain_of(const JsonValue& value, const std::string& device, size_t declared, MachineModel& machine) {
   const auto named = value.find("domain");
   const std::string name = named ? named->text() : device;
   std::string known;
   for (size_t i = 0; i < declared; ++i) {
     if (named && machine.domains[i].name == name) return static_cast<int>(i);
-    if (!named && machine.domains[i].name == name) value.refuse("a \"domain\", as one has the device's name", "none");
+    if (!named && machine.domains[i].name == name)
+      value.refuse("a \"domain\", because a domain has the name of this device", "none");
     known += (known.empty() ? "" : ", ") + machine.domains[i].name;
   }
-  if (named) named->refuse(known.empty() ? "no domain, as there are no domains" : "one of " + known);
+  if (named) named->refuse(known.empty() ? "no domain, because there are no domains" : "one of " + known);
   machine.domains.push_back({name, 0, 0});
   return static_cast<int>(machine.domains.size()) - 1;
 }
@@ -173,7 +174,7 @@ void read_devices(const JsonValue& value, MachineModel& machine) {
     for (int64_t i = 0; i < std::max(count, int64_t{1}); ++i) {
       DeviceModel device = model;
       if (count > 0) device.name += fmt::format(".{}", i);
-      if (!names.insert(device.name).second) item.at("name").refuse("a name of its own", device.name + " again");
+      if (!names.insert(device.name).second) item.at("name").refuse("a unique name", device.name + " again");
       device.domain = domain_of(item, device.name, declared, machine);
       machine.devices.push_back(std::move(device));
     }
@@ -181,7 +182,7 @@ void read_devices(const JsonValue& value, MachineModel& machine) {
   }
 }
 
-/// Names of two devices or more.
+/// A list of at least two device names.
 std::vector<std::string> read_members(const JsonValue& value, const MachineModel& machine) {
   std::vector<std::string> members;
   for (const JsonValue& member : value.list("a list of devices")) {
@@ -207,7 +208,7 @@ CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) 
     const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");
     const CollectiveTable::Point point{bytes.not_negative(), seconds.not_negative()};
     if (!table.points.empty() && table.points.back().bytes >= point.bytes) {
-      bytes.refuse(fmt::format("more bytes than the {} before", table.points.back().bytes));
+      bytes.refuse(fmt::format("more bytes than the previous {}", table.points.back().bytes));
     }
     table.points.push_back(point);
   }
@@ -248,7 +249,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   value.object({"version", "name", "disturbance", "domains", "devices", "collectives", "algorithms", "copy_latency",
                 "copy_bandwidth", "disk_bandwidth", "network", "links"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
-    version.refuse(fmt::format("{}, the format that this program knows", kVersion));
+    version.refuse(fmt::format("{}, the only known format", kVersion));
   }
   MachineModel machine;
   machine.name = value.has("name") ? value.at("name").text() : std::string(origin);
@@ -274,11 +275,11 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   const bool are_apart = std::any_of(machine.devices.begin(), machine.devices.end(), [&](const DeviceModel& device) {
     return device.host != machine.devices.front().host;
   });
-  if (are_apart && !machine.network) value.refuse("a \"network\", as devices are on several hosts", "none");
+  if (are_apart && !machine.network) value.refuse("a \"network\", because devices are on several hosts", "none");
   return machine;
 }
 
-// --- written ---
+// --- writing ---
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Domain, name, bandwidth, cores)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Network, latency, bandwidth)

@@ -13,15 +13,16 @@
 namespace shoal::machine {
 namespace {
 
-constexpr double kLargest = 1e30;  ///< and its inverse the smallest: nothing real is beyond, and sums stay finite
+constexpr double kLargest = 1e30;  ///< the smallest positive number is 1 / kLargest; real figures are in this range,
+                                   ///< and sums stay finite
 
-/// A name that lists of devices ("CPU0,CPU1") can have.
+/// Whether lists of devices ("CPU0,CPU1") can contain the name.
 bool is_name(std::string_view text) {
   return !text.empty() && std::none_of(text.begin(), text.end(),
                                        [](char c) { return c == ',' || static_cast<unsigned char>(c) <= ' '; });
 }
 
-/// "line 3, column 14" of a byte of the text.
+/// "line 3, column 14" for the offset of a byte.
 std::string place_of(std::string_view text, size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
@@ -38,7 +39,7 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      fail<InvalidArgument>("the key {} is there twice in one object",
+      fail<InvalidArgument>("the key {} occurs twice in one object",
                             printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
     }
     return true;
@@ -48,7 +49,7 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
   } catch (const InvalidArgument& error) {
     fail<InvalidArgument>("{}: {}", origin, error.what());
   } catch (const Json::parse_error& error) {
-    fail<InvalidArgument>("{}: no JSON, from {} on; see docs/simulation.md for the format", origin,
+    fail<InvalidArgument>("{}: not valid JSON from {} on; see docs/simulation.md for the format", origin,
                           place_of(text, error.byte));
   } catch (const Json::out_of_range&) {
     fail<InvalidArgument>("{}: a number in it is too large", origin);
@@ -96,7 +97,7 @@ std::string JsonValue::text() const {
 
 std::string JsonValue::device_name() const {
   if (!json_->is_string() || !is_name(json_->get_ref<const std::string&>())) {
-    refuse("a name without blanks and commas");
+    refuse("a name without blanks or commas");
   }
   return text();
 }
@@ -118,7 +119,7 @@ double JsonValue::not_negative() const {
 }
 
 double JsonValue::part() const {
-  return number("a number above 0, at most 1", [](double value) { return value > 0 && value <= 1; });
+  return number("a number above 0 and at most 1", [](double value) { return value > 0 && value <= 1; });
 }
 
 int64_t JsonValue::whole(int64_t least, int64_t most) const {
@@ -140,7 +141,7 @@ std::string JsonValue::member_name(std::string_view key) const {
 void JsonValue::refuse_key(std::initializer_list<std::string_view> keys) const {
   std::string known;
   for (const std::string_view key : keys) known += (known.empty() ? "" : ", ") + std::string(key);
-  fail<InvalidArgument>("{}: {}: unknown key; there are {}", origin_, path_, known);
+  fail<InvalidArgument>("{}: {}: unknown key; known keys: {}", origin_, path_, known);
 }
 
 std::string JsonValue::shown() const {

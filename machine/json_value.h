@@ -1,6 +1,6 @@
-// Reads descriptions of machines from JSON so that each error says where in the text it stands: "machine.json:
-// devices[1].bandwidth: expected a positive number, got 0". Values look at the parsed text, which must outlive them.
-// Everything here throws InvalidArgument for what was not expected.
+// Reads descriptions of machines from JSON. Each error names the path of the value: "machine.json:
+// devices[1].bandwidth: expected a positive number, got 0". A JsonValue refers to the parsed JSON, which must outlive
+// it. All functions throw InvalidArgument for unexpected values.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace shoal::machine {
 
-/// JSON in which no object has a key twice: the second would silently replace the first. Errors begin with the origin,
-/// which is the name of a file or so.
+/// Parses JSON and rejects duplicate keys, because the second value would silently replace the first. Errors begin with
+/// the origin, such as a file name.
 nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view origin);
 
-/// A value of the text and the way to it.
+/// A JSON value and its path.
 class JsonValue {
  public:
   using Json = nlohmann::ordered_json;
@@ -28,7 +28,7 @@ class JsonValue {
   [[noreturn]] void refuse(std::string_view expected) const { refuse(expected, shown()); }
   [[noreturn]] void refuse(std::string_view expected, std::string_view got) const;
 
-  /// An object with no other keys than these.
+  /// Requires an object whose keys are all in `keys`.
   const JsonValue& object(std::initializer_list<std::string_view> keys) const;
   std::vector<std::pair<std::string, JsonValue>> members() const;
   bool has(std::string_view key) const { return json_->find(key) != json_->end(); }
@@ -36,16 +36,16 @@ class JsonValue {
   std::optional<JsonValue> find(std::string_view key) const {
     return has(key) ? std::optional<JsonValue>(member(key)) : std::nullopt;
   }
-  /// Not empty.
+  /// Requires a list that is not empty.
   std::vector<JsonValue> list(std::string_view expected) const;
 
   std::string text() const;
-  /// One that lists of devices ("CPU0,CPU1") can have.
+  /// Requires a name that lists of devices ("CPU0,CPU1") can contain.
   std::string device_name() const;
   double positive() const;
   double not_negative() const;
   bool is(int wanted) const { return json_->is_number() && json_->get<double>() == wanted; }
-  /// Above 0, at most 1.
+  /// Requires a number above 0 and at most 1.
   double part() const;
   int64_t whole(int64_t least, int64_t most) const;
   bool truth() const;
@@ -57,7 +57,7 @@ class JsonValue {
   [[noreturn]] void refuse_key(std::initializer_list<std::string_view> keys) const;
   template <class Test>
   double number(std::string_view expected, const Test& test) const;
-  std::string shown() const;  ///< in one short line, whatever it is
+  std::string shown() const;  ///< the value as one short line
 
   const Json* json_;
   std::string_view origin_;

@@ -13,9 +13,10 @@
 namespace shoal::machine {
 namespace {
 
-/// How often a rank sends the full tensor, if what it sends is spread over as many ranks as possible.
+/// Bytes that a rank sends, relative to the full tensor, with an algorithm that spreads the data over all ranks.
 double traffic_of(Collective kind, int ranks) {
-  return bus_factor(kind, ranks) / (info(kind).is_pairwise() ? ranks : 1);  // each has its n-th part of the tensor
+  return bus_factor(kind, ranks) / (info(kind).is_pairwise() ? ranks : 1);  // in a pairwise collective, each rank has
+                                                                            // an n-th of the tensor
 }
 
 double table_seconds(const CollectiveTable& table, double bytes) {
@@ -26,7 +27,8 @@ double table_seconds(const CollectiveTable& table, double bytes) {
   const auto right = above == points.end() ? above - 1 : above;
   const auto left = right - 1;
   const double slope = (right->seconds - left->seconds) / (right->bytes - left->bytes);
-  // Noise may let the last points fall: no message is faster for being longer than all that were measured.
+  // Because of noise, the last point may be faster than the previous point. Longer messages are nevertheless never
+  // assumed faster than the last point.
   if (above == points.end()) return right->seconds + std::max(slope, 0.0) * (bytes - right->bytes);
   return left->seconds + slope * (bytes - left->bytes);
 }
@@ -47,7 +49,7 @@ bool has_members(std::span<const std::string> names, std::span<const int> member
 
 double rough_collective_seconds(Collective kind, int ranks, double bytes, const Network& links) {
   const double in_phases = info(kind).phases * links.latency + traffic_of(kind, ranks) * bytes / links.bandwidth;
-  // Small messages go at once: each rank reads those of all others.
+  // Small messages need only one phase: each rank reads the messages of all other ranks.
   return std::min(in_phases, links.latency + (ranks - 1) * bytes / links.bandwidth);
 }
 

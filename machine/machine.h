@@ -1,10 +1,10 @@
-// What a machine can do, as far as predictions need it: plain data, measured by `shoal probe` (tuning/probe/probe.h),
-// written down for a machine that does not exist (`shoal simulate`), read and written as JSON. estimate.h turns a Plan
-// and this into seconds. Values; thread-safe as such.
+// The figures of a machine for predictions, as plain data. `shoal probe` measures them (tuning/probe/probe.h), or a
+// user describes a machine that does not exist (`shoal simulate`). Both are stored as JSON. tuning/estimate.h computes
+// seconds from a Plan and a MachineModel. Plain values without synchronisation.
 //
 //   two devices of one socket, each 39e9 bytes/s alone, 66e9 together:
 //   domains {bandwidth 66e9, cores 2}, devices CPU0 and CPU1 {domain 0, bandwidth 39e9, cores 1}
-//   while both read, each gets 66 / (39 + 39) = 0.85 of its 39e9; when one of them is done the other gets all of it.
+//   While both read, each gets 66 / (39 + 39) = 0.85 of its 39e9. When one of them is done, the other reads at 39e9.
 #pragma once
 
 #include <cstdint>
@@ -20,53 +20,54 @@
 
 namespace shoal::machine {
 
-/// A product with `columns` columns takes `seconds` for each element of its weights, on the whole device.
+/// A measured product: with `columns` columns it takes `seconds` per element of its weights, on the whole device.
 struct ProductPoint {
   int64_t columns = 1;
   double seconds = 0;
   bool operator==(const ProductPoint&) const = default;
 };
 
-/// Products with weights of one dtype. Points ascend in columns.
+/// Products with weights of one dtype. The points are sorted by columns, ascending.
 struct ProductModel {
-  std::vector<ProductPoint> streamed;  ///< weights come from memory
-  std::vector<ProductPoint> cached;    ///< weights lie in the device's caches; empty: as streamed
-  /// Seconds per element of the weights: up to the first point as there, between two by a straight line, beyond the
-  /// last in proportion to the columns. One of the two has points.
+  std::vector<ProductPoint> streamed;  ///< weights are read from memory
+  std::vector<ProductPoint> cached;    ///< weights are read from the device's caches; empty: use `streamed`
+  /// Seconds per element of the weights. Below the first point: the first value. Between two points: linear
+  /// interpolation. Beyond the last point: in proportion to the columns. `streamed` or `cached` must have points.
   double seconds(double columns, bool in_cache) const;
   bool operator==(const ProductModel&) const = default;
 };
 
-/// One device by itself, while the others rest.
+/// The figures of one device while the other devices are idle.
 struct DeviceModel {
   std::string name;      ///< "CPU0", "H200.3"
-  std::string identity;  ///< what must be the same for measured figures to hold: description, threads, options
+  std::string identity;  ///< description, threads, options; measured figures are valid only for devices with the same
+                         ///< identity
   DeviceType type = DeviceType::kCpu;
   int domain = 0;                   ///< index into MachineModel::domains
-  int host = 0;                     ///< hosts are joined by MachineModel::network
-  size_t memory = 0;                ///< bytes in all
-  double cores = 1;                 ///< of the domain, that it keeps busy
+  int host = 0;                     ///< index of the host; MachineModel::network connects hosts
+  size_t memory = 0;                ///< total bytes
+  double cores = 1;                 ///< number of cores of the domain that the device keeps busy
   double bandwidth = 0;             ///< bytes/s of plain reads of memory
-  double cache_bytes = 0;           ///< what a run reads again and again, if no more than this, stays in its caches
+  double cache_bytes = 0;           ///< bytes of data that stay in the device's caches if they are read repeatedly
   double activation_bandwidth = 0;  ///< bytes/s that ops without weights read and write
-  double attention_rate = 0;        ///< operations/s (2 per multiplication and addition) of attention with many queries
-  double attention_bandwidth = 0;   ///< bytes/s of keys and values read by attention with one query
-  double op_seconds = 0;            ///< what any op costs before it does anything: a barrier, a kernel launch
-  double step_seconds = 0;          ///< what a compute step between two collectives costs beside its ops
-  double run_seconds = 0;           ///< from the host's call until it has a result, beside the ops of the run
-  std::map<std::string, ProductModel> products;  ///< by name of the weights' dtype: "q4_0"
+  double attention_rate = 0;        ///< operations/s (2 per multiply-add) of attention with many queries
+  double attention_bandwidth = 0;   ///< bytes/s of keys and values that attention with one query reads
+  double op_seconds = 0;            ///< fixed cost of every op, such as a barrier or a kernel launch
+  double step_seconds = 0;          ///< fixed cost of a compute step between two collectives, in addition to its ops
+  double run_seconds = 0;           ///< time from the host's call to its result, in addition to the ops of the run
+  std::map<std::string, ProductModel> products;  ///< product figures by dtype of the weights, such as "q4_0"
   bool operator==(const DeviceModel&) const = default;
 };
 
-/// Devices that take memory bandwidth and cores from each other: those of one socket, or one GPU by itself.
+/// Devices that share memory bandwidth and cores, such as the devices of one socket. A GPU has a domain of its own.
 struct Domain {
   std::string name;
-  double bandwidth = 0;  ///< bytes/s of all of them together; 0: no limit but their own
-  double cores = 0;      ///< 0: no limit
+  double bandwidth = 0;  ///< bytes/s of all devices together; 0: no common limit
+  double cores = 0;      ///< number of cores that all devices share; 0: no limit
   bool operator==(const Domain&) const = default;
 };
 
-/// A measured collective: seconds by size of the message (the full tensor), ascending.
+/// A measured collective: seconds by message size (bytes of the full tensor), ascending.
 struct CollectiveTable {
   std::vector<std::string> members;  ///< names of devices, in rank order
   Collective kind = Collective::kAllReduce;
@@ -79,27 +80,27 @@ struct CollectiveTable {
   bool operator==(const CollectiveTable&) const = default;
 };
 
-/// One way of doing collectives; the fastest one is taken. For n ranks and a message of B bytes:
+/// One algorithm for collectives. If a machine has several, the fastest counts. For n ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
-/// traffic is (n - 1) for one shot; otherwise the bus_factor() of the kind, 2 (n - 1) / n for an all_reduce; of an
-/// all_to_all each rank has an n-th part.
+/// traffic is (n - 1) for one-shot algorithms. Otherwise it is the bus_factor() of the collective, which is 2 (n - 1) /
+/// n for an all_reduce. In an all_to_all, traffic is divided by n, because each rank has only an n-th of the tensor.
 struct CollectiveAlgorithm {
   std::string name;
   bool one_shot = false;
   double latency = 0;
   double latency_per_rank = 0;
-  double bandwidth = 1;  ///< bytes/s that a rank sends while it receives as many
+  double bandwidth = 1;  ///< bytes/s that a rank sends while it receives the same amount
   bool operator==(const CollectiveAlgorithm&) const = default;
 };
 
-/// What passes between hosts.
+/// The network between hosts.
 struct Network {
-  double latency = 0;    ///< seconds of a short message from one host to another
-  double bandwidth = 1;  ///< bytes/s that a host sends while it receives as many
+  double latency = 0;    ///< seconds of a short message between two hosts
+  double bandwidth = 1;  ///< bytes/s that a host sends while it receives the same amount
   bool operator==(const Network&) const = default;
 };
 
-/// What passes between processes of two hosts, or of one host (`from` and `to` are the same then), as measured.
+/// A measured link between processes on two hosts, or on one host (`from` and `to` are then equal).
 struct HostLink {
   std::string from, to;  ///< names of hosts
   Network speed;
@@ -108,83 +109,88 @@ struct HostLink {
 
 struct MachineModel {
   std::string name;
-  std::string disturbance;  ///< what went on while it was measured and may have spoilt the figures; mostly empty
+  std::string disturbance;  ///< activity of other programs during the measurement; usually empty
   std::vector<Domain> domains;
   std::vector<DeviceModel> devices;
-  std::vector<CollectiveTable> collectives;     ///< measured
-  std::vector<CollectiveAlgorithm> algorithms;  ///< for everything else
-  double copy_latency = 20e-6;     ///< seconds of passing a value from one device to another, as schedulers do
+  std::vector<CollectiveTable> collectives;     ///< measured tables
+  std::vector<CollectiveAlgorithm> algorithms;  ///< for collectives without tables
+  double copy_latency = 20e-6;     ///< latency in seconds of a copy that a scheduler makes between two devices
   double copy_bandwidth = 5e9;     ///< bytes/s
-  double disk_bandwidth = 1e9;     ///< bytes/s of reading weights that memory has no room for
-  std::optional<Network> network;  ///< what copies between hosts take besides, and collectives not measured there
-  std::vector<HostLink> links;     ///< measured; network is the slowest of those between hosts
+  double disk_bandwidth = 1e9;     ///< bytes/s of reading weights that do not fit into memory
+  std::optional<Network> network;  ///< additional cost of copies between hosts, and of collectives between hosts that
+                                   ///< were not measured
+  std::vector<HostLink> links;     ///< measured links; `network` is the slowest link between hosts
 
-  /// Devices (indices) by host, in the order of their first ones; all together where there is no network.
+  /// Groups devices (indices) by host, in the order of first appearance. Without a network, one group of all devices.
   std::vector<std::vector<int>> by_host(std::span<const int> members) const;
-  /// Index of a device, by name. Throws InvalidArgument that lists the devices.
+  /// Index of the device with this name. Throws InvalidArgument, whose message lists the devices.
   int index(std::string_view device) const;
-  /// Seconds of one collective among devices (indices), 0 for a single one. `bytes`: of the full tensor. From the table
-  /// of these members, in whatever order, and this kind: below its first point as there, between two by a straight
-  /// line, beyond the last as steep as between the last two. Without such a table, from the tables of sets like theirs
-  /// (machine/sets.h) if the devices have identities; else of the fastest algorithm; else from tables of another kind
-  /// in proportion to the traffic; else rough_collective_seconds(). If members on several hosts were not measured
-  /// together: the longest time within a host, and the time between the hosts.
+  /// Seconds of one collective among devices (indices); 0 for a single device. `bytes`: bytes of the full tensor. The
+  /// time comes from the first of these sources that exists:
+  /// - a table of this collective and these members, in any order. Below the first point, the first value holds.
+  ///   Between two points, the time is linear. Beyond the last point, the line through the last two points continues;
+  /// - for members on several hosts: the longest time within a host plus the time between the hosts;
+  /// - tables of similar sets (machine/sets.h), if the devices have identities;
+  /// - the fastest algorithm;
+  /// - tables of another collective, in proportion to the traffic;
+  /// - rough_collective_seconds().
   double collective_seconds(Collective kind, std::span<const int> members, double bytes) const;
-  /// Cost of a run on these devices (indices): the most that one of them has, and the latency of the network if they
-  /// are on several hosts, which are told first what to do.
+  /// Fixed cost of a run on these devices (indices): the largest cost of a device. On several hosts, the network
+  /// latency is added, because process 0 first notifies the other hosts.
   double run_seconds(std::span<const int> members) const;
   bool operator==(const MachineModel&) const = default;
 };
 
-/// Where nothing was measured or said: 10 us a phase and 10 GB/s between ranks. An all_reduce has two phases, or one in
-/// which each rank reads all messages, whichever is faster.
+/// Default seconds of unknown collectives, with 10 us per phase and 10 GB/s between ranks. An all_reduce takes two
+/// phases, or one phase in which each rank reads all messages, whichever is faster.
 double rough_collective_seconds(Collective kind, int ranks, double bytes, const Network& links = {10e-6, 10e9});
 
-/// A machine so many times, joined by a network. The devices of its host 1 are called "1:H200.0", as those of
-/// process 1.
+/// Several copies of a machine, connected by a network. The devices of host 1 have names such as "1:H200.0", like
+/// devices of process 1.
 MachineModel several_hosts(const MachineModel& one, int hosts, const Network& network);
 
-/// Types that weights can have in products: floats and all quantised types.
+/// Dtypes that the weights of products may have: floats and all quantised types.
 std::vector<DType> weight_dtypes();
-/// Bytes of one element; a fraction for quantised types.
+/// Bytes of one element. For quantised types this is a fraction.
 double element_bytes(DType dtype);
 
-/// Reads weights as fast as memory gives, multiplies as fast as the device can, whichever takes longer: for each
-/// element max(bytes / bytes_per_second, 2 * columns / rate) seconds, exact at whole numbers of columns.
+/// A product model with two limits: weights are read at the rate of the memory, and multiplied at the rate of the
+/// device. Each element takes max(bytes / bytes_per_second, 2 * columns / rate) seconds. Exact for whole numbers of
+/// columns.
 ProductModel product_at_rate(double rate, double bytes_per_second, DType dtype);
-/// Such products of the dtypes that the device has none of.
+/// Adds product_at_rate() for each dtype of weights for which the device lacks products.
 void add_products(DeviceModel& device, double rate, double bytes_per_second);
 
-/// Throws InvalidArgument in one line that says where, what is expected, and what is there:
+/// Parses a machine. Throws InvalidArgument, whose one-line message has the place, the expected and the found value:
 ///   machine.json: devices[1].bandwidth: expected a positive number, got -3
-/// `origin` names the text in messages. See docs/simulation.md for all of the format. The least:
+/// `origin` names the text in messages. docs/simulation.md has an example. A minimal machine:
 ///   {"version": 1,
 ///    "devices": [{"name": "GPU", "count": 8, "memory": 80e9, "bandwidth": 2e12, "rates": {"default": 200e12}}]}
-/// What may be left out, and what it is then:
+/// Optional keys and their defaults:
 ///   name                  the origin
 ///   disturbance           ""
-///   domain                one of the device's own, without limits
+///   domain                a domain for this device alone, without limits
 ///   count                 1; otherwise "name" becomes "name.0", "name.1", ...
 ///   type, cores           "CPU", 1
 ///   identity              ""
 ///   cache_bytes           0
-///   efficiency            0.8: of the bandwidth, when products read their weights
-///   products, rates       one of them; "rates" (operations/s by dtype) makes the products of dtypes that "products"
-///                         does not name, "default" those of all others: for each element of the weights
-///                         max(bytes / (efficiency * bandwidth), 2 * columns / rate) seconds
+///   efficiency            0.8: fraction of the bandwidth at which products read their weights
+///   products, rates       At least one of them is required. "rates" (operations/s by dtype) defines products of dtypes
+///                         that "products" lacks, and "default" the products of all other dtypes. Each element of the
+///                         weights takes max(bytes / (efficiency * bandwidth), 2 * columns / rate) seconds.
 ///   activation_bandwidth  the bandwidth
 ///   attention_bandwidth   efficiency * bandwidth
-///   attention_rate        the rate of many columns with f16 weights, or else of the fastest dtype
+///   attention_rate        rate of products with many columns and f16 weights; without f16, with the fastest dtype
 ///   op_seconds            1e-6 (CPU), 2e-6 (others)
 ///   step_seconds          0
 ///   run_seconds           20e-6
 ///   copy_latency, copy_bandwidth   20e-6, 5e9
 ///   disk_bandwidth        1e9
-///   host, network         0, and none, which devices of several hosts need: {"latency": 20e-6, "bandwidth": 12.5e9}
+///   host, network         0, no network; devices on several hosts need {"latency": 20e-6, "bandwidth": 12.5e9}
 ///   links                 none; for display only
-/// A dtype in another case ("Q4_k") is understood.
+/// Dtypes are case-insensitive ("Q4_k").
 MachineModel parse_machine(std::string_view json, std::string_view origin);
-/// Everything spelt out; parse_machine() of it gives the same machine.
+/// Writes all values, including defaults. parse_machine() of the result gives the same machine.
 std::string to_json(const MachineModel& machine);
 
 }  // namespace shoal::machine

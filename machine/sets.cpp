@@ -10,7 +10,7 @@ const DeviceModel& device_at(const MachineModel& machine, int index) {
   return machine.devices[static_cast<size_t>(index)];
 }
 
-/// The first device of the same kind; the device itself where that is not known.
+/// The first device of the same kind. If the kind is unknown, the device itself.
 int first_of_kind(const MachineModel& machine, int index) {
   const std::string kind = kind_of(device_at(machine, index));
   for (int i = 0; i < index && !kind.empty(); ++i) {
@@ -67,7 +67,7 @@ bool DeviceSet::has_kinds_of(const DeviceSet& other) const {
 
 void MeasuredSets::add(const DeviceSet& set, double seconds) {
   if (set.is_same(wanted_) && !same_) same_ = seconds;
-  // Described devices may differ in what their description does not say.
+  // Devices without an identity may differ in unknown properties.
   if (!set.is_measured() || !wanted_.is_measured()) return;
   if (set.is_alike(wanted_)) alike_.add(seconds);
   if (set.has_same_kinds(wanted_)) by_kinds_[0][set.size()].add(seconds);
@@ -91,7 +91,7 @@ std::optional<double> MeasuredSets::by_size(const Sizes& sizes) const {
   const double from = left->second.value(), to = right->second.value();
   const double part = (static_cast<double>(wanted_.size()) - static_cast<double>(left->first)) /
                       static_cast<double>(right->first - left->first);
-  // More devices are not faster than all that were measured.
+  // No set is assumed faster than a smaller measured set.
   return beyond ? to + std::max(0.0, to - from) * (part - 1) : from + part * (to - from);
 }
 

@@ -1,5 +1,5 @@
-// Sets of devices that were measured together, and what they say of other sets. Used by machine/machine.cpp and by what
-// decides which sets are measured.
+// Sets of devices that were measured together, and estimates for other sets. Used by machine/machine.cpp, and by the
+// probe to decide which sets to measure.
 #pragma once
 
 #include <array>
@@ -13,45 +13,47 @@
 
 namespace shoal::machine {
 
-/// What a device has in common with those like it: its identity, whatever node it is on. "" is like no other.
+/// The kind of a device: its identity without the NUMA node, because equal devices on different nodes are alike. A
+/// device of kind "" is unlike any other device.
 std::string kind_of(const DeviceModel& device);
 
-/// Devices of a machine, in no order.
+/// An unordered set of devices of a machine.
 class DeviceSet {
  public:
-  /// By index, each once.
+  /// Devices by index, each once.
   DeviceSet(const MachineModel& machine, std::span<const int> members);
-  /// By name. nullopt where the machine lacks one.
+  /// Devices by name. nullopt if the machine lacks one of them.
   static std::optional<DeviceSet> of(const MachineModel& machine, std::span<const std::string> names);
 
   size_t size() const { return members_.size(); }
-  /// Indices, ascending.
+  /// Indices of the devices, ascending.
   const std::vector<int>& members() const { return members_; }
-  /// Of each device it is known what it is like.
+  /// Whether the kinds of all devices are known.
   bool is_measured() const { return is_measured_; }
   bool is_same(const DeviceSet& other) const { return members_ == other.members_; }
-  /// As many of each kind, which share domains in the same way.
+  /// Whether the other set has as many devices of each kind, with the same distribution over domains.
   bool is_alike(const DeviceSet& other) const { return by_domain_ == other.by_domain_; }
   bool has_same_kinds(const DeviceSet& other) const { return kinds_ == other.kinds_; }
-  /// All kinds of the other one, and perhaps more.
+  /// Whether this set has all kinds of the other set. It may have more kinds.
   bool has_kinds_of(const DeviceSet& other) const;
 
  private:
   std::vector<int> members_;                 ///< ascending
   std::vector<int> kinds_;                   ///< ascending, each once
-  std::vector<std::vector<int>> by_domain_;  ///< the kinds of its devices in each domain
+  std::vector<std::vector<int>> by_domain_;  ///< kinds of the devices, by domain
   bool is_measured_ = true;
 };
 
-/// Collects the times of measured sets, and estimates the time of the wanted set: its own measurement, or the mean of
-/// sets that are alike, or an interpolation by size between sets of the same kinds or else sets with more kinds. Beyond
-/// the largest set the line between the last two goes on.
+/// Collects the times of measured sets and estimates the time of the wanted set. The sources are, in this order: the
+/// measurement of the wanted set; the mean of equal sets (is_alike()); an interpolation by size between sets of the
+/// same kinds, or else between sets with more kinds. Beyond the largest measured set, the line through the last two
+/// sizes continues.
 class MeasuredSets {
  public:
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
   void add(const DeviceSet& set, double seconds);
   std::optional<double> seconds() const;
-  /// An interpolation between any sets.
+  /// Interpolation by size between sets of any kinds.
   std::optional<double> seconds_of_any() const { return by_size(by_kinds_[2]); }
 
  private:
@@ -68,11 +70,12 @@ class MeasuredSets {
   DeviceSet wanted_;
   std::optional<double> same_;
   Mean alike_;
-  std::array<Sizes, 3> by_kinds_;  ///< the same kinds, more kinds, any
+  std::array<Sizes, 3> by_kinds_;  ///< sets with the same kinds, with more kinds, with any kinds
 };
 
-/// Is there a set of these devices (indices), of as many like them, or are there both smaller and larger ones of the
-/// same kinds? Sets of several kinds: of each kind. True for a machine without measured sets.
+/// Whether the machine has suitable measurements for each kind among these devices (indices). Suitable are: a set of
+/// these devices, a set of equal size of the same kind, or both a smaller and a larger set of that kind. True for a
+/// machine without measured sets.
 bool has_measured(const MachineModel& machine, std::span<const int> members);
 
 }  // namespace shoal::machine

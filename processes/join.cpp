@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-/// A number that is in the environment; 0 where there is none.
+/// The number in an environment variable; 0 if it is unset.
 int number_of(const char* variable) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::atoi(text) : 0;
@@ -20,14 +20,15 @@ int number_of(const char* variable) {
 
 std::unique_ptr<Transport> open_transport(const std::filesystem::path& file) {
   std::error_code ignored;
-  // Opening a pipe waits for its other end.
+  // dlopen() of a pipe would block until the other end is opened.
   require<DeviceError>(!std::filesystem::is_fifo(file, ignored), "plug-in {} is a pipe; install shoal again",
                        file.string());
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   require<DeviceError>(library != nullptr, "plug-in {} cannot be loaded: {}; install the MPI that it was built with",
                        file.string(), library == nullptr ? dlerror() : "");
   const auto find = reinterpret_cast<const TransportPlugin* (*)()>(dlsym(library, "shoal_transport"));
-  require<DeviceError>(find != nullptr, "plug-in {} brings no way to talk to other processes", file.string());
+  require<DeviceError>(find != nullptr, "plug-in {} has no function shoal_transport; install shoal again",
+                       file.string());
   const TransportPlugin& plugin = *find();
   require<DeviceError>(plugin.class_sizes == transport_sizes(), "plug-in {}: {}", file.string(), kOtherSizes);
   return plugin.open();
@@ -40,7 +41,7 @@ bool is_one_of_several() {
   for (const char* variable : kSizes) {
     if (number_of(variable) > 1) return true;
   }
-  // PMIx says only which one this is; Slurm how many there are.
+  // PMIx sets only the rank of this process; Slurm sets the number of processes.
   return std::getenv("PMIX_RANK") != nullptr && number_of("SLURM_STEP_NUM_TASKS") > 1;
 }
 
@@ -56,15 +57,15 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
     std::error_code error;
     if (!std::filesystem::exists(file, error)) continue;
     auto transport = open_transport(file);
-    require<DeviceError>(
-        transport->size() > 1,
-        "this is one of several processes, and {} sees only this one; start them with the mpirun of the "
-        "MPI that it was built with, or srun with a --mpi that this one knows (srun --mpi=list)",
-        file.string());
+    require<DeviceError>(transport->size() > 1,
+                         "this is one of several processes, but {} finds no other process; start all processes with "
+                         "the mpirun of the MPI that this plug-in was built with, or with srun and a --mpi that this "
+                         "MPI supports (srun --mpi=list)",
+                         file.string());
     return std::make_unique<ProcessGroup>(std::move(transport), silence);
   }
   fail<DeviceError>(
-      "this is one of several processes, but there is no {} beside the program or in SHOAL_PLUGIN_PATH; "
+      "this is one of several processes, but there is no {} next to the program or in SHOAL_PLUGIN_PATH; "
       "run scripts/install_deps --mpi and then scripts/quickstart, which builds it, or start one process",
       kTransportFile);
 }

@@ -1,4 +1,5 @@
-// How a program becomes one process of several: under mpirun or srun it loads the plug-in that brings MPI.
+// Connects this process to the other processes of the run: under mpirun or srun, loads the plug-in with the MPI
+// transport.
 #pragma once
 
 #include <chrono>
@@ -8,16 +9,16 @@
 
 namespace shoal {
 
-/// Was this process started as one of several, by mpirun (Open MPI, MPICH) or `srun --mpi=...`? By the environment
-/// alone.
+/// Whether mpirun (Open MPI, MPICH) or `srun --mpi=...` started this process as one of several. Reads only the
+/// environment.
 bool is_one_of_several();
-/// How many of this program `srun` has started that cannot find each other, because it was not told to (--mpi); 0 where
-/// that is not so. By the environment alone.
+/// Number of tasks that `srun` started without a --mpi, so that they cannot find each other; otherwise 0. Reads only
+/// the environment.
 int unconnected_tasks();
 
-/// The group of all processes; nullptr where this is not one of several. Once in a process. `silence`: as in
-/// ProcessGroup. Throws DeviceError, naming the plug-in and the remedy, where that is missing or does not fit, and
-/// CommError.
+/// The group of all processes; nullptr if this process is the only one. Call it once per process. `silence`: as in
+/// ProcessGroup. Throws CommError. If the plug-in is missing or incompatible, throws a DeviceError that names the
+/// plug-in and the remedy.
 std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence);
 
 }  // namespace shoal

@@ -20,16 +20,16 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Channel 0 is the group's own.
+// The group itself uses channel 0.
 constexpr int kControlTag = 0, kLengthTag = 1, kTextTag = 2;
 constexpr int kFirstChannel = 1, kPassages = 1 << 20, kMostPassages = 1 << 16;
 
 enum : uint32_t { kAlive, kFailure, kGoodbye };
 
-constexpr milliseconds kLook{10}, kSignOfLife{500}, kLastWords{1000};
+constexpr milliseconds kPollInterval{10}, kHeartbeat{500}, kFinalMessages{1000};
 
-/// How a thread waits for what comes from another process: it looks a few times, then lets others run between its
-/// looks, as they may be what the other process waits for, then sleeps, longer and longer.
+/// The back-off of a thread that waits for another process. It first polls a few times. Then it yields between polls,
+/// because the other process may need this core. Finally it sleeps between polls, for longer and longer times.
 class Waiting {
  public:
   void step() {
@@ -46,7 +46,8 @@ class Waiting {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// Time that passes while this process runs: one that was stopped for an hour has not waited for an hour.
+/// A time limit that counts only time during which this process runs. An hour during which the process was stopped does
+/// not count.
 class Patience {
  public:
   explicit Patience(nanoseconds left) : left_(left) {}
@@ -65,21 +66,21 @@ class Patience {
 
 }  // namespace
 
-/// What listeners tell each other.
+/// A message between listeners.
 struct ProcessGroup::Control {
   uint32_t kind = kAlive;
   std::array<char, 1020> text{};
 };
 
 struct ProcessGroup::Line {
-  Control news;                   ///< the next one that comes
-  void* hearing = nullptr;        ///< nullptr: it has said goodbye
-  std::array<Control, 3> said;    ///< the latest of each kind
-  std::array<void*, 3> saying{};  ///< on their way
+  Control news;                  ///< buffer for the next incoming message
+  void* receive = nullptr;       ///< pending receive; nullptr after the peer's goodbye
+  std::array<Control, 3> said;   ///< the latest sent message of each kind
+  std::array<void*, 3> sends{};  ///< pending sends
   nanoseconds silence{0};
 
   bool is_quiet() const {
-    return hearing == nullptr && std::all_of(saying.begin(), saying.end(), [](void* one) { return one == nullptr; });
+    return receive == nullptr && std::all_of(sends.begin(), sends.end(), [](void* one) { return one == nullptr; });
   }
 };
 
@@ -89,17 +90,17 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds si
       longest_piece_(longest_piece),
       own_(transport_->own()),
       processes_(static_cast<size_t>(transport_->size())),
-      has_gone_(processes_.size()),
+      has_left_(processes_.size()),
       next_channel_(kFirstChannel),
       passages_(processes_.size(), 0) {
   const std::string own_host = transport_->host();
   for (int peer = 0; peer < size(); ++peer) {
     lines_.push_back(std::make_unique<Line>());
     Line& line = *lines_.back();
-    processes_[static_cast<size_t>(peer)].host = peer == own_ ? own_host : "unknown host";  // until it says
+    processes_[static_cast<size_t>(peer)].host = peer == own_ ? own_host : "unknown host";  // the peer sends it later
     if (peer == own_) continue;
     auto* next = reinterpret_cast<std::byte*>(&line.news);
-    line.hearing = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
+    line.receive = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
   }
   listener_ = std::thread([this] { listen(); });
   try {
@@ -123,14 +124,14 @@ ProcessGroup::~ProcessGroup() {
   wake_.notify_all();
   if (listener_.joinable()) listener_.join();
   for (const auto& line : lines_) {
-    if (line->hearing != nullptr) transport_->cancel(line->hearing);
-    for (void* saying : line->saying) {
-      if (saying != nullptr) transport_->cancel(saying);
+    if (line->receive != nullptr) transport_->cancel(line->receive);
+    for (void* sends : line->sends) {
+      if (sends != nullptr) transport_->cancel(sends);
     }
   }
 }
 
-// Who is where; a process is of the node of the first one whose memory it can see.
+// Exchanges hosts and nodes. A process belongs to the same node as the first process whose memory it can see.
 void ProcessGroup::meet_others() {
   uint64_t mark = std::random_device()();
   mark = mark << 32 | std::random_device()();
@@ -146,7 +147,7 @@ void ProcessGroup::meet_others() {
     const std::string host = told["host"];
     pids.push_back(told["pid"]);
     {
-      const std::lock_guard lock(mutex_);  // the listener names them already
+      const std::lock_guard lock(mutex_);  // the listener already reads the host names
       processes_[static_cast<size_t>(peer)].host = host;
     }
     if (peer >= own_ || node != own_ || host != about["host"]) continue;
@@ -156,7 +157,7 @@ void ProcessGroup::meet_others() {
   }
   const std::vector<std::string> nodes = gather(std::to_string(node), "start of the processes");
   std::vector<int> first;
-  const std::lock_guard lock(mutex_);  // it looks after processes of this node once it knows their numbers
+  const std::lock_guard lock(mutex_);  // the listener needs the pids to watch the processes of this node
   for (int peer = 0; peer < size(); ++peer) {
     const int of = std::stoi(nodes[static_cast<size_t>(peer)]);
     if (of == peer) first.push_back(peer);
@@ -198,7 +199,7 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
   try {
     for (const Message& message : messages) {
       size_t done = 0;
-      do {  // an empty message is one piece
+      do {  // an empty message has one piece
         Message piece = message;
         piece.data += done;
         piece.size = std::min(message.size - done, longest_piece_);
@@ -215,10 +216,10 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
       if (limit && patience.is_over()) {
         const auto late =
             std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
-        fail(fmt::format(
-            "[{}] {} did not answer within {:.3f} s; look for what keeps it busy or stopped it, or raise the "
-            "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
-            what, describe(late->peer), std::chrono::duration<double>(*limit).count()));
+        fail(
+            fmt::format("[{}] {} did not answer within {:.3f} s; check whether it is busy or stopped, or raise the "
+                        "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+                        what, describe(late->peer), std::chrono::duration<double>(*limit).count()));
       }
       waiting.step();
     }
@@ -239,7 +240,8 @@ void ProcessGroup::receive(int peer, int tag, std::span<std::byte> bytes, std::s
 }
 
 std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string_view what) {
-  /// Of a text: how long it is, and which call it is for, as processes that are at different ones must not go on.
+  /// The message sent before a text: the text's length, and the call that sends it. Processes at different calls then
+  /// fail instead of continuing.
   struct Announced {
     uint64_t length = 0;
     std::array<char, 56> call{};
@@ -258,8 +260,8 @@ std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string
   for (int peer = 0; peer < size(); ++peer) {
     const auto& call = announced[static_cast<size_t>(peer)].call;
     if (call == own_announced.call) continue;
-    fail(fmt::format("is at \"{}\" while {} is at \"{}\"; use the same command line and the same shoal everywhere",
-                     what, describe(peer), call.data()));
+    fail(fmt::format("is at \"{}\" while {} is at \"{}\"; use the same command line and shoal version everywhere", what,
+                     describe(peer), call.data()));
   }
   std::vector<std::string> texts(processes_.size());
   messages.clear();
@@ -292,8 +294,8 @@ SharedMemory ProcessGroup::share(size_t bytes) {
   const std::string address = gather(made.address(), "shared memory")[static_cast<size_t>(neighbours.front())];
   auto opened = own_ == neighbours.front() ? std::nullopt : SharedMemory::open(address, bytes);
   const bool is_there = own_ == neighbours.front() || opened.has_value();
-  if (!is_there) fail("cannot see the memory that " + describe(neighbours.front()) + " shares");
-  gather("", "shared memory");  // it stays until all have it
+  if (!is_there) fail("cannot open the memory that " + describe(neighbours.front()) + " shares");
+  gather("", "shared memory");  // keeps the memory until all processes have opened it
   return opened ? std::move(*opened) : std::move(made);
 }
 
@@ -308,14 +310,14 @@ void ProcessGroup::throw_if_failed() const {
   throw CommError(failure_);
 }
 
-void ProcessGroup::take_failure(const std::string& message, bool tells_others) {
+void ProcessGroup::take_failure(const std::string& message, bool broadcasts) {
   std::unique_lock lock(mutex_);
   if (!failure_.empty()) return;
   failure_ = message;
-  tells_failure_ = tells_others;
+  broadcasts_failure_ = broadcasts;
   failed_.store(true, std::memory_order_release);
   caller_ = std::this_thread::get_id();
-  const int end = next_callback_;  // from there on on_failure() calls them
+  const int end = next_callback_;  // callbacks registered later are called by on_failure() itself
   for (auto next = callbacks_.begin(); next != callbacks_.end() && next->first < end;) {
     called_ = next->first;
     const auto callback = next->second;
@@ -340,101 +342,102 @@ int ProcessGroup::on_failure(std::function<void(const std::string&)> callback) {
   return number;
 }
 
-void ProcessGroup::forget(int callback) {
+void ProcessGroup::remove_callback(int callback) {
   std::unique_lock lock(mutex_);
   callbacks_.erase(callback);
   if (caller_ != std::this_thread::get_id()) wake_.wait(lock, [&] { return called_ != callback || callback == 0; });
 }
 
-// What the listener does until the group goes.
+// The listener's loop, until the group is destroyed.
 void ProcessGroup::listen() {
   auto last = Clock::now(), last_sign = Clock::time_point{};
-  bool told = false, said_goodbye = false;
+  bool told = false, sent_goodbye = false;
   std::unique_lock lock(mutex_);
   while (!stops_) {
-    const bool tells = tells_failure_ && !told, leaves = leaves_ && !said_goodbye;
+    const bool tells = broadcasts_failure_ && !told, leaves = leaves_ && !sent_goodbye;
     lock.unlock();
     try {
-      for (int peer = 0; peer < size(); ++peer) take_news(peer);
+      for (int peer = 0; peer < size(); ++peer) receive_control(peer);
       const auto now = Clock::now();
       if (tells) {
         const std::lock_guard again(mutex_);
-        say_all(kFailure, failure_);
+        send_control(kFailure, failure_);
         told = true;
       } else if (leaves) {
-        say_all(kGoodbye, "");
-        said_goodbye = true;
-      } else if (now - last_sign >= kSignOfLife && !said_goodbye) {
-        say_all(kAlive, "");
+        send_control(kGoodbye, "");
+        sent_goodbye = true;
+      } else if (now - last_sign >= kHeartbeat && !sent_goodbye) {
+        send_control(kAlive, "");
         last_sign = now;
       }
-      for (int peer = 0; peer < size(); ++peer) look_after(peer, now - last);
+      for (int peer = 0; peer < size(); ++peer) check_liveness(peer, now - last);
       last = now;
-      if (said_goodbye)
-        all_gone_ = std::all_of(lines_.begin(), lines_.end(), [](const auto& line) { return line->is_quiet(); });
+      if (sent_goodbye)
+        all_left_ = std::all_of(lines_.begin(), lines_.end(), [](const auto& line) { return line->is_quiet(); });
     } catch (const std::exception& error) {
       take_failure(fmt::format("{}: {}", describe(own_), error.what()), true);
     }
     lock.lock();
-    wake_.wait_for(lock, kLook);
+    wake_.wait_for(lock, kPollInterval);
   }
 }
 
-void ProcessGroup::take_news(int peer) {
+void ProcessGroup::receive_control(int peer) {
   Line& line = *lines_[static_cast<size_t>(peer)];
-  for (size_t kind = 0; kind < line.saying.size(); ++kind) {
-    if (line.saying[kind] == nullptr || !transport_->finished(line.saying[kind])) continue;
-    line.saying[kind] = nullptr;
+  for (size_t kind = 0; kind < line.sends.size(); ++kind) {
+    if (line.sends[kind] == nullptr || !transport_->finished(line.sends[kind])) continue;
+    line.sends[kind] = nullptr;
     if (kind == kFailure) ++told_;
   }
-  while (line.hearing != nullptr && transport_->finished(line.hearing)) {
+  while (line.receive != nullptr && transport_->finished(line.receive)) {
     const Control news = line.news;
     line.silence = nanoseconds(0);
-    line.hearing = nullptr;
-    has_gone_[static_cast<size_t>(peer)] = news.kind == kGoodbye;
+    line.receive = nullptr;
+    has_left_[static_cast<size_t>(peer)] = news.kind == kGoodbye;
     if (news.kind != kGoodbye) {
       auto* next = reinterpret_cast<std::byte*>(&line.news);
-      line.hearing = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
+      line.receive = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
     }
     if (news.kind == kFailure) take_failure(std::string(news.text.data()), false);
   }
 }
 
-void ProcessGroup::say_all(uint32_t kind, std::string_view text) {
+void ProcessGroup::send_control(uint32_t kind, std::string_view text) {
   for (int peer = 0; peer < size(); ++peer) {
     Line& line = *lines_[static_cast<size_t>(peer)];
-    if (peer == own_ || line.saying[kind] != nullptr) continue;
+    if (peer == own_ || line.sends[kind] != nullptr) continue;
     Control& said = line.said[kind];
     said.kind = kind;
     said.text.fill('\0');
     std::memcpy(said.text.data(), text.data(), std::min(text.size(), said.text.size() - 1));
-    line.saying[kind] = transport_->start({true, peer, kControlTag, reinterpret_cast<std::byte*>(&said), sizeof(said)});
+    line.sends[kind] = transport_->start({true, peer, kControlTag, reinterpret_cast<std::byte*>(&said), sizeof(said)});
   }
 }
 
-void ProcessGroup::look_after(int peer, nanoseconds passed) {
+void ProcessGroup::check_liveness(int peer, nanoseconds passed) {
   Line& line = *lines_[static_cast<size_t>(peer)];
-  if (peer == own_ || line.hearing == nullptr || has_failed()) return;
+  if (peer == own_ || line.receive == nullptr || has_failed()) return;
   const Process& process = processes_[static_cast<size_t>(peer)];
   std::unique_lock lock(mutex_);
   const bool is_near = process.pid != 0 && process.node == processes_[static_cast<size_t>(own_)].node;
   const std::string name = describe(peer);
   lock.unlock();
   if (is_near && kill(process.pid, 0) != 0 && errno == ESRCH) {
-    take_failure(fmt::format("{} has died; look at what it said, and at what ended it (signals, memory)", name), true);
+    take_failure(fmt::format("{} has died; check its output, signals and memory for the cause", name), true);
   }
   line.silence += std::min<nanoseconds>(passed, std::chrono::seconds(1));
   if (line.silence < silence_) return;
-  take_failure(fmt::format("{} has been silent for {:.1f} s; look whether it runs and can be reached over the "
+  take_failure(fmt::format("{} has been silent for {:.1f} s; check whether it runs and can be reached over the "
                            "network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                            name, std::chrono::duration<double>(silence_).count()),
                true);
 }
 
-// Who has not said goodbye; of those that have, one that has been stopped on this computer.
-std::string ProcessGroup::late_one() const {
+// Name of a process that has not said goodbye. If every process has said goodbye, name of a stopped process of this
+// computer.
+std::string ProcessGroup::late_process() const {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != own_ && !has_gone_[static_cast<size_t>(peer)]) return describe(peer);
+    if (peer != own_ && !has_left_[static_cast<size_t>(peer)]) return describe(peer);
   }
   for (const int peer : processes_of(node(own_))) {
     std::ifstream file(fmt::format("/proc/{}/stat", processes_[static_cast<size_t>(peer)].pid));
@@ -458,22 +461,22 @@ void ProcessGroup::leave() {
       throw_if_failed();
       if (patience.is_over()) {
         fail(
-            fmt::format("{} did not come to the end within {:.3f} s; look for what stopped it, or raise the time-out "
-                        "(SHOAL_COMM_TIMEOUT, in seconds)",
-                        late_one(), std::chrono::duration<double>(silence_).count()));
+            fmt::format("{} did not reach the end of the run within {:.3f} s; check whether it is stopped, or raise "
+                        "the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+                        late_process(), std::chrono::duration<double>(silence_).count()));
       }
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
-  wait_until([&] { return all_gone_.load(); });
+  wait_until([&] { return all_left_.load(); });
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
   }
   wake_.notify_all();
   listener_.join();
-  // The transport waits for all others once more, and knows no time-out. It stays until it has ended, or the program
-  // has.
+  // close() waits for all processes and has no time-out, so a thread calls it. The thread keeps the transport alive
+  // until close() returns or the program ends.
   std::shared_ptr<std::atomic<bool>> is_closed = std::make_shared<std::atomic<bool>>(false);
   std::thread([transport = transport_, is_closed] {
     transport->close();
@@ -483,8 +486,8 @@ void ProcessGroup::leave() {
 }
 
 void ProcessGroup::leave_failed() noexcept {
-  const auto end = Clock::now() + kLastWords;
-  while (tells_failure_ && told_ < size() - 1 && Clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+  const auto end = Clock::now() + kFinalMessages;
+  while (broadcasts_failure_ && told_ < size() - 1 && Clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
 }
 
 }  // namespace shoal

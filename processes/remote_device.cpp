@@ -31,7 +31,7 @@ class RemoteBuffer final : public Buffer {
     close();
     device_.give_back(size());
   }
-  /// Never dereferenced.
+  /// An address that is never dereferenced.
   std::byte* base() const override { return reinterpret_cast<std::byte*>(uintptr_t{1} << 20); }
   void clear(uint8_t) override {}
 
@@ -40,7 +40,7 @@ class RemoteBuffer final : public Buffer {
   void do_memset(Tensor&, uint8_t, size_t, size_t) override {}
   void do_fill(Tensor&, size_t, size_t, const ByteReader&) override {}
   void do_get(const Tensor& tensor, void*, size_t, size_t) override {
-    fail<InternalError>("internal error: {} lies on {}, in another process, and was read here", describe(tensor),
+    fail<InternalError>("internal error: {} is on {}, in another process, but was read here", describe(tensor),
                         device_.name());
   }
 
@@ -100,7 +100,7 @@ class RemoteFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::deque<RemoteDevice> devices_;
-  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest last; earlier ones may be in use
+  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest list is last; earlier lists may still be in use
 };
 
 RemoteFamily& family() {
@@ -126,7 +126,7 @@ std::string isa_of(const Device& device) {
   return {};
 }
 
-/// As its process tells of it: without what the others know of that process.
+/// The spec that the device's own process sends, without the process number and the host, which receivers add.
 RemoteSpec spec_of(Device& device) {
   const DeviceMemory memory = device.memory();
   return {.name = device.name(),
@@ -143,7 +143,7 @@ RemoteSpec spec_of(Device& device) {
           .place = place_of(device)};
 }
 
-/// Processes of one computer that run on its CPU devices have a part each of the memory that they share.
+/// If several processes of one computer have CPU devices, each process counts only its part of the common memory.
 void divide_memory(ProcessGroup& group, std::span<Device* const> own) {
   std::set<int> nodes;
   for (const Device* device : own) {

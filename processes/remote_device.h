@@ -1,11 +1,11 @@
-// Devices of other processes. A RemoteDevice stands for one in every process but its own: it has the name, the family
-// and the memory that its process told of it, so that placements and plans come out the same everywhere. Its memory is
-// only counted, and its backend takes everything and runs nothing: the process that it belongs to does. Reading from it
-// is refused: what is read there comes by a collective or a message.
+// Devices of other processes. A RemoteDevice represents a device in every process except the device's own. It has the
+// name, family and memory that its own process reported, so that placements and plans are equal in all processes. Its
+// memory is only counted, not allocated. Its backend accepts all work and runs nothing, because the device's own
+// process runs the work. Reading its memory throws, because data arrives only by a collective or a message.
 //
 //   process 0 on host a                        process 1 on host b
 //   gather_devices(group, {&cpu0})             gather_devices(group, {&cpu0})
-//     -> CPU0, 1:CPU0 (remote)                   -> CPU0 (remote), CPU0, which the others call 1:CPU0
+//     -> CPU0, 1:CPU0 (remote)                   -> CPU0 (remote), CPU0 (called 1:CPU0 by other processes)
 #pragma once
 
 #include <atomic>
@@ -22,20 +22,20 @@ namespace shoal {
 
 struct RemoteSpec {
   int process = 0;
-  std::string name;  ///< in its own process: "CPU0"
+  std::string name;  ///< name in its own process: "CPU0"
   std::string description;
   std::string host;
   std::string family;
   DeviceType type = DeviceType::kCpu;
   size_t free = 0, total = 0;  ///< bytes
-  bool is_host = false;        ///< its memory is that of its host
-  int siblings = 1;            ///< devices that its family has there
-  int threads = 0;             ///< of a CPU device: its default
-  std::string isa;             ///< instructions that its family uses
-  std::string place;           ///< which one of those alike it is: "host node7 cores 0,1"
+  bool is_host = false;        ///< whether the device's memory is host memory
+  int siblings = 1;            ///< number of devices of its family in its own process
+  int threads = 0;             ///< default thread count of a CPU device
+  std::string isa;             ///< instruction set that its family uses
+  std::string place;           ///< distinguishes similar devices: "host node7 cores 0,1"
 };
 
-/// Which one of those alike a device of this process is: its PCI address, or the numbers of a CPU device's cores.
+/// Text that distinguishes similar devices of this process: the PCI address, or the core numbers of a CPU device.
 std::string place_of(const Device& device);
 
 class RemoteDevice;
@@ -59,8 +59,8 @@ class RemoteBufferType final : public BufferType {
 
 class RemoteDevice final : public Device {
  public:
-  /// `like`: a device of this process of the same family, which knows what that family can do and needs; nullptr: there
-  /// is none, and the other process is believed to be able to do everything.
+  /// `like`: a device of the same family in this process; its supported ops and its sizes also apply to the remote
+  /// device. If it is nullptr, the remote device is assumed to support every op.
   RemoteDevice(RemoteSpec spec, Device* like);
 
   std::string name() const override { return name_; }
@@ -80,7 +80,7 @@ class RemoteDevice final : public Device {
   std::unique_ptr<Event> new_event() override;
 
   const RemoteSpec& spec() const { return spec_; }
-  /// Of the memory that the device had free when its process told of it.
+  /// Subtracts `size` from the memory that was free when the device's process reported it.
   void take(size_t size) { used_ += size; }
   void give_back(size_t size) { used_ -= size; }
 
@@ -92,28 +92,29 @@ class RemoteDevice final : public Device {
   RemoteBufferType buffer_type_, weights_type_;
 };
 
-/// The same device in every process; nullptr for one of this process.
+/// The spec of a remote device; nullptr for a device of this process.
 const RemoteSpec* remote_spec(const Device& device);
 
-/// The devices of all processes, those of process 0 first: `own`, and remote ones, which live as long as the program.
-/// From then on CPU devices report the part of their computer's memory that their process has, where several processes
-/// of one node bring some. Collective.
+/// The devices of all processes, in the order of the processes: `own`, and a RemoteDevice for each other device. Remote
+/// devices live as long as the program. If several processes of one node have CPU devices, each CPU device from then on
+/// reports only its process's part of the computer's memory. Collective.
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own);
 
-/// How many processes of one computer count memory as theirs that `own`, an index, counts, itself among them. Of each:
-/// the NUMA nodes of its CPU devices, whose memory they count; -1: that of all nodes.
+/// Number of processes of one computer that count the same memory as process `own` (an index), `own` included. `nodes`
+/// holds, for each process, the NUMA nodes whose memory its CPU devices count; -1 stands for all NUMA nodes.
 int memory_sharers(std::span<const std::set<int>> nodes, size_t own);
 
-/// The process that a device belongs to, seen from `own`.
+/// The process that a device belongs to; `own` is the number of this process.
 int process_of(const Device& device, int own);
 bool is_remote(const Device& device);
-/// What all processes call a device that is `name` in its own: "1:CPU0"; of process 0 by its name.
+/// The name that all processes use for a device called `name` in its own process: "1:CPU0". Devices of process 0 keep
+/// their names.
 std::string name_in_process(int process, std::string_view name);
-/// The same of a device of this process or another, and its name where there is no group.
+/// The name that all processes use for a local or remote device. Without a group, the device's own name.
 std::string common_name(const Device& device, const ProcessGroup* group);
-/// The name of its family: of a remote one in its process.
+/// The name of the device's family. For a remote device, the name of its family in its own process.
 std::string family_name(const Device& device);
-/// Can the host of the device use its memory?
+/// Whether the CPU of the device's host can access the device's memory.
 bool has_host_memory(Device& device);
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// Memory that several processes of one computer see. It has no name in the file system: others find it by the process
-// that made it, and it goes when the last one does, however that ends.
+// Memory shared by several processes of one computer. It has no name in the file system; other processes open it
+// through the process that created it. It is freed when the last process that uses it ends, even after a crash.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace shoal {
 class SharedMemory {
  public:
   SharedMemory() = default;
-  /// New and zeroed. Throws DeviceError.
+  /// Creates zeroed memory. Throws DeviceError.
   explicit SharedMemory(size_t size);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept { swap(other); }
@@ -23,9 +23,9 @@ class SharedMemory {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  /// Where other processes find it, as long as this object lives.
+  /// The address with which other processes can open the memory while this object lives.
   std::string address() const;
-  /// nullopt: it cannot be seen from here.
+  /// nullopt if this process cannot see the memory.
   static std::optional<SharedMemory> open(const std::string& address, size_t size);
 
  private:

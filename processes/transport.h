@@ -1,5 +1,6 @@
-// Transport: what moves bytes between the processes of one run. MPI is one (processes/mpi, a plug-in), threads of a
-// test are another. It knows no time-outs and no failures of others: those are the business of ProcessGroup.
+// Transport: moves bytes between the processes of one run. Implementations: MPI (processes/mpi, a plug-in), and one for
+// tests, whose processes are threads. A transport has no time-outs and does not detect failures of other processes;
+// ProcessGroup adds both.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,11 @@
 
 namespace shoal {
 
-/// One piece of host memory on its way to or from another process. Messages of one pair of processes and one tag arrive
-/// in the order in which they were started, and are at most as long as what waits for them.
+/// Host memory that is sent to, or received from, another process. Messages between the same two processes with the
+/// same tag arrive in the order in which they were started. A sent message must not be longer than the buffer of its
+/// receive.
 struct Message {
-  bool sends = false;  ///< otherwise it receives
+  bool sends = false;  ///< whether the memory is sent; otherwise it is received into
   int peer = 0;        ///< the other process
   int tag = 0;         ///< 0 to 2^31 - 1
   std::byte* data = nullptr;
@@ -25,26 +27,26 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual int own() const = 0;   ///< number of this process
-  virtual int size() const = 0;  ///< of all
-  /// The computer that this process runs on.
+  virtual int size() const = 0;  ///< number of processes
+  /// Name of the computer that runs this process.
   virtual std::string host() const = 0;
-  /// Starts a message, whose memory must stay until it is finished or cancelled. Any thread; does not wait. Throws
-  /// CommError.
+  /// Starts a message. Its memory must stay valid until the message is finished or cancelled. Any thread; does not
+  /// block. Throws CommError.
   virtual void* start(const Message& message) = 0;
-  /// True: it has ended, and the handle is gone. Any thread. Throws CommError; the handle is there then, to be
-  /// cancelled.
+  /// Whether the message has finished; if so, frees the handle. Any thread. If it throws CommError, the handle stays
+  /// valid and must be cancelled.
   virtual bool finished(void* handle) = 0;
-  /// Of a message that nothing will come of. The memory of one that sends may still be read.
+  /// Abandons a message that cannot finish. The transport may still read the memory of a sent message.
   virtual void cancel(void* handle) = 0;
-  /// Every process has called it, and nothing is on its way. Nothing may be called afterwards.
+  /// Returns after every process has called close(). No message may be pending, and no other call may follow.
   virtual void close() = 0;
 };
 
-/// What a plug-in that brings a transport exports, as shoal_transport(). The first member stays where it is in every
-/// version, and nothing else is read when it differs.
+/// The struct that a transport plug-in exports as shoal_transport(). The first member is at the same place in every
+/// version. If its value is not the expected one, the program reads no other member.
 struct TransportPlugin {
-  uint64_t class_sizes;  ///< transport_sizes() of the plug-in's compiler
-  /// Throws CommError. Once in a process.
+  uint64_t class_sizes;  ///< transport_sizes() as compiled into the plug-in
+  /// Opens the transport, once per process. Throws CommError.
   std::unique_ptr<Transport> (*open)();
 };
 

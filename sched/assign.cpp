@@ -21,13 +21,13 @@ class Assigner {
   std::vector<Assignment> run() {
     for (const Tensor* node : nodes_) {
       if (is_view(node->op) && options_.user.contains(node)) {
-        fail<InvalidArgument>("{} is a view, which is seen where its base is; set the backend of {} instead",
-                              node->name, behind_views(*node).name);
+        fail<InvalidArgument>("{} is a view and has the backend of its base; set the backend of {} instead", node->name,
+                              behind_views(*node).name);
       }
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
-    // What is faster than the last backend spreads first, what remains goes to the backend beside it.
+    // First all backends except the last one spread, because they are faster. Then the last backend also spreads.
     spread(nodes_.begin(), nodes_.end(), last);
     spread(nodes_.rbegin(), nodes_.rend(), last);
     spread(nodes_.begin(), nodes_.end(), -1);
@@ -46,15 +46,16 @@ class Assigner {
   Assignment& of(const Tensor& node) { return found_[static_cast<size_t>(node.id)]; }
 
   void fix(const Tensor& node) {
-    // What was written there is written again there.
+    // Further writes into a cache run on the backend of the first write.
     const Tensor* written = writes(node) ? &behind_views(*node.src[0]) : nullptr;
     const int writer = written != nullptr && !written->is_leaf() ? of(*written).backend : -1;
     const auto set = options_.user.find(&node);
     if (set != options_.user.end()) {
       if (writer >= 0 && set->second != writer) {
-        fail<InvalidArgument>("{} is set to run on {}, but writes into what {} wrote on {}; set {} instead", node.name,
-                              abilities_.device(set->second).name(), written->name, abilities_.device(writer).name(),
-                              written->name);
+        fail<InvalidArgument>(
+            "{} is set to run on {}, but writes into the cache that {} wrote on {}; set the backend of {} instead",
+            node.name, abilities_.device(set->second).name(), written->name, abilities_.device(writer).name(),
+            written->name);
       }
       return follow_user(node, set->second);
     }
@@ -69,8 +70,8 @@ class Assigner {
       }
     }
     if (abilities_.runs(home, node)) return void(of(node) = {home, reason, -1});
-    // Left to spread() it could end up with a neighbour that has to bring the weight; the first that can use it where
-    // it lies is better.
+    // spread() could choose a neighbour to which the weight must be copied. So take the first backend that can use the
+    // weight in place.
     for (int b = 0; b < abilities_.backends(); ++b) {
       if (abilities_.reads(b, *resident) && abilities_.runs(b, node)) {
         return void(of(node) = {b, Reason::kUnsupported, -1});
@@ -81,14 +82,15 @@ class Assigner {
 
   void follow_user(const Tensor& node, int backend) {
     if (!abilities_.runs(backend, node)) {
-      fail<DeviceError>("[{}] cannot run '{}' there, where it was set to run; set another backend, or none",
+      fail<DeviceError>("[{}] cannot run '{}', although it was set to run there; set another backend, or none",
                         abilities_.device(backend).name(), to_string(node));
     }
     of(node) = {backend, Reason::kUser, -1};
   }
 
-  /// The weight or cache that says where a node should run: what it writes, else the largest it reads, also through
-  /// views and after writes. Not the factors of rope, which all layers share: heads would go to them and back.
+  /// The weight or cache that decides the node's backend: the cache that the node writes, otherwise the largest leaf
+  /// that the node reads, also through views and after writes. The leaves of rope (frequency factors) do not decide,
+  /// because all layers share them. Otherwise all heads would be copied to the backend of the factors and back.
   const Tensor* resident_of(const Tensor& node) const {
     if (writes(node)) return node.storage();
     if (node.op == Op::kRope) return nullptr;
@@ -101,7 +103,8 @@ class Assigner {
     return largest;
   }
 
-  /// From assigned nodes to unassigned ones behind them; `barred` neither spreads nor lets others pass.
+  /// Spreads backends from assigned nodes to the unassigned nodes after them. The backend `barred` is not spread; its
+  /// nodes only stop the spread of other backends.
   template <class Iterator>
   void spread(Iterator begin, Iterator end, int barred) {
     int current = -1;
@@ -132,21 +135,22 @@ class Assigner {
     bool has_mesh = false;
     for (int b = 0; b <= last; ++b) has_mesh |= abilities_.device(b).type() == DeviceType::kMeta;
     if (has_mesh) {
-      return fmt::format("every member of a meta device must be able to run it: leave out those that cannot{}",
+      return fmt::format("every member of a meta device must be able to run it: leave out the members that cannot{}",
                          ends_with_cpu ? "" : ", or add a CPU device as the last one");
     }
     if (!ends_with_cpu) return "add a CPU device as the last one, or cast its sources";
     const int home = writes(node) ? abilities_.home(*node.storage()) : last;
     if (home == last) return "cast its sources";
-    return fmt::format("{} lies on {}, which cannot run it: place it on another device, or leave that one out",
-                       node.storage()->name, abilities_.device(home).name());
+    return fmt::format(
+        "{} is stored on {}, which cannot run the node: place it on another device, or leave that device out",
+        node.storage()->name, abilities_.device(home).name());
   }
 
   Abilities& abilities_;
   const ScheduleOptions& options_;
   std::span<Tensor* const> nodes_;
   std::vector<Assignment> found_;
-  std::unordered_set<const Tensor*> lost_;  ///< whose weight's home cannot run them
+  std::unordered_set<const Tensor*> lost_;  ///< nodes that the backend of their weight cannot run
 };
 
 }  // namespace
@@ -180,11 +184,11 @@ int Abilities::home(const Tensor& leaf) const {
   for (int b = 0; b < backends(); ++b) {
     if (devices_[b] == &type->device()) return b;
   }
-  // Host memory that no backend's device owns goes to the last one that can use it: a CPU rather than what is faster.
+  // Host memory that belongs to no backend's device is assigned to the last backend that can use it, usually a CPU.
   for (int b = backends() - 1; b >= 0; --b) {
     if (devices_[b]->supports_buffer_type(*type)) return b;
   }
-  fail<InvalidArgument>("{} lies in memory of {}, which none of the backends can use; add a backend of that device",
+  fail<InvalidArgument>("{} is in memory of {}, which none of the backends can use; add a backend of that device",
                         describe(leaf), type->name());
 }
 

@@ -1,5 +1,5 @@
-// Assignment: a backend for every node. Nodes that use weights or caches go where these lie, nodes in between follow
-// their neighbours, so that few borders remain. A pure function.
+// Assignment: chooses a backend for every node. Nodes that use weights or caches run on the backend that stores this
+// memory. Other nodes follow their neighbours, so that few copies are needed. A pure function.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace shoal::sched {
 
-/// What the devices say about the nodes of a graph, asked once.
+/// Caches the devices' answers about the nodes of a graph, so that each question is asked once.
 class Abilities {
  public:
   Abilities(const Graph& graph, std::span<Device* const> devices, const Home& home)
@@ -16,14 +16,15 @@ class Abilities {
 
   int backends() const { return static_cast<int>(devices_.size()); }
   const Graph& graph() const { return graph_; }
-  /// Can this backend run the node, given that what it does not write can be copied?
+  /// True if the backend can run the node. Sources that the node does not write may be copied.
   bool runs(int backend, const Tensor& node);
   bool wants(int backend, const Tensor& node) const { return devices_[backend]->offload_op(node); }
-  /// Can it use the leaf where it lies?
+  /// True if the backend can use the leaf in place.
   bool reads(int backend, const Tensor& leaf) const;
-  /// The backend whose device has the leaf, else the last that can use it there. Throws InvalidArgument where none can.
+  /// The backend whose device stores the leaf, otherwise the last backend that can use it in place. Throws
+  /// InvalidArgument if there is none.
   int home(const Tensor& leaf) const;
-  /// Is the leaf in host memory?
+  /// True if the leaf is in host memory.
   bool is_host(const Tensor& leaf) const { return home_(leaf)->is_host(); }
   Device& device(int backend) const { return *devices_[backend]; }
 
@@ -34,13 +35,13 @@ class Abilities {
   const Graph& graph_;
   std::span<Device* const> devices_;
   const Home& home_;
-  std::vector<Answer> answers_;  ///< by node, then backend
+  std::vector<Answer> answers_;  ///< one for each node and backend
 };
 
-/// A view of a leaf, which every backend makes for itself.
+/// True for a view of a leaf. Every backend makes such views itself.
 bool is_leaf_view(const Tensor& tensor);
 
-/// Backends and reasons; splits come later. Throws as make_schedule.
+/// Chooses the backend of each node and the reason; make_schedule() sets the splits. Throws like make_schedule().
 std::vector<Assignment> assign(Abilities& abilities, const ScheduleOptions& options);
 
 }  // namespace shoal::sched

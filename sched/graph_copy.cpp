@@ -14,7 +14,8 @@ void LeafCopies::add(const Graph& graph) {
     std::vector<Tensor*> weights, caches;
     for (const Tensor* leaf : graph.leaves()) {
       if (!leaf->is_persistent() || copies_.contains(leaf)) continue;
-      require<InvalidArgument>(leaf->buffer != nullptr, "{} has no memory, so that there is nothing to copy",
+      require<InvalidArgument>(leaf->buffer != nullptr,
+                               "{} has no memory, so there is nothing to copy; place it on a device first",
                                describe(*leaf));
       (leaf->role == Role::kWeight ? weights : caches).push_back(declare(*leaf));
     }
@@ -28,12 +29,12 @@ void LeafCopies::add(const Graph& graph) {
     memory_.resize(buffers);
     for (size_t i = before; i < originals_.size(); ++i) copies_.erase(originals_[i]);
     originals_.resize(before);
-    contexts_.emplace_front();  // names that were declared are not free again
+    contexts_.emplace_front();  // a new context, because the names declared so far remain taken
     throw;
   }
 }
 
-// The name stays, because layouts depend on it.
+// The copy keeps the name, because layouts depend on it.
 Tensor* LeafCopies::declare(const Tensor& original) {
   auto free = std::find_if(contexts_.begin(), contexts_.end(),
                            [&](const TensorContext& context) { return context.find(original.name) == nullptr; });
@@ -52,7 +53,7 @@ Tensor* LeafCopies::find(const Tensor& original) const {
 GraphCopy::GraphCopy(const Graph& graph, LeafCopies& leaves) : leaves_(leaves), graph_(graph.name()) {
   leaves_.add(graph);
   for (const Tensor* input : graph.inputs()) {
-    copies_[input] = graph_.stand_in(*input, input->shape);
+    copies_[input] = graph_.placeholder(*input, input->shape);
     inputs_.push_back(input);
   }
   for (const Tensor* node : graph.nodes()) {

@@ -1,12 +1,12 @@
-// Copies of graphs on another device: tensors, data, views. What is copied is independent of the original afterwards
-// and released by destruction, graphs before their leaves.
+// Copies graphs to another device: tensors, data and views. A copy is independent of its original and owns its memory.
+// Graph copies must be destroyed before the LeafCopies that they use.
 //
-//   LeafCopies leaves(meta);                 // the split-state callback of a meta device says how they lie there
-//   GraphCopy prompt(graph, leaves), token(next_graph, leaves);     // weights and caches are there once
+//   LeafCopies leaves(meta);                 // on a meta device the split-state callback gives their layouts
+//   GraphCopy prompt(graph, leaves), token(next_graph, leaves);     // share the copied weights and caches
 //   auto plan = backend->create_plan(prompt.graph());
-//   tensor_copy(*logits_on_meta, ...) where logits_on_meta = prompt.find(*logits)
+//   tensor_copy(*logits_on_meta, ...) with logits_on_meta = prompt.find(*logits)
 //
-// One thread. Blocking; nothing may be queued on what is copied.
+// Not thread-safe. All calls block. No work may be queued on the tensors that are copied.
 #pragma once
 
 #include <deque>
@@ -19,19 +19,19 @@
 
 namespace shoal::sched {
 
-/// Weights and caches of one or several graphs.
+/// Copies of the weights and caches of one or several graphs.
 class LeafCopies {
  public:
   explicit LeafCopies(Device& device) : device_(device) {}
   LeafCopies(const LeafCopies&) = delete;
   LeafCopies& operator=(const LeafCopies&) = delete;
 
-  /// Copies what the graph's nodes use and is not here yet. All or nothing: throws InvalidArgument for a tensor without
-  /// memory, OutOfMemory, and what the device throws.
+  /// Copies the graph's weights and caches that have no copy yet. After an error, none of them is added. Throws
+  /// InvalidArgument for a tensor without memory, OutOfMemory, and errors of the device.
   void add(const Graph& graph);
-  /// nullptr for what is not here.
+  /// nullptr if the tensor has no copy.
   Tensor* find(const Tensor& original) const;
-  /// Originals, in the order in which they came.
+  /// Originals, in the order in which they were added.
   std::vector<const Tensor*> originals() const { return originals_; }
   Device& device() const { return device_; }
 
@@ -39,7 +39,7 @@ class LeafCopies {
   Tensor* declare(const Tensor& original);
 
   Device& device_;
-  std::deque<TensorContext> contexts_;  ///< the first, and others where names are taken
+  std::deque<TensorContext> contexts_;  ///< a repeated name needs another context
   std::vector<std::unique_ptr<Buffer>> memory_;
   std::vector<const Tensor*> originals_;
   std::unordered_map<const Tensor*, Tensor*> copies_;
@@ -47,19 +47,19 @@ class LeafCopies {
 
 class GraphCopy {
  public:
-  /// `leaves` gets what it has not yet, and must outlive the copy. Throws as LeafCopies::add.
+  /// Adds missing copies to `leaves`, which must outlive the graph copy. Throws like LeafCopies::add.
   GraphCopy(const Graph& graph, LeafCopies& leaves);
 
   Graph& graph() { return graph_; }
-  /// The copy of a leaf or node of the original graph; nullptr for anything else.
+  /// The copy of a leaf or node of the original graph; nullptr for any other tensor.
   Tensor* find(const Tensor& original) const;
-  /// Gives the inputs the values that they have in the original. All need memory by now: make a plan first.
+  /// Copies the values of the original inputs. The copied inputs must have memory, so make a plan of the copy first.
   void copy_inputs();
 
  private:
   LeafCopies& leaves_;
   Graph graph_;
-  std::vector<const Tensor*> inputs_;  ///< originals
+  std::vector<const Tensor*> inputs_;  ///< inputs of the original graph
   std::unordered_map<const Tensor*, Tensor*> copies_;
 };
 

@@ -59,20 +59,20 @@ class Builder {
     return local.tensors[&node] = local.graph->add_node(node.op, node.params, std::move(sources), node.name);
   }
 
-  /// A source as this backend sees it.
+  /// The local tensor for a source.
   Tensor* source_of(LocalGraph& local, Tensor& source) {
     const auto found = local.tensors.find(&source);
     if (found != local.tensors.end()) return found->second;
     if (source.is_leaf()) {
-      check(source.is_persistent(), "{} is no copy of split {}", source.name, result_.splits.size());
+      check(source.is_persistent(), "{} is not among the copies of split {}", source.name, result_.splits.size());
       return &source;
     }
-    check(is_view(source.op) && behind_views(source).is_leaf(), "{} is no copy of split {}", source.name,
+    check(is_view(source.op) && behind_views(source).is_leaf(), "{} is not among the copies of split {}", source.name,
           result_.splits.size());
     return add_node(local, source);
   }
 
-  /// Keeps a node's value to the end of its segment.
+  /// Keeps a node's value until the end of its segment.
   void show(const Tensor& tensor) {
     if (tensor.is_leaf()) return;
     const int backend = schedule_.nodes[static_cast<size_t>(tensor.id)].backend;
@@ -84,7 +84,7 @@ class Builder {
 
   const Schedule& schedule_;
   const std::unordered_set<const Tensor*>& observed_;
-  std::unordered_set<const Tensor*> shown_;  ///< on any backend
+  std::unordered_set<const Tensor*> shown_;  ///< shown values of all backends
   LocalGraphs result_;
 };
 

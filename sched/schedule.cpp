@@ -13,7 +13,7 @@ namespace {
 class Splitter {
  public:
   Splitter(Abilities& abilities, const ScheduleOptions& options, Schedule& schedule)
-      : abilities_(abilities), options_(options), schedule_(schedule), brought_(abilities.backends()) {}
+      : abilities_(abilities), options_(options), schedule_(schedule), copied_(abilities.backends()) {}
 
   void run() {
     for (const Tensor* node : abilities_.graph().nodes()) {
@@ -34,7 +34,8 @@ class Splitter {
     if (!base.is_leaf()) {
       of(view).split = of(base).split;
     } else if (view.is_output && base.is_persistent()) {
-      // Every backend that uses it makes it; for the caller it is where the leaf is.
+      // Every backend that uses the view makes its own view. The caller gets the view of the backend that stores the
+      // leaf.
       of(view).backend = abilities_.home(base);
       of(view).split = latest_split(of(view).backend);
     } else {
@@ -44,7 +45,7 @@ class Splitter {
     if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) ends_ |= options_.observed.contains(&view);
   }
 
-  /// Of a backend; a new one if it has none.
+  /// The backend's latest split, or a new split if it has none.
   int latest_split(int backend) {
     for (int s = static_cast<int>(schedule_.splits.size()) - 1; s >= 0; --s) {
       if (schedule_.splits[static_cast<size_t>(s)].backend == backend) return s;
@@ -59,12 +60,12 @@ class Splitter {
     for (const Tensor* source : node.src) {
       if (source != nullptr) need(backend, node, *source, needed);
     }
-    const bool brings_weights =
+    const bool streams_weights =
         std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
-    // A weight that is copied begins a split, so that the memory of those before it can be used again, and ids of
-    // experts are known by then.
+    // A node with a copied weight starts a new split. So the weight can reuse the memory of earlier copied weights, and
+    // the ids of experts are known before the weight is copied.
     const bool fresh =
-        schedule_.splits.empty() || schedule_.splits.back().backend != backend || brings_weights || ends_;
+        schedule_.splits.empty() || schedule_.splits.back().backend != backend || streams_weights || ends_;
     if (fresh) schedule_.splits.push_back({backend, {}, {}});
     Split& split = schedule_.splits.back();
     split.copies.insert(split.copies.end(), needed.begin(), needed.end());
@@ -73,13 +74,14 @@ class Splitter {
     ends_ = options_.observed.contains(&node);
   }
 
-  /// What a backend needs to use `source`: nothing, or a copy, of what lies behind it where views can be made there.
+  /// Adds the copy that a backend needs to use `source`, if any. For a view of a leaf the leaf is copied, because the
+  /// backend can make the view itself.
   void need(int backend, const Tensor& node, const Tensor& source, std::vector<Copy>& needed) {
     const Tensor& behind = behind_views(source);
     const Tensor& wanted = behind.is_leaf() ? behind : source;
     if (!wanted.is_leaf() && of(wanted).backend == backend) return;
     if (wanted.is_leaf() && wanted.is_persistent() && abilities_.reads(backend, wanted)) return;
-    if (!brought_[static_cast<size_t>(backend)].insert(&wanted).second) return;
+    if (!copied_[static_cast<size_t>(backend)].insert(&wanted).second) return;
     Copy copy{.tensor = &wanted, .bytes = static_cast<int64_t>(wanted.bytes())};
     if (!wanted.is_leaf()) {
       copy.from_split = of(wanted).split;
@@ -87,9 +89,9 @@ class Splitter {
     } else if (wanted.is_persistent()) {
       copy.from_backend = abilities_.home(wanted);
       copy.streamed = wanted.role == Role::kWeight && abilities_.is_host(wanted);
-      // Whole experts where another node uses them too, or through a view.
+      // Copies all experts if another node also uses the weight, or if the weight is used through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
-      // They are read by the host: what was computed, or a leaf that no graph writes.
+      // The host reads the ids, so they must be a computed node or a leaf that no graph writes.
       const Tensor* ids = experts && users(wanted) == 1 ? node.src[2] : nullptr;
       if (ids != nullptr && !is_leaf_view(*ids) && ids->storage()->role != Role::kCache) {
         copy.ids = ids;
@@ -108,7 +110,7 @@ class Splitter {
     return users_[&leaf];
   }
 
-  /// Is a cache that one backend writes used by another where it lies?
+  /// True if one backend writes a cache and another backend uses the cache in place.
   bool shares_a_cache() {
     std::map<const Tensor*, int> writers;
     for (const Tensor* node : abilities_.graph().nodes()) {
@@ -123,7 +125,8 @@ class Splitter {
         const Tensor& behind = behind_views(*source);
         const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
         if (writer == writers.end() || writer->second == of(*node).backend) continue;
-        // Others get a copy, which the stream of its home fetches.
+        // A backend that cannot use the cache in place gets a copy. The cache's own backend makes this copy on its
+        // stream, so no extra order is needed if this backend is also the writer.
         if (abilities_.reads(of(*node).backend, behind) || abilities_.home(behind) != writer->second) return true;
       }
     }
@@ -133,9 +136,10 @@ class Splitter {
   Abilities& abilities_;
   const ScheduleOptions& options_;
   Schedule& schedule_;
-  std::vector<std::unordered_set<const Tensor*>> brought_;  ///< to each backend so far
-  std::unordered_map<const Tensor*, int> users_;            ///< counted at the first question
-  bool ends_ = false;                                       ///< the last split: what it has is observed
+  std::vector<std::unordered_set<const Tensor*>> copied_;  ///< tensors that each backend has copied so far
+  std::unordered_map<const Tensor*, int> users_;           ///< counted at first use
+  bool ends_ = false;                                      ///< a new split must begin, because the last node is
+                                                           ///< observed
 };
 
 size_t padded(size_t bytes) {
@@ -195,7 +199,7 @@ size_t host_bytes(const Schedule& schedule, int copies) {
   std::unordered_set<const Tensor*> inputs;
   for (const Split& split : schedule.splits) {
     for (const Copy& copy : split.copies) {
-      if (copy.is_input() && !inputs.insert(copy.tensor).second) continue;  // one copy for all backends
+      if (copy.is_input() && !inputs.insert(copy.tensor).second) continue;  // all backends share one copy of an input
       bytes += slot_bytes(copy) * static_cast<size_t>(slots_for(copy, copies));
     }
   }

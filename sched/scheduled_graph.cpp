@@ -11,7 +11,7 @@
 namespace shoal::sched {
 namespace {
 
-/// Hands the work of all backends over in one piece (HeldBackend).
+/// Submits the queued work of all backends in one piece (HeldBackend).
 class HeldBackends {
  public:
   explicit HeldBackends(std::span<Backend* const> backends) : backends_(backends) {
@@ -27,7 +27,7 @@ class HeldBackends {
   std::span<Backend* const> backends_;
 };
 
-// Where a device has no events the host waits for its stream instead.
+// If a device has no events, the host waits for its stream instead.
 void record(Event* event, Backend& backend) {
   if (event != nullptr) event->record(backend);
 }
@@ -80,7 +80,7 @@ ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::
 }
 
 ScheduledGraph::~ScheduledGraph() {
-  // The slots are used by what is queued, which a backend that has gone has finished.
+  // Waits for queued work, which uses the slots. A destroyed backend has already finished its work.
   for (size_t b = 0; b < backends_.size(); ++b) {
     if (!lives_[b].expired()) finish_queued(*backends_[b]);
   }
@@ -124,7 +124,7 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
     std::vector<int>& waits = actions_[s].waits;
     std::ranges::sort(waits);
     waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
-    // Those of one size together, so that a device can take them in one copy.
+    // Inputs are sorted by size, so that a device can take all inputs of one size in one copy.
     std::stable_sort(actions_[s].inputs.begin(), actions_[s].inputs.end(),
                      [](const Transfer& a, const Transfer& b) { return a.bytes < b.bytes; });
   }
@@ -177,8 +177,8 @@ void ScheduledGraph::place_slots(BufferType& host) {
     transfer.slots = next;
     next += transfer.stride * slots;
   };
-  std::unordered_map<const Tensor*, std::byte*>
-      slots_of;  // of a caller's input by its source, of a value by its target
+  std::unordered_map<const Tensor*, std::byte*> slots_of;  // key: the source of a caller's input, the target of any
+                                                           // other value
   for (Action& action : actions_) {
     for (Transfer& transfer : action.inputs) {
       const auto [known, is_new] = slots_of.try_emplace(transfer.source, next);
@@ -194,13 +194,13 @@ void ScheduledGraph::place_slots(BufferType& host) {
     for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
   }
   check(next == slots_->base() + size, "slots take {} bytes, not {}", next - slots_->base(), size);
-  // Those who write the values use the same slots as those who read them.
+  // The writer of a value uses the same slots as its reader.
   for (Action& action : actions_) {
     for (Transfer& result : action.results) result.slots = slots_of.at(result.target);
   }
 }
 
-// The caller's tensors are names of the local ones. Views of inputs are seen in the caller's memory.
+// The caller's tensors become aliases of the local tensors. Views of inputs refer to the caller's memory.
 void ScheduledGraph::bind() {
   for (Tensor* node : graph_.nodes()) {
     const int backend = schedule_.nodes[static_cast<size_t>(node->id)].backend;
@@ -217,8 +217,9 @@ void ScheduledGraph::bind() {
 }
 
 void ScheduledGraph::unbind() {
-  if (claim_.graph_is_gone()) return;
-  // The lists of weights and caches must not keep the names. Other accounts of names go with our plans.
+  if (claim_.graph_is_destroyed()) return;
+  // The lists of tensors placed in weights and caches must not keep the aliases. All other records of the aliases are
+  // destroyed with the plans of this graph.
   for (Tensor* node : bound_) {
     node->placement.leave();
     node->buffer = nullptr;
@@ -274,8 +275,8 @@ void ScheduledGraph::follow(Action& action, Action* before) {
   for (const Leaf& leaf : action.leaves) wait(before->written.get(), *before->backend, *leaf.home);
 }
 
-// Noted when the whole run is queued rather than where they are read: an event in the middle would hand the work over
-// to the devices piece by piece.
+// The events are recorded after the whole run, not after the inputs are read, because an event in the middle would
+// submit the work to the devices in several pieces.
 void ScheduledGraph::release_inputs(size_t slot) {
   for (Action& action : actions_) {
     if (!action.inputs.empty()) record(action.taken[slot].get(), *action.backend);
@@ -313,18 +314,18 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   for (const Stream& stream : action.streams) {
     if (stream.ids == nullptr) backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
   }
-  // Behind all others, for ids can be among them.
+  // Experts are copied last, because their ids can be among the tensors copied above.
   for (const Stream& stream : action.streams) {
-    if (stream.ids != nullptr) bring_experts(action, stream);
+    if (stream.ids != nullptr) stream_experts(action, stream);
   }
 }
 
-// The ids are kept and not the experts, because another weight may have other experts for the same ids.
-void ScheduledGraph::bring_experts(Action& action, const Stream& stream) {
+// Caches the ids rather than the list of experts, because another weight may select other experts by the same ids.
+void ScheduledGraph::stream_experts(Action& action, const Stream& stream) {
   ChosenIds& ids = *stream.ids;
   if (!ids.known && ids.maker != nullptr) {
     ids.maker->synchronize();
-    // From a device of another process the reader receives them.
+    // If a device of another process computes the ids, the reader's stream receives them.
     if (ids.reader != ids.maker) ids.reader->synchronize();
   }
   if (!ids.known && ids.maker == nullptr) tensor_get(*ids.tensor, ids.values.data(), 0, ids.tensor->bytes());
@@ -365,7 +366,7 @@ void ScheduledGraph::pass_on(Action& action, size_t slot) {
 }
 
 bool ScheduledGraph::show(Action& action, const Observer& observer) {
-  synchronize_all(backends_);  // the failure of an earlier split shows here, and not as values
+  synchronize_all(backends_);  // reports a failure of an earlier split before the observer reads wrong values
   return std::all_of(action.observed.begin(), action.observed.end(),
                      [&](const Tensor* node) { return observer(*node); });
 }

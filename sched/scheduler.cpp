@@ -9,7 +9,7 @@
 
 namespace shoal::sched {
 
-/// A graph that is ready to run, and what that was made from.
+/// A graph that is ready to run, and the state from which it was prepared.
 struct Scheduler::Entry {
   uint64_t uid;
   std::weak_ptr<const void> life;
@@ -19,8 +19,7 @@ struct Scheduler::Entry {
   std::unique_ptr<ScheduledGraph> scheduled;
 };
 
-/// Host memory for the inputs of a graph that have none yet; it lasts as long as the graph, whatever becomes of its
-/// plans.
+/// Host memory for the graph inputs that the caller has not placed. It lives as long as the graph, even without a plan.
 class Scheduler::Inputs {
  public:
   Inputs(Graph& graph, BufferType& type) : uid_(graph.uid()), life_(graph.life()) {
@@ -30,13 +29,13 @@ class Scheduler::Inputs {
     memory_ = allocate_tensors(placed_, type, Usage::kCompute);
   }
   ~Inputs() {
-    if (graph_is_gone()) return;
+    if (graph_is_destroyed()) return;
     for (Tensor* input : placed_) input->buffer = nullptr, input->data = nullptr;
   }
   Inputs(const Inputs&) = delete;
   Inputs& operator=(const Inputs&) = delete;
 
-  bool graph_is_gone() const { return life_.expired(); }
+  bool graph_is_destroyed() const { return life_.expired(); }
   uint64_t uid() const { return uid_; }
   size_t bytes() const { return memory_ != nullptr ? memory_->size() : 0; }
 
@@ -47,12 +46,12 @@ class Scheduler::Inputs {
   std::unique_ptr<Buffer> memory_;
 };
 
-/// While it lives entries are in use, and the callback may be called: see set_eval_callback().
+/// Exists while a call uses entries and may call the evaluation callback. See set_eval_callback().
 class Scheduler::Busy {
  public:
   Busy(Scheduler& scheduler, std::string_view what) : busy_(scheduler.busy_) {
     require<InvalidArgument>(
-        !busy_, "a scheduler cannot {} inside its own evaluation callback; do it when compute has returned", what);
+        !busy_, "a scheduler cannot {} inside its own evaluation callback; do it after compute has returned", what);
     busy_ = true;
   }
   ~Busy() { busy_ = false; }
@@ -81,7 +80,7 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
   require<InvalidArgument>(!backends_.empty(), "a scheduler needs at least one backend");
   constexpr int kMostCopies = 1024;
   require<InvalidArgument>(options.copies >= 1 && options.copies <= kMostCopies,
-                           "a scheduler keeps 1 to {} copies of each value that it passes on, not {}", kMostCopies,
+                           "the copies of each value that crosses backends must be 1 to {}, got {}", kMostCopies,
                            options.copies);
   options_.kept_graphs = std::max<size_t>(options_.kept_graphs, 1);
   for (size_t i = 0; i < backends_.size(); ++i) {
@@ -109,12 +108,12 @@ std::span<Backend* const> Scheduler::live() const {
 void Scheduler::set_backend(const Tensor& node, const Backend* backend) {
   if (backend == nullptr) return void(user_.erase(&node));
   const auto found = std::find(backends_.begin(), backends_.end(), backend);
-  require<InvalidArgument>(found != backends_.end(), "{} is set to run on {}, which is no backend of the scheduler",
+  require<InvalidArgument>(found != backends_.end(), "{} is set to run on {}, which is not a backend of the scheduler",
                            node.name, backend->name());
   user_[&node] = {static_cast<int>(found - backends_.begin()), node.id, node.name};
 }
 
-// A node of a graph that is gone may have had the same address.
+// Also compares number and name, because a node of a destroyed graph may have had the same address.
 std::unordered_map<const Tensor*, int> Scheduler::user_for(const Graph& graph) const {
   std::unordered_map<const Tensor*, int> user;
   for (const auto& [node, set] : user_) {
@@ -195,7 +194,7 @@ std::unique_ptr<Buffer> Scheduler::allocate_host(size_t bytes) {
 }
 
 void Scheduler::place_inputs(Graph& graph) {
-  inputs_.remove_if([](const Inputs& inputs) { return inputs.graph_is_gone(); });
+  inputs_.remove_if([](const Inputs& inputs) { return inputs.graph_is_destroyed(); });
   const bool known =
       std::any_of(inputs_.begin(), inputs_.end(), [&](const Inputs& i) { return i.uid() == graph.uid(); });
   if (!known) inputs_.emplace_back(graph, host_type());
@@ -209,7 +208,7 @@ size_t Scheduler::reserved() const {
 
 size_t Scheduler::host_bytes() const {
   size_t bytes = 0;
-  for (const Inputs& inputs : inputs_) bytes += inputs.graph_is_gone() ? 0 : inputs.bytes();
+  for (const Inputs& inputs : inputs_) bytes += inputs.graph_is_destroyed() ? 0 : inputs.bytes();
   for (const Entry& entry : entries_) bytes += entry.life.expired() ? 0 : entry.scheduled->host_bytes();
   return bytes;
 }
@@ -217,7 +216,7 @@ size_t Scheduler::host_bytes() const {
 bool Scheduler::reserve(Graph& graph) {
   const Busy busy(*this, "reserve memory");
   synchronize();
-  entries_.clear();  // they would keep memory that the arenas replace
+  entries_.clear();  // cached plans would hold memory that the arenas replace
   try {
     make(graph, {});
     return true;
@@ -248,7 +247,7 @@ Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, P
     scheduled = make(graph, observed, prepared);
   } catch (const OutOfMemory&) {
     if (entries_.empty()) throw;
-    // Plans that are kept hold on to the memory that was there before it became too small.
+    // Cached plans hold the arenas' previous memory, which is now too small.
     entries_.clear();
     scheduled = make(graph, observed);
   }
@@ -278,7 +277,7 @@ bool Scheduler::compute_async(Graph& graph) {
   const Busy busy(*this, "run a graph");
   const EvalCallback callback = callback_;
   ScheduledGraph& scheduled = *entry(graph, callback).scheduled;
-  // Another graph may use weights and caches where this one copies them, or the other way round.
+  // One graph may use a weight or cache in place while the other graph copies it. So their runs must be ordered.
   if (latest_run_ != nullptr && latest_run_ != &scheduled && backends_.size() > 1) scheduled.meet();
   latest_run_ = &scheduled;
   if (!callback) return scheduled.run({});
@@ -319,7 +318,7 @@ const Schedule& Scheduler::schedule() const {
 
 const ScheduledGraph& Scheduler::scheduled() const {
   require<InvalidArgument>(!entries_.empty() && !entries_.front().life.expired(),
-                           "nothing is scheduled, or its graph is gone; allocate or compute a graph first");
+                           "no graph is scheduled, or it was destroyed; allocate or compute a graph first");
   return *entries_.front().scheduled;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the gain of the next device: the same models on one device and on several, in alternating runs, next to the
-prediction.
+"""Measures the gain of more devices. Runs the same models on one device and on several, alternating, and compares the
+results with predictions.
 
   scripts/bench_scaling.py -m model.gguf                                    # 1 and 2 CPU devices
   scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
@@ -8,8 +8,8 @@ prediction.
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
   scripts/bench_scaling.py -m model.gguf --devices CUDA0,CUDA1 --processes 1,2,4 --mpirun "mpirun --hostfile hosts"
 
-Prints a table, and writes it with charts of speed-up and memory (README.md, SVG) and as scaling.csv. Every finished run
-is kept in journal.jsonl: after Ctrl-C or a crash the same command resumes. docs/benchmarks.md says more.
+Prints a table. Also writes it as README.md, with charts of speed-up and memory (SVG), and as scaling.csv. journal.jsonl
+stores every finished run, so the same command resumes after Ctrl-C or a crash. docs/benchmarks.md has the details.
 """
 
 import argparse
@@ -33,50 +33,58 @@ from scaling.configurations import Configuration, ConfigurationError  # noqa: E4
 from scaling.runs import Model  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # several numbers are one for each CPU device
+PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # may hold one number per CPU device
 TITLE = "# Gain of the next device"
 NOTE = ("t/s: median of the rounds. Speed-up: median of each round's own ratio to {}, with the smallest and largest. "
-        "Ideal: sum of the devices alone. MiB: the device that needs most, as planned.")
+        "Ideal: sum of the single devices. MiB: planned memory of the device that needs most.")
 
 
 def parser_of() -> argparse.ArgumentParser:
     parser = flags.Parser(description=__doc__)
     add = parser.add_argument
-    add("-m", dest="models", action="append", required=True, metavar="FILE", help="a GGUF file; may be repeated")
+    add("-m", dest="models", action="append", required=True, metavar="FILE", help="GGUF file of a model; may be repeated")
     lists = parser.add_mutually_exclusive_group()
     lists.add_argument("--counts", type=flags.numbers(1), metavar="INTS",
-                       help="numbers of devices (1,2; with --processes 1)")
-    lists.add_argument("--devices", metavar="LISTS", help='lists of devices: "CPU0;CPU0,CPU1"')
-    add("--family", default="CPU", metavar="NAME", help="of --counts: CPU, CUDA, ... (CPU)")
-    add("-t", "--threads", type=flags.positive(int), metavar="INT", help="threads of each CPU device (its cores)")
+                       help="numbers of devices (default: 1,2, or 1 with --processes)")
+    lists.add_argument("--devices", metavar="LISTS", help='lists of devices, separated by semicolons, such as "CPU0;CPU0,CPU1"')
+    add("--family", default="CPU", metavar="NAME", help="device family for --counts, such as CPU or CUDA (default: CPU)")
+    add("-t", "--threads", type=flags.positive(int), metavar="INT",
+        help="number of threads of each CPU device (default: one per core)")
     add("--processes", type=flags.numbers(1), metavar="INTS",
-        help="numbers of processes, such as one for each host; each process has the devices named")
-    add("--mpirun", type=flags.words, metavar="COMMAND", help='starts the processes, given -n: "mpirun --hostfile hosts '
-        '--map-by node" or "srun --mpi=pmix --ntasks-per-node=1" ("mpirun --bind-to none")')
+        help="numbers of processes, such as 1,2,4; each process uses the listed devices")
+    add("--mpirun", type=flags.words, metavar="COMMAND",
+        help='command that starts the processes; the script appends -n. Examples: "mpirun --hostfile hosts --map-by '
+        'node", "srun --mpi=pmix --ntasks-per-node=1" (default: "mpirun --bind-to none")')
     add("--whole-machine", action="store_true", help="also measure the CPU as one device with all cores")
-    add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or both with a comma (tensor)")
-    add("--tensor-split", "-ts", metavar="SHARES", help='"1,1;3,1": each for the lists with as many devices; auto: the '
-        "predicted fastest; @FILE: a profile of tune_split.py, for its devices; default even")
-    add("-p", dest="prompts", type=flags.numbers(0), default=[512], metavar="INTS", help="tokens of prompts (512)")
-    add("-n", dest="generations", type=flags.numbers(0), default=[128], metavar="INTS", help="tokens to generate (128)")
-    add("-d", dest="depths", type=flags.numbers(0), default=[0], metavar="INTS", help="tokens in the cache before (0)")
-    add("-r", dest="rounds", type=flags.positive(int), default=5, metavar="INT", help="runs of each configuration (5)")
+    add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or tensor,layer (default: tensor)")
+    add("--tensor-split", "-ts", metavar="SHARES",
+        help='lists of shares, such as "1,1;3,1", each for device lists of the same length; auto: the shares predicted '
+        "to be fastest; @FILE: the shares of a profile of tune_split.py, for the profile's devices (default: even)")
+    add("-p", dest="prompts", type=flags.numbers(0), default=[512], metavar="INTS",
+        help="prompt lengths in tokens (default: 512)")
+    add("-n", dest="generations", type=flags.numbers(0), default=[128], metavar="INTS",
+        help="numbers of tokens to generate (default: 128)")
+    add("-d", dest="depths", type=flags.numbers(0), default=[0], metavar="INTS",
+        help="numbers of tokens already in the KV cache (default: 0)")
+    add("-r", dest="rounds", type=flags.positive(int), default=5, metavar="INT",
+        help="number of runs of each configuration (default: 5)")
     add("--bench-arguments", type=flags.words, default=[], metavar="ARGUMENTS",
-        help='more for `shoal bench` and `shoal plan`: "--comm host -ctk q8_0 -ctv q8_0"')
-    add("--timeout", type=flags.positive(float), default=1800, metavar="SECONDS", help="limit of a run (1800)")
+        help='additional flags of `shoal bench` and `shoal plan`, such as "--comm host -ctk q8_0 -ctv q8_0"')
+    add("--timeout", type=flags.positive(float), default=1800, metavar="SECONDS",
+        help="time limit of a run (default: 1800)")
     add("--folder", type=pathlib.Path, default=ROOT / "build/scaling", metavar="DIR",
-        help="of the journal, table and charts (build/scaling)")
-    add("--force", action="store_true", help="replace files in DIR that are not of this script")
-    add("--shoal", metavar="PATH", help="the program (build/release/bin/shoal)")
+        help="folder of the journal, the table and the charts (default: build/scaling)")
+    add("--force", action="store_true", help="replace files in DIR even if this script did not write them")
+    add("--shoal", metavar="PATH", help="path of the program shoal (default: build/release/bin/shoal)")
     return parser
 
 
 def models_of(paths: list[str]) -> list[Model]:
-    """Labels are file names, or whole paths if the file names are not distinct."""
+    """Labels are file names, or whole paths if file names are not unique."""
     short = [pathlib.Path(path).name.removesuffix(".gguf") for path in paths]
     labels = short if len(set(short)) == len(short) else paths
     if len(set(labels)) != len(labels):
-        raise ConfigurationError("-m: a file is there twice")
+        raise ConfigurationError("-m: a file is listed twice")
     try:
         return [Model(label, path, os.stat(path).st_size) for path, label in zip(paths, labels)]
     except OSError as error:
@@ -89,7 +97,7 @@ def split_list(words: str | None) -> list[str]:
 
 def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
     if arguments.mpirun is not None and not arguments.processes:
-        raise ConfigurationError("--mpirun starts several processes; say how many with --processes, such as 1,2")
+        raise ConfigurationError("--mpirun starts several processes; give their number with --processes, such as 1,2")
     if arguments.processes and arguments.whole_machine:
         raise ConfigurationError("--whole-machine measures one process; leave it out, or --processes")
     lists = split_list(arguments.devices)
@@ -105,7 +113,7 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
 
 
 def environment_of(found: list[Configuration]) -> dict[str, str]:
-    """The CPU is divided into the same number of devices in all runs, so that one device is the same in all."""
+    """Divides the CPU into the same number of devices in all runs, so that a device is always the same."""
     is_given = os.environ.get("SHOAL_CPU_DEVICES") or any("," in os.environ.get(name, "") for name in PER_DEVICE)
     needed = configurations.cpu_devices(found)
     return {"SHOAL_CPU_DEVICES": str(needed)} if needed and not is_given else {}
@@ -122,7 +130,7 @@ def file_name(kind: str, model: str) -> str:
 
 
 def check_replaced(arguments: argparse.Namespace, models: list[Model]) -> None:
-    """Throws files.Refused if the outputs would replace other files than those of this script."""
+    """Throws files.Refused if the outputs would replace files that this script did not write."""
     outputs = [("README.md", "report", files.Kind(TITLE.encode())), ("scaling.csv", "table", files.Kind(b"model,test,"))]
     for model in models:
         names = [file_name(kind, model.label) for kind in ("speedup", "memory")]
@@ -133,7 +141,7 @@ def check_replaced(arguments: argparse.Namespace, models: list[Model]) -> None:
 
 
 def draw(folder: pathlib.Path, rows: list[results.Row], found: results.Findings) -> list[str]:
-    """Writes the charts; their names."""
+    """Writes the charts and returns their names."""
     names = []
     for model in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == model]
@@ -146,7 +154,7 @@ def draw(folder: pathlib.Path, rows: list[results.Row], found: results.Findings)
 
 
 def show(arguments: argparse.Namespace, setup: runs.Setup, study: runs.Study, descriptions: dict[str, str]) -> bool:
-    """Prints the table and writes the files. False if nothing was measured."""
+    """Prints the table and writes the files. Returns False if nothing was measured."""
     base = configurations.baseline_of(setup.configurations)
     found = results.Findings.of(study.done.values())
     rows = results.rows_of(found, setup.models, setup.tests, setup.configurations, base, descriptions)
@@ -180,7 +188,7 @@ def measure(arguments: argparse.Namespace) -> int:
         try:
             with text.progress(len(jobs)) as progress:
                 if study.done:
-                    progress.say(f"bench_scaling: {len(study.done)} of {len(jobs)} runs are there already")
+                    progress.say(f"bench_scaling: {len(study.done)} of {len(jobs)} runs are already finished")
                 study.run(shoal, progress)
         except Stopped as stopped:
             show(arguments, setup, study, descriptions)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Brings the flags and examples in docs/cli.md up to date with what the program prints.
+"""Updates the flags and examples in docs/cli.md from the output of the program.
 
-Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command. Each indented example of a
-command with the same output on every machine (run, tokenize, detokenize, simulate, with a model that exists or can be
-made) gets that output. The text around them is written by hand. --check changes nothing: it prints what differs and
-exits with 1.
+Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command. A flag with the same text in an earlier
+block is only named. Each indented example of a command with the same output on every machine (run, tokenize, detokenize, simulate,
+with a model that exists or can be made) gets that output. All other text is written by hand. --check changes nothing: it prints the
+differences and exits with 1.
 """
 import argparse
 import difflib
@@ -15,12 +15,15 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLE = re.compile(
     r"^    \$ shoal (?P<line>(?:run|tokenize|detokenize|simulate) .*)\n"
     r"(?:(?!    \$ )    .*\n|\n(?=    (?!\$ )))*", re.MULTILINE)
 SPARSE = "70b-q4_k_m.gguf"  # made from a preset, without weights
+FLAG = re.compile(r"^  (-.*\n(?:    .*\n)*)", re.MULTILINE)  # one entry of a group of flags
+GROUP = re.compile(r"^(\w[^\n]*:\n)((?:  .*\n)+)\n?", re.MULTILINE)
 BLOCK = re.compile(r"^```text\n\$ shoal (?P<command>[\w-]*) ?--help\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -32,8 +35,35 @@ def help_of(program: str, command: str) -> str:
     return f"```text\n$ shoal {' '.join(words)}\n{result.stdout}```"
 
 
+class SharedFlags:
+    """Names flags that an earlier block has printed, instead of printing them again."""
+
+    def __init__(self):
+        self.first: dict[str, str] = {}  # text of a flag -> the command that prints it first
+
+    def shorten(self, command: str, text: str) -> str:
+        """The block of a command without shared flags and blank lines; the block of the program ("") is unchanged."""
+        shared: dict[str, list[str]] = {}
+
+        def keep(flag: re.Match) -> str:
+            owner = self.first.setdefault(flag[0], command)
+            if owner != command:
+                names = re.findall(r"(?<!\S)--?[\w-]+", flag[1].split("  ")[0].replace(",", " "))
+                shared.setdefault(owner, []).append(names[0])
+            return flag[0] if owner == command else ""
+
+        def shorten_group(group: re.Match) -> str:
+            flags = FLAG.sub(keep, group[2])
+            return group[1] + flags if flags else ""
+
+        kept = re.sub(r"\n\n+", "\n", GROUP.sub(shorten_group, text)) if command else text
+        lines = [f"The same as in {owner}: {', '.join(names)}" for owner, names in shared.items()]
+        wrapped = [textwrap.fill(line, 106, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in lines]
+        return kept.removesuffix("```") + "".join(wrapped) + "```"
+
+
 def make_sparse(folder: pathlib.Path) -> pathlib.Path | None:
-    """The model without weights; None without the packages of scripts/install_python."""
+    """Writes the model without weights and returns its path; None if the packages of scripts/install_python are missing."""
     path = folder / SPARSE
     maker = [sys.executable, ROOT / "scripts/make_model.py", "--preset", "70b", "--type", "q4_k_m", "--sparse", path]
     made = subprocess.run(maker, capture_output=True, text=True, check=False)
@@ -67,16 +97,19 @@ def commands_of(program: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare")
-    parser.add_argument("--program", default=str(ROOT / "build/release/bin/shoal"), help="default: %(default)s")
-    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/cli.md", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="compare without writing the page")
+    parser.add_argument("--program", default=str(ROOT / "build/release/bin/shoal"),
+                        help="path of the program (default: %(default)s)")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/cli.md",
+                        help="page to update (default: %(default)s)")
     arguments = parser.parse_args()
     page = arguments.page.read_text()
     documented = {match["command"] for match in BLOCK.finditer(page)}
     missing = [command for command in ["", *commands_of(arguments.program)] if command not in documented]
     for command in missing:
         print(f"{arguments.page}: no block '$ shoal {command} --help'; add one")
-    current = BLOCK.sub(lambda match: help_of(arguments.program, match["command"]), page)
+    flags = SharedFlags()
+    current = BLOCK.sub(lambda match: flags.shorten(match["command"], help_of(arguments.program, match["command"])), page)
     with tempfile.TemporaryDirectory() as folder:
         current = EXAMPLE.sub(lambda match: example_of(arguments.program, match, pathlib.Path(folder)), current)
     if arguments.check:

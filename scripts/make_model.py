@@ -9,12 +9,12 @@
     scripts/make_model.py --preset deepseek-v3 --type iq1_s --sparse deepseek-v3-iq1_s.gguf
     scripts/make_model.py --preset gpt-oss-20b --layers 4 --type q8_0 --tensor-type _exps=mxfp4 gpt-oss.gguf
 
-Blocks are random bytes whose scales are set so that a weight's standard deviation is 1/sqrt(row length), as in a freshly
-initialised model: activations and logits stay of ordinary size, the text is noise. Files are the same for the same
-arguments. Weights stream to the file: memory stays below 300 MB for any size.
+Blocks are random bytes. Their scales give weights a standard deviation of 1/sqrt(row length), as in a freshly initialised
+model, so activations and logits have ordinary sizes; generated text is noise. The same arguments give the same file.
+Weights are streamed to the file, so memory stays below 300 MB for any size.
 
-With --sparse the weights are a hole in the file: it takes a few megabytes of disk whatever its size, is written at
-once, and is all that `shoal plan` and `shoal simulate` look at. Who reads the weights finds zeros.
+With --sparse the weights are a hole in the file and read as zeros. Such a file of any size is written at once and takes a few
+megabytes on disk. It is sufficient for `shoal plan` and `shoal simulate`.
 """
 
 import argparse
@@ -49,8 +49,8 @@ OWN_MODELS = files.Kind(b"GGUF", b"general.name\x08\0\0\0", b"random ")
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """Where a block keeps its half-precision scale and, if it has one, its offset; the offset that centres it. Or its
-    scale is a power of two in a byte, spread over nibbles of four numbers, or four numbers of a byte."""
+    """Position in a block of its half-precision scale and of its offset, if it has one. `offset_per_scale` centres the block.
+    Other formats of the scale: a power of two in a byte, nibbles of four numbers, or four numbers of a byte each."""
 
     scale: int
     offset: int | None = None
@@ -88,12 +88,12 @@ BLOCKS = {
 PLAIN = {Type.F32, Type.F16, Type.BF16}
 NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
 CODEBOOKS = {Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S}
-# Types whose output head is kept in q6_k, as quantised files usually have it.
+# Types with a q6_k output head, as in usual quantised files.
 COARSE = CODEBOOKS | {
     Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
     Type.MXFP4, Type.NVFP4, Type.TQ1_0, Type.TQ2_0,
 }  # fmt: skip
-# What the quantiser takes for rows that are no multiple of 256.
+# Types that the quantiser uses if the row length is not a multiple of 256.
 FOR_SHORT_ROWS = {
     Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0,
     Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(CODEBOOKS | {Type.TQ1_0, Type.TQ2_0}, Type.IQ4_NL),
@@ -104,13 +104,13 @@ FILE_TYPES = {
     "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31,
     "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38, "nvfp4": 39,
 }  # fmt: skip
-# Blocks in the pool that rows are cut from. A prime, so that rows do not begin at the same places in it again and again.
+# Blocks in the pool from which rows are cut. The number is prime, so that rows rarely begin at the same place.
 POOL_BLOCKS = 131071
 
 
 def powers_near(scale):
-    """Bytes of powers of two, of each scale the one below or the one above it, so often that squares stay the same on
-    average."""
+    """Bytes of powers of two. For each scale, one of the two nearest powers is chosen at random, so that the average
+    square stays the same."""
     below = np.floor(np.log2(scale))
     share = ((scale / 2**below) ** 2 - 1) / 3
     return (below + 128 + (np.arange(len(scale)) * 0.618034 % 1 < share)).astype(np.uint8)
@@ -137,7 +137,7 @@ def with_scales(blocks, layout, scale):
 
 
 def make_pool(random, kind, deviation):
-    """Bytes of POOL_BLOCKS blocks (plain types: 32 elements count as one) with the given standard deviation."""
+    """Bytes of POOL_BLOCKS blocks with the given standard deviation. For plain types, 32 elements are a block."""
     if kind in PLAIN:
         values = random.standard_normal(POOL_BLOCKS * 32, dtype=np.float32) * np.float32(deviation)
         if kind == Type.BF16:
@@ -154,7 +154,7 @@ def make_pool(random, kind, deviation):
 
 
 class Weights:
-    """An endless stream of random weights for each type and row length; only the last few pools are kept."""
+    """An endless stream of random weights for each type and row length. Only the last few pools are kept."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -177,7 +177,7 @@ class Weights:
 
 
 def pieces(count):
-    """Token texts, scores and types: <unk> <s> </s>, 256 bytes, then words such that every prefix is a token too."""
+    """Token texts, scores and types: <unk> <s> </s>, 256 bytes, then words. Every prefix of a word is also a token."""
     texts = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.BYTE] * 256
     if count < len(texts) + 1:
@@ -193,7 +193,7 @@ def pieces(count):
 
 
 def more_bits(layer, layers):
-    """The layers to which mixtures "M" give more bits: the outer eighths and every third between."""
+    """The layers with more bits in mixtures "M": the first and last eighth, and every third layer between."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
@@ -219,8 +219,8 @@ def mixed_q3_k_l(_, __):
     return dict.fromkeys(("attn_v", "attn_output", "ffn_down"), Type.Q5_K)
 
 
-# Mixtures: the type of most matrices, and a layer's others, as llama.cpp's quantiser chooses them for Llama models. Its
-# q5_k_s is q5_k here, and its q3_k_s is q3_k.
+# Mixtures: the type of most matrices, and the types of other matrices by layer, as llama.cpp's quantiser chooses them
+# for Llama models. Its q5_k_s is q5_k here, and its q3_k_s is q3_k.
 MIXTURES = {
     "q3_k_m": (Type.Q3_K, mixed_q3_k_m),
     "q3_k_l": (Type.Q3_K, mixed_q3_k_l),
@@ -231,12 +231,12 @@ MIXTURES = {
 
 
 def layer_types(shape, name, layer):
-    """A layer's matrices that do not have the type of most."""
+    """Types of a layer's matrices that differ from the type of most matrices."""
     if name not in MIXTURES:
         return {}
     base, mixed = MIXTURES[name]
     types = mixed(layer, shape.layers)
-    # As the quantiser does for Llama 2 70B, which it knows by its number of layers.
+    # The quantiser recognises Llama 2 70B by its number of layers.
     is_70b = shape.layers == 80 and shape.heads != shape.kv_heads
     if is_70b and types.get("attn_v", base) in (Type.Q3_K, Type.Q4_K):
         types["attn_v"] = Type.Q5_K
@@ -260,7 +260,7 @@ def usual_tensors(shape, name, output_name):
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """The type of the matrices whose names a regular expression matches anywhere."""
+    """The type of matrices whose names match a regular expression anywhere."""
 
     pattern: re.Pattern
     kind: Type
@@ -277,7 +277,7 @@ class Override:
 
 
 def tensors(shape, args):
-    """(tensor name, shape, type, bytes) of each tensor. The first override that matches a matrix counts."""
+    """(tensor name, shape, type, bytes) of each tensor. The first matching override counts."""
     plan, used = [], set()
     for name, dims, kind in usual_tensors(shape, args.type, args.output_type):
         match = next((one for one in args.tensor_type if is_matrix(name, dims) and one.pattern.search(name)), None)
@@ -287,20 +287,20 @@ def tensors(shape, args):
     for one in args.tensor_type:
         if one not in used:
             text = f"{one.pattern.pattern}={one.kind.name.lower()}"
-            sys.exit(f"make_model.py: --tensor-type {text} is the first match of no matrix; "
+            sys.exit(f"make_model.py: --tensor-type {text} is not the first match of any matrix; "
                      "--dry-run without it prints their names")  # fmt: skip
     return plan
 
 
 def fitting(kind, row):
-    """The type that rows of this length have where most have `kind`."""
+    """`kind`, or the type that replaces it for rows of this length."""
     return FOR_SHORT_ROWS.get(kind, kind) if row % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
 def bytes_of(name, dims, kind):
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     if dims[-1] % elements:
-        sys.exit(f"make_model.py: rows of {name} have {dims[-1]} elements, no multiple of the {elements} in a block of "
+        sys.exit(f"make_model.py: rows of {name} have {dims[-1]} elements, which is not a multiple of the {elements} in a block of "
                  f"{kind.name.lower()}; choose other sizes or another --type")  # fmt: skip
     return math.prod(dims) // elements * size
 
@@ -351,7 +351,7 @@ def write_model(shape, args, plan):
 
 
 def print_plan(plan):
-    """The tensors, one per line; sizes as GGUF has them, the row length first."""
+    """Prints the tensors, one per line. Sizes are in GGUF order, the row length first."""
     for name, dims, kind, size in plan:
         print(f"{name:<28} {' x '.join(str(n) for n in reversed(dims)):<16} {kind.name.lower():<5} {size:>15,}")
     totals = {}
@@ -363,21 +363,26 @@ def print_plan(plan):
 
 def parse_arguments():
     parser = arguments.Parser(description=__doc__)
-    parser.add_argument("output", nargs="?", help="the file to write")
-    parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes (default: tiny)")
-    parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0", help="of the matrices (default: q8_0)")
-    parser.add_argument("--output-type", choices=NAMES, help="of the output head (default: q6_k below q6_k, else --type)")
+    parser.add_argument("output", nargs="?", help="file to write")
+    parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes of the model (default: tiny)")
+    parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0",
+                        help="data type of the matrices (default: q8_0)")
+    parser.add_argument("--output-type", choices=NAMES,
+                        help="data type of the output head (default: the larger of q6_k and --type)")  # fmt: skip
     parser.add_argument("--tensor-type", action="append", type=Override.parse, default=[], metavar="PATTERN=TYPE",
-                        help="of matrices whose names a regular expression matches; may be repeated, the first counts")  # fmt: skip
-    parser.add_argument("--sparse", action="store_true", help="leave the weights out: a hole of the right size (zeros)")
-    parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes, and write nothing")
-    parser.add_argument("--force", action="store_true", help="replace a file that is no model of this script")
-    parser.add_argument("--seed", type=int, default=0)
+                        help="data type TYPE of matrices whose names match the regular expression PATTERN; may be repeated; "
+                        "the first match applies")  # fmt: skip
+    parser.add_argument("--sparse", action="store_true",
+                        help="write a hole of the same size instead of the weights; they read as zeros")
+    parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes without writing a file")
+    parser.add_argument("--force", action="store_true", help="replace the file even if this script did not write it")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):
-        parser.add_argument(f"--{field}", type=int, help="instead of the preset's")
+        parser.add_argument(f"--{field}", type=int, help="size that replaces the size of the preset")
     parser.add_argument("--head-dim", type=int, dest="given_head_dim", metavar="HEAD_DIM",
-                        help="of keys and values (default: embd / heads)")  # fmt: skip
-    parser.add_argument("--tied", action=argparse.BooleanOptionalAction, help="embedding is the output head, too")
+                        help="elements of a key or value per head (default: embd / heads)")  # fmt: skip
+    parser.add_argument("--tied", action=argparse.BooleanOptionalAction,
+                        help="use the embedding matrix also as the output head")
     args = parser.parse_args()
     if not args.output and not args.dry_run:
         parser.error("give the file to write, or --dry-run")
@@ -393,13 +398,13 @@ def main():
     if min(shape.embd, shape.layers, shape.ff, shape.heads, shape.kv_heads, shape.ctx) < 1 or args.seed < 0:
         sys.exit("make_model.py: sizes must be positive and the seed not negative")
     if (shape.embd % shape.heads and not args.given_head_dim) or shape.heads % shape.kv_heads:
-        sys.exit(f"make_model.py: heads {shape.heads} must divide embd {shape.embd} unless there is a --head-dim, and "
+        sys.exit(f"make_model.py: heads {shape.heads} must divide embd {shape.embd} unless --head-dim is given, and "
                  f"kv-heads {shape.kv_heads} heads")  # fmt: skip
     if shape.head_dim < 2 or shape.head_dim % 2:
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)
     if args.dry_run:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of the table may stop early
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of the table may exit early
         print_plan(plan)
     else:
         try:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Finds the shares of unequal devices with which a model runs fastest, by measuring.
+"""Measures splits over unequal devices and finds the shares with which a model runs fastest.
 
     scripts/tune_split.py -m model.gguf --devices CPU0,CPU1 -o model.split.json
     shoal run -m model.gguf --devices CPU0,CPU1 --tensor-split @model.split.json -p "Once"
 
-Starts from the prediction of `shoal plan`, measures with `shoal bench`, moves to better neighbours, and stops when no
-split one unit away is significantly better. Each finished run is in the journal: the same command resumes it.
-docs/tuning.md says more. Exit code 1 when nothing could be measured, 130 or 143 when it was stopped.
+Starts from the prediction of `shoal plan`, measures with `shoal bench`, moves to better neighbours, and stops if no split
+one unit away is significantly better. The journal stores each finished run, so the same command resumes. docs/tuning.md
+has the details. Exits with 1 if nothing could be measured, and with 130 or 143 if it was stopped.
 """
 import argparse
 import os
@@ -22,17 +22,17 @@ python.use_packages("tune_split", "matplotlib", "rich")
 
 from tuning.main import Failure, failing_with, tell, tune  # noqa: E402
 
-MOST_UNITS = 4096  # that --units may ask for
+MOST_UNITS = 4096  # limit of --units
 
 
 def units(text):
     value = arguments.positive(int)(text)
     if value > MOST_UNITS:
-        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_UNITS}, finer than any model is divided")
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_UNITS}, the limit for any model")
     return value
 
 
-units.__name__ = "int"  # for the message about a word that is no number
+units.__name__ = "int"  # for argparse's message about an invalid number
 
 
 def fraction(text):
@@ -44,7 +44,7 @@ def fraction(text):
 
 class Parser(arguments.Parser):
     def print_help(self, file=None):
-        """argparse ignores errors of stdout here."""
+        """Reports errors of stdout, which argparse ignores here."""
         with failing_with("cannot write to stdout", "check the disk or pipe it goes to"):
             print(self.format_help(), end="", file=file, flush=True)
 
@@ -52,36 +52,45 @@ class Parser(arguments.Parser):
 def parsed():
     parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("-m", "--model", required=True, metavar="FILE", help="GGUF file")
-    add("--devices", "-dev", required=True, metavar="NAMES", help="devices that act as one: CPU0,CPU1")
-    add("--split-mode", "-sm", choices=("tensor", "layer"), default="tensor", help="as of shoal run")
+    add("-m", "--model", required=True, metavar="FILE", help="GGUF file of the model")
+    add("--devices", "-dev", required=True, metavar="NAMES", help="devices to split the model over, such as CPU0,CPU1")
+    add("--split-mode", "-sm", choices=("tensor", "layer"), default="tensor",
+        help="split mode, as in shoal run (default: tensor)")
     add("--objective", choices=("generation", "prompt", "mix"),
-        help="tokens/s of generation (default; with -n 0 of prompts), of prompts, or of both together")
-    add("-p", "--n-prompt", type=arguments.count, default=512, metavar="N", help="tokens of prompts (512)")
-    add("-n", "--n-gen", type=arguments.count, default=128, metavar="N", help="tokens to generate (128)")
-    add("-d", "--n-depth", type=arguments.count, default=0, metavar="N", help="tokens in the cache before (0)")
-    add("-t", "--threads", type=arguments.positive(int), metavar="N", help="threads of each CPU device")
+        help="speed to optimise; mix: prompt and generation together (default: generation, or prompt with -n 0)")
+    add("-p", "--n-prompt", type=arguments.count, default=512, metavar="N", help="prompt length in tokens (default: 512)")
+    add("-n", "--n-gen", type=arguments.count, default=128, metavar="N",
+        help="number of tokens to generate (default: 128)")
+    add("-d", "--n-depth", type=arguments.count, default=0, metavar="N",
+        help="number of tokens already in the KV cache (default: 0)")
+    add("-t", "--threads", type=arguments.positive(int), metavar="N",
+        help="number of threads of each CPU device (default: one per core)")
     add("--units", type=units, metavar="N",
-        help="number of units into which the model is divided; default by its feed-forward blocks")
-    add("--trials", type=arguments.positive(int), metavar="N", help="most splits to measure (a third of all, but at least 8)")
-    add("-r", "--repetitions", type=arguments.positive(int), default=3, metavar="N", help="of each run (3)")
-    add("--tolerance", type=fraction, default=0.01, help="a difference that does not matter (0.01)")
-    add("--timeout", type=arguments.positive(float), default=1800, metavar="SECONDS", help="of a run (1800)")
-    add("--shoal", metavar="PATH", help="the program (build/release/bin/shoal)")
-    add("-o", "--profile", metavar="FILE", help="the profile (the model's name with .split.json, here)")
-    add("--journal", metavar="FILE", help="the measurements (the profile with .journal.jsonl)")
-    add("--retry-failed", action="store_true", help="measure splits again that failed in an earlier run")
-    add("--chart", metavar="FILE", help=".svg (the profile with .svg); none: no chart")
-    add("--force", action="store_true", help="replace files that are not a profile or chart of this script")
-    add("--output", choices=("text", "json"), default="text", help="of stdout")
-    add("extra", nargs="*", metavar="-- FLAGS", help="further flags of shoal bench and plan, after --")
+        help="number of units to divide among the devices (default: derived from the model's tensors)")
+    add("--trials", type=arguments.positive(int), metavar="N",
+        help="maximum number of splits to measure (default: a third of all splits, at least 8)")
+    add("-r", "--repetitions", type=arguments.positive(int), default=3, metavar="N",
+        help="number of repetitions in each run (default: 3)")
+    add("--tolerance", type=fraction, default=0.01, help="largest relative difference that counts as equal (default: 0.01)")
+    add("--timeout", type=arguments.positive(float), default=1800, metavar="SECONDS",
+        help="time limit of a run (default: 1800)")
+    add("--shoal", metavar="PATH", help="path of the program shoal (default: build/release/bin/shoal)")
+    add("-o", "--profile", metavar="FILE",
+        help="profile to write (default: the model's name with .split.json, in the current folder)")
+    add("--journal", metavar="FILE",
+        help="file that stores the measurements (default: the profile's name with .journal.jsonl)")
+    add("--retry-failed", action="store_true", help="repeat the measurement of splits that failed in an earlier run")
+    add("--chart", metavar="FILE", help="chart to write; none: no chart (default: the profile's name with .svg)")
+    add("--force", action="store_true", help="replace the profile and the chart even if this script did not write them")
+    add("--output", choices=("text", "json"), default="text", help="format of stdout (default: text)")
+    add("extra", nargs="*", metavar="-- FLAGS", help="additional flags of shoal bench and shoal plan, after --")
     given = parser.parse_args()
     check(parser, given)
     return given
 
 
 def check(parser, given):
-    """The conditions on several flags."""
+    """Checks conditions on several flags."""
     if given.objective is None:
         given.objective = "generation" if given.n_gen > 0 else "prompt"
     for flag, tokens, kind in (("-p", given.n_prompt, "prompt"), ("-n", given.n_gen, "generation")):
@@ -89,11 +98,11 @@ def check(parser, given):
             parser.error(f"argument {flag}: the objective {given.objective} needs more than 0 tokens")
     devices = given.devices.split(",")
     if len(devices) < 2 or not all(devices) or ";" in given.devices:
-        parser.error(f"argument --devices: '{given.devices}' is no list of two devices or more, such as CPU0,CPU1")
+        parser.error(f"argument --devices: '{given.devices}' is not a list of two devices or more, such as CPU0,CPU1")
 
 
 def drop_stdout():
-    """Discards unwritten output, which the interpreter would try to write when it exits."""
+    """Discards unwritten output, which the interpreter would otherwise write at its exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -13,11 +13,10 @@
 namespace shoal::tuning {
 namespace {
 
-/// A rank of the plan.
 struct Member {
   const machine::DeviceModel* device = nullptr;
-  std::vector<Work> nodes;  ///< by number; nothing for those that do not run
-  /// By number: what luck adds to the longest of all ranks that have the product (expert_load.h).
+  std::vector<Work> nodes;  ///< by node number; zero for nodes that are not executed
+  /// By node number: seconds by which the busiest rank of this expert product exceeds the average (expert_load.h).
   std::vector<double> excess;
 };
 
@@ -27,15 +26,16 @@ struct Group {
   std::vector<size_t> ranks;
 };
 
-/// A mul_mat_id on the ranks that have some of its experts.
+/// A mul_mat_id and the ranks that have some of its experts.
 struct ExpertProduct {
-  int64_t experts = 0;  ///< that ids may name, of all ranks
+  int64_t experts = 0;  ///< number of experts that ids may select, on all ranks
   bool is_divided = false;
-  std::vector<std::pair<size_t, const Tensor*>> parts;  ///< ranks and their nodes
-  std::vector<double> pair_seconds;                     ///< by part
+  std::vector<std::pair<size_t, const Tensor*>> parts;  ///< each rank with its node
+  std::vector<double> pair_seconds;                     ///< seconds of one more (slot, token) pair, in the order of
+                                                        ///< `parts`
 };
 
-/// Of a product those experts of the rank that ids may name.
+/// Number of the rank's experts that ids may select.
 int64_t reachable(const Tensor& product) {
   const auto& ranges = std::get<SelectParams>(product.params).ranges;
   int64_t count = ranges.empty() ? product.src[0]->shape[2] : 0;
@@ -45,7 +45,7 @@ int64_t reachable(const Tensor& product) {
 
 }  // namespace
 
-/// A plan on a machine: all that does not depend on the segments.
+/// A plan on a machine, with all values that do not depend on the segments.
 struct Estimator::Ground {
   Ground(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices, double kv_rows)
       : plan(plan), machine(machine), devices(devices.begin(), devices.end()) {
@@ -74,10 +74,10 @@ struct Estimator::Ground {
   void add_member(size_t rank, double kv_rows) {
     const int index = devices[rank];
     require<InvalidArgument>(index >= 0 && static_cast<size_t>(index) < machine.devices.size(),
-                             "machine {} has {} devices, got number {}", machine.name, machine.devices.size(), index);
+                             "machine {} has {} devices, got index {}", machine.name, machine.devices.size(), index);
     const machine::DeviceModel& device = machine.devices[static_cast<size_t>(index)];
     require<InvalidArgument>(device.domain >= 0 && static_cast<size_t>(device.domain) < machine.domains.size(),
-                             "machine {} has {} domains, got number {} of {}", machine.name, machine.domains.size(),
+                             "machine {} has {} domains, got index {} for {}", machine.name, machine.domains.size(),
                              device.domain, device.name);
     const Graph& graph = *plan.ranks[rank].graph;
     const machine::ProductTable products(device);
@@ -101,16 +101,17 @@ struct Estimator::Ground {
     group->ranks.push_back(rank);
   }
 
-  /// As node_cost() counts: in proportion to all that the rank has of them; 0 if every rank has all.
+  /// The argument `experts` of node_cost(): the selectable experts of all ranks, divided by the selectable fraction of
+  /// this rank's experts. 0 if every rank has all experts.
   int64_t experts_for(const Tensor& node) const {
     const ExpertProduct& product = products_.at(node.name);
     const int64_t here = reachable(node);
     return here == 0 || !product.is_divided ? 0 : product.experts * node.src[0]->shape[2] / here;
   }
 
-  /// The device that has most of the experts that a token takes is another one each time.
+  /// Adds the time by which the busiest rank exceeds the average. The busiest rank changes from token to token.
   void add_excess() {
-    std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // layers are alike
+    std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // most layers are equal
     for (const auto& [name, product] : products_) {
       if (members.size() < 2 || !product.is_divided || product.experts == 0) continue;
       const Tensor& ids = *product.parts.front().second->src[2];
@@ -130,10 +131,10 @@ struct Estimator::Ground {
     }
   }
 
-  std::map<std::string_view, ExpertProduct> products_;  ///< by name of the node
+  std::map<std::string_view, ExpertProduct> products_;  ///< by node name
 };
 
-/// Goes over the steps of some segments. All ranks meet at every collective: one clock will do.
+/// Adds up the time of the steps of some segments. All ranks meet at every collective, so one clock is enough.
 class Estimator::Walk {
  public:
   explicit Walk(const Ground& ground) : ground_(ground), excess_(ground.members.size()), todo_(ground.members.size()) {
@@ -154,14 +155,15 @@ class Estimator::Walk {
   }
 
  private:
-  /// What a rank does between two collectives.
+  /// Work of a rank until the next collective.
   struct Todo {
     std::vector<Work> work;
     std::vector<double> ends;
     double end() const { return ends.empty() ? 0 : ends.back(); }
   };
 
-  /// Of a collective's step: the nodes before that of the collective, which make what it sends; all others.
+  /// Part of a step's nodes. kBefore: the nodes before the collective's node, which compute its operand. kRest: all
+  /// other nodes.
   enum class Part { kBefore, kRest };
 
   NodeRange part_of(const meta::Step& step, size_t rank, Part part) const {
@@ -174,7 +176,7 @@ class Estimator::Walk {
     return part == Part::kBefore ? NodeRange{range.begin, middle} : NodeRange{middle, range.end};
   }
 
-  /// What a part of the step has for each rank to compute, when its turn comes.
+  /// Adds the work of each rank in this part of the step.
   void add_nodes(const meta::Step& step, Part part) {
     const bool joined = step.kind == meta::StepKind::kCollective;
     for (size_t rank = 0; rank < todo_.size(); ++rank) {
@@ -184,7 +186,7 @@ class Estimator::Walk {
       const NodeRange range = part_of(step, rank, part);
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
-        // Nodes that are joined with a collective are part of its call.
+        // Nodes that are fused with a collective need no call of their own.
         if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
         if (work.seconds > 0) todo.push_back(work);
         if (!member.excess.empty()) excess_[rank] += member.excess[static_cast<size_t>(i)];
@@ -195,7 +197,7 @@ class Estimator::Walk {
     }
   }
 
-  /// All ranks do what they have to do; a rank that is done waits for the others.
+  /// All ranks do their work. Ranks that finish early wait for the slowest.
   void compute() {
     for (const Group& group : ground_.groups) {
       flows_.clear();
@@ -238,7 +240,7 @@ class Estimator::Walk {
   }
 
   const Ground& ground_;
-  std::vector<double> excess_;  ///< by rank: that it will wait for one of those with the same products
+  std::vector<double> excess_;  ///< by rank: time that it waits for the busiest rank of the same expert products
   std::vector<Todo> todo_;
   std::vector<Flow> flows_;
   Estimate result_;
@@ -254,7 +256,7 @@ Estimate Estimator::segments(int first, int last) const {
   const meta::Plan& plan = ground_->plan;
   const int count = static_cast<int>(plan.segments.size());
   require<InvalidArgument>(0 <= first && first <= last && last <= count,
-                           "the plan of {} has {} segments, got those from {} to {}", plan.graph_name, count, first,
+                           "the plan of {} has {} segments, got the range {} to {}", plan.graph_name, count, first,
                            last);
   const auto step_of = [&](int segment) {
     return segment < count ? static_cast<size_t>(plan.segments[static_cast<size_t>(segment)]) : plan.steps.size();

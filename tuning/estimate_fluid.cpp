@@ -6,13 +6,13 @@
 namespace shoal::tuning {
 namespace {
 
-/// A flow on its way.
+/// The progress of a flow.
 struct Runner {
   Flow* flow = nullptr;
-  size_t next = 0;     ///< piece of work that it is at
-  double left = 1;     ///< part of that piece
-  double seconds = 0;  ///< that the whole piece takes as things are
-  double demand = 0;   ///< bytes/s that it would read, were there enough
+  size_t next = 0;     ///< index of the current piece of work
+  double left = 1;     ///< unfinished part of that piece
+  double seconds = 0;  ///< seconds that the whole piece takes at the current rate
+  double demand = 0;   ///< bytes/s that the flow would read with unlimited bandwidth
   bool is_served = false;
 
   const Work& work() const { return flow->work[next]; }
@@ -40,7 +40,7 @@ class Pool {
   }
 
  private:
-  /// Passes over work that takes no time. False: there is none left.
+  /// Skips pieces of work that take no time. Returns false if no work is left.
   bool skip(Runner& runner) const {
     while (runner.next < runner.flow->work.size() && runner.work().seconds <= 0) {
       runner.flow->ends[runner.next++] = now_;
@@ -49,7 +49,7 @@ class Pool {
   }
 
   bool advance(Runner& runner, double step) const {
-    // Equal ranks are done at the same time, whatever the last bit says.
+    // Tolerance with which equal ranks finish at the same time despite rounding.
     constexpr double kDone = 1e-12;
     runner.left -= step / runner.seconds;
     if (runner.left > kDone) return true;
@@ -70,9 +70,10 @@ class Pool {
     if (domain_.bandwidth > 0 && demand > domain_.bandwidth) share_bandwidth();
   }
 
-  /// Serves those who want less than their part, until there is none among the others.
+  /// Flows that demand less than their share get their demand. Repeats this with the remaining bandwidth until all
+  /// remaining flows demand more than their share.
   void share_bandwidth() {
-    constexpr double kLeast = 1e-9;  // where rounding leaves nothing
+    constexpr double kLeast = 1e-9;  // keeps the share positive after rounding
     double rest = domain_.bandwidth;
     for (Runner& runner : runners_) runner.is_served = runner.demand <= 0;
     for (bool changed = true; changed;) {

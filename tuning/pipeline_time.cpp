@@ -7,18 +7,18 @@
 namespace shoal::tuning {
 namespace {
 
-/// Runs that fill a pipeline, and as many again that show the time of one run in a full pipeline.
+/// Number of runs that fill the pipeline. The same number of further runs gives the time of a run in a full pipeline.
 constexpr int64_t kObservedRuns = 256;
 
-/// When the stages of the latest runs begin and end. A backend does its tasks in the order in which they are queued: by
-/// run, then by stage.
+/// Start and end times of the stages of the latest runs. A backend executes its stages in the order in which they are
+/// queued: by run, then by stage.
 class Pipeline {
  public:
   Pipeline(size_t stages, int slots, size_t backends)
       : begins_(static_cast<size_t>(slots), std::vector<double>(stages, 0.0)), free_(backends, 0.0) {}
 
   void run(std::span<const StageWork> stages) {
-    // The begins of the run whose slots this one takes; its place is overwritten from the front.
+    // The start times of the run whose slots this run reuses. The loop overwrites them one by one.
     std::vector<double>& begins = begins_[next_++ % begins_.size()];
     double done = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
@@ -31,7 +31,7 @@ class Pipeline {
 
   double end() const { return *std::max_element(free_.begin(), free_.end()); }
 
-  /// Other runs took that long meanwhile.
+  /// Adds the time of runs that are not simulated.
   void delay(double seconds) {
     for (double& free : free_) free += seconds;
     for (std::vector<double>& run : begins_) {
@@ -40,8 +40,8 @@ class Pipeline {
   }
 
  private:
-  std::vector<std::vector<double>> begins_;  ///< of the stages of the latest runs
-  std::vector<double> free_;                 ///< when each backend has done its tasks
+  std::vector<std::vector<double>> begins_;  ///< start times by stage, for each of the latest runs
+  std::vector<double> free_;                 ///< time at which each backend has finished its queued stages
   size_t next_ = 0;
 };
 
@@ -51,9 +51,10 @@ double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<co
                         std::span<const double> cores) {
   if (runs.empty() || runs.front().stages.empty()) return 0;
   Pipeline pipeline(runs.front().stages.size(), std::max(slots, 1), demand.size());
-  std::vector<double> busy(cores.size(), 0.0);  // seconds in which all cores of a domain are at work
+  std::vector<double> busy(cores.size(), 0.0);  // by domain: seconds for which all its cores are busy
   for (const AlikeRuns& alike : runs) {
-    check(alike.stages.size() == runs.front().stages.size(), "runs of {} and {} stages", alike.stages.size(),
+    check(alike.stages.size() == runs.front().stages.size(),
+          "got runs of {} and {} stages; all runs need the same number", alike.stages.size(),
           runs.front().stages.size());
     double half = 0;
     const int64_t followed = std::min(alike.count, 2 * kObservedRuns);

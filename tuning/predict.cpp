@@ -24,22 +24,22 @@ constexpr std::array kObjectives = std::to_array<ObjectiveName>({
     {Objective::kMix, "mix"},
 });
 
-/// Long prompts have many batches that differ little: this many fill levels of the cache are computed.
+/// Number of cache fill levels that are evaluated for a long prompt. Its batches differ little from each other.
 constexpr int64_t kPromptSamples = 8;
 
 double as_double(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// A split of a schedule on the machine.
+/// A split of a schedule, with its time on the machine.
 struct Stage {
   int backend = 0;
-  double copies = 0;  ///< seconds that it waits for copies
+  double copies = 0;  ///< seconds of the copies before it
   Estimate estimate;
   double seconds() const { return copies + estimate.seconds; }
 };
 
-/// Plans of one model on one placement, and how long they take on the machine.
+/// Computes the times of one model's plans for one placement on the machine.
 class Predictor {
  public:
   Predictor(const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
@@ -59,7 +59,7 @@ class Predictor {
   }
 
   PhasePrediction generation(int64_t depth, int64_t count) const {
-    // The cost of a token grows evenly with the cache: the one in the middle is the average one.
+    // The time of a token grows linearly with the filled cache, so the middle token takes the average time.
     PhasePrediction phase = new_phase();
     for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
       add(phase, stage, 1);
@@ -91,14 +91,15 @@ class Predictor {
   }
 
  private:
-  /// Batches of a prompt that are taken to see as many rows of the cache.
+  /// Batches of a prompt for which one fill level of the cache is evaluated.
   struct AlikeBatches {
     int64_t count = 1;
     models::BatchShape shape;
-    double rows = 0;  ///< of the prompt
+    double rows = 0;  ///< average number of prompt rows in the cache
   };
 
-  /// Few, however long the prompt is: full batches by which part of the prompt they begin in, and the rest.
+  /// Groups the full batches of a prompt by their position in it, then adds the remaining batches. The list is short
+  /// even for long prompts.
   std::vector<AlikeBatches> alike_batches(int64_t count) const {
     const int64_t batch = plan_.size.batch;
     const int64_t bucket = std::max<int64_t>(batch, (count + kPromptSamples - 1) / kPromptSamples);
@@ -126,7 +127,7 @@ class Predictor {
     PhasePrediction phase;
     for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
     phase.ranks.resize(phase.devices.size());
-    // The host's part of a run, inputs and results.
+    // Time of the host for the inputs and results of a run.
     phase.host = host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
     return phase;
   }
@@ -136,7 +137,7 @@ class Predictor {
     return phase.ranks[static_cast<size_t>(known - placement_.members().begin())];
   }
 
-  /// The plan of a prompt batch: one of those that the session has room for, or made here.
+  /// The plan of a prompt batch. Uses the plan of the session if it has one for this shape, otherwise makes a new plan.
   const models::PlannedGraph& planned(models::BatchShape shape) const {
     if (shape.tokens == 1) return plan_.step;
     const std::vector<models::BatchShape> largest = models::largest_prompt_shapes(plan_.size.batch);
@@ -197,7 +198,7 @@ class Predictor {
     known->count = count;
   }
 
-  /// Devices read from one disk, one after the other.
+  /// Adds the reads of mapped weights. The devices read from the same disk, one after another.
   void add_disk(PhasePrediction& phase, const models::PlannedGraph& planned, int64_t count) const {
     if (std::find(reads_disk_.begin(), reads_disk_.end(), true) == reads_disk_.end()) return;
     for (const Tensor* node : planned.graph.graph->nodes()) {
@@ -235,7 +236,7 @@ class Predictor {
     return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
   }
 
-  /// Once all work is added, and the seconds in which devices do it.
+  /// Derives the other figures after all work and the seconds of the devices have been added.
   static void finish(PhasePrediction& phase) {
     phase.seconds += phase.disk;
     double waiting = 0;
@@ -253,8 +254,8 @@ class Predictor {
   const models::SessionOptions& session_;
   const Poll& poll_;
   const models::ModelPlan& plan_;
-  std::vector<std::vector<int>> devices_;  ///< of the machine, by device of the placement
-  std::vector<bool> reads_disk_;           ///< by device of the placement
+  std::vector<std::vector<int>> devices_;  ///< indices of machine devices, for each device of the placement
+  std::vector<bool> reads_disk_;           ///< for each device of the placement
   mutable std::vector<std::pair<models::BatchShape, std::unique_ptr<models::PlannedGraph>>> more_;
 };
 
@@ -298,7 +299,7 @@ Objective parse_objective(std::string_view text) {
   for (const ObjectiveName& known : kObjectives) {
     if (known.name == text) return known.objective;
   }
-  fail<InvalidArgument>("there is no objective '{}'; there are generation, prompt and mix", text);
+  fail<InvalidArgument>("there is no objective '{}'; use generation, prompt or mix", text);
 }
 
 int64_t rows_seen(const Workload& workload) {

@@ -1,14 +1,15 @@
-// What a model would do on some devices, before it is loaded: tokens per second of prompts and generation, time in
-// collectives, imbalance and memory, from a plan of the model (model_plan.h) and a model of the machine
-// (machine/machine.h). Pure functions of their arguments, except that devices are asked for their free memory.
-// The chooser (choose/chooser.h) compares choices by them.
+// Predicts the performance of a model before it is loaded: tokens per second of prompts and generation, time in
+// collectives, imbalance and memory. The inputs are a plan of the model (model_plan.h) and a model of the machine
+// (machine/machine.h). The chooser (choose/chooser.h) compares choices by these predictions. Pure functions of their
+// arguments, except that they query the free memory of devices.
 //
-//   a token       every split of the schedule, one after the other: its copies, then its steps (tuning/estimate.h)
-//   a prompt      its batches, as a Session divides it; each sees the rows of the cache that are filled by then.
-//                 Where layers lie on several devices, batches overlap: device 0 begins the second one when device 1
-//                 has the first (pipeline_time.h)
-//   the disk      a run reads mapped weights in the same order as the run before. If they are larger than the memory,
-//                 nothing of them is still there: all that a run reads comes from the disk, of experts those it uses
+//   a token       The splits of the schedule run one after another. Each split starts with its copies, followed by its
+//                 steps (tuning/estimate.h).
+//   a prompt      A Session divides it into batches. Each batch reads the cache rows that are filled by then. If layers
+//                 are on several devices, batches overlap: device 0 begins the second batch when device 1 has the
+//                 first (pipeline_time.h).
+//   the disk      Every run reads mapped weights in the same order. If they are larger than the memory, the next run
+//                 finds none of these weights in memory. It then reads all weights that it uses from the disk.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,7 @@
 
 namespace shoal::tuning {
 
-/// What is to be done: as `shoal bench -p prompt -n generate -d depth`.
+/// The work to predict, as in `shoal bench -p prompt -n generate -d depth`.
 struct Workload {
   int64_t prompt = 512;
   int64_t generate = 128;
@@ -31,44 +32,44 @@ struct Workload {
   bool operator==(const Workload&) const = default;
 };
 
-/// Rows of a cache that its tokens see on the average: of those that are generated, or else of the prompt's.
+/// Average number of cache rows that a token reads: of generated tokens if there are any, otherwise of the prompt's
+/// tokens.
 int64_t rows_seen(const Workload& workload);
-/// The same with no more tokens than fit into a context.
+/// The work, with the numbers of tokens reduced to fit into the context.
 Workload clipped(Workload workload, int64_t context);
 
-/// One kind of work: a prompt, or the tokens of a generation.
+/// Prediction of one phase: a prompt, or the tokens of a generation.
 struct PhasePrediction {
-  double seconds = 0;                ///< of all its tokens
+  double seconds = 0;                ///< time of all tokens
   double rate = 0;                   ///< tokens/s
-  std::vector<std::string> devices;  ///< the rows of `ranks`
-  std::vector<RankTime> ranks;       ///< of one average token (generation) or the whole prompt
+  std::vector<std::string> devices;  ///< names of the devices, in the order of `ranks`
+  std::vector<RankTime> ranks;       ///< time of one average token (generation) or of the whole prompt
   std::vector<CollectiveTime> collectives;
-  double imbalance = 0;  ///< part of the time that the average device waits for others
+  double imbalance = 0;  ///< fraction of the time that the average device waits for other devices
   double copies = 0;     ///< seconds of copies between devices that do not act as one
-  double host = 0;       ///< seconds from the host's call to the device and back
-  double disk = 0;       ///< seconds of reading weights that memory has no room for; part of the devices' `compute`
+  double host = 0;       ///< seconds in which the host starts runs with their inputs and receives their results
+  double disk = 0;       ///< seconds of reading weights that do not fit into memory; part of the devices' `compute`
 
   double communication() const;  ///< seconds of all collectives
   int64_t collective_count() const;
 };
 
-/// Called now and then while something is predicted; ends it by an exception.
+/// Called regularly during a prediction; may throw to stop it.
 using Poll = std::function<void()>;
 
-/// Times of a model's plan on a machine: of a prompt and of a generation, nullopt if the work has none of it. `plan` is
-/// for `session` on the placement, and its context holds the work. Throws InvalidArgument for a device or dtype that
-/// the machine does not know.
+/// Predicted times of a prompt and of a generation; nullopt for a phase without tokens. `plan` belongs to `session` and
+/// the placement, and its context must hold the work. Throws InvalidArgument if the machine lacks a device or a dtype.
 std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predict(
     const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
     const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work,
     const Poll& poll);
 
-/// Which time counts.
+/// The phase that a search optimizes.
 enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
 std::string_view name_of(Objective objective);
-/// "generation", "prompt" or "mix". Throws InvalidArgument that lists them.
+/// Parses "generation", "prompt" or "mix". Other texts throw InvalidArgument, whose message lists these names.
 Objective parse_objective(std::string_view text);
-/// The work that counts by an objective, if there is any.
+/// The part of the work that the objective counts. Returns all work if that part has no tokens.
 Workload work_of(Workload work, Objective objective);
 /// Throws InvalidArgument if the work lacks the objective's phase.
 void require_work(const Workload& workload, Objective objective);

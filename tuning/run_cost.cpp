@@ -20,20 +20,20 @@ double host_seconds(const machine::MachineModel& machine, const models::Placemen
 
 namespace {
 
-/// Of the first of them: groups that lie on several hosts have what they make on each.
+/// The host of the first member. If a group is on several hosts, each of them has the group's results.
 int host_of(const machine::MachineModel& machine, std::span<Device* const> members) {
   return machine.devices[static_cast<size_t>(machine.index(members.front()->name()))].host;
 }
 
-/// Is what one backend has on a host on which the other one is not?
+/// Whether the two backends are on different hosts.
 bool are_apart(const machine::MachineModel& machine, const models::Placement& placement, int from, int to) {
   return machine.network && from >= 0 &&
          host_of(machine, placement.members_of(from)) != host_of(machine, placement.members_of(to));
 }
 
-/// Of a weight that is brought from the host: every member of a mesh gets its own part over its own bus, all at a time,
-/// as fast as the host's memory gives them.
-double bringing_seconds(const machine::MachineModel& machine, const models::Placement& placement, int backend,
+/// Seconds to stream a weight from the host. All members of a mesh receive their parts at the same time, each over its
+/// own bus. The bandwidth of the host's memory limits them together.
+double streaming_seconds(const machine::MachineModel& machine, const models::Placement& placement, int backend,
                         const sched::Copy& copy, double bytes) {
   const models::SplitPolicy* policy = placement.policy_of(backend);
   double largest = 1, all = 1;
@@ -65,7 +65,7 @@ double copy_seconds(const machine::MachineModel& machine, const models::Placemen
   const double part = copy.ids == nullptr ? 1 : machine::used_experts(*copy.tensor, *copy.ids);
   const double bytes = part * static_cast<double>(copy.bytes);
   const double passing = copy.streamed && copy.from_backend >= 0
-                             ? bringing_seconds(machine, placement, split.backend, copy, bytes)
+                             ? streaming_seconds(machine, placement, split.backend, copy, bytes)
                              : bytes / machine.copy_bandwidth;
   const double seconds = machine.copy_latency + passing;
   const auto is_far = [&](const sched::Copy& one) {

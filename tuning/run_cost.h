@@ -1,4 +1,4 @@
-// What a run costs on a machine beside the steps of its plans: for predictions (predict.h). Pure functions.
+// Costs of a run that predictions (predict.h) add to the steps of its plans. Pure functions.
 #pragma once
 
 #include "machine/machine.h"
@@ -6,16 +6,17 @@
 
 namespace shoal::tuning {
 
-/// Bringing the caller's inputs to the devices, starting the run and waiting for its end.
+/// Seconds to copy the caller's inputs to the devices, to start the run and to wait for its end.
 double host_seconds(const machine::MachineModel& machine, const models::Placement& placement);
 
-/// Of a copy, by number, that a split waits for. Over the network where it comes from another host; the way takes its
-/// time once, as others follow the first. Of the experts in a streamed weight only those that are used are copied. 0
-/// for the caller's own inputs, which are part of host_seconds().
+/// Seconds of one copy of a split, selected by its number. A copy from another host also passes over the network. Only
+/// the first such copy pays the latency, because the next copies follow it directly. Only the used experts of a
+/// streamed weight are copied. The caller's own inputs cost 0, because host_seconds() includes them.
 double copy_seconds(const machine::MachineModel& machine, const models::Placement& placement, const sched::Split& split,
                     size_t number);
 
-/// Bringing the results to the host from devices that have other memory, and to the first process or host from others.
+/// Seconds to copy the results to the host if the devices have other memory. Results on another process or host are
+/// also sent to the first one.
 double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
                       const models::PlannedGraph& planned);
 

@@ -8,7 +8,8 @@
 namespace shoal::sim {
 namespace {
 
-/// Of GPUs aligned as CUDA devices do it, else as the CPU's, and then memory of the host.
+/// Simulated GPUs have the alignment of CUDA devices. Other simulated devices have the alignment of CPU devices, and
+/// their memory counts as host memory.
 class SimBufferType final : public BufferType {
  public:
   explicit SimBufferType(Device& device) : device_(device) {}
@@ -39,8 +40,8 @@ class SimDevice final : public Device {
   }
   BufferType& buffer_type() override { return type_; }
   bool supports_op(const Tensor&) const override { return true; }
-  /// Of GPUs as CUDA devices answer.
-  bool offload_op(const Tensor& node) const override { return type() == DeviceType::kGpu && is_worth_bringing(node); }
+  /// Simulated GPUs give the same answer as CUDA devices.
+  bool offload_op(const Tensor& node) const override { return type() == DeviceType::kGpu && is_worth_streaming(node); }
 
  private:
   BackendReg& reg_;
@@ -57,7 +58,7 @@ std::span<Device* const> SimFamily::devices() const {
 
 Device& SimFamily::provide(const SimSpec& spec) {
   require<InvalidArgument>(!spec.name.empty(), "[SIM] a simulated device needs a name");
-  require<InvalidArgument>(spec.memory > 0, "[SIM] {} needs memory", spec.name);
+  require<InvalidArgument>(spec.memory > 0, "[SIM] {} needs more than 0 bytes of memory", spec.name);
   const std::lock_guard lock(mutex_);
   std::vector<Device*> list = lists_.back();
   for (const auto& [known, device] : owned_) {

@@ -1,6 +1,6 @@
-// The family "SIM": devices that do not exist. They have a name, a type and memory of a size, so that placements, plans
-// and predictions are made for them as for any others (`shoal simulate`); how fast they are is the business of a
-// machine model (machine/machine.h). They say yes to every op, and neither allocate nor run anything.
+// The family "SIM" of simulated devices. They have a name, a type and a size of memory, so that placements, plans and
+// predictions can be made for them as for real devices (`shoal simulate`). Their speed is part of a machine model
+// (machine/machine.h). They support every op, but neither allocate nor run anything.
 //
 // Devices live as long as the family. Thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ struct SimSpec {
   std::string name;         ///< "H200.0"
   std::string description;  ///< "simulated H200, 141 GB"
   DeviceType type = DeviceType::kGpu;
-  size_t memory = 0;  ///< bytes in all
+  size_t memory = 0;  ///< total bytes
   bool operator==(const SimSpec&) const = default;
 };
 
@@ -29,18 +29,18 @@ class SimFamily final : public BackendReg {
   std::string name() const override { return "SIM"; }
   std::span<Device* const> devices() const override;
   bool is_listed() const override { return false; }
-  /// The device that is as told: the one there is, or a new one, which takes the name from another simulated one (that
-  /// lives on, but is not found any more). A real device may have the same name: the registry finds the real one.
-  /// Throws InvalidArgument where there is no name or memory.
+  /// Returns the device with this spec, or creates it. A new device replaces an older simulated device
+  /// of the same name. The older one lives on but is no longer listed. If a real device has the name, the registry
+  /// finds the real device. Throws InvalidArgument if the name or the memory is missing.
   Device& provide(const SimSpec& spec);
 
  private:
   mutable std::mutex mutex_;
   std::vector<std::pair<SimSpec, std::unique_ptr<Device>>> owned_;
-  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest last; earlier ones may be in use
+  std::deque<std::vector<Device*>> lists_{{}};  ///< the last list is current; earlier lists may still be in use
 };
 
-/// The one of the registry, which gets it with the first call.
+/// The SIM family of the registry. The first call registers it.
 SimFamily& family();
 
 }  // namespace shoal::sim

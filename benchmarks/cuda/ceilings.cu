@@ -1,9 +1,10 @@
-// What this GPU can do at most, measured: copying within its memory, and bf16 matrix products by cuBLAS. The rates of
-// `shoal bench` are compared with these two (scripts/gpu_check).
+// Measures upper limits of this GPU: copies within its memory, and bf16 matrix products by cuBLAS. scripts/gpu_check
+// compares the rates of `shoal bench` with them.
 //
-//   cuda_ceilings [FILE OF libcublas.so.13]     or SHOAL_CUBLAS_LIBRARY; else the dynamic loader looks for it
+//   cuda_ceilings [FILE OF libcublas.so.13]
 //
-// Prints one JSON object. A part that cannot be measured is null, with the reason beside it.
+// Without the argument, SHOAL_CUBLAS_LIBRARY names the file; otherwise the dynamic loader searches for it. Prints one
+// JSON object. A part that cannot be measured is null, followed by the reason.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -21,8 +22,8 @@
 namespace {
 
 constexpr int kRuns = 15;
-constexpr size_t kMostCopied = size_t{4} << 30;   // of this size only where both buffers fit
-constexpr size_t kLeastCopied = size_t{2} << 30;  // smaller buffers would measure the cache
+constexpr size_t kMostCopied = size_t{4} << 30;   // copied bytes, if both buffers fit
+constexpr size_t kLeastCopied = size_t{2} << 30;  // copies of fewer bytes would measure the cache
 constexpr int kMatrix = 8192;
 
 void check(cudaError_t status, const char* what) {
@@ -41,11 +42,11 @@ class Memory {
   void* memory_ = nullptr;
 };
 
-/// Median of the seconds that `work` takes on the default stream.
+/// Median seconds of `work` on the default stream.
 double median_seconds(const std::function<void()>& work) {
   cudaEvent_t begin{}, end{};
-  check(cudaEventCreate(&begin), "make an event");
-  check(cudaEventCreate(&end), "make an event");
+  check(cudaEventCreate(&begin), "create an event");
+  check(cudaEventCreate(&end), "create an event");
   std::vector<float> times;
   for (int run = 0; run < kRuns + 3; ++run) {
     check(cudaEventRecord(begin), "record");
@@ -62,7 +63,8 @@ double median_seconds(const std::function<void()>& work) {
   return times[kRuns / 2] / 1e3;
 }
 
-/// Numbers of about the size of activations; zeros would draw less power, and clocks would be higher.
+/// Writes numbers with the magnitude of activations. With zeros, the GPU would draw less power and run at higher
+/// clocks.
 __global__ void fill(__nv_bfloat16* values, size_t count, uint32_t seed) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -81,9 +83,9 @@ void fill_all(const Memory& memory, size_t bytes, uint32_t seed) {
 
 size_t copied_bytes() {
   size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "read how much memory is free");
+  check(cudaMemGetInfo(&free, &total), "read the free memory");
   const size_t bytes = std::min(kMostCopied, free / 5 * 2 / 256 * 256);
-  if (bytes < kLeastCopied) throw std::runtime_error("less than 5 GiB of the GPU's memory are free");
+  if (bytes < kLeastCopied) throw std::runtime_error("less than 5 GiB of GPU memory are free");
   return bytes;
 }
 
@@ -99,8 +101,8 @@ std::string measure_copy() {
   return text;
 }
 
-/// The two functions of cuBLAS that are needed, from a library that is found at run time. Numbers are those of
-/// cublas_api.h, which need not be installed.
+/// The cuBLAS functions used here, from a library that is found at run time. The constants are copies from
+/// cublas_api.h, so that cuBLAS headers need not be installed.
 class Cublas {
  public:
   explicit Cublas(const std::string& file) : library_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -108,11 +110,11 @@ class Cublas {
     using Create = int (*)(void**);
     const auto create = reinterpret_cast<Create>(dlsym(library_, "cublasCreate_v2"));
     multiply_ = reinterpret_cast<Multiply>(dlsym(library_, "cublasGemmEx"));
-    if (create == nullptr || multiply_ == nullptr) throw std::runtime_error(file + " lacks a function of cuBLAS");
+    if (create == nullptr || multiply_ == nullptr) throw std::runtime_error(file + ": no cuBLAS; use libcublas.so.13");
     check_cublas(create(&handle_), "cublasCreate");
   }
 
-  /// C = Aᵀ B, all n x n in bf16, sums in f32.
+  /// C = A^T B, all n x n in bf16, with sums in f32.
   void multiply(int n, const void* a, const void* b, void* c) const {
     const float one = 1.0f, zero = 0.0f;
     check_cublas(multiply_(handle_, kTransposed, kAsIs, n, n, n, &one, a, CUDA_R_16BF, n, b, CUDA_R_16BF, n, &zero, c,
@@ -126,15 +128,15 @@ class Cublas {
   static constexpr int kAsIs = 0, kTransposed = 1, kCompute32f = 68, kDefaultAlgorithm = -1;
 
   static void check_cublas(int status, const char* what) {
-    if (status != 0) throw std::runtime_error(std::string(what) + " gave status " + std::to_string(status));
+    if (status != 0) throw std::runtime_error(std::string(what) + " failed with status " + std::to_string(status));
   }
 
-  void* library_;  // never closed: cuBLAS does not like it
+  void* library_;  // never closed, because cuBLAS does not support closing
   Multiply multiply_ = nullptr;
   void* handle_ = nullptr;
 };
 
-/// Looks at one element of the product, so that what is timed is a product.
+/// Checks one element of the product.
 void verify_product(const Memory& a, const Memory& b, const Memory& c) {
   std::vector<__nv_bfloat16> row(kMatrix), column(kMatrix);
   __nv_bfloat16 found{};
@@ -167,7 +169,7 @@ std::string measure_product(const std::string& file) {
   return text;
 }
 
-/// As the value of a JSON string.
+/// The text as a JSON string.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -177,7 +179,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// `"name": result`, or `"name": null, "no_name": reason`; whether there is a result.
+/// Prints `"name": result`, or `"name": null, "no_name": reason`. Returns whether there is a result.
 bool print_part(const char* name, const std::function<std::string()>& measure) {
   try {
     std::printf("\"%s\": %s", name, measure().c_str());

@@ -1,6 +1,6 @@
-// Attention of one token (decode) and of a batch (prompt) after a number of tokens that are in the cache, with the
-// heads of a Llama of 1B parameters, 32 of 64 elements that share 8 heads of keys and values; and of latent attention:
-// heads that share one of 576 elements, of which the first 512 are the values.
+// Attention of one token (decode) and of a batch (prompt) with a number of tokens already in the cache. The sizes are
+// from a Llama of 1B parameters: 32 heads of 64 elements, which share 8 KV heads. Latent attention is also timed: all
+// heads share one KV head of 576 elements, and its first 512 elements are the values.
 #include "graph/ops/ops.h"
 
 #include <fmt/format.h>
@@ -16,13 +16,13 @@ namespace {
 struct Heads {
   const char* name;
   int64_t keys, values, count, kv;
-  bool latent = false;  ///< values are the first elements of the keys
+  bool latent = false;  ///< each value row is the beginning of the key row
   float scale() const { return 1 / std::sqrt(static_cast<float>(keys)); }
 };
 constexpr Heads kLlama{"", 64, 64, 32, 8};
 constexpr Heads kLatents[] = {{"latent:16/", 576, 512, 16, 1, true}, {"latent:128/", 576, 512, 128, 1, true}};
 
-/// Four elements of the head.
+/// Adds four elements of the head.
 void add_samples(Cost& cost, const Heads& n, const Leaf& q, const Leaf& k, const Leaf& v, int64_t token, int64_t head,
                  int64_t seen) {
   const int64_t rows = k.tensor->shape[1], first = head / (n.count / n.kv) * rows;

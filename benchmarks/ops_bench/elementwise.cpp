@@ -1,4 +1,4 @@
-// Element by element: what stands between the products of a layer.
+// Element-wise ops, which run between the products of a layer.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,10 +10,11 @@ namespace shoal::bench {
 namespace {
 
 constexpr int64_t kEmbd = 2048, kHidden = 8192;
-/// Nodes in a graph: waking a device must not count.
+/// Number of nodes in a graph. It is large enough that the wake-up of a device is negligible.
 constexpr int kMany = 64;
 
-/// `node(graph, a, b)` for two leaves [width, rows]; expected(a, b) is an element of it. `sources` of them are read.
+/// Times node(graph, a, b) for two leaves [width, rows]. expected(a, b) returns one element of the result. The node
+/// reads `sources` of the two leaves.
 template <class Node, class Expected>
 void add_one(Target& target, const std::string& name, int64_t width, int64_t rows, int sources, size_t result_bytes,
              double tolerance, Node node, Expected expected) {

@@ -1,4 +1,4 @@
-// Ops with a state, with the sizes of Qwen3-Next: of one token and of a batch. Each layer has a state of its own.
+// Ops with a state, with the sizes of Qwen3-Next, for one token and for a batch. Each layer has its own state.
 #include "graph/ops/ops.h"
 
 #include <fmt/format.h>
@@ -11,9 +11,9 @@
 namespace shoal::bench {
 namespace {
 
-// Of gated_delta.
+// Sizes of gated_delta.
 constexpr int64_t kSize = 128, kKeyHeads = 16, kHeads = 32;
-// Of causal_conv: the channels of queries, keys and values.
+// Sizes of causal_conv. It has a channel for each element of the queries, keys and values.
 constexpr int64_t kChannels = (2 * kKeyHeads + kHeads) * kSize, kTaps = 4;
 
 Tensor* positions_of(Subject& s, int64_t tokens) {
@@ -22,9 +22,9 @@ Tensor* positions_of(Subject& s, int64_t tokens) {
   return s.ints(positions, {tokens, 1, 1, 1});
 }
 
-/// What is the same for all layers.
+/// The leaves that all layers share.
 struct DeltaLeaves {
-  // Short keys, shares in [0, 1] and factors below 1, so that states do not grow.
+  // Scales that make keys short, shares in [0, 1] and factors below 1, so that states do not grow.
   static constexpr ScaleParams kKey{0.1f, 0}, kDecay{0.25f, -0.25f}, kBeta{0.5f, 0.5f};
 
   DeltaLeaves(Subject& s, int64_t tokens)
@@ -41,7 +41,7 @@ double scaled(const ScaleParams& params, float x) {
   return static_cast<double>(x) * params.scale + params.bias;
 }
 
-/// A row's element j of the last token, and an element of the new state in the same column.
+/// Adds element j of the last token's row, and one element of the new state in the same column.
 void add_samples(Cost& cost, const DeltaLeaves& leaves, const Leaf& state, int64_t tokens, int64_t head, int64_t j) {
   const int64_t key_head = head / (kHeads / kKeyHeads);
   std::vector<double> column(kSize);

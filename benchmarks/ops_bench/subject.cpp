@@ -15,7 +15,7 @@
 namespace shoal::bench {
 namespace {
 
-/// In [-1, 1], a function of its place alone.
+/// A number in [-1, 1] that depends on i alone.
 float random_value(uint64_t i) {
   i = (i + 1) * 0x9e3779b97f4a7c15;
   i = (i ^ (i >> 29)) * 0xbf58476d1ce4e5b9;
@@ -34,7 +34,7 @@ void fill(const Leaf& leaf) {
   }
 }
 
-/// Any dtype whose values f32 holds.
+/// The values of a tensor, whose dtype must be representable in f32.
 std::vector<float> values_of(const Tensor& tensor) {
   std::vector<std::byte> bytes(tensor.bytes());
   tensor_get(tensor, bytes.data(), 0, bytes.size());
@@ -56,7 +56,7 @@ void count(benchmark::State& state, const Target& target, const Cost& cost, doub
 
 }  // namespace
 
-/// A benchmark is called several times, until it has run for long enough.
+/// The current benchmark, kept because Google Benchmark calls it several times until it has run long enough.
 struct Current {
   Current(Target& target, std::string benchmark) : name(std::move(benchmark)), subject(target) {}
   std::string name;
@@ -93,7 +93,8 @@ const Pool& Subject::pool(DType dtype, int64_t length) {
   if (traits(dtype).from_f32 != nullptr) {
     traits(dtype).from_f32(pool.values.data(), pool.bytes.data(), count);
   } else {
-    // Any bytes are codes. Without the highest two bits every scale is finite, and an f16 scale below 2.
+    // Any bytes are valid codes. With the highest two bits of each byte cleared, every scale is finite, and an f16
+    // scale is smaller than 2.
     for (size_t i = 0; i < pool.bytes.size(); ++i) {
       pool.bytes[i] = static_cast<std::byte>(static_cast<int>(random_value(i) * 0x1p23f) & 0x3f);
     }
@@ -140,7 +141,7 @@ void Subject::run() {
 }
 
 std::string Subject::verify(const Cost& cost) const {
-  check(!cost.samples.empty(), "nothing to verify {} with", describe(*last_));
+  check(!cost.samples.empty(), "{} has no samples to verify", describe(*last_));
   const std::vector<float> values = values_of(*last_);
   double errors = 0, squares = 0;
   for (const Sample& sample : cost.samples) {
@@ -149,8 +150,7 @@ std::string Subject::verify(const Cost& cost) const {
     squares += sample.expected * sample.expected;
   }
   if (errors <= cost.tolerance * squares) return {};
-  return fmt::format("{} is wrong: error {:.3g} where {:.3g} is allowed", describe(*last_), errors / squares,
-                     cost.tolerance);
+  return fmt::format("{} is wrong: error {:.3g}, allowed {:.3g}", describe(*last_), errors / squares, cost.tolerance);
 }
 
 void add_benchmark(Target& target, const std::string& name, std::function<Cost(Subject&)> build) {

@@ -1,7 +1,7 @@
-// One op as ops_bench times it: a graph with a number of nodes of it, which run one after the other as in a model, on
-// leaves whose values are known. Nodes with weights of their own go through more memory than the caches hold, as
-// the layers of a model do. Verified before it is timed: a sample of the last node's elements against float64.
-// One thread at a time.
+// One op as ops_bench times it. The graph contains a number of nodes with this op, which run one after the other as in
+// a model, on leaves with known values. If nodes have their own weights, they read more memory than the caches can
+// hold, as the layers of a model do. Before timing, a sample of the last node's elements is verified against float64.
+// Used by one thread at a time.
 //
 //   add_benchmark(target, "add/f32/rows:512", [](Subject& s) {
 //     const Leaf& x = s.leaf(DType::kF32, {2048, 512, 1, 1});
@@ -26,27 +26,27 @@ namespace shoal::bench {
 
 struct Current;
 
-/// What the ops run on, and what that can do at most.
+/// The backend that the ops run on, and its limits.
 struct Target {
   std::unique_ptr<Backend> backend;
-  BufferType* weights = nullptr;  ///< of matrices of products and tables of rows
-  size_t working_set = 0;         ///< bytes of weights to go through before one is used again
-  double bandwidth = 0;           ///< see benchmarks/machine.h; 0 where nothing was measured
+  BufferType* weights = nullptr;  ///< for matrices of products and tables of rows
+  size_t working_set = 0;         ///< bytes of weights that are read before a weight is used again
+  double bandwidth = 0;           ///< see benchmarks/machine.h; 0 if not measured
   double f32_peak = 0;
   double int16_peak = 0;
   double int8_peak = 0;
-  std::shared_ptr<Current> current = {};  ///< what was run last
+  std::shared_ptr<Current> current = {};  ///< the benchmark that ran last
 };
 
-/// Random rows, as they are stored and the values that these stand for. Their number is a prime, so that hardly any
-/// mistake about rows finds the same row.
+/// Random rows, in stored form and as values. The number of rows is a prime, so that an access to a wrong row hardly
+/// ever finds equal data.
 struct Pool {
   static constexpr int64_t kRows = 67;
   std::vector<std::byte> bytes;
   std::vector<float> values;  ///< in [-1, 1]
 };
 
-/// A persistent tensor in which the rows of a pool repeat.
+/// A persistent tensor that repeats the rows of a pool.
 struct Leaf {
   Tensor* tensor = nullptr;
   const Pool* pool = nullptr;
@@ -57,7 +57,7 @@ struct Leaf {
   }
 };
 
-/// Element `index`, in the order of a contiguous tensor, as it should be.
+/// The expected value of element `index`, in the order of a contiguous tensor.
 struct Sample {
   int64_t index;
   double expected;
@@ -65,10 +65,10 @@ struct Sample {
 
 enum class Arithmetic : uint8_t { kF32, kInt16, kInt8 };
 
-/// Of one node.
+/// Cost of one node, and samples to verify it.
 struct Cost {
-  double bytes = 0;  ///< read and written, each once
-  double ops = 0;    ///< multiplications and additions
+  double bytes = 0;  ///< number of bytes read and written, each byte counted once
+  double ops = 0;    ///< number of multiplications and additions
   Arithmetic arithmetic = Arithmetic::kF32;
   double tolerance = 1e-10;  ///< sum of the samples' squared errors / sum of their squares
   std::vector<Sample> samples = {};
@@ -80,20 +80,20 @@ class Subject {
 
   Target& target() { return target_; }
   Graph& graph() { return graph_; }
-  /// type: nullptr for the device's own.
+  /// If `type` is nullptr, uses the device's own buffer type.
   const Leaf& leaf(DType dtype, Shape shape, Role role = Role::kWeight, BufferType* type = nullptr);
   Tensor* ints(const std::vector<int32_t>& values, Shape shape);
-  /// Counts a node that is to be timed. The last one is verified.
+  /// Counts a node as timed. The last node is verified.
   void node(Tensor* tensor) {
     last_ = tensor;
     ++nodes_;
   }
   int nodes() const { return nodes_; }
 
-  /// Makes the plan. Throws where the device cannot run it.
+  /// Makes the plan. Throws if the device cannot run it.
   void compile();
   void run();
-  /// What is wrong with the last node; empty when nothing is.
+  /// Describes an error of the last node. Returns an empty string if the node is correct.
   std::string verify(const Cost& cost) const;
 
  private:
@@ -113,13 +113,13 @@ class Subject {
   int nodes_ = 0;
 };
 
-/// `build` makes the nodes and says what one of them costs. It is called when the benchmark is first run.
+/// `build` makes the nodes and returns the cost of one node. It is called when the benchmark first runs.
 void add_benchmark(Target& target, const std::string& name, std::function<Cost(Subject&)> build);
 
-/// How many leaves of this many bytes make up the working set; at least one.
+/// Number of leaves of this many bytes that fill the working set; at least one.
 int64_t leaves_for(const Target& target, double bytes);
 
-// The ops, a file each.
+// Each of these functions adds the ops of one file.
 void add_products(Target& target);
 void add_rows(Target& target);
 void add_elementwise(Target& target);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the same GGUF files on shoal and on other engines: llama.cpp, by its Python package, which is compiled from
-source into an environment of its own, and any program that has llama-bench's flags. Runs alternate: each round runs
-every engine once, each in a process of its own, beginning with another one each time.
+"""Measures the same GGUF files on shoal and on other engines: llama.cpp, through its Python package, and any program
+with llama-bench's flags. The package is compiled from source into its own virtual environment. Each round runs every
+engine once, each in its own process. The first engine changes from round to round.
 
   scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 -r 7
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 --llama-bench "ik=/path/to/llama-bench,-rtr 1" --bandwidth 32.9
 
-Prints a Markdown table: rates are tokens/s, medians over the rounds with the smallest and largest; a ratio is the
-median of the rounds' own ratios. Ctrl-C prints what is finished.
+Prints a Markdown table. Rates are in tokens/s: the median, the smallest and the largest rate of the rounds. A ratio is
+the median of the ratios in the rounds. Ctrl-C prints the finished rounds.
 """
 
 import argparse
@@ -35,58 +35,63 @@ PROGRAM = ROOT / "build/release/bin/shoal"
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("-m", dest="models", action="append", default=[], metavar="FILE", help="a GGUF file; may be given again")
-    add("-p", dest="prompts", type=numbers(0), default=[512], metavar="INTS", help="tokens of prompts (512)")
-    add("-n", dest="generations", type=numbers(0), default=[128], metavar="INTS", help="tokens to generate (128)")
-    add("-d", dest="depths", type=numbers(0), default=[0], metavar="INTS", help="tokens that are in the cache before (0)")
+    add("-m", dest="models", action="append", default=[], metavar="FILE", help="GGUF file of a model; may be repeated")
+    add("-p", dest="prompts", type=numbers(0), default=[512], metavar="INTS", help="prompt lengths in tokens (512)")
+    add("-n", dest="generations", type=numbers(0), default=[128], metavar="INTS",
+        help="numbers of tokens to generate (128)")
+    add("-d", dest="depths", type=numbers(0), default=[0], metavar="INTS",
+        help="numbers of tokens already in the KV cache (0)")
     add(
         "-t",
         dest="threads",
         type=positive(int),
         default=usable_processors(),
         metavar="INT",
-        help="threads of every engine (the processors that this process may use, or its quota of them)",
+        help="number of threads of every engine (default: usable processors, at most the CPU quota)",
     )
-    add("-ub", dest="ubatch", type=positive(int), default=512, metavar="INT", help="most tokens computed at once (512)")
-    add("-r", dest="rounds", type=positive(int), default=5, metavar="INT", help="runs of every engine (5)")
+    add("-ub", dest="ubatch", type=positive(int), default=512, metavar="INT",
+        help="maximum number of tokens per batch (512)")
+    add("-r", dest="rounds", type=positive(int), default=5, metavar="INT", help="number of runs of every engine (5)")
     add("-o", dest="output", choices=["md", "csv", "json"], default="md")
     add(
         "--shoal",
         default=str(PROGRAM),
         metavar="PATH[,ARGUMENTS]",
-        help="the program, with arguments for `shoal bench`",
+        help="path of shoal, and additional arguments of `shoal bench`",
     )
     add(
         "--shoal-bench",
         action="append",
         default=[],
         metavar="NAME=PATH[,ARGUMENTS]",
-        help="another build of it, or other arguments, as one more engine",
+        help="additional engine: another build of shoal, or other arguments; may be repeated",
     )
     add(
         "--llama-bench",
         action="append",
         default=[],
         metavar="NAME=PATH[,ARGUMENTS]",
-        help="one more engine: a program with the flags and JSON of llama-bench",
+        help="additional engine: a program with the flags and JSON of llama-bench; may be repeated",
     )
-    add("--no-llama-cpp", action="store_true", help="leave out llama.cpp's Python package")
-    add("--venv", type=pathlib.Path, default=environment.DEFAULT, help="the package's environment (build/peers-venv)")
-    add("--setup", action="store_true", help="install its newest release, even if there is one; alone: do only this")
+    add("--no-llama-cpp", action="store_true", help="omit llama.cpp's Python package")
+    add("--venv", type=pathlib.Path, default=environment.DEFAULT,
+        help="virtual environment of the package (build/peers-venv)")
+    add("--setup", action="store_true",
+        help="install the newest release of llama.cpp's package first; without -m, exit then")
     add(
         "--prefix",
         type=shlex.split,
         default=[],
         metavar="COMMAND",
-        help='put before every run, such as "taskset -c 0,1"',
+        help='command prefix of every engine, such as "taskset -c 0,1"',
     )
     bandwidth = parser.add_mutually_exclusive_group()
-    bandwidth.add_argument("--bandwidth", type=positive(float), metavar="GB/s", help="the machine's read bandwidth")
+    bandwidth.add_argument("--bandwidth", type=positive(float), metavar="GB/s", help="read bandwidth of the memory")
     bandwidth.add_argument(
         "--bandwidth-program",
         type=shlex.split,
         metavar="COMMAND",
-        help="measures it, once a round; its last line begins with the number",
+        help="program that measures the bandwidth in each round; its last output line begins with the number in GB/s",
     )
     arguments = parser.parse_args()
     if not arguments.models and not arguments.setup:
@@ -97,13 +102,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def labels(models: list[str]) -> list[str]:
-    """File names without their ending, or whole paths where these would not tell models apart."""
+    """File names without their ending, or whole paths if two file names are equal."""
     short = [os.path.basename(model).removesuffix(".gguf") for model in models]
     return short if len(set(short)) == len(short) else models
 
 
 def find_engines(arguments: argparse.Namespace) -> list[engine_programs.Engine]:
-    """The reference first. What takes minutes to install comes last, when nothing else can be wrong."""
+    """All engines, the reference first. The installation, which takes minutes, runs only after all other checks."""
     named = engine_programs.named
     found = [engine_programs.shoal_engine("shoal", arguments.shoal)]
     found += [engine_programs.shoal_engine(*named(text, "--shoal-bench")) for text in arguments.shoal_bench]
@@ -117,7 +122,7 @@ def find_engines(arguments: argparse.Namespace) -> list[engine_programs.Engine]:
 
 
 class Comparison:
-    """All rounds of all models; what is finished can be printed at any time."""
+    """All rounds of all models. Finished rounds can be printed at any time."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -163,7 +168,7 @@ class Comparison:
                 self.print_markdown()
 
     def print_markdown(self) -> None:
-        """The rows of the models that have not been printed."""
+        """Prints the rows of models that have not been printed."""
         rows = [row for measured in self.measured[self.printed :] for row in self.rows(measured)]
         if rows and self.printed == 0:
             print(*(f"- {engine.name}: {self.about[engine.name]}" for engine in self.engines), sep="\n", end="\n\n")
@@ -182,10 +187,10 @@ class Comparison:
             print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
 
     def doubts(self) -> list[str]:
-        """Engines that the rounds do not tell apart from the reference, and what other programs did."""
+        """Engines with ratios on both sides of 1, and the load by other programs."""
         rows = [row for measured in self.measured for row in self.rows(measured)]
         close = [
-            f"{row.model} {row.test}: the rounds do not say whether {row.engine} or {self.engines[0].name} is faster"
+            f"{row.model} {row.test}: the rounds disagree whether {row.engine} or {self.engines[0].name} is faster"
             for row in rows
             if row.ratio and row.ratio.least < 1 < row.ratio.most
         ]
@@ -223,7 +228,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the table has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the table has exited
         sys.exit(1)
 
 

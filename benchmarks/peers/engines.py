@@ -1,4 +1,4 @@
-"""Programs that measure a model with the flags and the JSON rows of llama-bench, which `shoal bench` has, too."""
+"""Programs that measure a model with llama-bench's flags and JSON rows; `shoal bench` is one of them."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from errors import CompareError
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is measured. Counts as the programs take them: several with commas, 0 for none."""
+    """The tests to measure. Programs take counts separated by commas; 0 means no test."""
 
     threads: int
     prompts: list[int]
@@ -32,7 +32,7 @@ class Work:
     def flags(self) -> dict[str, str]:
         text = {"-p": self.prompts, "-n": self.generations}
         if any(self.depths):
-            text["-d"] = self.depths  # programs that know no depths are not asked for any
+            text["-d"] = self.depths  # programs without this flag still work without depths
         flags = {flag: ",".join(str(count) for count in counts) for flag, counts in text.items()}
         return {
             **flags,
@@ -95,7 +95,7 @@ def named(text: str, flag: str) -> tuple[str, str]:
 
 def ending(status: int) -> str:
     if status >= 0:
-        return f"ended with status {status}"
+        return f"exited with status {status}"
     try:
         return f"was ended by {signal.Signals(-status).name}"
     except ValueError:
@@ -103,7 +103,7 @@ def ending(status: int) -> str:
 
 
 def run(command: list[str], what: str) -> str:
-    """The program's standard output; its failure is an error with the last line it wrote about it."""
+    """The program's standard output. If the program fails, the error contains its last line of standard error."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False
@@ -112,13 +112,13 @@ def run(command: list[str], what: str) -> str:
         raise CompareError(f"{what}: {command[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        said = lines[-1][:300] if lines else "it said nothing"
+        said = lines[-1][:300] if lines else "no output"
         raise CompareError(f"{what}: {ending(done.returncode)}: {said} (command: {shlex.join(command)})")
     return done.stdout
 
 
 def json_objects(text: str) -> list[dict]:
-    """The rows in a program's output. Some engines write messages among them, while they load the model."""
+    """The rows in a program's output. Some engines also print messages while they load the model."""
     decoder, rows, at = json.JSONDecoder(), [], text.find("{")
     while at >= 0:
         try:
@@ -131,7 +131,7 @@ def json_objects(text: str) -> list[dict]:
 
 
 def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[dict[str, float], dict]:
-    """Tokens per second of each test, and a row for what it tells about the engine."""
+    """Tokens per second of each test, and one row of the output, which describes the engine."""
     what = f"{engine.name} on {os.path.basename(model)}"
     output = run([*prefix, *engine.command_for(model, work)], what)
     rows = json_objects(output)
@@ -145,13 +145,13 @@ def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[
     missing = [test for test in work.tests() if not rates.get(test, 0) > 0]
     if missing:
         raise CompareError(
-            f"{what}: it gave no rate for {', '.join(missing)}; leave out arguments that change the tests"
+            f"{what}: its output has no rate for {', '.join(missing)}; omit arguments that change the tests"
         )
     return rates, rows[0]
 
 
 def about(row: dict) -> str:
-    """Versions and machine, as far as a row of the engine's output has them."""
+    """The versions and the machine, as given in a row of the engine's output."""
     words = [str(row[key]) for key in ("build_version", "build_number") if row.get(key)]
     if row.get("ggml_version"):
         words.append(f"ggml {row['ggml_version']}")
@@ -163,7 +163,7 @@ def about(row: dict) -> str:
 
 
 def read_bandwidth(command: list[str], prefix: list[str]) -> float:
-    """GB/s, the number that the last line of a program's output begins with."""
+    """GB/s: the number at the beginning of the last line of a program's output."""
     lines = run([*prefix, *command], "--bandwidth-program").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     try:

@@ -1,4 +1,4 @@
-"""The virtual environment that has llama.cpp's Python package, compiled on this machine for its own instructions."""
+"""The virtual environment with llama.cpp's Python package, compiled on this machine for its instruction set."""
 
 import json
 import os
@@ -32,11 +32,11 @@ def logged(command: list, log: pathlib.Path, what: str, remedy: str, environment
         said = [line.strip() for line in lines if "error" in line.lower()] or [
             line.strip() for line in lines if line.strip()
         ]
-        raise CompareError(f"{what} failed: {(said or ['it said nothing'])[-1][:300]}; {remedy}; all of it is in {log}")
+        raise CompareError(f"{what} failed: {(said or ['no output'])[-1][:300]}; {remedy}; full output: {log}")
 
 
 def set_up(folder: pathlib.Path) -> None:
-    """Makes the environment and installs the newest package, from source: a compiled one may be for other CPUs."""
+    """Makes the environment and installs the newest package from source. A binary package may target other CPUs."""
     print(f"compare: compiling llama.cpp into {folder}; this takes minutes", file=sys.stderr, flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,10 +71,10 @@ def set_up(folder: pathlib.Path) -> None:
 
 
 def facts(folder: pathlib.Path) -> dict:
-    """What the installed package says about itself."""
+    """Versions and features that the installed package reports."""
     remedy = "install it with --setup, or give another --venv"
     if not python_of(folder).exists():
-        raise CompareError(f"{folder} is no virtual environment; {remedy}")
+        raise CompareError(f"{folder} is not a virtual environment; {remedy}")
     try:
         return json.loads(run([str(python_of(folder)), str(BENCH), "--about"], f"the llama_cpp in {folder}"))
     except (CompareError, ValueError) as error:
@@ -82,7 +82,7 @@ def facts(folder: pathlib.Path) -> dict:
 
 
 def llama_cpp_engine(folder: pathlib.Path, wanted: bool) -> Engine:
-    """Installs where that is wanted, or nothing is there yet."""
+    """Installs the package if `wanted`, or if the environment does not exist."""
     if wanted or not folder.exists():
         set_up(folder)
         print(f"compare: installed {facts(folder)}", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""What ends a comparison."""
+"""The error that ends a comparison."""
 
 
 class CompareError(Exception):
-    """The comparison cannot go on; the message is one line that says why and what to do."""
+    """The comparison cannot continue. The message is one line with the reason and the remedy."""

@@ -1,10 +1,10 @@
-"""How many bytes of a GGUF file's weights the generation of one token reads.
+"""Bytes of a GGUF file's weights that the generation of one token reads.
 
-All tensors but the embedding table where the output head is a tensor of its own (one row is read then), and of a
-layer's experts those that are used. The KV cache is not counted.
+Every tensor counts, with two exceptions. If the output head is a separate tensor, the embedding table does not count,
+because only one row is read. In a layer with experts, only the used experts count. The KV cache does not count.
 
     1b, tied:   every byte of its tensors
-    8b, untied: all but token_embd.weight
+    8b, untied: all except token_embd.weight
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ import struct
 
 from errors import CompareError
 
-# Formats of metadata values by their number in the file; 8 is a string, 9 an array.
+# struct formats of metadata values by their type number in the file; 8 is a string, 9 an array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 DEFAULT_ALIGNMENT = 32
 
 
 class Reader:
-    """Reads a header's values one after the other."""
+    """Reads the values of a header in order."""
 
     def __init__(self, file: io.BufferedReader):
         self.file = file
@@ -29,7 +29,7 @@ class Reader:
     def bytes(self, count: int) -> bytes:
         data = self.file.read(count)
         if len(data) != count:
-            raise ValueError("it ends within its header")
+            raise ValueError("it ends inside its header")
         return data
 
     def scalar(self, form: str):
@@ -39,7 +39,7 @@ class Reader:
         return self.bytes(self.scalar("Q")).decode("utf-8", "replace")
 
     def value(self, kind: int):
-        """A metadata value; arrays are passed over and give None."""
+        """A metadata value. Arrays are skipped; their value is None."""
         if kind == STRING:
             return self.string()
         if kind != ARRAY:
@@ -74,10 +74,10 @@ class Weights:
 def read_header(file: io.BufferedReader, file_size: int) -> Weights:
     reader = Reader(file)
     if reader.bytes(4) != b"GGUF":
-        raise ValueError("it is no GGUF file")
+        raise ValueError("it is not a GGUF file")
     version = reader.scalar("I")
     if version not in (2, 3):
-        raise ValueError(f"it is GGUF of version {version}, which is not known here")
+        raise ValueError(f"it has GGUF version {version}, which is not supported")
     tensors, values = reader.scalar("Q"), reader.scalar("Q")
     metadata = {}
     for _ in range(values):

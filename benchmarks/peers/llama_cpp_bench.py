@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures llama.cpp through its Python package's low-level interface, with the flags and the JSON of its llama-bench.
 
-Runs in the environment that has the package (environment.py makes it). A prompt is one batch up to -b, a token of
-generation a batch of its own; the logits of the last token are in host memory when the clock stops. Nothing is sampled.
-As in `shoal bench`, each test has a context of its own and runs once without the clock before.
+Runs in the environment with the package (environment.py makes it). A prompt is evaluated in batches of up to -b tokens,
+and each generated token is its own batch. The clock stops when the logits of the last token are in host memory. Nothing
+is sampled. As in `shoal bench`, each test has its own context and a warm-up run.
 
     llama_cpp_bench.py -m model.gguf -p 512 -n 128 -t 2 -r 1
     llama_cpp_bench.py --about
@@ -31,12 +31,12 @@ def keep_errors(level, text, _):
 
 
 def fail(what):
-    """Ends the program; the last line says what llama.cpp itself said."""
+    """Exits with the message `what` and the last error of llama.cpp."""
     sys.exit(f"{what}: {messages[-1]}" if messages else what)
 
 
 def about():
-    """The package's version, and of what and for which instructions llama.cpp was built."""
+    """The package's version, and the commit and the instruction set of its llama.cpp."""
     facts = {"build_version": f"llama-cpp-python {llama_cpp.__version__}"}
     for library in pathlib.Path(llama_cpp.__file__).parent.glob("lib/libggml-base.so"):
         base = ctypes.CDLL(str(library))
@@ -49,7 +49,7 @@ def about():
 
 
 class Bench:
-    """A model, and one test after the other."""
+    """A loaded model that runs tests one after the other."""
 
     def __init__(self, options):
         self.options = options
@@ -61,10 +61,10 @@ class Bench:
         self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def decode(self, tokens):
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # the batch only points to it
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # must outlive the batch, which points to it
         if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(array, len(tokens))):
             fail(f"llama_decode failed with {status}")
-        llama_cpp.llama_get_logits_ith(self.context, -1)[0]  # waits until they are there
+        llama_cpp.llama_get_logits_ith(self.context, -1)[0]  # waits for the logits
 
     def evaluate(self, tokens, at_once):
         for begin in range(0, len(tokens), at_once):
@@ -90,7 +90,7 @@ class Bench:
         times = []
         for _ in range(self.options.repetitions):
             if not llama_cpp.llama_memory_seq_rm(memory, 0, depth, -1):
-                fail(f"cannot go back to {depth} tokens")
+                fail(f"cannot rewind to {depth} tokens")
             begin = time.perf_counter_ns()
             self.evaluate(tokens, at_once)
             times.append(time.perf_counter_ns() - begin)
@@ -113,7 +113,7 @@ def parse_arguments():
     parser.add_argument("-t", dest="threads", type=int, required="--about" not in sys.argv)
     parser.add_argument("-r", dest="repetitions", type=int, default=5)
     parser.add_argument("-o", dest="output", choices=["json"], default="json")
-    parser.add_argument("--about", action="store_true", help="only say what was built and how")
+    parser.add_argument("--about", action="store_true", help="print the versions and the instruction set, and exit")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the logits of the last token as JSON, by llama.cpp's Python package; caches and attention are f32.
+"""Prints the last token's logits as JSON, computed by llama.cpp's Python package. Caches and attention are f32.
 
-    llama_cpp_logits.py model.gguf 1,527,261 512      # tokens; how many are computed at once
+    llama_cpp_logits.py model.gguf 1,527,261 512      # token ids, and number of tokens per batch
 """
 
 import json
@@ -25,7 +25,7 @@ def main():
     options = llama_cpp.llama_context_default_params()
     options.n_ctx, options.n_batch, options.n_ubatch, options.n_threads_batch = len(tokens), batch, batch, 1
     options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
-    options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # its rounding would hide that of the products
+    options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds more than the products
     context = llama_cpp.llama_init_from_model(model, options)
     for begin in range(0, len(tokens), batch):
         part = tokens[begin : begin + batch]

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What an outlier costs: errors of shoal and llama.cpp where one channel of the activations is many times as large as
-the others.
+"""Measures the errors of shoal and llama.cpp if one channel of the activations is many times as large as the other
+channels.
 
     benchmarks/peers/compare.py --setup                # llama.cpp's Python package
     benchmarks/peers/outliers.py                       # every weight type
     benchmarks/peers/outliers.py --types f16,bf16 --no-llama-cpp
 
 A model of one layer has random weights. Its queries and keys are zero, so that attention is the mean of the values. The
-norm multiplies one channel by the factor; the tokens are pairs that differ in the sign of that channel. Its products
-cancel in the mean and hide no error of the others. The reference is float64 arithmetic on the same weights. Prints a
-Markdown table of the NMSE of the last token's logits: all tokens in one batch, and one after the other.
+norm multiplies one channel by the factor. The tokens are pairs that differ in the sign of this channel. So the
+channel's products cancel in the mean and hide no error of the other channels. The reference is float64 arithmetic on
+the same weights. Prints a Markdown table of the NMSE of the last token's logits, with all tokens in one batch and one
+by one.
 """
 
 import argparse
@@ -110,10 +111,12 @@ def print_table(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--types", default=",".join(TYPES), metavar="TYPES", help="weight types (all)")
-    parser.add_argument("--shoal", default=str(ROOT / "build/release/bin/shoal"), metavar="PATH", help="the program")
-    parser.add_argument("--venv", type=pathlib.Path, default=environment.DEFAULT, help="llama.cpp's (build/peers-venv)")
-    parser.add_argument("--no-llama-cpp", action="store_true", help="leave out llama.cpp")
+    parser.add_argument("--types", default=",".join(TYPES), metavar="TYPES",
+                        help="weight types to measure, separated by commas (all)")
+    parser.add_argument("--shoal", default=str(ROOT / "build/release/bin/shoal"), help="path of shoal")
+    parser.add_argument("--venv", type=pathlib.Path, default=environment.DEFAULT,
+                        help="virtual environment of llama.cpp (build/peers-venv)")
+    parser.add_argument("--no-llama-cpp", action="store_true", help="omit llama.cpp")
     try:
         print_table(parser.parse_args())
     except CompareError as error:

@@ -1,4 +1,4 @@
-"""What the rounds add up to, as Markdown, CSV or JSON."""
+"""Summaries of the rounds as Markdown, CSV or JSON."""
 
 import csv
 import dataclasses
@@ -9,7 +9,7 @@ import statistics
 
 @dataclasses.dataclass
 class Round:
-    """One run of every engine: tokens/s by engine and test, and the bandwidth measured before them, GB/s."""
+    """One run of every engine: tokens/s by engine and test, and the bandwidth in GB/s, measured before the runs."""
 
     rates: dict[str, dict[str, float]]
     bandwidth: float | None = None
@@ -40,16 +40,16 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A test of a model on an engine. Ratios are the reference's rate by this one's, round by round."""
+    """A test of a model on an engine. A ratio is the reference's rate divided by this engine's rate in one round."""
 
     model: str
     test: str
     engine: str
     samples: list[float]
     rate: Spread
-    ratio: Spread | None  # None of the reference itself
+    ratio: Spread | None  # None for the reference
     bytes_per_token: int
-    share: Spread | None  # of the read bandwidth, for generation where that is known
+    share: Spread | None  # of the read bandwidth, if known; only for generation
 
     def flat(self) -> dict:
         row = {"model": self.model, "test": self.test, "engine": self.engine, "rounds": len(self.samples)}
@@ -60,7 +60,7 @@ class Row:
 
 
 def rows_of(measured: Measured, tests: list[str], engines: list[str]) -> list[Row]:
-    """Of all tests and engines, the first of which is the reference; none where no round was finished."""
+    """Rows of all tests and engines; empty if no round is finished. The first engine is the reference."""
     rows = []
     if not measured.rounds:
         return rows

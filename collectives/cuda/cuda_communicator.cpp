@@ -27,7 +27,7 @@ void refuse_others(const Options& options) {
                            "staged",
                            wanted);
   require<InvalidArgument>(wanted != "p2p" || options.processes == nullptr,
-                           "[cuda communicator] 'p2p' needs all ranks in one process, and these are in several; use "
+                           "[cuda communicator] 'p2p' needs all ranks in one process, but these are in several; use "
                            "auto, nccl or staged");
 }
 
@@ -48,19 +48,20 @@ std::vector<int> gpus_of(std::span<Device* const> devices) {
   for (Device* device : devices) {
     if (is_remote(*device)) continue;
     const auto* cuda = dynamic_cast<shoal::cuda::CudaDevice*>(device);
-    require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is no CUDA device", device->name());
+    require<InvalidArgument>(cuda != nullptr, "[cuda communicator] {} is not a CUDA device", device->name());
     gpus.push_back(cuda->gpu().traits.gpu);
   }
   return gpus;
 }
 
-/// What p2p fuses of messages that are its own: NCCL, where there is one, has those from `nccl_from_bytes` on.
+/// Reduces the limits to the messages that p2p handles. If NCCL is available, NCCL handles messages of at least
+/// `nccl_from_bytes`.
 FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
   if (has_nccl) limits.elements = std::min(limits.elements, static_cast<int64_t>((nccl_from_bytes + 3) / 4) - 1);
   return limits.elements > 0 ? limits : FusedLimits{};
 }
 
-/// p2p::P2pCommunicator on the backends' streams.
+/// A Communicator that runs the calls of p2p::P2pCommunicator on the backends' streams.
 class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<Backend* const> backends, const Options& options, const Thresholds& measured)
@@ -69,7 +70,8 @@ class PeerCommunicator final : public Communicator {
       backends_.push_back(&dynamic_cast<CudaBackend&>(*backends[rank]));
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
-          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // its kernels look at the time
+          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // the kernels themselves check the
+                                                                                     // time-out
     }
   }
   ~PeerCommunicator() override {
@@ -123,7 +125,7 @@ class PeerCommunicator final : public Communicator {
     own.reads = ColumnForms::of(norm.column_forms);
     peers_.launch(rank, reduction_of(norm, context), norm.what, norm.product, own);
   }
-  /// The stream keeps its own, earlier error; here only the peers need to hear of it.
+  /// The stream already stores an earlier error, so this call only notifies the peers.
   void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
   void give_up(int rank, const FusedNorm& norm) { give_up(rank, "all_reduce_norm", norm.what); }
   void give_up(int rank, std::string_view kind, std::string_view what) {
@@ -138,7 +140,7 @@ class PeerCommunicator final : public Communicator {
 
 class CudaCommunicator final : public Communicator {
  public:
-  /// Over several processes: collective, and all of them come to the same.
+  /// With several processes, the constructor is collective, and all processes choose the same implementation.
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options),
         backends_(backends.begin(), backends.end()),
@@ -184,7 +186,7 @@ class CudaCommunicator final : public Communicator {
   }
 
  private:
-  /// Calls function(communicator) for each that there is.
+  /// Calls function(communicator) for each communicator that exists.
   void for_each(const auto& function) const {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) function(*one);
@@ -207,7 +209,7 @@ class CudaCommunicator final : public Communicator {
     }
   }
 
-  /// Bytes of the largest message that any rank has in the call.
+  /// Size in bytes of the largest message of any rank in the call.
   static size_t message_bytes(const Call& call) {
     const int64_t sum = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     return bytes_for(call.dtype, std::max(call.count, sum));
@@ -219,7 +221,7 @@ class CudaCommunicator final : public Communicator {
     if (by_peers && (!large || nccl_ == nullptr)) return *peers_;
     if (nccl_ != nullptr) return *nccl_;
     if (staged_ != nullptr) return *staged_;
-    fail<DeviceError>("[{} {}] cannot be done by p2p; use auto or staged", name_of(call.kind), call.what);
+    fail<DeviceError>("[{} {}] p2p does not support this call; use auto or staged", name_of(call.kind), call.what);
   }
 
   const Options options_;
@@ -228,11 +230,11 @@ class CudaCommunicator final : public Communicator {
   const size_t nccl_from_bytes_;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
-  std::string no_peers_, no_nccl_;  ///< why not; empty: can be used
+  std::string no_peers_, no_nccl_;  ///< reasons why p2p and NCCL are unusable; "" if usable
 };
 
-/// Of ranks that are all in one other process: the devices of the same names here, which hosts that are alike have.
-/// Empty: there are none.
+/// This process's devices that correspond to `devices`, which all belong to one other process. Devices correspond if
+/// they have the same name in their own processes. Empty if a device has no counterpart.
 std::vector<Device*> likes_of(std::span<Device* const> devices) {
   std::vector<Device*> likes;
   for (Device* device : devices) {
@@ -273,7 +275,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
     }
   }
   if (!has_nccl) return describe_staged_communicator(devices, options);
-  return {std::vector<size_t>(devices.size(), 0), {}};  // NCCL keeps to itself what it needs
+  return {std::vector<size_t>(devices.size(), 0), {}};  // NCCL does not report its memory
 }
 
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {

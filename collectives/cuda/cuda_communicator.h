@@ -1,7 +1,8 @@
-// The communicator of CUDA devices: chooses for each call between kernels over peer memory (collectives/p2p), NCCL, and
-// staging through the host, by size and by what the devices can do; or uses the one that Options::implementation names.
-// Every rank chooses the same, because only the call's kind, size and the mesh decide. Ranks of several processes
-// (Options::processes) have NCCL, where all of these have it, or staging: peer memory is of one process.
+// The communicator of CUDA devices. For each call it chooses kernels over peer memory (collectives/p2p), NCCL, or
+// staging through the host, by message size and device capabilities. Options::implementation can fix the choice. The
+// choice depends only on the call's kind, its size and the mesh, so it is the same on every rank. Peer memory needs a
+// single process. Ranks of several processes (Options::processes) therefore use NCCL if all processes have it, and
+// staging otherwise.
 #pragma once
 
 #include <memory>
@@ -11,17 +12,18 @@
 
 namespace shoal::collectives::cuda {
 
-/// Where auto goes from p2p to NCCL, by the bytes of a rank's message, unless it has been measured for the mesh
-/// (collectives/thresholds.h). Latency decides below it: a kernel over peer memory takes a few microseconds, NCCL 17 to
-/// 33 on 8 GPUs; above it NCCL's algorithms use the links better. Estimated, not measured: docs/gpu-status.md.
+/// Message size in bytes from which auto uses NCCL instead of p2p, unless the mesh has a measured threshold
+/// (collectives/thresholds.h). For smaller messages latency decides: a kernel over peer memory takes a few
+/// microseconds, NCCL takes 17 to 33 on 8 GPUs. For larger messages NCCL's algorithms use the links better. The value
+/// is estimated, not measured: see docs/gpu-status.md.
 inline constexpr size_t kNcclFromBytes = size_t{1} << 20;
 
-/// Over backends of CUDA devices. Throws DeviceError when the implementation that was asked for cannot be used (saying
-/// why), InvalidArgument for backends of other devices. Synchronizes the backends. Over several processes it is
-/// collective.
+/// A communicator over backends of CUDA devices. Throws DeviceError with the reason if the requested implementation
+/// cannot be used, and InvalidArgument for backends of other devices. Synchronizes the backends. The call is collective
+/// if there are several processes.
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options = {});
-/// What it will be like; throws the same. Of other processes nothing is asked: where NCCL is missing in one of them,
-/// the communicator itself is another one than this says.
+/// The traits that the communicator will have. Throws the same errors as make_cuda_communicator(). It does not ask
+/// other processes, so the actual communicator has other traits if one of these processes has no NCCL.
 CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, const Options& options = {});
 
 }  // namespace shoal::collectives::cuda

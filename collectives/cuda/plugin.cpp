@@ -1,4 +1,4 @@
-// The plug-in libshoal-cuda.so: the family of CUDA devices, and how their backends are connected.
+// The plug-in libshoal-cuda.so: the family of CUDA devices and the communicators of their backends.
 #include "devices/plugin.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "collectives/factory.h"
@@ -19,7 +19,7 @@ std::unique_ptr<BackendReg> make_family() {
   return std::make_unique<CudaFamily>(function);
 }
 
-/// Loaded on every machine: without a GPU the family says why it has no devices.
+/// The plug-in loads on every machine. Without a GPU, the family reports why it has no devices.
 int score() {
   return 1;
 }

@@ -1,5 +1,5 @@
-// The collectives of the host communicator, written against one rank's Exchange: every rank runs the same function on
-// its own thread. Steps and bytes of each: docs/collectives.md.
+// The collectives of the host communicator. Each function takes one rank's Exchange, and every rank runs it on its own
+// thread. docs/collectives.md lists the steps and bytes of each function.
 #pragma once
 
 #include "collectives/host/exchange.h"
@@ -9,7 +9,7 @@ namespace shoal::collectives::host {
 #define SHOAL_COLLECTIVE(id, name, ...) void name(Exchange& x);
 #include "graph/collectives.def"
 
-/// By kind.
+/// The functions, indexed by Collective.
 inline constexpr void (*kAlgorithms[])(Exchange&) = {
 #define SHOAL_COLLECTIVE(id, name, ...) name,
 #include "graph/collectives.def"

@@ -1,7 +1,7 @@
-// all_reduce, one-shot for small messages, where the number of meetings is what costs: every rank stages its data, all
-// meet, every rank sums all slots by itself. Two-shot for large ones, where the bytes cost: every rank sums one chunk
-// of all ranks' data, read where it lies, and writes the result into all outputs at once. Only rank r ever touches
-// chunk r between the two meetings, so it may work in place, and no rank reads a byte twice.
+// all_reduce. Small messages use one shot, because the number of meetings dominates their cost: every rank stages its
+// data, all ranks meet, and every rank sums all slots. Large messages use two shots, because the bytes dominate their
+// cost: every rank sums one chunk of all ranks' data in place and writes the result to all outputs. Between the two
+// meetings only rank r touches chunk r, so in-place calls work, and no rank reads a byte twice.
 #include "collectives/host/algorithms.h"
 #include "collectives/host/sum.h"
 

@@ -23,7 +23,8 @@ CallMark mark_of(const Call& call) {
 
 std::string disagreement(const Call& call, int rank, const CallMark& mark, int other, const CallMark& others_mark) {
   return fmt::format(
-      "[{} {}] ranks queued different collectives: {}, but {}; every rank must queue the same ones in the same order",
+      "[{} {}] ranks queued different collectives: {}, but {}; every rank must queue the same collectives in "
+      "the same order",
       name_of(call.kind), call.what, describe(rank, mark), describe(other, others_mark));
 }
 

@@ -1,5 +1,5 @@
-// CallMark: by what ranks see whether they have queued the same collective. Plain data, for memory and messages that
-// other ranks read.
+// CallMark: the data that ranks compare to check that they queued the same collective. Plain data that can be stored in
+// shared memory and sent in messages.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct CallMark {
 
 CallMark mark_of(const Call& call);
 
-/// Why `call` cannot go on: two ranks' marks differ.
+/// The error message for `call` when the marks of two ranks differ.
 std::string disagreement(const Call& call, int rank, const CallMark& mark, int other, const CallMark& others_mark);
 
 }  // namespace shoal::collectives::host

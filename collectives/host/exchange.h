@@ -1,9 +1,9 @@
-// Exchange: one rank's view of one collective while it runs; what the algorithms are written against. Made on the
-// rank's thread, used there only. An algorithm prepares what others will read, meets, and reads what others prepared:
+// Exchange: one rank's view of one running collective, used by the algorithms. Created on the rank's thread and used
+// only there. An algorithm prepares data for other ranks, meets them, and reads the data that they prepared:
 //
-//   std::memcpy(x.slot(x.rank()), x.in(), bytes);   // mine, before the meeting
+//   std::memcpy(x.slot(x.rank()), x.in(), bytes);   // own data, before the meeting
 //   x.meet();                                       // throws CommError
-//   sum(dtype, slots of all ranks, ...);            // theirs, after it
+//   sum(dtype, slots of all ranks, ...);            // data of all ranks, after it
 #pragma once
 
 #include <span>
@@ -14,15 +14,15 @@
 
 namespace shoal::collectives::host {
 
-/// What an Exchange needs and a rank keeps between calls, so that a call allocates nothing.
+/// Data that a rank keeps between calls, so that calls do not allocate.
 struct RankScratch {
   explicit RankScratch(std::vector<RankMemory*> blocks)
       : memory(std::move(blocks)), sources(memory.size()), targets(memory.size()) {}
 
-  const std::vector<RankMemory*> memory;  ///< of all ranks
+  const std::vector<RankMemory*> memory;  ///< memory of all ranks
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> targets;
-  uint32_t calls = 0;  ///< so far; the same on every rank
+  uint32_t calls = 0;  ///< number of calls so far; the same on every rank
 };
 
 class Exchange {
@@ -38,19 +38,20 @@ class Exchange {
 
   /// Bytes of `count` elements of the call's dtype.
   size_t bytes(int64_t count) const;
-  /// Would `count` elements fit into a slot?
+  /// Whether `count` elements fit into a slot.
   bool fits_slot(int64_t count) const { return bytes(count) <= kSlotBytes; }
 
   /// Waits for all ranks. The first meeting of a call also checks that all ranks queued the same collective.
   /// Throws CommError.
   void meet();
 
-  /// A rank's staging slot: written by its rank before the first meeting, read by all after it.
+  /// The staging slot of `rank`. This rank writes the slot before the first meeting; all ranks read it afterwards.
   std::byte* slot(int rank) const { return scratch_.memory[rank]->slots[parity_].data(); }
-  /// Where another rank's call reads; after the first meeting, until the last.
+  /// Input of another rank's call; valid between the first and the last meeting.
   const std::byte* in_of(int rank) const { return post(rank).in; }
 
-  // The same of all ranks in rank order, valid until the next of these calls.
+  // The slots, inputs or outputs of all ranks in rank order. The span is valid until the next call of one of these
+  // three functions.
   std::span<const std::byte* const> slots();
   std::span<const std::byte* const> ins();
   std::span<std::byte* const> outs();
@@ -63,11 +64,11 @@ class Exchange {
   RankScratch& scratch_;
   const int rank_;
   const Call& call_;
-  const uint32_t parity_;  ///< of the number of the call
+  const uint32_t parity_;  ///< parity of the call number
   bool have_met_ = false;
 };
 
-/// memcpy that allows size 0 with null pointers and does nothing onto itself.
+/// memcpy that accepts null pointers with size 0 and does nothing if `to` is `from`.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size);
 
 }  // namespace shoal::collectives::host

@@ -1,4 +1,4 @@
-// The host communicator: ranks meet on the backends' own threads (rendezvous.h) and read each other's memory.
+// The host communicator: ranks meet on their backends' threads (rendezvous.h) and read each other's memory.
 #include <deque>
 #include <memory>
 #include <vector>
@@ -22,7 +22,7 @@ class HostCommunicator final : public QueuedCommunicator {
     }
     std::vector<RankMemory*> blocks;
     for (int rank = 0; size() > 1 && rank < size(); ++rank) {
-      memory_.emplace_back(new RankMemory);  // not make_unique, which would touch the slots here
+      memory_.emplace_back(new RankMemory);  // make_unique would initialise the slots on this thread
       blocks.push_back(memory_.back().get());
     }
     for (int rank = 0; rank < size(); ++rank) scratch_.emplace_back(blocks);
@@ -41,8 +41,8 @@ class HostCommunicator final : public QueuedCommunicator {
   }
 
   Rendezvous rendezvous_;
-  std::vector<std::unique_ptr<RankMemory>> memory_;  ///< none in a mesh of one
-  std::deque<RankScratch> scratch_;                  ///< each belongs to the thread of its rank's backend
+  std::vector<std::unique_ptr<RankMemory>> memory_;  ///< empty in a mesh of one rank
+  std::deque<RankScratch> scratch_;                  ///< each is used only by its rank's backend thread
 };
 
 }  // namespace

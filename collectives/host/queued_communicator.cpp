@@ -18,10 +18,10 @@ QueuedCommunicator::QueuedCommunicator(std::string_view name, std::span<Backend*
                            distinct.size(), backends.size());
   for (Backend* backend : backends) {
     const bool is_own = !is_remote(backend->device());
-    // Backends that run no host functions are to be found before a rank waits for them.
+    // Rejects backends that cannot run host functions, before another rank waits for them.
     require<InvalidArgument>(
         !is_own || backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}),
-        "[{} communicator] {} cannot run host functions in stream order; use a communicator of its own kind", name,
+        "[{} communicator] {} cannot run host functions in stream order; use the communicator of its family", name,
         backend->name());
     ranks_.push_back({*this, static_cast<int>(ranks_.size()), is_own ? backend : nullptr});
   }
@@ -52,7 +52,7 @@ void QueuedCommunicator::abort(std::string_view reason) {
 void QueuedCommunicator::give_up(std::string_view reason) {
   for (const Rank& rank : ranks_) {
     if (rank.backend == nullptr) continue;
-    const auto give_up = find_function(rank.backend->device().reg(), functions::kGiveUp);
+    const auto give_up = find_function(rank.backend->device().reg(), functions::kCancel);
     if (give_up != nullptr) give_up(*rank.backend, reason);
   }
 }
@@ -67,7 +67,7 @@ void QueuedCommunicator::run(void* object, const void* argument, bool failed) {
   const Call& call = *static_cast<const Call*>(argument);
   describe_span(call);
   if (failed) {
-    // The stream keeps its own, earlier error; here only the peers need to hear of it.
+    // The stream already stores an earlier error; the call below only notifies the other ranks.
     self.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
                           call.what, rank.rank, self.describe_rank(rank.rank)));
     return;

@@ -1,6 +1,5 @@
-// QueuedCommunicator: the common part of the host and the mpi communicator. It queues each rank's side as a host
-// function on the rank's backend, so that enqueue() neither blocks nor allocates, and a rank that fails makes all ranks
-// fail.
+// QueuedCommunicator: the common part of the host and mpi communicators. It queues each rank's side as a host function
+// on the rank's backend, so that enqueue() neither blocks nor allocates. If a rank fails, all ranks fail.
 #pragma once
 
 #include <deque>
@@ -18,17 +17,17 @@ class QueuedCommunicator : public Communicator {
   void abort(std::string_view reason) final;
 
  protected:
-  /// Throws InvalidArgument unless each rank has a backend of its own, and for backends that run no host functions.
+  /// Throws InvalidArgument if two ranks share a backend, or if a backend cannot run host functions.
   QueuedCommunicator(std::string_view name, std::span<Backend* const> backends);
-  /// Tells the own backends that the work queued on them is useless: it may take long, and all ranks have failed.
+  /// After a failure, makes the local backends give up their queued work, which is useless now and could take long.
   void give_up(std::string_view reason);
 
-  /// The rank, for messages.
+  /// The rank's name in messages.
   virtual std::string describe_rank(int rank) const;
   virtual void throw_if_failed() const = 0;
-  /// Makes all ranks fail with the message, unless they have failed; gives up.
+  /// Makes all ranks fail with the message, unless they have already failed, and gives up the queued work.
   virtual void fail(const std::string& message) = 0;
-  /// On the thread of the rank's backend, in a mesh of several ranks.
+  /// Runs a call on the thread of the rank's backend. Called only in meshes of several ranks.
   virtual void exchange(int rank, const Call& call) = 0;
 
  private:

@@ -1,7 +1,7 @@
-// RankMemory: what a host communicator keeps in memory for each rank, one block per rank, first touched by the
-// rank's own thread so that it is local to it. Everything is there twice and used in turn, call after call (the
-// call's parity): a rank that is one call ahead writes the other half. It cannot be two ahead, since every
-// collective has at least one meeting of all ranks.
+// RankMemory: the memory that a host communicator keeps for each rank. Each rank has one block, first touched by the
+// rank's own thread so that it is local to that thread. All data exist twice, for even-numbered and odd-numbered calls
+// (parity), so a rank that is one call ahead does not overwrite data of the current call. A rank cannot be two calls
+// ahead, because every collective has at least one meeting of all ranks.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace shoal::collectives::host {
 
-/// A message up to this size goes through the staging slots with one meeting; a larger one is read where it lies,
-/// with two. On 2 cores the copy costs more than the second meeting from 2 to 4 KiB on (collectives_bench), with more
-/// ranks than cores from 16 KiB on.
+/// Messages up to this size are copied to the staging slots and need one meeting. Larger messages are read in place and
+/// need two meetings. On 2 cores the copy becomes more expensive than the second meeting between 2 and 4 KiB
+/// (collectives_bench). With more ranks than cores this happens at 16 KiB.
 inline constexpr size_t kSlotBytes = 4 * 1024;
 
-/// What a rank tells the others about its call, to be read by them after the first meeting. The texts and counts
-/// of the call itself are not for others: a rank that failed may have gone on and dropped them.
+/// A rank's description of its call, which other ranks read after the first meeting. They must not read the texts and
+/// counts of the Call object, because a failed rank may already have freed them.
 struct alignas(kCacheLine) Post {
   CallMark mark;
   const std::byte* in = nullptr;
@@ -26,7 +26,7 @@ struct alignas(kCacheLine) Post {
 };
 
 struct alignas(4096) RankMemory {
-  std::array<std::array<std::byte, kSlotBytes>, 2> slots;  ///< left uninitialised until the rank touches it
+  std::array<std::array<std::byte, kSlotBytes>, 2> slots;  ///< uninitialised until the rank touches it
   std::array<Post, 2> posts;
 };
 

@@ -1,5 +1,5 @@
-// reduce_scatter: every rank sums its own part of all ranks' data, from the staging slots (one meeting) or, when
-// the data do not fit there, from where they lie (two meetings).
+// reduce_scatter: every rank sums its own part of all ranks' data. The data are in the staging slots (one meeting) or,
+// if they do not fit into a slot, in the callers' memory (two meetings).
 #include <numeric>
 
 #include "collectives/host/algorithms.h"

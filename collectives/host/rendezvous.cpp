@@ -77,11 +77,13 @@ void Rendezvous::meet(int rank, const Call& call, std::chrono::nanoseconds timeo
   const uint32_t step = next(before);
   throw_if_failed();
   own.store(step, std::memory_order_relaxed);
-  // acq_rel: each arrival passes on what all earlier arrivals wrote, so the last one publishes the writes of all.
+  // acq_rel: each arrival passes on the writes of all earlier arrivals, so the last arrival publishes the writes of all
+  // ranks.
   if (state_.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
     state_.arrivals.store(0, std::memory_order_relaxed);
     uint32_t expected = before;
-    // An exchange, not a store: a failure that came meanwhile must stay. seq_cst pairs with park().
+    // Uses a compare-exchange instead of a store, so that a concurrent failure is not overwritten. seq_cst pairs with
+    // park().
     state_.complete.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
     if (state_.parked.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(state_.complete, parking_);
   } else if (!spin(step)) {
@@ -110,11 +112,12 @@ bool Rendezvous::spin(uint32_t step) const {
   return false;
 }
 
-// In slices, of which none counts for more than its length: a process that was stopped for an hour has not waited for
-// an hour.
+// Waits in time slices. Each slice counts for at most its nominal length, so an hour during which the process was
+// stopped does not count.
 void Rendezvous::park(uint32_t step, std::chrono::nanoseconds timeout) {
   constexpr std::chrono::nanoseconds kSlice = std::chrono::seconds(1);
-  // Counted before the word is read again: either the last to arrive sees us, or we see its step.
+  // `parked` is incremented before `complete` is read again. Therefore either the last rank to arrive sees this waiter,
+  // or this waiter sees the new step.
   state_.parked.fetch_add(1, std::memory_order_seq_cst);
   uint32_t complete = state_.complete.load(std::memory_order_seq_cst);
   std::chrono::nanoseconds left = timeout;
@@ -137,11 +140,11 @@ void Rendezvous::fail_for_the_missing(uint32_t step, const Call& call, std::chro
 }
 
 bool Rendezvous::fail(std::string_view message) {
-  if (state_.speaks.exchange(1, std::memory_order_acq_rel) == 0) {
+  if (state_.is_reporting.exchange(1, std::memory_order_acq_rel) == 0) {
     publish(message);
     return true;
   }
-  // The rank that speaks is about to have spoken, unless its process has been killed in between.
+  // Another rank has failed first and is about to publish its message, unless its process has been killed.
   constexpr int kLooks = 1000;
   for (int i = 0; i < kLooks && !is_failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!is_failed()) publish(message);
@@ -161,7 +164,7 @@ void Rendezvous::throw_failure() const {
 
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited) {
-  // They may all have come since the deadline passed; then it was late, and the step cannot be saved any more.
+  // If `names` is empty, all ranks have arrived, but after the deadline. The step still fails.
   const std::string who = names.empty() ? "the last rank" : fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks,
                      seconds(waited), kTimeoutRemedy);

@@ -1,16 +1,16 @@
-// Rendezvous: the place where the N ranks of a communicator that live on one computer meet, and where its failure is
-// kept: in memory of this process, or in memory that the ranks' processes share.
-// meet() returns on every rank once all N have called it, and everything a rank wrote before is then visible to
-// all others. A rank that does not come within the time-out, or a call of fail(), makes every present and later
-// meet() throw the same CommError. meet(rank, ...) is called by one thread for each rank; the rest by any thread.
+// Rendezvous: the place where the N ranks of a communicator on one computer meet. It also stores the communicator's
+// failure. It resides in this process's memory or in memory that the ranks' processes share. meet() returns on every
+// rank once all N ranks have called it. Writes that any rank made before the meeting are then visible to all ranks. If
+// a rank does not arrive within the time-out, or fail() is called, every present and later meet() throws the same
+// CommError. One thread per rank calls meet(rank, ...); any thread may call the other functions.
 //
-// A waiting rank spins for a moment (the others are usually microseconds away), then parks in the kernel. With
-// more ranks than cores, or more threads of all CPU devices than cores, no thread spins: the one that we wait for may
-// need this very core.
+// A waiting rank spins for a moment, since the other ranks are usually microseconds away, then parks in the kernel. If
+// there are more ranks, or more threads of all CPU devices, than cores, no thread spins, because the awaited thread may
+// need the core.
 //
 //   step    0      1          2
-//   rank 0  ----meet          |    `arrivals` counts to N; the last to come sets it back to 0, moves `complete`
-//   rank 1  --meet.. waits ...|    on to the new step and wakes those who parked on `complete`.
+//   rank 0  ----meet          |    `arrivals` counts to N; the last rank resets it to 0, sets `complete`
+//   rank 1  --meet.. waits ...|    to the new step, and wakes the ranks that parked on `complete`.
 #pragma once
 
 #include <array>
@@ -31,42 +31,44 @@ namespace shoal::collectives::host {
 
 inline constexpr size_t kCacheLine = 64;
 
-/// What is in the memory that all ranks see; zeroes at first.
+/// The state in memory that all ranks see; initially zero.
 struct RendezvousState {
   alignas(kCacheLine) std::atomic<int> arrivals{0};
-  /// Latest complete step, or kFailed for good. The word on which waiting ranks park.
+  /// The latest complete step; kFailed after a failure. Waiting ranks park on this word.
   alignas(kCacheLine) std::atomic<uint32_t> complete{0};
   std::atomic<int> parked{0};
-  alignas(kCacheLine) std::atomic<uint32_t> speaks{0};  ///< a rank writes, or has written, why it failed
-  std::array<char, 2000> failure{};                     ///< written before `complete` becomes kFailed
+  alignas(kCacheLine) std::atomic<uint32_t> is_reporting{0};  ///< 1 once a rank is writing, or has written, the failure
+                                                              ///< message
+  std::array<char, 2000> failure{};                           ///< written before `complete` becomes kFailed
 };
 
-/// Who has come: each rank's latest step, read by others only to name the missing.
+/// The latest step at which the rank arrived. Other ranks read it only to name missing ranks.
 struct alignas(kCacheLine) Seat {
   std::atomic<uint32_t> step{0};
 };
 
 class Rendezvous {
  public:
-  /// Called on a rank's thread when `missing` have not come in time; must call fail().
+  /// Called on a rank's thread if the ranks `missing` do not arrive in time. The callback must call fail().
   using Missing = std::function<void(std::span<const int> missing, const Call& call, std::chrono::nanoseconds waited)>;
 
-  /// In memory of its own.
+  /// The state is in this object's own memory.
   Rendezvous(int ranks, const Options& options);
-  /// In memory shared with other processes, which make one over it, too; as many seats as ranks.
+  /// The state is in memory shared with other processes; each process makes its own Rendezvous over this memory. One
+  /// seat per rank.
   Rendezvous(RendezvousState& state, std::span<Seat> seats, const Options& options, Missing missing);
 
   ~Rendezvous();
 
   int size() const { return static_cast<int>(seats_.size()); }
 
-  /// Arrives and waits for the others. `call` is for the message only. Throws CommError.
+  /// Arrives and waits for the other ranks. `call` is used only for the message. Throws CommError.
   void meet(int rank, const Call& call) { meet(rank, call, timeout_); }
-  /// The same with a time-out of its own.
+  /// Uses `timeout` instead of the time-out in Options.
   void meet(int rank, const Call& call, std::chrono::nanoseconds timeout);
 
-  /// Makes every present and later meet() throw CommError(message), or as much of it as there is room for. False:
-  /// there has been a message, which is kept.
+  /// Makes every present and later meet() throw CommError(message); a long message is cut. Returns false if there was
+  /// an earlier failure, whose message is kept.
   bool fail(std::string_view message);
 
   bool is_failed() const { return state_.complete.load(std::memory_order_acquire) == kFailed; }
@@ -86,11 +88,11 @@ class Rendezvous {
   void publish(std::string_view message);
   [[noreturn]] void throw_failure() const;
 
-  // A step's number is only ever compared for equality, so it may wrap; kFailed is left out.
+  // Step numbers are only compared for equality, so they may wrap around. They skip kFailed.
   static constexpr uint32_t kFailed = UINT32_MAX;
   static uint32_t next(uint32_t step) { return step + 1 == kFailed ? 0 : step + 1; }
 
-  const std::unique_ptr<Own> own_;  ///< null where the memory is shared
+  const std::unique_ptr<Own> own_;  ///< null if the memory is shared
   RendezvousState& state_;
   const std::span<Seat> seats_;
   const cpu::Parking parking_;
@@ -100,7 +102,8 @@ class Rendezvous {
   TimeoutReport report_;
 };
 
-/// "[all_reduce x] rank 1, 3 of 4 did not arrive within 30.000 s; ...". No `names`: the last rank, whichever it was.
+/// "[all_reduce x] rank 1, 3 of 4 did not arrive within 30.000 s; ...". If `names` is empty, "the last rank" replaces
+/// the rank numbers.
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited);
 

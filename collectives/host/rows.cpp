@@ -1,5 +1,5 @@
-// all_gather, all_to_all and broadcast: every rank copies the stretches that it needs, from the staging slots (one
-// meeting) or, if a row does not fit there, from the callers' memory (two meetings).
+// all_gather, all_to_all and broadcast: every rank copies the stretches that it needs. The rows are in the staging
+// slots (one meeting) or, if a row does not fit into a slot, in the callers' memory (two meetings).
 #include "collectives/host/rows.h"
 
 #include "collectives/host/algorithms.h"
@@ -15,7 +15,7 @@ void move_rows(Exchange& x) {
   for (int from = 0; from < x.size(); ++from) {
     const Stretch part = needed(x.call(), x.size(), from, x.rank());
     if (part.is_empty()) continue;
-    // The rank's own row comes straight from the input, which may lie in place.
+    // The rank's own row is read directly from the input, which may already be at its place in the output.
     const std::byte* const row = from == x.rank() ? x.in() : staged ? x.slot(from) : x.in_of(from);
     copy_bytes(x.out() + x.bytes(place), row + x.bytes(part.begin), x.bytes(part.size()));
     place += part.size();

@@ -1,7 +1,7 @@
-// The kinds that move elements and add none: all_gather, all_to_all and broadcast. A rank sends a row of elements, of
-// which every rank needs one stretch. Pure functions of a call that validate() has passed.
+// The collectives that move elements without adding them: all_gather, all_to_all and broadcast. Each rank sends a row
+// of elements. Every rank needs one stretch of each row (possibly an empty one). Pure functions of a validated call.
 //
-//   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4, of which rank 0 needs [0, 1) and rank 1 [1, 4)
+//   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4; rank 0 needs [0, 1) of it and rank 1 needs [1, 4)
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ inline Stretch needed(const Call& call, int ranks, int from, int to) {
   return {begin, begin + elements_between(call.kind, amounts, from, to)};
 }
 
-/// The place of that stretch in the output of `to`.
+/// The position of the stretch needed() in the output of `to`.
 inline int64_t place_of(const Call& call, int ranks, int from, int to) {
   int64_t place = 0;
   for (int before = 0; before < from; ++before) place += elements_between(call.kind, call.amounts(ranks), before, to);

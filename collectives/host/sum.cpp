@@ -8,8 +8,8 @@
 namespace shoal::collectives::host {
 namespace {
 
-/// Unsigned, because the overflow of a signed sum is undefined. An element is read from all before it is written to
-/// any.
+/// Sums are unsigned, because overflow of a signed sum is undefined. Each element is read from all sources before it is
+/// written to any output.
 void sum_integers(const cpu::SumArgs& args) {
   for (int64_t i = 0; i < args.n; ++i) {
     uint32_t total = 0;

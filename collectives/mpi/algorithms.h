@@ -1,5 +1,5 @@
-// The collectives of the mpi communicator, written against one rank's Round: every rank runs the same function on
-// its own thread. Steps and bytes of each: docs/collectives.md.
+// The collectives of the mpi communicator. Each function takes one rank's Round, and every rank runs it on its own
+// thread. docs/collectives.md lists the steps and bytes of each function.
 #pragma once
 
 #include "collectives/mpi/round.h"
@@ -9,7 +9,7 @@ namespace shoal::collectives::mpi {
 #define SHOAL_COLLECTIVE(id, name, ...) void name(Round& x);
 #include "graph/collectives.def"
 
-/// By kind.
+/// The functions, indexed by Collective.
 inline constexpr void (*kAlgorithms[])(Round&) = {
 #define SHOAL_COLLECTIVE(id, name, ...) name,
 #include "graph/collectives.def"

@@ -1,7 +1,8 @@
-// all_reduce. On one node: small messages are staged and summed by every rank (one meeting); of larger ones every rank
-// sums one chunk, and copies the others' sums (two meetings, of which each is the first one of the next piece, too).
-// Among nodes: the node's sum is made first; then the leaders exchange those, and every rank sums them, node by node.
-// Large sums of more than two nodes are divided among the leaders, so that each sends and receives fewer bytes.
+// all_reduce. On one node, every rank stages a small message and sums all of it (one meeting). A larger message is
+// divided into pieces: every rank sums one chunk of each piece and copies the sums of the other ranks (two meetings;
+// the second is also the first meeting of the next piece). With several nodes, each node first computes its own sum.
+// The leaders then exchange the node sums, and every rank adds them node by node. With more than two nodes, large sums
+// are divided among the leaders, so that each leader sends and receives fewer bytes.
 #include <algorithm>
 
 #include "collectives/host/exchange.h"
@@ -14,9 +15,9 @@ namespace {
 using host::copy_bytes;
 using host::sum;
 
-/// Up to here another meeting costs more than that every rank sums everything.
+/// Up to this size, a second meeting costs more than summing the whole message on every rank.
 constexpr size_t kOneShotBytes = 32 * 1024;
-/// From here on bytes cost more than another message.
+/// Above this size, the bytes cost more than an additional message.
 constexpr size_t kDividedBytes = 32 * 1024;
 
 /// A piece of the message.
@@ -42,7 +43,7 @@ Range chunk_of(const Round& x, const Piece& piece, int part, int parts) {
   return {begin, host::chunk_begin(x.dtype(), piece.count, part + 1, parts) - begin};
 }
 
-/// The rank's own data of a piece, and where its result goes.
+/// The rank's input for a piece (in_of) and the place of the piece's result (out_of).
 const std::byte* in_of(const Round& x, const Piece& piece) {
   return x.in() + x.bytes(piece.first);
 }
@@ -50,7 +51,7 @@ std::byte* out_of(const Round& x, const Piece& piece) {
   return x.out() + x.bytes(piece.first);
 }
 
-/// All of it, but for what only the rank itself reads.
+/// Copies the rank's data to its slot, except the range `without`, which only the rank itself reads.
 void stage(Round& x, const Piece& piece, Range without = {0, 0}) {
   std::byte* const slot = x.slot(x.rank(), piece.index);
   const std::byte* const in = in_of(x, piece);
@@ -59,7 +60,7 @@ void stage(Round& x, const Piece& piece, Range without = {0, 0}) {
   if (end < x.bytes(piece.count)) copy_bytes(slot + end, in + end, x.bytes(piece.count) - end);
 }
 
-/// What the ranks of the node have staged, and the rank's own data where they lie.
+/// The staged data of the node's other ranks, and the rank's own data in place.
 std::span<const std::byte* const> addends(Round& x, const Piece& piece) {
   const auto sources = x.sources(x.seats());
   for (int seat = 0; seat < x.seats(); ++seat) {
@@ -102,7 +103,7 @@ bool is_divided(const Round& x, const Piece& piece) {
   return x.nodes() > 2 && x.bytes(piece.count) > kDividedBytes;
 }
 
-/// The sums of all nodes, as far as they are here; that of this node is at `own`.
+/// The sums of all nodes received so far. The sum of this node is at `own`.
 std::span<const std::byte* const> sums(Round& x, const Piece& piece, const std::byte* own) {
   const auto sources = x.sources(x.nodes());
   for (int node = 0; node < x.nodes(); ++node) {
@@ -111,7 +112,8 @@ std::span<const std::byte* const> sums(Round& x, const Piece& piece, const std::
   return sources;
 }
 
-// 3 nodes: node 1 gets the second third of the sums of the others, adds its own, and sends the result to both.
+// Each node adds one part of all node sums. With 3 nodes, node 1 receives the second third of the other nodes' sums,
+// adds the second third of its own sum, and sends the result to both other nodes.
 void exchange_divided(Round& x, const Piece& piece, std::byte* own) {
   const auto chunk = [&](int node) { return chunk_of(x, piece, node, x.nodes()); };
   const Range mine = chunk(x.node());
@@ -143,7 +145,7 @@ void exchange_directly(Round& x, const Piece& piece, std::byte* own) {
   x.exchange(passages);
 }
 
-/// The sum of the node, made by its leader where it is small, else by all its ranks.
+/// Sums the node's data: the leader alone if the message is small, otherwise all ranks of the node.
 void sum_node(Round& x, const Piece& piece, std::byte* own) {
   const bool is_small = x.bytes(x.call().count) <= kOneShotBytes;
   if (is_small && !x.leads()) return;

@@ -9,9 +9,10 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// What travels with the mark of a call: copying it twice costs less than another message.
+/// Data up to this size are sent in the same message as the mark of the call. The two additional copies cost less than
+/// another message.
 constexpr size_t kEnclosedBytes = 32 * 1024;
-constexpr int kLetters = 0, kParcels = 1;  ///< tags
+constexpr int kLetters = 0, kParcels = 1;  ///< message tags
 
 size_t total(std::span<const Passage> passages, int node, bool sends) {
   size_t sum = 0;
@@ -23,7 +24,7 @@ size_t total(std::span<const Passage> passages, int node, bool sends) {
 
 struct Leaders::Letter {
   host::CallMark mark;
-  int rank = 0;  ///< that wrote it
+  int rank = 0;  ///< the sending rank
   std::array<std::byte, kEnclosedBytes> enclosed;
 };
 
@@ -56,7 +57,7 @@ void Leaders::exchange_first(std::span<const Passage> passages, const Call& call
     out.rank = seating_.leader(seating_.own_node);
     if (is_enclosed) write(out, passages, node);
     const size_t size = offsetof(Letter, enclosed) + (is_enclosed ? sent : 0);
-    // As long as the longest: how long it is, one only knows of calls that agree.
+    // The receive accepts the longest letter, because the actual length is known only if the calls agree.
     messages_.push_back({false, peer(node), channel_ + kLetters, reinterpret_cast<std::byte*>(&in), sizeof(in)});
     messages_.push_back({true, peer(node), channel_ + kLetters, reinterpret_cast<std::byte*>(&out), size});
   }
@@ -64,7 +65,7 @@ void Leaders::exchange_first(std::span<const Passage> passages, const Call& call
   for (int node = 0; node < seating_.nodes(); ++node) {
     const Letter& letter = inbox_[static_cast<size_t>(node)];
     if (node == seating_.own_node || letter.mark == mark) continue;
-    leave_it_to_the_first();
+    await_first_node();
     fail_(host::disagreement(call, seating_.leader(seating_.own_node), mark, letter.rank, letter.mark));
     group_.throw_if_failed();
   }
@@ -81,8 +82,9 @@ void Leaders::exchange_first(std::span<const Passage> passages, const Call& call
   send_and_receive(call);
 }
 
-// All have all marks, so that the first node has seen it if any has; one message is to reach all.
-void Leaders::leave_it_to_the_first() const {
+// All nodes have all marks, so the first node detects every mismatch. Only the first node reports a mismatch, so that
+// all processes get the same message.
+void Leaders::await_first_node() const {
   const auto end = std::chrono::steady_clock::now() + limit_;
   while (seating_.own_node > 0 && !group_.has_failed() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

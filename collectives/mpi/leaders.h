@@ -1,7 +1,7 @@
-// Leaders: what the first rank of each node exchanges with those of the others, by messages between their processes.
-// The first message between two nodes in a call carries the mark of the call, and small data with it: so the nodes see
-// that they agree before anything is taken from it, and small calls need one message each way. Used by the thread of
-// the node's leader alone, but for the constructor.
+// Leaders: the message exchange between the first ranks (leaders) of the nodes. The first message between two nodes in
+// a call contains the mark of the call, and also the data if they are small. The nodes check that their marks agree
+// before they use the data. A small call therefore needs only one message in each direction. Only the leader's thread
+// may use a Leaders object, except for the constructor.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@
 
 namespace shoal::collectives::mpi {
 
-/// Bytes on their way from or to another node.
+/// Bytes to send to, or receive from, another node.
 struct Passage {
-  bool sends = false;  ///< otherwise they come from there
+  bool sends = false;  ///< whether the bytes are sent; otherwise they are received
   int node = 0;
   std::byte* data = nullptr;
   size_t size = 0;
@@ -27,19 +27,20 @@ class Leaders {
  public:
   using Fail = std::function<void(const std::string& message)>;
 
-  /// `limit`: for the answer of another node. `fail`: what to do with calls that differ. Collective.
+  /// `limit`: longest wait for another node. `fail`: called if the calls of two nodes disagree. Collective.
   Leaders(const Seating& seating, ProcessGroup& group, std::chrono::milliseconds limit, Fail fail);
   ~Leaders();
 
-  /// To and from each node in the same order as there. `is_first` of the call: between all nodes, also where nothing
-  /// passes. Throws CommError.
+  /// Sends and receives the passages. The two leaders of a pair of nodes list their passages in the same order. The
+  /// first exchange of a call (`is_first`) sends a message between all pairs of nodes, even without passages. Throws
+  /// CommError.
   void exchange(std::span<const Passage> passages, const Call& call, bool is_first);
 
  private:
   struct Letter;
 
   void exchange_first(std::span<const Passage> passages, const Call& call);
-  void leave_it_to_the_first() const;
+  void await_first_node() const;
   static void write(Letter& letter, std::span<const Passage> passages, int node);
   static void read(const Letter& letter, std::span<const Passage> passages, int node);
   void add(const Passage& passage);
@@ -52,7 +53,7 @@ class Leaders {
   const Fail fail_;
   const int channel_;
   std::vector<Message> messages_;
-  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one for each node; none where another process leads
+  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one letter per node; null if another process leads this node
 };
 
 }  // namespace shoal::collectives::mpi

@@ -1,6 +1,6 @@
-// The mpi communicator: ranks that live in several processes. Those of one node meet in memory that their processes
-// share (segment.h), and the first of them exchanges messages with those of other nodes (leaders.h). A failure is one
-// of the group: it reaches all processes, and all communicators in them.
+// The mpi communicator, for ranks in several processes. Ranks of one node meet in memory that their processes share
+// (segment.h). The first rank of each node exchanges messages with the first ranks of other nodes (leaders.h). A
+// failure of one communicator fails the whole group, that is, all processes and all their communicators.
 #include <deque>
 #include <memory>
 #include <thread>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 class MpiCommunicator final : public host::QueuedCommunicator {
  public:
   MpiCommunicator(std::span<Backend* const> backends, const Options& options);
-  ~MpiCommunicator() override { group_.forget(callback_); }
+  ~MpiCommunicator() override { group_.remove_callback(callback_); }
 
   size_t buffer_bytes(int rank) const override { return Segment::bytes_of(rank, seating_); }
 
@@ -38,12 +38,13 @@ class MpiCommunicator final : public host::QueuedCommunicator {
   host::Rendezvous rendezvous_;
   Leaders leaders_;
   Node node_;
-  std::deque<RankScratch> scratch_;  ///< each belongs to the thread of its rank's backend
+  std::deque<RankScratch> scratch_;  ///< each is used only by its rank's backend thread
   TimeoutReport report_;
   int callback_ = 0;
 };
 
-/// How long a leader waits for another node: longer than ranks wait for each other, which know better who is missing.
+/// Longest wait of a leader for another node. It is longer than the ranks' time-out, so that the ranks of the other
+/// node can first name the missing rank.
 milliseconds limit_of(const Options& options) {
   return options.timeout + options.timeout / 2 + std::chrono::seconds(1);
 }
@@ -62,7 +63,7 @@ MpiCommunicator::MpiCommunicator(std::span<Backend* const> backends, const Optio
   callback_ = group_.on_failure([this](const std::string& failure) { hear(failure); });
 }
 
-// Ranks wait for each other on one node alone, and spin where all threads of its processes can have cores.
+// Ranks meet only the ranks of their own node. They spin if each thread of the node's processes can have a core.
 host::Rendezvous MpiCommunicator::rendezvous(const Options& options) {
   int own = 0;
   for (int rank = 0; rank < size(); ++rank) own += seating_.is_own(rank) ? 1 : 0;
@@ -83,7 +84,7 @@ void MpiCommunicator::name_the_missing(std::span<const int> seats, const Call& c
   fail(host::missing_message(call, names, size(), waited));
 }
 
-// Several ranks of a node, in several processes, may find something at the same time: one of them tells it.
+// Several ranks of a node, in several processes, may detect a failure at the same time; only one of them reports it.
 void MpiCommunicator::fail(const std::string& message) {
   constexpr int kLooks = 2000;
   if (rendezvous_.is_failed()) return;
@@ -93,14 +94,14 @@ void MpiCommunicator::fail(const std::string& message) {
   }
   try {
     group_.fail(message);
-  } catch (const CommError&) {  // this one, or an earlier one
+  } catch (const CommError&) {  // fail() throws this failure or an earlier one
   }
 }
 
 void MpiCommunicator::hear(const std::string& failure) {
   rendezvous_.fail(failure);
   give_up(failure);
-  // Every message of a time-out ends with what users can do.
+  // Only messages about time-outs contain this remedy.
   if (failure.find("raise the time-out") != std::string::npos) report_.say(failure);
 }
 

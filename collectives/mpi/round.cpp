@@ -5,7 +5,7 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// What a rank waits counts for its span.
+/// Adds a rank's waiting time to its trace span.
 class WaitingTime {
  public:
   WaitingTime() : span_(current_span()), begin_(span_ != nullptr ? trace_clock() : 0) {}

@@ -1,11 +1,11 @@
-// Round: one rank's view of one collective while it runs; what the algorithms are written against. Made on the rank's
-// thread, used there only. A call is one step or several, each with a piece of the message that fits a slot:
+// Round: one rank's view of one running collective, used by the algorithms. Created on the rank's thread and used only
+// there. A call has one or several steps. Each step handles a piece of the message that fits into a slot:
 //
-//   copy(x.slot(x.rank(), i), x.in() + ..., bytes);        // mine, before the meeting
+//   copy(x.slot(x.rank(), i), x.in() + ..., bytes);        // own data, before the meeting
 //   x.meet();                                              // throws CommError
 //   if (x.leads()) x.exchange(passages);                   // with the other nodes
 //   x.meet_after_leader();
-//   copy(x.out() + ..., x.slot(other, i), bytes);          // theirs, after it
+//   copy(x.out() + ..., x.slot(other, i), bytes);          // data of other ranks, after it
 #pragma once
 
 #include <span>
@@ -17,22 +17,22 @@
 
 namespace shoal::collectives::mpi {
 
-/// What the ranks of one process have in common.
+/// Data shared by the ranks of one process.
 struct Node {
   const Seating& seating;
   const Segment& segment;
   host::Rendezvous& rendezvous;
   Leaders& leaders;
-  std::chrono::nanoseconds patience;  ///< with a leader that waits for other nodes
+  std::chrono::nanoseconds patience;  ///< longest wait for a leader, which may wait for other nodes
   Leaders::Fail fail;
 };
 
-/// What a rank keeps between calls, so that a call allocates nothing.
+/// Data that a rank keeps between calls, so that calls do not allocate.
 struct RankScratch {
   explicit RankScratch(const Seating& seating) : sources(static_cast<size_t>(seating.ranks())) {
     passages.reserve(2 * sources.size() * static_cast<size_t>(seating.nodes()));
   }
-  uint32_t steps = 0;  ///< so far; the same on every rank
+  uint32_t steps = 0;  ///< number of steps so far; the same on every rank
   std::vector<const std::byte*> sources;
   std::vector<Passage> passages;
 };
@@ -50,7 +50,8 @@ class Round {
   /// The ranks of a node.
   const std::vector<int>& on(int node) const { return node_.seating.on(node); }
   int seats() const { return static_cast<int>(on(node()).size()); }
-  /// The only rank of its node: its meetings are none, and others send from and to its memory.
+  /// Whether this is the only rank of its node. If so, meetings are no-ops, and messages use the rank's memory
+  /// directly.
   bool is_alone() const { return seats() == 1; }
   bool leads() const { return seat() == 0; }
 
@@ -59,23 +60,27 @@ class Round {
   std::byte* in() const { return static_cast<std::byte*>(const_cast<void*>(call_.in)); }
   std::byte* out() const { return static_cast<std::byte*>(call_.out); }
   size_t bytes(int64_t count) const { return bytes_for(call_.dtype, count); }
-  /// Elements, of whole blocks, that fit into a slot.
+  /// Number of elements, in whole blocks, that fit into a slot.
   int64_t per_slot() const;
 
-  /// Waits for all ranks of the node. The first meeting of a call also checks that they queued the same collective.
+  /// Waits for all ranks of the node. The first meeting of a call also checks that the ranks queued the same
+  /// collective.
   void meet();
-  /// The same where the leader comes from an exchange.
+  /// Waits again for all ranks of the node, with the longer time-out, because the leader may still be exchanging
+  /// messages.
   void meet_after_leader();
-  /// Of the leader. The first exchange of a call also checks that the nodes agree.
+  /// Exchanges data with other nodes. Called only by the leader. The first exchange of a call also checks that the
+  /// nodes queued the same collective.
   void exchange(std::span<const Passage> passages);
-  /// The number of steps that the call took.
+  /// Ends the call. `steps` is the number of its steps.
   void end(int64_t steps) { scratch_.steps += static_cast<uint32_t>(steps); }
 
-  // Memory of the node for step `step` of the call.
+  // Shared memory of the node for step `step` of the call.
   std::byte* slot(int rank, int64_t step) const { return node_.segment.slot(rank, number(step)); }
   std::byte* sum_of(int node, int64_t step) const { return node_.segment.sum_of(node, number(step)); }
   std::byte* result(int64_t step) const { return node_.segment.result(number(step)); }
-  /// Room for one pointer for each rank, and for passages, until the next call of it.
+  /// Scratch space for one pointer per rank (sources), and for passages. A span is valid until the next call of the
+  /// function that returned it.
   std::span<const std::byte*> sources(int count) { return {scratch_.sources.data(), static_cast<size_t>(count)}; }
   std::vector<Passage>& passages() { return scratch_.passages.clear(), scratch_.passages; }
 

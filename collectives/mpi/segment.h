@@ -1,7 +1,6 @@
-// Segment: the memory that all processes of a node share for one communicator. In it the node's ranks meet and leave
-// for each other what they send; what ranks of other nodes send is put where these would have left it. Everything is
-// there twice and used in turn, step after step: what is read in a step may be written again in the next but one,
-// because each step has a meeting of all ranks of the node.
+// Segment: the memory that all processes of a node share for one communicator. The node's ranks meet in it and exchange
+// their data through it; data from other nodes are also written to it. All data exist twice, for even and odd steps. A
+// rank may overwrite a step's data two steps later, because each step has a meeting of all ranks of the node.
 //
 //   rendezvous, seats | marks: [seat][2] | slots: [rank of the mesh][2] | sums of nodes: [node][2] | results: [2]
 #pragma once
@@ -16,21 +15,21 @@
 
 namespace shoal::collectives::mpi {
 
-/// What goes through the slots in one step; larger messages go in pieces. With smaller slots they meet more often,
-/// which costs more where other programs are at the cores; larger ones leave the caches.
+/// Size in bytes of a slot, and of the piece of one step. With smaller slots ranks would meet more often, which is
+/// expensive if other programs use the cores. Larger slots would not fit into the caches.
 inline constexpr size_t kSlotBytes = 256 * 1024;
 
 class Segment {
  public:
   struct Head {
     host::RendezvousState meeting;
-    /// A rank has found why it fails, and tells all processes.
+    /// 1 once a rank has detected a failure and reports it to all processes.
     alignas(host::kCacheLine) std::atomic<uint32_t> speaks{0};
   };
 
   /// Collective.
   Segment(const Seating& seating, ProcessGroup& group);
-  /// The part of its node's segment that a rank counts as its own.
+  /// Bytes of the node's segment that count as memory of `rank`.
   static size_t bytes_of(int rank, const Seating& seating);
 
   Head& head() const { return *reinterpret_cast<Head*>(memory_.data()); }
@@ -46,7 +45,7 @@ class Segment {
   struct alignas(host::kCacheLine) Mark {
     host::CallMark mark;
   };
-  /// Offsets.
+  /// Offsets of the areas.
   struct Places {
     Places(int seats, int ranks, int nodes);
     int seat_count;

@@ -1,8 +1,9 @@
-// Arrivals: the number of calls that each rank of a communicator has come to, so that a rank that waits too long can
-// name the missing ones. Ranks on other computers are unknown. Thread-safe, across the processes of a node, too.
+// Arrivals: counts the calls at which each rank of a communicator has arrived. A rank that waits too long can therefore
+// name the missing ranks. The counts of ranks on other computers are unknown. Thread-safe, also across the processes of
+// a node.
 //
-//   ranks 0 and 1 on node a, 2 on node b; calls 0 to 4 are done, 5 is queued by all but 1:
-//   on a   6 5 ?   rank 0, which waits, is not alone in having come to 5; the first that is missing there is 1
+//   ranks 0 and 1 on node a, rank 2 on node b; calls 0 to 4 are done; all ranks except 1 have queued call 5:
+//   on node a the counts are 6 5 ?   rank 0 waits for rank 1; the first call that rank 1 has not queued is 5
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@ namespace shoal::collectives::nccl {
 
 class Arrivals {
  public:
-  /// `group`: of a communicator over several processes, which is collective and throws CommError; nullptr for one.
+  /// `group`: nullptr for one process. With several processes the constructor is collective and throws CommError.
   Arrivals(std::span<Device* const> devices, ProcessGroup* group) : is_near_(devices.size(), true) {
     if (group == nullptr) {
       own_ = std::make_unique<std::atomic<uint64_t>[]>(devices.size());
@@ -28,14 +29,14 @@ class Arrivals {
       return;
     }
     shared_ = group->share(sizeof(uint64_t) * devices.size());
-    counts_ = std::launder(reinterpret_cast<std::atomic<uint64_t>*>(shared_.data()));  // zeroed
+    counts_ = std::launder(reinterpret_cast<std::atomic<uint64_t>*>(shared_.data()));  // zeroed memory
     for (size_t rank = 0; rank < devices.size(); ++rank) {
       is_near_[rank] = group->node(process_of(*devices[rank], group->own())) == group->node(group->own());
     }
   }
 
   std::atomic<uint64_t>& of(int rank) const { return counts_[rank]; }
-  /// Ranks of this node that have come to the fewest calls, if these are fewer than `own`.
+  /// The ranks of this node with the fewest calls; empty if no rank has fewer than `own`.
   std::vector<int> behind(uint64_t own) const {
     std::vector<int> found;
     uint64_t fewest = own;
@@ -48,14 +49,14 @@ class Arrivals {
     }
     return found;
   }
-  /// Is the rank the first of this node that has come that far?
+  /// Whether `rank` is the first rank of this node that has `own` calls.
   bool is_first(int rank, uint64_t own) const {
     for (const int other : ranks(true)) {
       if (other < rank && of(other) >= own) return false;
     }
     return true;
   }
-  /// Ranks of this node, or of others.
+  /// The ranks of this node (if `near`) or of the other nodes.
   std::vector<int> ranks(bool near) const {
     std::vector<int> found;
     for (size_t rank = 0; rank < is_near_.size(); ++rank) {
@@ -70,7 +71,7 @@ class Arrivals {
   std::vector<bool> is_near_;
   SharedMemory shared_;
   std::unique_ptr<std::atomic<uint64_t>[]> own_;
-  std::atomic<uint64_t>* counts_ = nullptr;  ///< in own_ or in shared_
+  std::atomic<uint64_t>* counts_ = nullptr;  ///< points into own_ or shared_
 };
 
 }  // namespace shoal::collectives::nccl

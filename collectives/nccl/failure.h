@@ -1,5 +1,5 @@
-// The first failure of a communicator, for all its ranks; over several processes it is that of their group.
-// Thread-safe.
+// The first failure of a communicator, shared by all its ranks. With several processes it is the failure of their
+// ProcessGroup. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class Failure {
     if (group != nullptr) callback_ = group->on_failure([this](const std::string& message) { hear(message); });
   }
   ~Failure() {
-    if (group_ != nullptr) group_->forget(callback_);
+    if (group_ != nullptr) group_->remove_callback(callback_);
   }
   Failure(const Failure&) = delete;
   Failure& operator=(const Failure&) = delete;
@@ -29,7 +29,7 @@ class Failure {
     if (is_set()) return;
     try {
       group_->fail(message);
-    } catch (const CommError& error) {  // this one, or an earlier one
+    } catch (const CommError& error) {  // fail() throws this failure or an earlier one
       hear(error.what());
     }
   }
@@ -48,7 +48,7 @@ class Failure {
       message_ = message;
       failed_.store(true, std::memory_order_release);
     }
-    if (message.ends_with(kTimeoutRemedy)) report_.say(message);  // every message of a time-out ends with it
+    if (message.ends_with(kTimeoutRemedy)) report_.say(message);  // whether the failure is a time-out
   }
 
   ProcessGroup* const group_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kWhat = "start of NCCL";
 
-/// What a process has to say: the version of its NCCL, or why it has none, and the GPU of each of its ranks.
+/// A process's report: its NCCL version or the reason why it cannot use NCCL, and the GPU of each of its ranks.
 struct Told {
   int version = 0;
   std::string reason;
@@ -38,11 +38,11 @@ std::string tell(std::span<Device* const> ranks) {
 
 Told parse(const std::string& text) {
   const nlohmann::json told = nlohmann::json::parse(text, nullptr, false);
-  if (!told.is_object() || !told.contains("gpus")) return {0, "it makes no communicator of NCCL", {}};
+  if (!told.is_object() || !told.contains("gpus")) return {0, "it does not create an NCCL communicator", {}};
   return {told.value("version", 0), told.value("reason", ""), told["gpus"]};
 }
 
-/// Has the process ranks? One without may lack NCCL.
+/// Whether the process has ranks. A process without ranks does not need NCCL.
 bool is_in(int process, std::span<Device* const> ranks, const ProcessGroup& group) {
   for (const Device* rank : ranks) {
     if (process_of(*rank, group.own()) == process) return true;
@@ -54,7 +54,7 @@ void require_one_version(const std::map<int, Told>& all, ProcessGroup& group) {
   const auto& [first, its] = *all.begin();
   for (const auto& [process, told] : all) {
     if (told.version == its.version) continue;
-    group.fail(fmt::format("{} has NCCL {} and {} {}; install the same on all hosts, or use --comm staged",
+    group.fail(fmt::format("{} has NCCL {} and {} {}; install one version everywhere, or use --comm staged",
                            group.describe(first), version_text(its.version), group.describe(process),
                            version_text(told.version)));
   }
@@ -63,7 +63,7 @@ void require_one_version(const std::map<int, Told>& all, ProcessGroup& group) {
 void require_own_gpus(const std::map<int, Told>& all, std::span<Device* const> ranks, const ProcessGroup& group) {
   const std::vector<std::string> names = names_of(ranks, &group);
   std::map<std::string, size_t> users;
-  std::map<int, size_t> seen;  // ranks of each process so far
+  std::map<int, size_t> seen;  // number of ranks per process so far
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const int process = process_of(*ranks[rank], group.own());
     const Told& told = all.at(process);
@@ -75,7 +75,7 @@ void require_own_gpus(const std::map<int, Told>& all, std::span<Device* const> r
   }
 }
 
-/// Of the process of rank 0, for all.
+/// The process of rank 0 makes the id for all processes.
 UniqueId share_id(int maker, ProcessGroup& group) {
   UniqueId id{};
   std::string text;

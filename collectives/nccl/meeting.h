@@ -1,5 +1,5 @@
-// What the processes of a communicator agree in before its ranks connect: whether all have NCCL, the same one, that no
-// GPU is there twice, and the id under which the ranks meet.
+// Agreement of a communicator's processes before its ranks connect. The processes check that they have the same NCCL
+// version and that no two ranks share a GPU. They also share the NCCL id with which the ranks connect.
 #pragma once
 
 #include <span>
@@ -12,11 +12,11 @@
 
 namespace shoal::collectives::nccl {
 
-/// The id, which the process of rank 0 makes. Collective. Throws the same DeviceError in all processes where one of
-/// them cannot use NCCL; CommError where they have different versions of it.
+/// Returns the id, which the process of rank 0 makes. Collective. Throws the same DeviceError in all processes if one
+/// of them cannot use NCCL, and CommError if the processes have different NCCL versions.
 UniqueId meet(std::span<Device* const> ranks, ProcessGroup& group);
 
-/// "CUDA0", or over several processes "1:CUDA0 on b", of each rank. `group`: nullptr for one process.
+/// The name of each rank: "CUDA0", or with several processes "1:CUDA0 on b". `group`: nullptr for one process.
 std::vector<std::string> names_of(std::span<Device* const> ranks, const ProcessGroup* group);
 
 }  // namespace shoal::collectives::nccl

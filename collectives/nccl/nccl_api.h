@@ -1,5 +1,5 @@
-// NCCL, found when it is needed: the functions used here, declared by their ABI (stable over NCCL 2), so that building
-// needs no header and running needs no library unless its collectives are wanted.
+// NCCL, loaded at first use. The functions used here are declared by their ABI, which is stable over NCCL 2. Building
+// shoal therefore needs no NCCL header, and only NCCL collectives need the library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,12 +28,12 @@ enum class Result : int {
 enum class DataType : int { kInt8 = 0, kInt32 = 2, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
 enum class RedOp : int { kSum = 0 };
 
-/// ncclConfig_t as of NCCL 2.18, which later versions accept: `size` and `version` say what it is.
+/// ncclConfig_t as of NCCL 2.18, which later versions accept. `size` and `version` identify its layout.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
-  int blocking = 0;  ///< calls return at once; progress is asked for with comm_get_async_error
+  int blocking = 0;  ///< 0: calls return immediately; comm_get_async_error reports progress
   int cga_cluster_size = kUndefined;
   int min_ctas = kUndefined;
   int max_ctas = kUndefined;
@@ -44,7 +44,7 @@ struct Config {
 
 inline constexpr int kLeastVersion = 21800;
 
-/// F(member of Api, name, type) of each function.
+/// Applies F(member of Api, name in NCCL, type) to each function.
 #define SHOAL_NCCL_FUNCTIONS(F)                                                                                    \
   F(get_version, "ncclGetVersion", Result(int*))                                                                   \
   F(get_error_string, "ncclGetErrorString", const char*(Result))                                                   \
@@ -71,8 +71,9 @@ struct Api {
 #undef SHOAL_MEMBER
 };
 
-/// Each file is loaded once: SHOAL_NCCL_LIBRARY, or libnccl.so.2 where the system finds it. Throws DeviceError that
-/// says what is missing or too old, and the remedy. Thread-safe.
+/// The functions of SHOAL_NCCL_LIBRARY or, by default, of libnccl.so.2 in the system's library path. Each file is
+/// loaded once. Throws a DeviceError that names the missing or outdated library or function and the remedy.
+/// Thread-safe.
 const Api& api();
 
 /// "2.28.9"

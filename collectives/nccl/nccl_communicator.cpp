@@ -23,17 +23,17 @@ namespace shoal::collectives::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// More than NCCL needs to end a rank that no CUDA graph refers to.
+/// Longest wait for NCCL to abort a rank. If no CUDA graph refers to the rank, NCCL needs less time.
 constexpr auto kEndTime = std::chrono::seconds(1);
-/// For ranks of other processes to come to their ends.
+/// Longest wait for ranks of other processes when a communicator is destroyed.
 constexpr auto kFinalTime = std::chrono::seconds(2);
 using cuda::CudaBackend;
 
-/// Elements as NCCL counts them: of a type that it knows, or bytes.
+/// Elements as NCCL counts them: elements of a type that NCCL supports, otherwise bytes.
 struct Elements {
   DType dtype;
-  DataType type = DataType::kInt8;  // only moved, never added
-  size_t bytes = 1;                 ///< of one
+  DataType type = DataType::kInt8;  // other dtypes are only moved, never added
+  size_t bytes = 1;                 ///< bytes of one NCCL element
 
   explicit Elements(DType of) : dtype(of) {
     if (of == DType::kF32) type = DataType::kFloat32, bytes = 4;
@@ -44,7 +44,7 @@ struct Elements {
   size_t count(int64_t elements) const { return bytes_for(dtype, elements) / bytes; }
 };
 
-/// Looks every 50 microseconds whether the condition still holds, for `most` at most.
+/// Waits while the condition holds, at most for `most`. Checks every 50 microseconds.
 template <class Condition>
 void wait_while(Clock::duration most, const Condition& condition) {
   const Clock::time_point end = Clock::now() + most;
@@ -53,30 +53,30 @@ void wait_while(Clock::duration most, const Condition& condition) {
 
 class NcclCommunicator;
 
-/// What messages say of a call, which may be gone by then.
+/// Description of a call for messages. The messages may be written after the call was destroyed.
 struct Name {
   Collective kind = Collective::kAllReduce;
   std::string what;
 };
 
-/// The side of a rank of this process; all but `arrived` belongs to the launcher's thread.
+/// State of one rank of this process. Only the launcher's thread uses it, except `arrived`.
 struct Rank {
   static constexpr uint64_t kNames = 64;
 
   NcclCommunicator& owner;
   const int rank;
   CudaBackend& backend;
-  std::atomic<uint64_t>& arrived;  ///< calls so far
+  std::atomic<uint64_t>& arrived;  ///< number of calls so far
   Comm* comm = nullptr;
-  std::thread aborting = {};            ///< NCCL's end of `comm`, after a failure
-  std::atomic<bool> ended{false};       ///< and its end has come
-  std::array<Name, kNames> names = {};  ///< of the latest ones, by their number
+  std::thread aborting = {};            ///< runs NCCL's abort of `comm` after a failure
+  std::atomic<bool> ended{false};       ///< the abort has finished
+  std::array<Name, kNames> names = {};  ///< names of the latest calls, by call number
   const Name& name(uint64_t number) const { return names[number % kNames]; }
 };
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// `id`: with several processes, for which this is collective.
+  /// `id`: given only with several processes; the constructor is then collective.
   NcclCommunicator(std::span<Backend* const> backends, const Options& options, std::optional<UniqueId> id = {})
       : api_(api()),
         timeout_(options.timeout),
@@ -90,7 +90,8 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     for (Rank* rank : own_) rank->backend.launcher().remove_watch(this);
     if (spans_ && !failure_.is_set()) finish_sending();
-    // Destroying one waits for its peers, aborting does not; nothing is queued any more.
+    // Aborts NCCL's communicators instead of destroying them, because destroying waits for the peers. From here on no
+    // call can be queued.
     for (Rank* rank : own_) abandon(*rank);
     for (Rank* rank : own_) {
       if (rank->aborting.joinable()) rank->aborting.join();
@@ -100,7 +101,7 @@ class NcclCommunicator final : public Communicator {
   std::string_view name() const override { return "nccl"; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   bool can_be_recorded() const override { return true; }
-  /// NCCL keeps to itself what it needs.
+  /// NCCL does not report its memory.
   size_t buffer_bytes(int) const override { return 0; }
   void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
 
@@ -150,7 +151,7 @@ class NcclCommunicator final : public Communicator {
 
   void run(Rank& rank, const Call& call, const cuda::LaunchContext& context, bool failed) {
     if (failed) {
-      // The stream keeps its own, earlier error; here only the peers need to hear of it.
+      // The stream already stores an earlier error; leave() only notifies the peers.
       return leave(rank, call, "earlier work on it failed");
     }
     failure_.throw_if_set();
@@ -163,13 +164,13 @@ class NcclCommunicator final : public Communicator {
       settle(rank, "be queued");
     } catch (const CommError&) {
       throw;
-    } catch (const std::exception& error) {  // this rank's own
+    } catch (const std::exception& error) {  // an error of this rank itself
       leave(rank, call, error.what());
       throw;
     }
   }
 
-  /// The peers need not wait for this rank.
+  /// Fails the communicator, so that the peers do not wait for this rank.
   void leave(Rank& rank, const Call& call, std::string_view why) {
     failure_.set(fmt::format("[{}] {} cannot take part: {}", text_of(call.kind, call.what), text_of(rank), why));
     abandon(rank);
@@ -179,7 +180,7 @@ class NcclCommunicator final : public Communicator {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaStreamIsCapturing(context.stream, &capturing);
     if (capturing != cudaStreamCaptureStatusNone) {
-      fail<DeviceError>("[{}] ranks cannot be connected while they are recorded; run it once before",
+      fail<DeviceError>("[{}] ranks cannot connect while calls are recorded; run the call once before",
                         text_of(call.kind, call.what));
     }
     Config config;
@@ -187,10 +188,10 @@ class NcclCommunicator final : public Communicator {
     const Result status = api_.comm_init_rank_config(&comm, size(), mesh_id(), rank.rank, &config);
     check_status(status, "connect its ranks");
     rank.comm = comm;
-    settle(rank, "connect to the others");
+    settle(rank, "connect to the other ranks");
   }
 
-  /// Within one process it is made by the first rank that needs it.
+  /// With one process, the first rank that needs the id makes it.
   const UniqueId& mesh_id() {
     const std::lock_guard lock(id_mutex_);
     if (!id_) {
@@ -201,7 +202,7 @@ class NcclCommunicator final : public Communicator {
     return *id_;
   }
 
-  /// Waits until NCCL has done its part of the latest call (not the GPU); the other ranks do theirs meanwhile.
+  /// Waits until NCCL has queued the latest call on the GPU. Meanwhile the other ranks queue the same call.
   void settle(Rank& rank, std::string_view what) {
     cuda::WaitingTime waiting;
     for (;;) {
@@ -213,14 +214,15 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Something may be wrong: with NCCL, with another rank, or nothing has happened for too long.
+  /// Checks for a failure of NCCL, a failure of another rank, and a wait that takes too long.
   void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
-    if (rank.comm == nullptr) return;  // nothing of it is in the stream; what failed was said, or its next call says it
+    if (rank.comm == nullptr)
+      return;  // the stream has no work of this rank; a failure was already reported or will be by the next call
     if (failure_.is_set()) stop(rank);
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
-      // Another process may know better than NCCL does.
+      // Another process may report the cause more precisely than NCCL.
       if (spans_ && state == Result::kRemoteError) wait_while(kEndTime, [&] { return !failure_.is_set(); });
       const Name& latest = rank.name(rank.arrived - 1);
       failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
@@ -230,9 +232,10 @@ class NcclCommunicator final : public Communicator {
     if (stuck > timeout_) look_for_missing(rank, stuck, what);
   }
 
-  /// The waiting rank reports the missing ranks, if it knows them. Ranks of other computers are unknown, but may know
-  /// each other; one rank of a node speaks for all; and the group of processes names a silent process. So others have
-  /// more time.
+  /// The waiting rank reports the missing ranks, if it knows them. Some ranks wait longer before they report, because
+  /// other ranks can give a better report. If no rank of its own node is missing, a rank waits longer, because the
+  /// missing rank's node can name that rank. On each node only the first rank reports immediately. With several
+  /// processes all ranks wait longer, because the group itself reports a silent process.
   void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     const std::vector<int> far = arrivals_.ranks(false);
     std::chrono::nanoseconds patience = spans_ ? timeout_ + timeout_ / 2 : timeout_;
@@ -243,25 +246,26 @@ class NcclCommunicator final : public Communicator {
     stop(rank);
   }
 
-  /// The ranks that have arrived at fewer calls than this one, at the first that they have not come to. A replayed
-  /// recording is no call: then no rank can be named.
+  /// Names the ranks that have arrived at fewer calls than this rank, and the first call that these ranks missed. Calls
+  /// in a replayed recording are not counted, so no rank can be named for them.
   std::string describe_missing(const Rank& rank, double waited, std::string_view what, std::span<const int> far) const {
     const uint64_t own = rank.arrived;
     const std::vector<int> behind = arrivals_.behind(own);
     const uint64_t first = behind.empty() ? own : arrivals_.of(behind[0]).load();
     if (first >= own || own - first > Rank::kNames) {
       const Name& latest = rank.name(own - 1);
-      const std::string who = far.empty() ? "another rank" : "another one, such as " + text_of(far) + ",";
-      return fmt::format("[{}] {} could not {} this, or one before it, within {:.1f} s, because {} did not; {}",
+      const std::string who = far.empty() ? "another rank" : "another rank, such as " + text_of(far) + ",";
+      return fmt::format("[{}] {} could not {} within {:.1f} s, in this or an earlier call, because {} did not; {}",
                          text_of(latest.kind, latest.what), text_of(rank), what, waited, who, kTimeoutRemedy);
     }
     const Name& missed = rank.name(first);
-    return fmt::format("[{}] {} of {} did not arrive within {:.1f} s, says {}; {}", text_of(missed.kind, missed.what),
-                       text_of(behind), size(), waited, text_of(rank), kTimeoutRemedy);
+    return fmt::format("[{}] {} of {} did not arrive within {:.1f} s, reports {}; {}",
+                       text_of(missed.kind, missed.what), text_of(behind), size(), waited, text_of(rank),
+                       kTimeoutRemedy);
   }
 
-  /// Ranks of other processes may still be at the last call, with data of these on the way: NCCL sends what it has to,
-  /// and says when all have ended. One that is late is not waited for long.
+  /// Ranks of other processes may still need data of the last call. NCCL sends the data and reports when all ranks have
+  /// finished. This function waits only a short time for late ranks.
   void finish_sending() {
     for (Rank* rank : own_) {
       if (rank->comm != nullptr) api_.comm_finalize(rank->comm);
@@ -275,15 +279,15 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  /// Ends what this rank has on its GPU.
+  /// Aborts this rank's work on its GPU and throws the failure.
   [[noreturn]] void stop(Rank& rank) {
     abandon(rank);
     failure_.throw_if_set();
     fail<InternalError>("internal error: stopped without a failure");
   }
 
-  /// NCCL tells its kernels to end, and then waits until no CUDA graph refers to the rank any more, which may be long
-  /// after its launcher has gone on.
+  /// Makes NCCL abort the rank's communicator. NCCL stops its kernels, then waits until no CUDA graph refers to the
+  /// rank. That can take long, so a separate thread waits.
   void abandon(Rank& rank) {
     Comm* comm = std::exchange(rank.comm, nullptr);
     if (comm == nullptr) return;
@@ -291,7 +295,7 @@ class NcclCommunicator final : public Communicator {
       api_.comm_abort(comm);
       rank.ended = true;
     });
-    // What NCCL was about to queue should not come into the stream later.
+    // Gives NCCL time to abort now, before the launcher continues.
     wait_while(kEndTime, [&] { return !rank.ended; });
   }
 
@@ -323,8 +327,8 @@ class NcclCommunicator final : public Communicator {
     if (n > 0) check_status(api_.broadcast(in, call.out, n, type.type, call.root, rank.comm, stream), "broadcast");
   }
 
-  /// Calls whole(elements of each part) if all parts are equal; or part(root, elements, begin in bytes) for each of
-  /// them, all in one group.
+  /// If all parts have the same size, calls whole(elements of each part). Otherwise calls part(root, elements, start of
+  /// the part in bytes) for each part, with all calls in one NCCL group.
   template <class Whole, class PartOf>
   void for_parts(const Call& call, const Elements& type, const Whole& whole, const PartOf& part) {
     const std::span<const int64_t> counts = call.counts;
@@ -343,7 +347,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // Uneven parts: one broadcast from each rank.
+  // If the parts are uneven, each rank broadcasts its part.
   void all_gather(Rank& rank, const Call& call, cudaStream_t stream) {
     const Elements type(call.dtype);
     auto* const out = static_cast<std::byte*>(call.out);
@@ -390,7 +394,7 @@ class NcclCommunicator final : public Communicator {
     try {
       calls();
     } catch (...) {
-      api_.group_end();  // or what this thread calls next would belong to it
+      api_.group_end();  // otherwise this thread's next calls would join the group
       throw;
     }
     check_status(api_.group_end(), "end a group of calls");
@@ -398,13 +402,13 @@ class NcclCommunicator final : public Communicator {
 
   const Api& api_;
   const std::chrono::milliseconds timeout_;
-  const bool spans_ = false;              ///< several processes
-  const std::vector<std::string> names_;  ///< of all ranks
+  const bool spans_ = false;              ///< whether there are several processes
+  const std::vector<std::string> names_;  ///< names of all ranks
   std::mutex id_mutex_;
   std::optional<UniqueId> id_;
   const Arrivals arrivals_;
   Failure failure_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null where it is another process's
+  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null for ranks of other processes
   std::vector<Rank*> own_;
 };
 
@@ -416,7 +420,7 @@ std::string why_not(std::span<Device* const> ranks) {
   for (Device* rank : ranks) {
     if (is_remote(*rank)) continue;
     const auto* device = dynamic_cast<cuda::CudaDevice*>(rank);
-    if (device == nullptr) return fmt::format("[nccl] {} is no CUDA device", rank->name());
+    if (device == nullptr) return fmt::format("[nccl] {} is not a CUDA device", rank->name());
     gpus.insert(device->gpu().traits.gpu);
     ++own;
   }
@@ -434,7 +438,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> r
     const UniqueId id = meet(devices_of(ranks), *options.processes);
     try {
       return std::make_unique<NcclCommunicator>(ranks, options, id);
-    } catch (const DeviceError& error) {  // of this process alone: the others go on
+    } catch (const DeviceError& error) {  // an error of this process alone; the other processes continue
       options.processes->fail(error.what());
       throw;
     }

@@ -1,11 +1,12 @@
-// The NCCL communicator: each rank's side is called by the launcher thread of the rank's own stream, so that a call
-// that waits for its peers (NCCL connecting them at first use) holds up no other, and can be captured into CUDA
+// The NCCL communicator. The launcher thread of a rank's stream makes the rank's calls to NCCL. A call that waits for
+// its peers (NCCL connects ranks at first use) therefore delays no other rank, and calls can be captured into CUDA
 // graphs.
 //
-// NCCL itself waits for ever for a rank that does not come. Communicators are therefore non-blocking; a thread that
-// waits for a stream looks at the time and at NCCL's asynchronous error (Launcher::Watch), and on trouble all ranks
-// abort theirs. Over several processes each calls for its own ranks; what it finds wrong ends those of all. NCCL ends a
-// rank only when no CUDA graph refers to it: recordings must be gone before the communicator is destroyed.
+// NCCL itself waits forever for a missing rank. Communicators are therefore non-blocking. A thread that waits for a
+// stream checks the time and NCCL's asynchronous error (Launcher::Watch). On a failure all ranks abort their
+// communicators. With several processes, each process calls NCCL for its own ranks, and a failure in one process aborts
+// the ranks of all processes. NCCL frees a rank only when no CUDA graph refers to it, so destroy recordings before the
+// communicator.
 #pragma once
 
 #include <memory>
@@ -15,13 +16,12 @@
 
 namespace shoal::collectives::nccl {
 
-/// Over backends of CUDA devices. Throws DeviceError without a usable NCCL, or when several ranks share a GPU. Over
-/// several processes (Options::processes) it is collective and throws the same everywhere; and CommError where they
-/// have different versions.
+/// A communicator over backends of CUDA devices. Throws DeviceError if NCCL is not usable or several ranks share a GPU.
+/// With several processes (Options::processes) the call is collective and throws the same error in all processes. It
+/// throws CommError if the processes have different NCCL versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
-/// Why these devices cannot use NCCL, as far as this process knows; empty when they can. Of devices of other processes
-/// nothing is known.
+/// The reason why these devices cannot use NCCL; "" if they can. Devices of other processes are not checked.
 std::string why_not(std::span<Device* const> ranks);
 
 }  // namespace shoal::collectives::nccl

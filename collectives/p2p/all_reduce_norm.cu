@@ -1,7 +1,7 @@
-// all_reduce, residual add and RMSNorm in one kernel, for decode: a thread keeps its quads of the row in registers
-// until the norm is known. One block has a whole row, so that no block waits for another of its own rank; more rows
-// than blocks take several launches. A thread has read all that it reads before it writes anything, and reads only the
-// places that it writes, so that results may overwrite operands.
+// all_reduce, residual add and RMSNorm in one kernel, for decode. A thread keeps its quads of the row in registers
+// until the norm is known. One block computes a whole row, so that no block waits for another block of its own rank. If
+// there are more rows than blocks, several launches are needed. A thread finishes all its reads before its first write,
+// and reads only the elements that it writes, so results may overwrite operands.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -12,10 +12,10 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Quads of a thread in the longest row.
+/// Number of quads per thread for the longest row.
 constexpr int kMostQuads = static_cast<int>(norm_capacity(Element::kF32)) / (kQuad * kThreads);
 
-/// kQuads: of a thread. kWhole: rows are whole quads, aligned to 16.
+/// kQuads: number of quads per thread. kWhole: whether rows consist of whole quads aligned to 16 bytes.
 template <class W, int kQuads, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduction work) {
   let_next_start(mesh);
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) quads[i] = array.template load<kQuad>(place(i), row);
   };
-  // Weights come from far away, and nothing that is queued writes them.
+  // Weights have a high load latency. They can be loaded early because no queued work writes them.
   SHOAL_DYNAMIC_SHARED(float, weights);
   if (kWhole && work.weight != nullptr) {
 #pragma unroll
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
     squares += squares_of(sum[i]);
   }
   const float scale = scale_of_row(squares, work);
-  // The block has all of its peers' packets: it waits for nothing more that has still to start.
+  // The block has received all packets of its peers, so it no longer waits for blocks that have not started yet.
   cuda::let_next_start();
   if (!warp_has(received)) return;
   const auto store = [&](float* data, const Quad(&values)[kQuads]) {

@@ -1,5 +1,5 @@
-// One-shot all_reduce: every rank sends its data to all others in packets, and each adds what it got. One latency, and
-// (n - 1) * 2 * S bytes out of every rank: for small messages.
+// One-shot all_reduce: every rank sends its data in packets to all other ranks and sums the packets that it receives.
+// It takes one latency and sends (n - 1) * 2 * S bytes from every rank (S: message size), so it suits small messages.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -9,7 +9,7 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Elements that a thread loads at once, 16 bytes of them, and the packets that they fill.
+/// Number of elements in one 16-byte load of a thread, and number of packets that these elements fill.
 template <class T>
 constexpr int kPackOf = kElements<T, 16>;
 template <class T, class W>
@@ -17,8 +17,8 @@ constexpr int kSlotsOfPack = kPackOf<T>* static_cast<int>(sizeof(W)) / kPacketDa
 template <class T, class W>
 constexpr int kMostPacks = kMostSlots / kSlotsOfPack<T, W>;
 
-/// Every block sends and sums `per_block` packs, the last one fewer, but none nothing: each block must hear from its
-/// peers in each step. A thread has at most kPacks of them.
+/// Every block sends and sums `per_block` packs; the last block may have fewer. Every block has at least one pack,
+/// because it must receive data from its peers in every step. A thread handles at most kPacks packs.
 template <class T, class W, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1)
     one_shot_kernel(Mesh mesh, const T* in, T* out, int64_t count, int per_block) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   send_packets(mesh, turn, words, slots);
   const Array<T> target(out);
   const bool received = sum_packets<T, W, kCount>(mesh, turn, words, slots, [&](int i, Pack<T, kCount> sum) {
-    // So that the result is that of the two-shot form, whose results travel too.
+    // Rounds the sum as the two-shot all_reduce does, which sends its sums over the wire.
     round_to_wire<W>(sum);
     if (is_own(i)) target.store(place(i), count, sum);
   });

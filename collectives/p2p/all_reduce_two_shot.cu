@@ -1,6 +1,8 @@
-// Two-shot all_reduce: every rank sums its part of each chunk and sends the result to all others. 2 * (n - 1) / n * S
-// bytes out of every rank: for messages whose bytes are what costs. A step of a block sends the addends of one chunk
-// together with the results of the chunk before, so that k chunks take k + 1 steps.
+// Two-shot all_reduce: every rank sums its part of each chunk and sends the result to all other ranks. It sends 2 * (n
+// - 1) / n * S bytes from every rank (S: message size), so it suits large messages, whose time depends on the bytes.
+//
+// In each step a block sends the addends of one chunk together with the results of the previous chunk, so k chunks take
+// k + 1 steps.
 //
 //   2 ranks, parts of 4 elements, 13 elements, 1 block:   chunk 0: [0, 4) rank 0, [4, 8) rank 1
 //                                                          chunk 1: [8, 12) rank 0, [12, 13) rank 1
@@ -14,8 +16,8 @@ namespace shoal::collectives::p2p {
 namespace {
 
 struct Chunks {
-  int64_t count;  ///< elements of the message
-  int64_t part;   ///< elements of each rank's part of a chunk: whole packs
+  int64_t count;  ///< number of elements in the message
+  int64_t part;   ///< number of elements in each rank's part of a chunk; whole packs
   int ranks;
 
   __device__ Range of(int64_t chunk, int rank) const {
@@ -39,7 +41,7 @@ struct TwoShot {
       send_range<T, W>(source, chunks.of(chunk, to), lanes(mesh, turn, to, mesh.rank));
     }
   }
-  /// Sums the own part, and sends it along with the addends of the next step.
+  /// Sums the rank's own part of the chunk, and sends the result with the addends of the next step.
   __device__ void sum_part(const Turn& turn, int64_t chunk) const {
     const Range range = chunks.of(chunk, mesh.rank);
     const size_t second_lane = mesh.layout.lane_bytes();
@@ -92,7 +94,7 @@ void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
                          int64_t count) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
     constexpr int64_t kPack = kElements<W, 16>;
-    constexpr int64_t kLeastPacks = 64;  // a part smaller than 1 KiB is not worth a block
+    constexpr int64_t kLeastPacks = 64;  // 1 KiB; a smaller part is not worth a block of its own
     const int64_t most = static_cast<int64_t>(mesh.layout.lane_bytes() / 16);
     const int64_t even = divide_up(divide_up(count, kPack), mesh.layout.ranks * mesh.layout.blocks);
     const Chunks chunks{count, std::clamp(even, kLeastPacks, most) * kPack, mesh.layout.ranks};

@@ -13,18 +13,18 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Of each rank where several share a GPU.
+/// Maximum number of blocks per rank if several ranks share a GPU.
 constexpr int kMostShared = 8;
 
-/// What communicators have, by GPU.
+/// Resources that communicators have reserved, by GPU.
 struct Taken {
   std::mutex mutex;
   std::map<int, int> blocks;
-  std::set<int> filled;  ///< by kernels behind those that wait
+  std::set<int> filled;  ///< GPUs on which a kernel may start while another kernel waits
 };
 
 Taken& taken() {
-  static Taken& taken = *new Taken;  // communicators may go after every static object
+  static Taken& taken = *new Taken;  // never destroyed, because communicators may outlive static objects
   return taken;
 }
 
@@ -35,14 +35,14 @@ int processors_of(int gpu) {
   return processors;
 }
 
-/// Ranks of each GPU.
+/// Number of ranks on each GPU.
 std::map<int, int> count_ranks(std::span<const int> gpus) {
   std::map<int, int> ranks;
   for (const int gpu : gpus) ++ranks[gpu];
   return ranks;
 }
 
-/// Of each rank; the mutex is held.
+/// Number of blocks for each rank. The caller must hold the mutex.
 int find_blocks(const std::map<int, int>& ranks_of, int most, Taken& all) {
   int blocks = std::max(most, 1);
   for (const auto& [gpu, ranks] : ranks_of) {

@@ -1,4 +1,5 @@
-// From an Element to the types of a kernel: with_types(element, [&]<class T, class W>(Types<T, W>) { ... }).
+// Calls a generic function with the C++ types of an Element:
+//   with_types(element, [&]<class T, class W>(Types<T, W>) { ... });
 #pragma once
 
 #include "collectives/p2p/kernels.h"

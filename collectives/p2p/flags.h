@@ -1,16 +1,16 @@
-// How blocks of the same number on all ranks meet. Device code; every function that says "the block" is called by all
-// its threads.
+// Synchronization between the blocks with the same number on all ranks. Device code. If a function's comment says "the
+// block", all threads of the block must call it.
 //
 //   Turn turn;
 //   if (!begin(mesh, turn)) return;                        // the rank has failed before
 //   for (...; ++turn.exchanges) {
 //     ... write into lanes(mesh, turn, peer, mesh.rank) ...
-//     if (!exchange(mesh, turn)) return;                   // now all peers' data of this step are in the own lanes
+//     if (!exchange(mesh, turn)) return;                   // now the rank's lanes hold all peers' data of this step
 //     ... read lanes(mesh, turn, mesh.rank, peer) ...
 //   }
 //   finish_exchanges(mesh, turn);
 //
-// Why this is right under CUDA's memory model, and why two parities are enough: docs/p2p.md.
+// docs/p2p.md explains why this is correct under CUDA's memory model, and why two parities suffice.
 #pragma once
 
 #include "collectives/p2p/slots.h"
@@ -25,16 +25,16 @@ using cuda::spin_pause;
 using cuda::store_pair;
 using cuda::store_release;
 
-/// A block's place in the sequence of its steps.
+/// A block's position in the sequence of its steps (exchange steps and packet steps are counted separately).
 struct Turn {
   uint32_t exchanges;
   uint32_t packets;
-  uint32_t operations;  ///< of the rank; in block 0 only, 0 elsewhere
-  uint32_t block;       ///< whose packets and counters these are
-  uint32_t thread;      ///< whose packets these are
+  uint32_t operations;  ///< number of the rank's operation; 0 except in block 0
+  uint32_t block;       ///< number of the block that owns the packets and counters
+  uint32_t thread;      ///< number of the thread that owns the packets
 };
 
-/// At the top of a kernel.
+/// Call it at the start of a kernel.
 __device__ inline void let_next_start(const Mesh& mesh) {
   if (mesh.next_may_start) cuda::let_next_start();
 }
@@ -43,13 +43,14 @@ __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
   return *reinterpret_cast<RankState*>(mesh.memory[rank]);
 }
 
-/// Signature and number of a step in one word. A step's number is equal to that of another one 65,536 steps later, but
-/// no flag stays for so long: those of exchanges are written in every second step, those of packets refreshed.
+/// Combines the signature and the number of a step in one word. Step numbers repeat after 65,536 steps, but no flag
+/// stays unchanged for so long: flags of exchanges are written in every second step, flags of packets are refreshed
+/// (refresh_packets).
 __device__ inline uint32_t flag_of(const Mesh& mesh, uint32_t step) {
   return (mesh.signature << 16) | (step & 0xffff);
 }
 
-/// What the last kernel of this rank has left of a block's counters, in one access.
+/// Reads a block's counters, as stored by this rank's previous kernel, in one access.
 __device__ inline BlockState load_state(const Mesh& mesh, uint32_t block) {
   uint64_t words[2];
   load_pair(&state_of(mesh, mesh.rank).blocks[block], words[0], words[1]);
@@ -57,14 +58,14 @@ __device__ inline BlockState load_state(const Mesh& mesh, uint32_t block) {
   memcpy(&state, words, sizeof state);
   return state;
 }
-/// One thread's: says that this rank begins its operation of this number.
+/// Publishes that this rank begins operation `number`. One thread calls it.
 __device__ inline void post_operation(const Mesh& mesh, uint32_t number) {
   RankState& state = state_of(mesh, mesh.rank);
   state.blocks[0].operations = number;
   store_pair(state.post, static_cast<uint64_t>(number) << 32 | mesh.signature, 0);
 }
 
-/// Has the block's rank not failed yet? Then the block's turn. Loads that come before this are on their way meanwhile.
+/// Begins the block's turn. Returns false if the block's rank has failed. Does not wait for earlier loads of the block.
 __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   __shared__ BlockState shared;
   if (threadIdx.x == 0) {
@@ -76,7 +77,7 @@ __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   return shared.failed == 0;
 }
 
-/// Notes the failure for the host and lets all ranks give up, if this is the rank's first failure.
+/// If this is the rank's first failure, records it for the host and makes all ranks give up.
 __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t other_signature,
                                uint64_t waited_ns) {
   RankState& state = state_of(mesh, mesh.rank);
@@ -94,11 +95,11 @@ __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missi
   if (failure != Failure::kAborted) store_release(&mesh.host->abort, 1);
 }
 
-/// One thread's waiting. After each look that was in vain:
+/// Limits the wait of one thread. Call it after each unsuccessful poll:
 ///   if (patience.is_over(mesh, turn, who_is_missing)) return false;
 class Patience {
  public:
-  /// Pauses; true once the wait must end, which is then noted. `missing()`: the ranks that have not come, as bits.
+  /// Pauses. Returns true, and records the reason, if the wait must end. `missing()` returns the missing ranks as bits.
   template <class Missing>
   __device__ bool is_over(const Mesh& mesh, const Turn& turn, const Missing& missing) {
     spin_pause();
@@ -111,7 +112,7 @@ class Patience {
     }
     if (now - checked_ < kCheckNs) return false;
     checked_ = now;
-    // Host memory and peers' posts are far away: looked at now and then.
+    // Host memory and the peers' posts have a high latency, so they are polled rarely.
     if (load_acquire(&mesh.host->abort) != 0) {
       give_up(mesh, Failure::kAborted, 0, 0, now - start_);
       return true;
@@ -123,7 +124,8 @@ class Patience {
   static constexpr uint32_t kLooksPerClock = 64;
   static constexpr uint64_t kCheckNs = 100'000;
 
-  /// Has a rank for which we wait begun the operation of our number, but another one?
+  /// Whether a missing rank has begun an operation with the same number as this rank's operation, but another
+  /// signature.
   __device__ static bool finds_disagreement(const Mesh& mesh, const Turn& turn, uint32_t missing, uint64_t waited_ns) {
     if (turn.operations == 0) return false;
 #pragma unroll 1
@@ -143,12 +145,13 @@ class Patience {
   uint32_t looks_ = 0;
 };
 
-/// The lanes of rank `to` into which rank `from` sends in this step; 2 * lane_bytes(). `ahead`: those of later steps.
+/// The lanes in the memory of rank `to` that rank `from` writes in this step (2 * lane_bytes() bytes). `ahead`: number
+/// of steps after this step.
 __device__ inline uint8_t* lanes(const Mesh& mesh, const Turn& turn, int to, int from, uint32_t ahead = 0) {
   return mesh.memory[to] + mesh.layout.lanes((turn.exchanges + ahead) & 1, blockIdx.x, from);
 }
 
-/// Waits for rank `from`'s flag of this step.
+/// Waits for rank `from`'s flag of this step. Returns false after a failure.
 __device__ inline bool wait_for(const Mesh& mesh, const Turn& turn, int from) {
   const uint32_t expected = flag_of(mesh, turn.exchanges);
   const uint32_t* flags = state_of(mesh, mesh.rank).flags[turn.exchanges & 1][blockIdx.x];
@@ -166,8 +169,9 @@ __device__ inline bool wait_for(const Mesh& mesh, const Turn& turn, int from) {
   return true;
 }
 
-/// Tells all peers that the block has sent what it sends in this step, and waits until all peers have. Afterwards the
-/// block may read its own lanes, and write into peers' lanes of the next step. False: failed; the block must return.
+/// Notifies all peers that the block has sent its data of this step, and waits for the notifications of all peers.
+/// Afterwards the block may read its own lanes and write into the peers' lanes of the next step. Returns false after a
+/// failure; the block must then return.
 __device__ inline bool exchange(const Mesh& mesh, const Turn& turn) {
   const int peer = static_cast<int>(threadIdx.x);
   __shared__ int arrived[kMaxRanks];
@@ -187,7 +191,7 @@ __device__ inline bool exchange(const Mesh& mesh, const Turn& turn) {
   return all;
 }
 
-/// At the end of a kernel that exchanged: the next one goes on from here.
+/// Call it at the end of a kernel with exchanges, so that the next kernel continues from this step.
 __device__ inline void finish_exchanges(const Mesh& mesh, const Turn& turn) {
   if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[blockIdx.x].exchanges = turn.exchanges;
 }

@@ -1,5 +1,5 @@
-// The collectives that do not sum: bytes go from each rank to each rank as Routes say, through the lanes,
-// in chunks; a chunk of every pair of ranks per step.
+// The collectives that do not sum. Each rank sends bytes to each rank as described by Routes. The bytes are sent
+// through the lanes in chunks, one chunk for every pair of ranks per step.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -10,7 +10,7 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Copies all whole words from byte `done` on, and advances `done` by them.
+/// Copies whole words from byte `done` on, and advances `done` past the copied bytes.
 template <class Word>
 __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int64_t& done) {
   constexpr int64_t kSize = sizeof(Word);
@@ -22,7 +22,7 @@ __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int6
   done += words * kSize;
 }
 
-/// The block copies bytes in the widest words that both places allow, the rest one by one.
+/// The block copies bytes in the widest words that both addresses allow, and the remaining bytes one by one.
 __device__ void copy(uint8_t* to, const uint8_t* from, int64_t bytes) {
   const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
   int64_t done = 0;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!begin(mesh, turn)) return;
   const auto part = [&](const int64_t(&bytes)[kMaxRanks], int rank, int64_t first) {
     const int64_t left = bytes[rank] - first;
-    return left < chunk ? left : chunk;  // negative: nothing
+    return left < chunk ? left : chunk;  // negative: no bytes left
   };
   const int ranks = mesh.layout.ranks;
   for (int64_t number = blockIdx.x; number < chunks; number += gridDim.x, ++turn.exchanges) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int64_t bytes = part(routes.send_bytes, to, first);
       if (bytes > 0) copy(lanes(mesh, turn, to, mesh.rank), in + routes.send_offset[to] + first, bytes);
     }
-    // The own part goes straight to its place, where it may be already.
+    // The rank's own part is copied directly to its place, unless it is there already.
     const uint8_t* own = in + routes.send_offset[mesh.rank];
     uint8_t* own_place = out + routes.receive_offset[mesh.rank];
     const int64_t own_bytes = part(routes.send_bytes, mesh.rank, first);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, void* out, const Routes& routes) {
-  constexpr int64_t kLeastBytes = 8192;  // 16 for each thread
+  constexpr int64_t kLeastBytes = 8192;  // 16 bytes per thread
   const int64_t most = static_cast<int64_t>(2 * mesh.layout.lane_bytes());
   const int64_t even = divide_up(divide_up(routes.most_bytes, mesh.layout.blocks), 16) * 16;
   const int64_t chunk = std::clamp(even, kLeastBytes, most);

@@ -1,7 +1,7 @@
-// A row of all_reduce_norm() in a block: which thread has which of its elements, in which packets they travel, and the
-// sums of the norm. All kernels that do a row go by this, so that ranks may use different ones. Device code.
+// A row of all_reduce_norm() in a block: the mapping of elements to threads and packets, and the sums of the norm. All
+// kernels that process a row use this mapping, so ranks may use different kernels. Device code.
 //
-//   thread t has the quads of elements 4 (i kThreads + t), i = 0, 1, ...; of f32 each is two of the thread's packets
+//   thread t processes the quads at the elements 4 (i kThreads + t), i = 0, 1, ...; an f32 quad fills two packets
 #pragma once
 
 #include "collectives/p2p/kernels.h"
@@ -19,40 +19,40 @@ inline constexpr int kSlotsOfQuad = kQuad* static_cast<int>(sizeof(W)) / kPacket
 __device__ inline int quad_place(int i) {
   return kQuad * (i * kThreads + static_cast<int>(threadIdx.x));
 }
-/// How many quads of a row of this length a thread has.
+/// Number of quads that a thread processes in a row of `row` elements.
 __device__ inline int quads_of_thread(int row, unsigned thread = threadIdx.x) {
   const int quads = (row + kQuad - 1) / kQuad - static_cast<int>(thread);
   return quads <= 0 ? 0 : (quads + kThreads - 1) / kThreads;
 }
-/// The packet of elements `at` and `at` + 1 of the row, at an even place, among those of a block; for f32.
+/// Index of the block's packet that holds elements `at` (even) and `at` + 1 of an f32 row.
 __device__ inline uint32_t packet_of_pair(uint32_t at) {
   const uint32_t quad = at / kQuad, slot = quad / kThreads * kSlotsOfQuad<float> + at / 2 % 2;
   return slot * kThreads + quad % kThreads;
 }
 
-/// For all lanes, in a fixed order.
+/// Sums over the warp in a fixed order; all lanes get the result.
 __device__ inline float sum_of_warp(float value) {
   for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
   return value;
 }
 
-/// Rounded in the same places in every kernel.
+/// Sum of a quad's squares. Every kernel uses this order of operations, so that all ranks get the same bits.
 __device__ inline float squares_of(const Quad& quad) {
   const float(&x)[kQuad] = quad.x;
   return fmaf(x[0], x[0], x[1] * x[1]) + fmaf(x[2], x[2], x[3] * x[3]);
 }
-/// All of the warp's threads have received theirs: they stay together for the record.
+/// Whether all threads of the warp have received their packets. Writing the record needs all threads of the warp.
 __device__ inline bool warp_has(bool received) {
   return __all_sync(0xffffffffu, received);
 }
-/// The factor of the row, from the sums of squares of all warps, in their order.
+/// The norm's factor for the row, from the warps' sums of squares in warp order.
 __device__ inline float scale_of_row(const float (&of_warp)[kWarps], const NormReduction& work) {
   float sum = 0;
 #pragma unroll
   for (int warp = 0; warp < kWarps; ++warp) sum += of_warp[warp];
   return 1.0f / sqrtf(sum / static_cast<float>(work.row) + work.epsilon);
 }
-/// The same, from the threads' squares.
+/// The norm's factor for the row, from each thread's sum of squares.
 __device__ inline float scale_of_row(float squares, const NormReduction& work) {
   __shared__ float of_warp[kWarps];
   const float sum = sum_of_warp(squares);

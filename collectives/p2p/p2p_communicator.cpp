@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kNormName = "all_reduce_norm";
 constexpr uint32_t kNormKind = static_cast<uint32_t>(Collective::kCount);
 
-/// Of each rank; none for a mesh of one, which launches no kernels.
+/// The GPU of each rank; empty for a mesh of one rank, because it launches no kernels.
 std::vector<int> gpus_of(std::span<const Place> places) {
   std::vector<int> gpus;
   if (places.size() == 1) return gpus;
@@ -42,7 +42,7 @@ std::vector<Place> checked(std::span<const Place> places) {
   return {places.begin(), places.end()};
 }
 
-/// What kernels choose by, for each rank.
+/// Each rank's launch context, which determines the kernels that launch() chooses.
 std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places, const cuda::SwitchedOff& off) {
   std::vector<cuda::LaunchContext> contexts;
   for (const Place& place : places) {
@@ -64,13 +64,14 @@ void require_peers(std::span<const int> gpus) {
 }
 
 uint32_t sign(uint32_t kind, std::initializer_list<int64_t> facts, std::span<const int64_t> counts = {}) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over whole numbers
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
   const auto mix = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3; };
   mix(kind);
   for (int64_t fact : facts) mix(fact);
   for (int64_t count : counts) mix(count);
   const uint32_t low = static_cast<uint32_t>((hash ^ hash >> 24 ^ hash >> 48) & 0xffffff);
-  // Flags have the lower 16 bits; those of fresh memory are 0, which must be no rank's flag.
+  // Flags contain the lower 16 bits of the signature. In new memory all flags are 0, so these bits must not be 0 in any
+  // signature.
   return kind << 24 | low | ((low & 0xffff) == 0 ? 1 : 0);
 }
 
@@ -79,7 +80,7 @@ std::string_view kind_name(uint32_t signature) {
   return kind < kNormKind ? name_of(static_cast<Collective>(kind)) : kNormName;
 }
 
-/// Elements up to which all_reduce is one-shot.
+/// Largest number of elements of a one-shot all_reduce.
 int64_t most_one_shot(const Layout& layout, const P2pOptions& options, Element element) {
   return std::min(options.thresholds.one_shot(layout.ranks) / wire_bytes(element),
                   one_shot_capacity(element, layout.blocks));
@@ -102,7 +103,8 @@ bool is_written(const FailureRecord& record) {
 
 }  // namespace
 
-/// From the GPUs' pools: neither allocating there nor freeing waits for other communicators' kernels.
+/// The ranks' memory. It is allocated from the GPUs' pools, so that neither allocating nor freeing waits for kernels of
+/// other communicators.
 class P2pCommunicator::Memory {
  public:
   Memory(std::span<const Place> places, size_t bytes) {
@@ -136,7 +138,8 @@ class P2pCommunicator::Memory {
     void* memory = nullptr;
     cuda::check(cudaMallocAsync(&memory, bytes, place.stream), place.device_name, "allocate memory for collectives");
     blocks_.push_back({place, static_cast<uint8_t*>(memory)});
-    // On the rank's stream, and waited for: other ranks may write there as soon as the constructor has returned.
+    // The constructor waits until the memory is cleared, because other ranks may write to it as soon as the constructor
+    // returns.
     cuda::check(cudaMemsetAsync(memory, 0, bytes, place.stream), place.device_name, "clear memory for collectives");
     cuda::check(cudaStreamSynchronize(place.stream), place.device_name, "clear memory for collectives");
   }
@@ -168,7 +171,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       loading == nullptr || std::string_view(loading) != "LAZY" ||
           std::set(gpus.begin(), gpus.end()).size() == gpus.size(),
       "[p2p communicator] several ranks on one GPU hang if kernels are loaded lazily; set CUDA_MODULE_LOADING=EAGER");
-  // A mesh of one copies, and needs only the word of abort().
+  // A mesh of one rank only copies and needs only the abort word.
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
 }
 
@@ -182,7 +185,7 @@ size_t P2pCommunicator::buffer_bytes(int rank) const {
 bool P2pCommunicator::can(const Call& call) const {
   if (call.kind >= Collective::kCount) return false;
   const CollectiveInfo& about = info(call.kind);
-  const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;  // what launch() can do
+  const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;  // supported by launch()
   return !about.sums || (sums_for_all && is_summable(call.dtype));
 }
 
@@ -217,7 +220,7 @@ Element P2pCommunicator::element(DType dtype) const {
 }
 
 void P2pCommunicator::launch(int rank, const Call& call) {
-  require<InvalidArgument>(can(call), "[{} {}] p2p cannot run this", name_of(call.kind), call.what);
+  require<InvalidArgument>(can(call), "[{} {}] p2p does not support this call", name_of(call.kind), call.what);
   if (size() == 1) return launch_alone(call);
   launch_kernels(rank, name_of(call.kind), call.what, [&] {
     const cuda::LaunchContext& context = contexts_[rank];
@@ -239,8 +242,8 @@ void P2pCommunicator::launch(int rank, const Call& call) {
 
 void P2pCommunicator::launch(int rank, NormReduction reduction, std::string_view what, Tensor* product,
                              const cuda::LaunchContext& context) {
-  require<InvalidArgument>(can(reduction) && (product == nullptr || reduction.rows == 1), "[{} {}] p2p cannot run this",
-                           kNormName, what);
+  require<InvalidArgument>(can(reduction) && (product == nullptr || reduction.rows == 1),
+                           "[{} {}] p2p does not support this call", kNormName, what);
   if (reduction.rows == 0) return;
   reduction.element = element(DType::kF32);
   launch_kernels(rank, kNormName, what, [&] {
@@ -260,7 +263,7 @@ void P2pCommunicator::launch_kernels(int rank, std::string_view kind, std::strin
   if (status != cudaSuccess) cuda::check(status, places_[rank].device_name, fmt::format("launch {} {}", kind, what));
 }
 
-/// A mesh of one: its result is its input.
+/// For a mesh of one rank: copies the input to the result.
 void P2pCommunicator::launch_alone(const Call& call) {
   const int64_t count = call.counts.empty() ? call.count : call.counts[0];
   if (count == 0 || call.in == call.out) return;
@@ -282,7 +285,7 @@ Routes P2pCommunicator::routes(int rank, const Call& call) const {
   Routes routes{};
   const Amounts amounts = call.amounts(size());
   const auto bytes = [&](int64_t count) { return static_cast<int64_t>(bytes_for(call.dtype, count)); };
-  int64_t sent = 0, received = 0;  // elements up to here
+  int64_t sent = 0, received = 0;  // number of elements sent to, and received from, all lower ranks
   for (int peer = 0; peer < size(); ++peer) {
     const int64_t send = elements_between(call.kind, amounts, rank, peer);
     const int64_t receive = elements_between(call.kind, amounts, peer, rank);
@@ -290,7 +293,7 @@ Routes P2pCommunicator::routes(int rank, const Call& call) const {
     routes.send_bytes[peer] = bytes(send);
     routes.receive_offset[peer] = bytes(received);
     routes.receive_bytes[peer] = bytes(receive);
-    if (info(call.kind).is_pairwise()) sent += send;  // the others send every rank the same
+    if (info(call.kind).is_pairwise()) sent += send;  // other collectives send the same elements to every rank
     received += receive;
   }
   routes.most_bytes =
@@ -335,7 +338,7 @@ void P2pCommunicator::abort(std::string_view reason) {
   __atomic_store_n(word, 1, __ATOMIC_RELEASE);
 }
 
-/// The first failure's, found once and kept.
+/// The message of the first failure, composed once and cached.
 std::string P2pCommunicator::failure_message() const {
   std::string message;
   bool timed_out = false;
@@ -366,11 +369,11 @@ std::string P2pCommunicator::describe(int rank, const FailureRecord& record) con
   }
   if (record.failure == Failure::kDisagreement) {
     return fmt::format(
-        "[{} {}] ranks queued different collectives: rank {} ({}) this one, but rank {} {} of other "
-        "counts, dtype or root; every rank must queue the same ones in the same order",
+        "[{} {}] ranks queued different collectives: rank {} ({}) queued this collective, but rank {} queued {} with "
+        "other counts, dtype or root; every rank must queue the same collectives in the same order",
         kind, what, rank, places_[rank].device_name, fmt::join(who, ", "), kind_name(record.other_signature));
   }
-  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, says rank {} ({}); {}", kind, what,
+  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, reports rank {} ({}); {}", kind, what,
                      who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
                      static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name, kTimeoutRemedy);
 }

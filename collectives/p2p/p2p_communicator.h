@@ -1,13 +1,13 @@
-// P2pCommunicator: collectives over memory that the ranks' GPUs can read and write of each other: GPUs with peer
-// access, or virtual devices of one GPU. Kernels of all ranks meet through flags in that memory (flags.h, packets.h),
-// so that nothing is asked of the host: calls can be captured into CUDA graphs and replayed any number of times. All
-// ranks must queue, or replay, the same calls in the same order. Sums are made in rank order: the same bits on every
-// rank, in every run, whichever form of all_reduce is used.
+// P2pCommunicator: collectives over GPU memory that all ranks can read and write. The ranks are GPUs with peer access,
+// or virtual devices of one GPU. The kernels of all ranks synchronize through flags in this memory (flags.h,
+// packets.h), without the host. Calls can therefore be captured into CUDA graphs and replayed any number of times. All
+// ranks must queue or replay the same calls in the same order. Sums are computed in rank order, so every rank gets the
+// same bits in every run, with every form of all_reduce.
 //
-// One thread at a time may launch for a rank, different ones for different ranks; abort() and check() may be called by
-// any. Kernels that wait occupy a GPU: a rank's stream must not wait for another rank by other means between two calls
-// of a collective, and virtual devices of one GPU need a hardware queue each (CUDA_DEVICE_MAX_CONNECTIONS >= their
-// number). Protocol, steps and bytes: docs/p2p.md.
+// Only one thread at a time may launch for a rank; different threads may launch for different ranks. Any thread may
+// call abort() and check(). Waiting kernels occupy a GPU. Between two collective calls, a rank's stream must therefore
+// not wait for another rank's stream by an event. Each virtual device of a GPU needs a hardware queue
+// (CUDA_DEVICE_MAX_CONNECTIONS >= number of virtual devices). Protocol, steps and bytes: docs/p2p.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,9 +30,10 @@ namespace shoal::collectives::p2p {
 
 using shoal::cuda::Place;
 
-/// Up to which message all_reduce is one-shot, by the number of ranks; bytes on the wire. One-shot sends 2 (n - 1) S
-/// bytes in one latency, two-shot 2 (n - 1) / n S in two; with 3 us a latency and 300 GB/s out of a GPU they break even
-/// at about 900 KiB for 2 ranks, 180 KiB for 4 and 75 KiB for 8. Computed, not measured: docs/gpu-status.md.
+/// Largest message, in bytes on the wire, of a one-shot all_reduce, by number of ranks. One-shot sends 2 (n - 1) S
+/// bytes and takes one latency; two-shot sends 2 (n - 1) / n S bytes and takes two latencies. With 3 us per latency and
+/// 300 GB/s out of a GPU, both take the same time at about 900 KiB for 2 ranks, 180 KiB for 4 and 75 KiB for 8. The
+/// values are computed, not measured: see docs/gpu-status.md.
 struct Thresholds {
   int64_t one_shot_2 = 256 * 1024;
   int64_t one_shot_4 = 128 * 1024;  ///< 3 and 4 ranks
@@ -42,55 +43,58 @@ struct Thresholds {
 };
 
 struct P2pOptions {
-  /// f32 sums travel as bf16: every addend, and the result of all_reduce, are rounded to bf16; added in f32.
+  /// Sends f32 sums as bf16: every addend and the result of an all_reduce are rounded to bf16; sums are computed in
+  /// f32.
   bool bf16_wire = false;
   Thresholds thresholds = {};
-  int max_blocks = kMaxBlocks;  ///< of a rank's kernels; fewer where ranks share a GPU (BlockShare)
-  bool whole_gpus = true;       ///< the process has no other devices on the ranks' GPUs
+  int max_blocks = kMaxBlocks;  ///< maximum number of blocks per kernel; lower if ranks share a GPU (BlockShare)
+  bool whole_gpus = true;       ///< whether the process has no other devices on the ranks' GPUs
   cuda::SwitchedOff off = {};
 };
 
 class P2pCommunicator {
  public:
-  /// Allocates and clears the ranks' memory. Throws InvalidArgument for no ranks, too many, or a stream named twice;
-  /// DeviceError when a pair of GPUs has no peer access that works, other communicators leave too few multiprocessors,
-  /// or something cannot be allocated. The streams must outlive the communicator and be synchronized before it is
-  /// destroyed.
+  /// Allocates and clears the ranks' memory. Throws InvalidArgument for no ranks, for more than kMaxRanks, or if two
+  /// ranks share a stream. Throws DeviceError if two GPUs have no working peer access, other communicators leave too
+  /// few multiprocessors, or an allocation fails. The streams must outlive the communicator and be synchronized before
+  /// it is destroyed.
   explicit P2pCommunicator(std::span<const Place> places, const Options& options = {}, const P2pOptions& p2p = {});
   ~P2pCommunicator();
   P2pCommunicator(const P2pCommunicator&) = delete;
   P2pCommunicator& operator=(const P2pCommunicator&) = delete;
 
   int size() const { return static_cast<int>(places_.size()); }
-  /// What a communicator over these GPUs (of each rank, by CUDA's numbers) will be like. Throws DeviceError where there
-  /// can be none.
+  /// The traits of a communicator. `gpus`: CUDA's number of the GPU of each rank. Throws DeviceError if this
+  /// communicator cannot be made.
   static CommunicatorTraits describe(std::span<const int> gpus, const P2pOptions& p2p = {});
-  /// Could launch() run this? The call must be valid (Communicator::validate).
+  /// Whether launch() supports the call, which must be valid (Communicator::validate).
   bool can(const Call& call) const;
-  /// Queues rank `rank`'s side. Never waits; allocates only for the first call with a new Call::what. The call's counts
-  /// and text need not outlive this. Throws DeviceError if CUDA refuses the launch.
+  /// Queues the side of rank `rank`. Never waits; allocates only for the first call with a new Call::what. The call's
+  /// counts and text may be freed afterwards. Throws DeviceError if CUDA refuses the launch.
   void launch(int rank, const Call& call);
 
-  /// all_reduce + residual + RMSNorm (kernels.h). `element` is chosen here; `what` as in Call.
+  /// all_reduce + residual + RMSNorm (kernels.h). launch() sets `element`; `what` is as in Call.
   bool can(const NormReduction& reduction) const;
-  /// One launch, and one-shot: where all_reduce would send less in two shots, that and the other kernels are faster.
+  /// Limits of the fused call, which is one launch of a one-shot kernel. For larger messages a two-shot all_reduce and
+  /// separate kernels are faster.
   FusedLimits fused_limits() const;
-  /// `product`: the mul_mat that still has to make the one row `reduction.in`, on the rank's stream and as its device
-  /// would launch it, by `context`. Uses one fused kernel if there is one, several otherwise; ranks may differ.
+  /// Also computes the row `reduction.in`, the result of the mul_mat `product`, on the rank's stream. `context` is the
+  /// launch context of the rank's device. Uses one fused kernel if there is one, and several kernels otherwise. Ranks
+  /// may use different kernels.
   void launch(int rank, NormReduction reduction, std::string_view what, Tensor* product = nullptr,
               const cuda::LaunchContext& context = {});
 
-  /// Throws the CommError if there was a failure: a rank that did not come within the time-out, ranks that queued
-  /// different collectives, or abort(). For every rank the same and for good. To be called after the rank's stream was
-  /// synchronized; data are valid only if it does not throw.
+  /// Throws the CommError of the first failure, if any: a rank that did not arrive in time, ranks that queued different
+  /// collectives, or abort(). The error is final and the same for every rank. Call check() after synchronizing the
+  /// rank's stream; data are valid only if it does not throw.
   void check(int rank) const;
-  /// Lets all kernels that wait give up, now and from now on.
+  /// Makes all present and later kernels give up their waits.
   void abort(std::string_view reason);
-  /// Bytes of device memory.
+  /// Bytes of device memory of one rank.
   size_t buffer_bytes(int rank) const;
 
  private:
-  /// Of one rank's tensors; Mesh::name is an index.
+  /// The names of one rank's tensors; Mesh::name is an index into them.
   struct Names {
     std::map<std::string, uint32_t, std::less<>> numbers;
     std::vector<std::string> texts;
@@ -105,18 +109,18 @@ class P2pCommunicator {
   Routes routes(int rank, const Call& call) const;
   std::string failure_message() const;
   std::string describe(int rank, const FailureRecord& record) const;
-  /// Calls `launch`, whose kernels may wait for other ranks. Throws DeviceError when they cannot be launched.
+  /// Calls `launch`, whose kernels may wait for other ranks. Throws DeviceError if they cannot be launched.
   void launch_kernels(int rank, std::string_view kind, std::string_view what, const auto& launch) const;
 
   const std::vector<Place> places_;
-  const std::vector<cuda::LaunchContext> contexts_;  ///< of each rank
+  const std::vector<cuda::LaunchContext> contexts_;  ///< per rank
   const P2pOptions options_;
   const std::chrono::nanoseconds timeout_;
   const BlockShare share_;
   const Layout layout_;
   std::unique_ptr<Memory> memory_;
-  mutable std::mutex mutex_;  ///< of what follows
-  std::vector<Names> names_;  ///< of each rank
+  mutable std::mutex mutex_;  ///< guards the members below
+  std::vector<Names> names_;  ///< per rank
   mutable std::string failure_;
   mutable TimeoutReport report_;
 };

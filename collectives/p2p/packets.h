@@ -1,11 +1,11 @@
-// Small messages in packets that carry their own flag: a block neither waits for its stores nor for a flag behind them,
-// which, when the data come first, would be most of their time. Each half {4 bytes of data, flag} is one 64-bit word,
-// which arrives in one piece; a reader that sees both flags has all data. A kernel sends packets once: one step of its
-// blocks. Packet `slot` of a thread is number slot * kThreads + threadIdx.x of its block, so that those of a warp lie
-// side by side. A thread holds its packets in registers, sends all, and then looks for those of its peers together, so
-// that they cost one latency. Device code.
+// Small messages in packets that contain their own flags. A block therefore waits neither for its stores nor for a
+// separate flag, which would take most of the time of a small message. Each half {4 bytes of data, flag} of a packet is
+// one 64-bit word and arrives atomically. A reader that sees both flags has all data. A kernel sends packets once, in
+// one step of its blocks. Packet `slot` of a thread has number slot * kThreads + threadIdx.x in its block, so the
+// packets of a warp are adjacent. A thread keeps its packets in registers, sends all of them, and then polls all peers'
+// packets together, which costs one latency. Device code.
 //
-//   uint32_t words[kSlots][2];                                // encoded before begin(), as loads take time
+//   uint32_t words[kSlots][2];                                // encode before begin(), so that loads overlap with it
 //   send_packets(mesh, turn, words, count);
 //   if (!sum_packets<T, W, kCount>(mesh, turn, words, count, take)) ...   // failed
 //   finish_packets(mesh, turn);
@@ -16,11 +16,11 @@
 
 namespace shoal::collectives::p2p {
 
-/// Packets of a thread in a step, at most.
+/// Maximum number of packets per thread and step.
 inline constexpr int kMostSlots = kPackets / kThreads;
 static_assert(kPackets % kThreads == 0);
 
-/// The packets of the turn's thread in a step, from rank `from`, in the memory of rank `to`.
+/// The packets of one thread (Turn::thread) in one step, sent by rank `from` to the memory of rank `to`.
 struct Packets {
   uint8_t* first;
 
@@ -29,13 +29,13 @@ struct Packets {
   __device__ uint8_t* operator[](int slot) const { return first + slot * (kThreads * kPacketBytes); }
 };
 
-/// One packet; a kernel that has a result early may send it alone.
+/// Sends one packet. A kernel may send a result as soon as it is ready.
 __device__ inline void send_packet(uint8_t* packet, uint32_t flag, const uint32_t (&data)[2]) {
   const uint64_t upper = static_cast<uint64_t>(flag) << 32;
   store_pair(packet, upper | data[0], upper | data[1]);
 }
 
-/// Puts a pack into the packets that hold the thread's pack number `index`.
+/// Encodes the thread's pack number `index` into the pack's packets.
 template <class W, class T, int kCount, int kSlots>
 __device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&words)[kSlots][2], int index) {
   constexpr int kWords = kCount * static_cast<int>(sizeof(W)) / 4;
@@ -45,8 +45,8 @@ __device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&wo
   for (int word = 0; word < kWords; ++word) words[index * kWords / 2 + word / 2][word % 2] = encoded[word];
 }
 
-/// Calls send(Packets) for each peer. Each rank begins with its right neighbour, so that not all write to one GPU at a
-/// time.
+/// Calls send(Packets) for each peer. Each rank begins with its right neighbour, so that ranks do not all write to one
+/// GPU at the same time.
 template <class Send>
 __device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const Send& send) {
 #pragma unroll 1
@@ -56,8 +56,8 @@ __device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const S
   }
 }
 
-/// In some steps sends the thread's packets from number `count` on, those for this rank from `own` on, without data, so
-/// that flags do not grow so old that they come again (flag_of()).
+/// In two of every kRefreshSteps steps, sends the thread's unused packets without data, so that old flags cannot match
+/// again (flag_of()). The first unused packet is number `count` for peers and number `own` for this rank itself.
 __device__ inline void refresh_packets(const Mesh& mesh, const Turn& turn, int count, int own) {
   if (turn.packets % kRefreshSteps >= 2) return;
   const uint32_t flag = flag_of(mesh, turn.packets);
@@ -69,7 +69,7 @@ __device__ inline void refresh_packets(const Mesh& mesh, const Turn& turn, int c
   }
 }
 
-/// Sends the thread's first `count` packets to all peers, and now and then the rest.
+/// Sends the thread's first `count` packets to all peers, and refreshes the unused packets.
 template <int kSlots>
 __device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
@@ -82,7 +82,7 @@ __device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const ui
   refresh_packets(mesh, turn, count, 0);
 }
 
-/// Which ranks have not sent all of the thread's packets.
+/// The ranks, as bits, from which the thread has not received all packets.
 __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
   uint32_t mask = 0;
@@ -99,13 +99,13 @@ __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, i
   return mask;
 }
 
-/// kSlots of the thread's packets from each of kRanks ranks. Packets that do not exist count as received.
+/// Receives kSlots of the thread's packets from each of kRanks ranks. Packets that do not exist count as received.
 template <int kRanks, int kSlots>
 struct Arrivals {
   uint64_t halves[kRanks][kSlots][2];
 
-  /// Waits for slots [first_slot, first_slot + kSlots), of those below `count`, from ranks [first, first + kRanks)
-  /// but `skipped`. False: failed.
+  /// Waits for the slots [first_slot, first_slot + kSlots) that are below `count`, from the ranks [first, first +
+  /// kRanks) except `skipped`. Returns false after a failure.
   __device__ bool wait(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
     const uint32_t flag = flag_of(mesh, turn.packets);
     for_all([&](uint64_t& half) { half = static_cast<uint64_t>(flag) << 32; });
@@ -128,7 +128,7 @@ struct Arrivals {
       for (int slot = 0; slot < kSlots; ++slot) function(halves[i][slot][0]), function(halves[i][slot][1]);
     }
   }
-  /// All loads first: none waits for another.
+  /// Issues all loads before it uses any of them.
   __device__ void look(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
@@ -143,8 +143,9 @@ struct Arrivals {
   }
 };
 
-/// Waits for the packets of kPacks packs, from slot `first_slot` on, of which there are `count`, kRanks ranks at a
-/// time, and adds what is in them in rank order; own(slot, word) is in those of rank `skipped`. False: failed.
+/// Waits for the packets of kPacks packs from slot `first_slot` on, kRanks ranks at a time, and sums them in rank
+/// order. Only slots below `count` exist. own(slot, word) replaces the packets of rank `skipped`. Returns false after a
+/// failure.
 template <class T, class W, int kCount, int kRanks, int kPacks, class Own>
 __device__ inline bool sum_arrivals(const Mesh& mesh, const Turn& turn, int first_slot, int count, int skipped,
                                     Pack<T, kCount> (&sums)[kPacks], const Own& own) {
@@ -178,9 +179,9 @@ __device__ inline bool sum_arrivals(const Mesh& mesh, const Turn& turn, int firs
   return true;
 }
 
-/// Waits for the thread's first `count` packets of all peers and adds what is in them and in the own ones, `words`, in
-/// rank order; calls take(i, sum) for each pack. False: failed. From pack kPack on; as many at a time as registers
-/// allow.
+/// Waits for the thread's first `count` packets of all peers and sums them with its own packets `words` in rank order.
+/// Calls take(i, sum) for each pack from pack kPack on. Processes as many packs at a time as fit into registers.
+/// Returns false after a failure.
 template <class T, class W, int kCount, int kPack = 0, int kSlots, class Take>
 __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count,
                                    const Take& take) {
@@ -199,7 +200,7 @@ __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uin
   }
 }
 
-/// At the end of a kernel that sent packets.
+/// Call it at the end of a kernel that sent packets.
 __device__ inline void finish_packets(const Mesh& mesh, const Turn& turn) {
   if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[turn.block].packets = turn.packets + 1;
 }

@@ -12,8 +12,9 @@ template <class Work>
 using ProductNormKernel = void (*)(Work, Mesh, NormReduction, int finishers);
 struct Kernels {
   ProductNormKernel<cuda::Stream> one_by_one = nullptr;
-  ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< several rows in a step
-  size_t finish_bytes = 0;                                     ///< of shared memory, for the end of short_rows
+  ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< variant that processes several rows per step
+  size_t finish_bytes = 0;                                     ///< bytes of shared memory that short_rows needs to
+                                                               ///< finish the row
 };
 template <class T>
 constexpr Kernels floats_kernels() {
@@ -26,7 +27,7 @@ constexpr Kernels blocks_kernels() {
           kFinishBytes<Weights>};
 }
 
-/// By dtype of the weights; null if there is none.
+/// The kernels for a dtype of weights; null if there are none.
 Kernels kernels_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -49,8 +50,11 @@ Kernels kernels_of(DType dtype) {
   }
 }
 
-/// Blocks that finish the row together: at most the blocks of the share, so that the rest of the kernel finds room
-/// while they wait. The exchange of squares takes about one trip to memory, so it has to save more than one.
+/// Number of blocks that finish the row together. It is at most the communicator's share of blocks, so that the
+/// kernel's other blocks have room while these blocks wait. Product blocks of other ranks do not count towards the
+/// shares. Several blocks must exchange sums of squares, which takes about one memory latency; dividing the row must
+/// save more than that. Example for 8 ranks: a row of 8192 takes 5 round trips to memory (one of them for the squares)
+/// instead of 16 with one block. A row of 4096 takes 5 instead of 8.
 int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
   const int parts = parts_of_row(work.row);
   if (mesh.layout.ranks == 2 && parts == 2) return 1;

@@ -1,13 +1,13 @@
-// all_reduce_norm() of a row that is a product with one column, in one kernel: no launch and no trip through memory
-// between the two.
+// Fuses a mul_mat with one column, and the all_reduce_norm() of its result, into one kernel. This saves a launch and a
+// round trip through memory.
 //
-//   1. a rank's blocks stream rows of the weights (devices/cuda/ops/mul_mat_stream.h), and each sends its results in
+//   1. a rank's blocks stream rows of the weights (devices/cuda/ops/mul_mat_stream.h); each block sends its results in
 //      packets to all ranks, its own included, as soon as it has them
-//   2. the last blocks of the rank to come that far, up to four, receive the packets of a part of the row each,
-//      exchange their sums of squares, and do the rest
+//   2. up to four blocks, the last blocks of the rank to finish step 1, each receive the packets of a part of the row,
+//      exchange their sums of squares, and compute residual and norm
 //
-// So only these blocks of a rank wait for other ranks. On the wire it is all_reduce_norm(), with the same bits: ranks
-// may use one or the other.
+// Only the blocks of step 2 wait for other ranks. Packets and results are bit-identical to all_reduce_norm(), so some
+// ranks may use this kernel and others all_reduce_norm().
 #pragma once
 
 #include "collectives/p2p/kernels.h"
@@ -15,10 +15,10 @@
 
 namespace shoal::collectives::p2p {
 
-/// Dtypes of weights that there are kernels for, 1 << dtype.
+/// Bit mask (1 << dtype) of the weight dtypes with kernels.
 uint64_t product_norm_dtypes();
-/// Queues it, where `reduction.in` is the result of this mul_mat, which is not stored. False: not taken, for what is
-/// no such product, or is not aligned.
+/// Queues the fused kernel. `reduction.in` is the result of this mul_mat and is not stored. Returns false, and queues
+/// nothing, if the product has no kernel or an operand is not aligned.
 bool product_norm(const cuda::LaunchContext& context, const Mesh& mesh, const NormReduction& reduction,
                   const Tensor& product);
 

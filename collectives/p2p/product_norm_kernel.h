@@ -9,8 +9,9 @@ namespace shoal::collectives::p2p {
 
 static_assert(cuda::kStreamThreads == kThreads && kMaxRanks <= kWarps);
 
-/// A block's results, elements [first, first + count) of the row, to all ranks; first and count are whole quads, and
-/// pair_at(i) are the elements first + i and first + i + 1. A warp for each rank, the right neighbour's first.
+/// Sends a block's results, elements [first, first + count) of the row, to all ranks. `first` and `count` are multiples
+/// of a quad. pair_at(i) returns the elements first + i and first + i + 1. Each warp sends to one rank, starting with
+/// the right neighbour.
 template <class PairAt>
 __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn, const PairAt& pair_at, unsigned first,
                                               int count) {
@@ -26,48 +27,53 @@ __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn
   }
 }
 
-/// For the thread sanitizer, which takes loads whose values have been used for loads under way.
-__device__ inline void tell_sanitizer() {
+/// A fence that only the thread sanitizer needs, because it treats loads as in flight even after their values were
+/// used.
+__device__ inline void annotate_for_sanitizer() {
 #ifdef __SANITIZE_THREAD__
   __threadfence();
 #endif
 }
 
-/// All threads of a block that has sent its results call it: how many of the rank's blocks have still to do so. The
-/// blocks behind read packets, which say by themselves that they are there: the count orders nothing but reads of
-/// other blocks before writes of this one.
+/// Number of the rank's blocks that have not sent their results yet. All threads of a block call it after the block has
+/// sent its results. The counter only orders other blocks' reads before this block's writes. Packets need no order,
+/// because their flags show their arrival.
 __device__ inline int blocks_to_come(const Mesh& mesh) {
   __shared__ int to_come;
   if (threadIdx.x == 0) {
     const uint32_t others = gridDim.x - 1;
-    tell_sanitizer();
+    annotate_for_sanitizer();
     to_come = static_cast<int>(others - atomicInc(&state_of(mesh, mesh.rank).finished, others));
-    tell_sanitizer();
+    annotate_for_sanitizer();
   }
   __syncthreads();
   return to_come;
 }
 
-/// The kernel's turn: that of block 0, which the last block advances when all have read it. It stays in shared memory.
+/// The kernel's turn, which is the turn of block 0. All blocks read it after wait_for_previous(). Blocks therefore send
+/// only after the end of the rank's previous kernel, which has received data from every peer. The last block advances
+/// the turn after all blocks have read it. `shared` is in shared memory.
 __device__ inline Turn turn_of(const BlockState& shared) {
   return {shared.exchanges, shared.packets, shared.operations + 1, 0, threadIdx.x};
 }
 
-/// A row in parts, which one or more blocks finish. A part has all quads of kThreads / parts successive threads of
-/// all_reduce_norm(), one for each thread here, so that the squares of a warp there are summed in one block here.
+/// A row in parts, finished by one or more blocks. A part contains all quads of kThreads / parts successive threads of
+/// all_reduce_norm(); each thread here has one of these quads. One block here thus sums all squares of a warp of
+/// all_reduce_norm().
 struct RowParts {
   int row, count;
 
   __device__ explicit RowParts(int elements) : row(elements), count(parts_of_row(elements)) {}
-  /// Threads of all_reduce_norm() in a part.
+  /// Number of threads of all_reduce_norm() whose quads a part contains.
   __device__ int width() const { return kThreads >> (count / 2); }
-  /// Number of this thread's quad among those of the other one.
+  /// Index of this thread's quad among the quads of the same thread of all_reduce_norm().
   __device__ int quad() const { return static_cast<int>(threadIdx.x) * count / kThreads; }
   __device__ int thread(int part) const { return part * width() + (static_cast<int>(threadIdx.x) & (width() - 1)); }
   __device__ int place(int part) const { return kQuad * (quad() * kThreads + thread(part)); }
 };
 
-/// Sums a part's squares by warps of all_reduce_norm(), into of_warp and for the other blocks that finish.
+/// Sums a part's squares for each warp of all_reduce_norm(). Stores the sums in of_warp and in memory for the other
+/// finishing blocks.
 __device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowParts& parts, int part, float squares,
                                    float* of_thread, float (&of_warp)[kWarps]) {
   of_thread[threadIdx.x] = squares;
@@ -86,29 +92,30 @@ __device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowPar
   __syncthreads();
 }
 
-/// Waits for a warp's sum of squares from another block of the rank. False: failed.
+/// Waits for a warp's sum of squares from another block of the rank. Returns false after a failure.
 __device__ inline bool receive_squares(const Mesh& mesh, const Turn& turn, int warp, float& sum) {
   Patience patience;
   while (true) {
     uint64_t word, unused;
     load_pair(state_of(mesh, mesh.rank).squares[warp], word, unused);
-    tell_sanitizer();
+    annotate_for_sanitizer();
     sum = __uint_as_float(static_cast<uint32_t>(word));
     if (word >> 32 == turn.packets + 1) return true;
     if (patience.is_over(mesh, turn, [] { return 0u; })) return false;
   }
 }
 
-/// The parts own, own + finishers, ... of the row from the packets of all ranks: residual and norm, as in
-/// all_reduce_norm(). The rings have room for two rows. Two ranks at a time, so that registers are those of the
-/// product.
+/// Computes the residual sum and the norm of the parts own, own + finishers, ... of the row from the packets of all
+/// ranks, as all_reduce_norm() does. Writes the record after all sums of squares have arrived; by then all blocks have
+/// loaded the column's record. The rings can hold two rows. The packets of only two ranks are processed at a time, so
+/// that the kernel needs no more registers than the product.
 __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, const NormReduction& work, int own,
                                   int finishers, const cuda::StreamMemory& memory) {
   constexpr int kRanks = 2, kSlots = kSlotsOfQuad<float>, kNone = -1, kPart = kQuad * kThreads;
   __shared__ float of_warp[kWarps];
   const RowParts parts(static_cast<int>(work.row));
   static_assert(kThreads <= cuda::kStreamResults);
-  float* const sums = reinterpret_cast<float*>(memory.rings) + kQuad * threadIdx.x;  // the residual first
+  float* const sums = reinterpret_cast<float*>(memory.rings) + kQuad * threadIdx.x;  // holds the residual at first
   float* const weights = sums + norm_capacity(Element::kF32);
   const auto for_own_parts = [&](const auto& f) {
 #pragma unroll 1
@@ -136,7 +143,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
       const int slot = parts.quad() * kSlots;
       Quad sum[1] = {};
       received = sum_arrivals<float, float, kQuad, kRanks>(mesh, turn, slot, slot + kSlots, kNone, sum, no_own);
-      cuda::copy_async_wait<0>();  // by this thread, of what it alone reads
+      cuda::copy_async_wait<0>();  // waits only for this thread's own copies; no other thread reads them
       const Array<float, true> place_of_sum(sums + at);
       sum[0].add(place_of_sum.load<kQuad>(0, kQuad));
       squares = squares_of(sum[0]);
@@ -144,7 +151,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
     }
     sum_squares(mesh, state.packets, parts, part, squares, memory.results, of_warp);
   });
-  // All packets of these parts have come: nothing waits any more for what has still to start.
+  // All packets of these parts have arrived, so this block no longer waits for blocks that have not started yet.
   cuda::let_next_start();
   if (const int warp = static_cast<int>(threadIdx.x); warp < kWarps && warp * parts.count / kWarps % finishers != own) {
     received &= receive_squares(mesh, turn_of(state), warp, of_warp[warp]);
@@ -154,7 +161,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
   if (!warp_has(received)) return;
   const bool recorded = work.record.two || work.record.four;
   for_own_parts([&](int, int at, int place) {
-    if (place - kQuad * static_cast<int>(threadIdx.x % 32) >= parts.row) return;  // none of the warp's
+    if (place - kQuad * static_cast<int>(threadIdx.x % 32) >= parts.row) return;  // the warp has no elements here
     const int left = parts.row - place;
     Quad sum = Array<float, true>(sums + at).load<kQuad>(0, left), weight;
     if (work.sum != nullptr) Array<float, true>(work.sum).store(place, parts.row, sum);
@@ -170,7 +177,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
   if (own == 0) finish_packets(mesh, turn_of(state));
 }
 
-/// A block's rows: send(pair_at, first, count) gets the results.
+/// Computes a block's rows of the product and passes the results to send(pair_at, first, count).
 template <class Weights, class Begin, class Send>
 __device__ __forceinline__ void stream_rows(const cuda::Stream& s, std::byte*, const cuda::StreamMemory& memory,
                                             const Begin& begin, const Send& send) {
@@ -188,12 +195,12 @@ __device__ __forceinline__ void stream_rows(const cuda::ExpertStream& s, std::by
   cuda::stream_slots<Weights>(s, bytes, begin, finish);
 }
 
-/// Shared memory that finish_row() needs.
+/// Bytes of shared memory that finish_row() needs.
 template <class Weights>
 constexpr size_t kFinishBytes =
     cuda::kStreamResults * sizeof(float) + cuda::kStreamWarps* cuda::StreamRing<Weights>::kBytes;
 
-/// Work: cuda::Stream, or cuda::ExpertStream if rows are short.
+/// Work: cuda::Stream, or cuda::ExpertStream for short rows.
 template <class Weights, class Work>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(Work s, Mesh mesh, NormReduction work, int finishers) {

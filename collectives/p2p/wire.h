@@ -1,6 +1,6 @@
-// Elements in memory, on the wire and in sums. T is an element's type in memory, W that on the wire: T itself, or bf16
-// for f32. What is added is what came over the wire, the own addend included, so that all ranks add the same numbers.
-// Sums of floating-point types are f32; i32 wraps around. Device code.
+// Elements in memory, on the wire and in sums. T is an element's type in memory, W its type on the wire: T, or bf16 for
+// f32. Sums use the wire values of all addends, the rank's own included, so that all ranks add the same numbers. Sums
+// of floating-point types are f32; i32 wraps around. Device code.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,7 @@ __device__ inline T narrow(Sum<T> x) {
   }
 }
 
-/// kCount elements that are summed together.
+/// A pack: kCount elements that are summed together.
 template <class T, int kCount>
 struct Pack {
   Sum<T> x[kCount];
@@ -42,11 +42,11 @@ struct Pack {
   }
 };
 
-/// Elements in this many bytes of wire.
+/// Number of elements in kBytes bytes on the wire.
 template <class W, int kBytes>
 inline constexpr int kElements = kBytes / static_cast<int>(sizeof(W));
 
-/// As the peers get it.
+/// Encodes a pack for the wire.
 template <class W, class T, int kCount>
 __device__ inline void encode(const Pack<T, kCount>& pack, uint32_t (&words)[kCount * sizeof(W) / 4]) {
   W values[kCount];
@@ -71,7 +71,7 @@ __device__ inline void round_to_wire(Pack<T, kCount>& pack) {
   }
 }
 
-/// The vector by which kBytes are read and written.
+/// The vector type for reading and writing kBytes bytes.
 template <int kBytes>
 using Vector = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
 template <int kBytes>
@@ -96,8 +96,8 @@ __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]
   }
 }
 
-/// An array of elements in memory, read and written in packs; whole ones in wide accesses where it is aligned to 16.
-/// kWhole: it is, and no pack goes over its end.
+/// An array in memory that is read and written in packs. Whole packs use wide accesses if the array is aligned to 16
+/// bytes. kWhole: the array is known to be aligned, and no pack exceeds its end.
 template <class T, bool kWhole = false>
 struct Array {
   T* data;
@@ -105,7 +105,7 @@ struct Array {
 
   __device__ explicit Array(T* elements) : data(elements), aligned(reinterpret_cast<uintptr_t>(elements) % 16 == 0) {}
 
-  /// Elements [first, first + kCount), of which those from `end` on are 0.
+  /// Loads the elements [first, first + kCount); elements from `end` on are 0.
   template <int kCount>
   __device__ Pack<std::remove_const_t<T>, kCount> load(int64_t first, int64_t end) const {
     using Element = std::remove_const_t<T>;

@@ -1,20 +1,21 @@
-// The staged communicator: ranks meet in host memory, through the host communicator, or the mpi one if they are in
-// several processes. A rank whose memory is its own has two more streams. One brings pieces of the message to pinned
-// stages, and one takes results back:
+// The staged communicator: ranks meet in host memory, through the host communicator or, with several processes, the mpi
+// communicator. A rank with its own memory has two additional streams. Stream `in` copies pieces of the message to
+// pinned staging buffers; stream `out` copies results back:
 //
-//   in      read 0 | read 1 |        | read 2 ...        a stage is read into when the exchange before is done with it
+//   in      read 0 | read 1 |        | read 2 ...        a buffer is refilled after its previous exchange
 //   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream: the host communicator
 //   out                     | write 0| write 1| ...
 //
-// Stages hold kPieceBytes each, for good, and a rank with host memory holds one to pack parts in. A call that does not
-// fit goes in pieces, the same on every rank, each a call of its kind of the host communicator. What a rank reads and
-// writes of a piece lies in one place, except what it sends in a reduce_scatter, which is packed. 3 ranks, stages of 4
+// Each staging buffer has kPieceBytes bytes and is reused by later calls. A rank with host memory has one buffer of
+// this size, in which it packs parts. A call larger than a buffer is divided into pieces, in the same way on every
+// rank. Each piece is a call of the same collective of the host communicator. The data that a rank reads and writes for
+// a piece are contiguous, except the input of a reduce_scatter, which is packed. With 3 ranks and staging buffers of 4
 // elements:
 //
 //   all_reduce, broadcast  8 elements: 4, then 4
 //   all_gather      counts 6 1 3: the parts one after the other: 4 0 0, then 2 0 0, 0 1 0, 0 0 3
-//   reduce_scatter  counts 2 4 2: of every part the same fraction, so that each rank sums some: 1 2 1, then 1 2 1
-//   all_to_all      in round k rank r sends to rank r + k alone: one part out, one part in
+//   reduce_scatter  counts 2 4 2: the same fraction of every part, so that each rank sums a part: 1 2 1, then 1 2 1
+//   all_to_all      in round k rank r sends one part to rank r + k and receives one part from rank r - k
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -42,21 +43,21 @@ struct Part {
   size_t bytes;
 };
 
-/// A call of the host communicator for one piece, kept until it is done.
+/// A call of the host communicator for one piece. It is kept until the call is done.
 struct Piece {
   Call call;
-  std::vector<int64_t> counts;  ///< of the call, where they are not the caller's
-  std::vector<Part> packed;     ///< what the rank sends, where it does not lie at call.in
+  std::vector<int64_t> counts;  ///< counts of `call`, unless `call` uses the caller's counts
+  std::vector<Part> packed;     ///< parts to send, if they are not contiguous at call.in
   std::atomic<bool> in_use{false};
 };
 
-/// One piece's place in pinned memory, and the marks that say when it is free.
+/// Staging buffers for one piece, and the events after which they can be reused.
 struct Stage {
   std::unique_ptr<Buffer> in, out;
   std::unique_ptr<Event> filled, exchanged, emptied;
 };
 
-/// A rank's side: direct for host memory, through stages otherwise.
+/// A rank's side. Host memory is accessed directly, other memory through staging buffers.
 class Rank {
  public:
   Rank(Backend& backend, int rank) : backend_(backend), rank_(rank) {
@@ -71,15 +72,15 @@ class Rank {
     in_ = device.init();
     out_ = device.init();
     begin_ = device.new_event();
-    require<InvalidArgument>(begin_ != nullptr,
-                             "[staged communicator] {} has no events; use a communicator of its kind", device.name());
+    require<InvalidArgument>(
+        begin_ != nullptr, "[staged communicator] {} has no events; use the communicator of its family", device.name());
     for (Stage& stage : stages_) {
       stage.filled = device.new_event(), stage.exchanged = device.new_event(), stage.emptied = device.new_event();
       stage.in = type.allocate(kPieceBytes), stage.out = type.allocate(kPieceBytes);
     }
   }
   ~Rank() {
-    // What is queued uses the stages.
+    // Queued work still uses the staging buffers.
     for (Backend* stream : {in_.get(), out_.get()}) {
       if (stream != nullptr) finish_queued(*stream);
     }
@@ -94,7 +95,7 @@ class Rank {
     return bytes;
   }
 
-  /// A piece of `call`: so far all of it.
+  /// Takes a free piece and initialises it with the whole of `call`.
   Piece& take(const Call& call) {
     Piece& piece = free_piece();
     piece.call = call;
@@ -102,8 +103,8 @@ class Rank {
     piece.packed.clear();
     return piece;
   }
-  /// The same with counts of its own, which are zero so far. `count`, of no other use, is of the whole call, for
-  /// messages.
+  /// As take(), but the piece has its own counts, initially zero. Its `count` is the sum of the whole call's counts and
+  /// is used only in messages.
   Piece& take_without_counts(const Call& call) {
     Piece& piece = take(call);
     piece.call.count = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
@@ -111,9 +112,11 @@ class Rank {
     piece.call.counts = piece.counts;
     return piece;
   }
-  /// Queues a piece. `in_bytes`, `out_bytes`: what the rank reads and writes, at most a stage each.
+  /// Queues a piece. `in_bytes` and `out_bytes`: number of bytes that the rank reads and writes, each at most
+  /// kPieceBytes.
   void queue(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
-    check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes, "a piece of {} and {} bytes", in_bytes, out_bytes);
+    check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes, "a piece of {} and {} bytes exceeds a stage", in_bytes,
+          out_bytes);
     if (in_ == nullptr) {
       queue_directly(inner, piece);
     } else {
@@ -123,14 +126,14 @@ class Rank {
     backend_.enqueue({give_back, &piece, nullptr});
   }
 
-  /// What the caller has queued comes before the pieces that follow.
+  /// Orders the following pieces after the caller's queued work.
   void begin() {
     if (in_ == nullptr) return;
     begin_->record(backend_);
     begin_->wait(*in_);
     begin_->wait(*out_);
   }
-  /// What the caller queues next comes after the pieces so far.
+  /// Orders the caller's later work after the pieces queued so far.
   void end() {
     if (in_ == nullptr) return;
     for (Stage& stage : stages_) stage.emptied->wait(backend_);
@@ -182,14 +185,14 @@ class Rank {
     }
   }
 
-  /// Of the streams that copy, which are not synchronized.
+  /// Records a failure of a copy stream, because copy streams are never synchronized.
   void note_failure(Backend& stream) {
     const auto note = [](void* object, const void*, bool failed) {
       if (failed) *static_cast<std::atomic<bool>*>(object) = true;
     };
     stream.enqueue({note, &copies_failed_, nullptr});
   }
-  /// The rank's own stream fails with them, and the host communicator tells its peers.
+  /// Fails the rank's own stream if a copy failed. The host communicator then notifies the peers.
   void check_copies() {
     const auto check = [](void* object, const void*, bool failed) {
       const Rank& own = *static_cast<Rank*>(object);
@@ -213,7 +216,7 @@ class Rank {
   const int rank_;
   std::atomic<bool> copies_failed_{false};
   std::unique_ptr<HostBufferType> pageable_;
-  std::unique_ptr<Buffer> pack_;  ///< of a rank with host memory: in use until the meetings of a piece are over
+  std::unique_ptr<Buffer> pack_;  ///< for a rank with host memory; in use until the exchange of a piece is done
   std::unique_ptr<Event> begin_;
   std::array<Stage, kStages> stages_;
   std::unique_ptr<Backend> in_, out_;
@@ -221,7 +224,7 @@ class Rank {
   std::deque<Piece> pieces_;
 };
 
-/// What a rank on the device holds. A stage has memory for both directions.
+/// Bytes of communication memory of a rank on the device. A stage has buffers for both directions.
 size_t stage_bytes_of(Device& device) {
   return (has_host_memory(device) ? 1 : 2 * kStages) * kPieceBytes;
 }
@@ -275,12 +278,12 @@ class StagedCommunicator final : public Communicator {
     return kTable[static_cast<size_t>(kind)];
   }
 
-  /// Elements, of whole blocks, that fit into a stage.
+  /// Number of elements, in whole blocks, that fit into a staging buffer.
   static int64_t most_of(DType dtype) {
     const DTypeTraits& type = traits(dtype);
     return static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;
   }
-  /// The most elements that a rank reads or writes in a call.
+  /// Largest number of elements that any rank reads or writes in a call.
   int64_t largest(const Call& call) const {
     int64_t most = 0;
     for (int rank = 0; rank < size(); ++rank) {
@@ -288,18 +291,18 @@ class StagedCommunicator final : public Communicator {
     }
     return most;
   }
-  /// Of the elements of a part, of which some pieces are done, those that the next one has.
+  /// Number of a part's elements in the next piece, after `done` elements.
   static int64_t next(int64_t count, int64_t done, int64_t most) {
     return std::clamp(count - done, int64_t{0}, most);
   }
   static int64_t sum(std::span<const int64_t> counts) {
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   }
-  /// Where element `index` is.
+  /// The address of input element `index`.
   static const std::byte* at(const Call& call, int64_t index) {
     return static_cast<const std::byte*>(call.in) + bytes_for(call.dtype, index);
   }
-  /// Begins that many elements later.
+  /// Advances the call's input by `in` elements and its output by `out` elements.
   static void move(Call& call, int64_t in, int64_t out) {
     if (call.in != nullptr) call.in = at(call, in);
     if (call.out != nullptr) call.out = static_cast<std::byte*>(call.out) + bytes_for(call.dtype, out);
@@ -338,7 +341,7 @@ class StagedCommunicator final : public Communicator {
     }
   }
 
-  // Types that can be added have blocks of one element. A part's fraction may be rounded up, by less than one each.
+  // Types that can be summed have blocks of one element. Rounding may add less than one element to a part's fraction.
   void queue_reduce_scatter(Rank& own, const Call& call) {
     const int64_t most = most_of(call.dtype) - size();
     const int64_t pieces = (sum(call.counts) + most - 1) / most;
@@ -381,7 +384,7 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> inner_;
   const std::vector<Device*> devices_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null where it is another process's
+  std::vector<std::unique_ptr<Rank>> ranks_;  ///< null for ranks of other processes
 };
 
 }  // namespace

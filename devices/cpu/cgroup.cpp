@@ -13,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The first number of a file; nullopt for "max", other text or no file.
+/// The first number in a file; nullopt for "max", other text or a missing file.
 std::optional<int64_t> number_in(const fs::path& path) {
   int64_t value = 0;
   std::ifstream file(path);
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// Microseconds of all cores together in each period. A quota of -1 or "max" is no limit.
+/// Microseconds of CPU time per period, over all cores. A quota of -1 or "max" means no limit.
 struct Quota {
   int64_t quota = -1;
   int64_t period = 0;
@@ -38,12 +38,11 @@ std::optional<int> cores_of(const fs::path& group) {
   return static_cast<int>(std::max<int64_t>(1, (quota + period - 1) / period));
 }
 
-/// Names of the files with the limit and the use of memory, and of the keys in memory.stat that count child groups,
-/// too.
+/// Names of the files that contain the memory limit and use, and the keys in memory.stat that include child groups.
 struct MemoryFiles {
   const char* limit;
   const char* current;
-  std::array<std::string_view, 2> page_cache;  ///< the kernel takes it back before it refuses memory
+  std::array<std::string_view, 2> page_cache;  ///< memory that the kernel reclaims before it refuses an allocation
 };
 constexpr MemoryFiles kMemoryFiles[] = {
     {"memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -62,7 +61,7 @@ uint64_t page_cache_of(const fs::path& group, const MemoryFiles& files) {
 }
 
 std::optional<DeviceMemory> memory_of(const fs::path& group) {
-  constexpr int64_t kUnlimited = int64_t{1} << 62;  // version 1 has a number for it
+  constexpr int64_t kUnlimited = int64_t{1} << 62;  // version 1 writes a huge number for "unlimited"
   for (const MemoryFiles& files : kMemoryFiles) {
     const auto limit = number_in(group / files.limit);
     const auto current = number_in(group / files.current);
@@ -74,12 +73,13 @@ std::optional<DeviceMemory> memory_of(const fs::path& group) {
   return std::nullopt;
 }
 
-/// Does a list such as "cpu,cpuacct" name the controller?
+/// Whether a list such as "cpu,cpuacct" contains the controller.
 bool names(const std::string& list, const std::string& controller) {
   return ("," + list + ",").find("," + controller + ",") != std::string::npos;
 }
 
-/// This process's group: "4:memory:/app/web" has /app/web for "memory", "0::/app" has /app for version 2, which is "".
+/// This process's group for a controller. In "4:memory:/app/web", the group for "memory" is /app/web. In "0::/app", the
+/// group for version 2, whose controller is "", is /app.
 std::optional<fs::path> own_group(const fs::path& self, const std::string& controller) {
   std::ifstream file(self);
   for (std::string line; std::getline(file, line);) {
@@ -93,13 +93,13 @@ std::optional<fs::path> own_group(const fs::path& self, const std::string& contr
   return std::nullopt;
 }
 
-/// Where the hierarchy of a controller can be seen, from which group on.
+/// A mount point of a controller's hierarchy, and the group at its root.
 struct Mount {
   fs::path root;
   fs::path point;
 };
 
-/// mountinfo writes blanks, tabs, line ends and backslashes of paths as octal codes, such as \040.
+/// mountinfo writes blanks, tabs, line ends and backslashes in paths as octal codes, such as \040.
 std::string unescaped(std::string_view text) {
   std::string path;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -113,8 +113,8 @@ std::string unescaped(std::string_view text) {
   return path;
 }
 
-/// "35 31 0:32 /docker/1 /sys/fs/cgroup/memory ro,nosuid shared:9 - cgroup cgroup rw,memory" has the groups from
-/// /docker/1 on. Several mounts may show the same hierarchy, and hide each other.
+/// "35 31 0:32 /docker/1 /sys/fs/cgroup/memory ro,nosuid shared:9 - cgroup cgroup rw,memory" mounts /docker/1 and its
+/// child groups. Several mounts may show the same hierarchy, and one mount may hide another.
 std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& controller) {
   std::vector<Mount> found;
   std::ifstream file(mounts);
@@ -131,10 +131,10 @@ std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& contro
   return found;
 }
 
-/// Folders of a group and of its parents, as far as they can be seen in a mount.
+/// Adds the folders of a group and its parents that are visible below a mount.
 void add_folders(const fs::path& group, const Mount& mount, std::vector<fs::path>& folders) {
   fs::path below = group.lexically_normal().lexically_relative(mount.root.lexically_normal());
-  // In a container the path may be that of the host: then the group is what is mounted.
+  // In a container, the path may be valid only on the host. The mount's root is then the group.
   if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
   for (;; below = below.parent_path()) {
     folders.push_back(mount.point / below);

@@ -1,10 +1,11 @@
-// Limits that a container or service manager puts on this process (control groups of versions 1 and 2): the machine may
-// have 64 cores and 512 GiB while we may use 4 and 8. Read from files; thread-safe.
+// Limits that a container or service manager sets for this process (control groups, versions 1 and 2). For example, the
+// process may use 4 cores and 8 GiB of a machine with 64 cores and 512 GiB. The limits are read from files.
+// Thread-safe.
 //
-// Example of version 2: /proc/self/cgroup says "0::/app", app/cpu.max "400000 100000", app/memory.max "8589934592": 4
-// cores and 8 GiB. Version 1 has a hierarchy for each controller, such as "4:memory:/app" with
-// memory.limit_in_bytes. Both may be there at once. A parent may limit further: the smallest figure of all levels
-// holds.
+// Example of version 2: /proc/self/cgroup contains "0::/app", app/cpu.max "400000 100000" and app/memory.max
+// "8589934592". The limits are 4 cores and 8 GiB. Version 1 has one hierarchy per controller, such as "4:memory:/app"
+// with memory.limit_in_bytes. Both versions may be mounted at once. A parent group may be stricter: the smallest limit
+// of all levels applies.
 #pragma once
 
 #include <filesystem>
@@ -17,15 +18,15 @@
 namespace shoal::cpu {
 
 struct CgroupLimits {
-  std::optional<int> cores;            ///< quota of time in cores, rounded up
-  std::optional<DeviceMemory> memory;  ///< page cache of the group counts as free
+  std::optional<int> cores;            ///< CPU time quota in cores, rounded up
+  std::optional<DeviceMemory> memory;  ///< the group's page cache counts as free memory
 };
 
-/// Folders of the groups of this process and of their parents. `self`: its groups; `mounts`: where folders are mounted.
+/// Folders of this process's groups and their parents. `self` lists the groups, `mounts` the mount points.
 std::vector<std::filesystem::path> cgroup_folders(const std::filesystem::path& self = "/proc/self/cgroup",
                                                   const std::filesystem::path& mounts = "/proc/self/mountinfo");
 
-/// The smallest limits of these folders; none if the files are not there.
+/// The smallest limits found in these folders. A limit is absent if its files do not exist.
 CgroupLimits read_cgroup(std::span<const std::filesystem::path> folders);
 
 }  // namespace shoal::cpu

@@ -1,10 +1,10 @@
-// Claims: which thread does which part of a step. A step that is shared is cut into parts, one for each thread of the
-// team; each thread takes its own part first, so that weights are read by the same core every time, and then those
-// that no thread has begun. Kernels can cut their parts further into pieces, which are given to those who ask first
-// (for_shared()): a thread that has lost its core holds up what it is at, and no more.
+// Claims decide which thread runs which part of a step. A shared step has one part per thread of the team. Each thread
+// first takes its own part, so that the same core reads the same weights in every run. It then takes parts that no
+// thread has begun. A kernel can cut its parts further into pieces, and each piece goes to the first thread that asks
+// (for_shared()). So a thread that has lost its core delays only its current piece.
 //
-//   part 0  |######## thread 0 ########|        steps are numbered upwards for the whole life of the team, so that a
-//   part 1  |##1##|...|== thread 0 ==|          thread that comes late finds every part of its step taken
+//   part 0  |######## thread 0 ########|        Step numbers grow during the whole life of the team, so a late
+//   part 1  |##1##|...|== thread 0 ==|          thread finds every part of its step claimed.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Claims {
  public:
   explicit Claims(int parts) : words_(std::make_unique<Word[]>(static_cast<size_t>(parts))) {}
 
-  /// True for one caller for each part of a step. Nothing of the step may be touched before.
+  /// For each part of a step, returns true to exactly one caller. Only that caller may access the part.
   bool claim(int part, uint64_t step) {
     std::atomic<uint64_t>& word = words_[part].value;
     uint64_t now = word.load(std::memory_order_relaxed);
@@ -32,8 +32,8 @@ class Claims {
                                          std::memory_order_acq_rel, std::memory_order_relaxed));
     return true;
   }
-  /// By a thread that has claimed a part of the step: the number of the next piece of `part`, from 0 on, each given out
-  /// once. That part itself need not be claimed.
+  /// Returns the number of the next piece of `part`. Numbers start at 0, and each number is returned once. The calling
+  /// thread must have claimed some part of the step, not necessarily `part`.
   int64_t next_piece(int part, uint64_t step) {
     std::atomic<uint64_t>& word = words_[part].value;
     for (uint64_t now = word.load(std::memory_order_relaxed); step_of(now) != step;) {
@@ -49,20 +49,21 @@ class Claims {
   static uint64_t first_of(uint64_t step) { return step << kStepShift; }
 
   struct alignas(kCacheLine) Word {
-    std::atomic<uint64_t> value{0};  ///< latest step, whether the part is claimed, and how many pieces have been taken
+    std::atomic<uint64_t> value{0};  ///< latest step, whether the part is claimed, number of pieces taken
   };
   std::unique_ptr<Word[]> words_;
 };
 
-/// Items [begin, end) of piece `piece` of a part with `count` of them: half of those that are left, so that threads end
-/// together; empty behind the last. Of 13: 7, 3, 2, 1.
+/// Items [begin, end) of piece `piece` of a part with `count` items. Each piece contains half of the remaining items,
+/// rounded up, so that threads finish together. Pieces after the last are empty. Example: 13 items give pieces of 7, 3,
+/// 2 and 1.
 inline std::pair<int64_t, int64_t> piece_of(int64_t count, int64_t piece) {
   const int64_t left = count >> std::min<int64_t>(piece, 62);
   return {count - left, count - left / 2};
 }
 
-/// Calls f(item) for all of `count` items when every part calls this: each does its share, and then what is left of
-/// the shares of the next few parts. Looking at all of them would cost large teams more than it gains.
+/// Calls f(item) once for each of `count` items. Every part must call this function. Each part processes its own share
+/// and then helps with the next four parts. In large teams, helping all parts would cost more than it gains.
 template <class F>
 void for_shared(const TeamContext& ctx, int64_t count, F&& f) {
   constexpr int kPartsLookedAt = 5;

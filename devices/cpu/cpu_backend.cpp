@@ -44,7 +44,7 @@ void CpuBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   auto* other = dynamic_cast<CpuBackend*>(&to);
   if (other == nullptr) return Backend::copy_async(src, to, dst);
   check_copy(src, dst);
-  // Earlier work of the other backend may still use dst; its later work must see the copy.
+  // Earlier work of the other backend may still use dst, and later work of that backend must see the copy.
   if (other != this) wait(other->here());
   worker_->push(CopyWork{&src, &dst, src.buffer->ref(), dst.buffer->ref()});
   if (other != this) other->wait(here());
@@ -104,7 +104,8 @@ void CpuEvent::wait(Backend& backend) {
     return;
   }
   if (auto* cpu = dynamic_cast<CpuBackend*>(&backend)) return cpu->wait(recorded_);
-  // A stream of another family waits in a host task. Timelines are never freed, so that the event may go before.
+  // A stream of another family waits in a host task. The event may be destroyed before the task runs, because timelines
+  // are never freed.
   static_assert(sizeof(const void*) >= sizeof(recorded_.position));
   const auto wait = [](void* timeline, const void* position, bool) {
     static_cast<Timeline*>(timeline)->finished.wait_for(reinterpret_cast<uintptr_t>(position), Waiter::kHost);

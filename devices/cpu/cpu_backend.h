@@ -1,5 +1,5 @@
-// CpuBackend: the stream of a CPU device, queued on a worker thread (worker.h); CpuEvent: a position in such a
-// stream. Thread rules as in devices/backend.h.
+// CpuBackend: the stream of a CPU device, queued on a worker thread (worker.h). CpuEvent: a position in such a stream.
+// devices/backend.h has the threading rules.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,9 @@ class CpuBackend final : public Backend {
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
   int threads() const { return threads_; }
-  /// Another worker with this many threads. Waits for queued work and throws its failure; nothing has changed then.
-  /// Kept plans are made anew; plans made before use no more threads than they were made for.
+  /// Replaces the worker by one with this many threads. Waits for queued work first; if that work failed, throws its
+  /// failure and changes nothing. Drops cached plans, which are compiled again when needed. Other plans use at most as
+  /// many threads as they were compiled for.
   void set_threads(int threads);
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
@@ -44,18 +45,18 @@ class CpuBackend final : public Backend {
   void compute_async(GraphPlan& plan, int first, int last) override;
   bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
-  /// See functions::kGiveUp; not while threads are set.
-  void give_up(std::string_view reason) { worker_->give_up(reason); }
+  /// See functions::kCancel. Must not run concurrently with set_threads().
+  void cancel(std::string_view reason) { worker_->cancel(reason); }
   void set_tracer(Tracer* tracer) override;
 
-  /// Everything queued here before is finished when others get past this position.
+  /// The position after all work queued so far.
   WaitWork here() {
     worker_->publish();
     return {&worker_->timeline(), worker_->position()};
   }
   /// Queues a wait for a position of any worker.
   void wait(const WaitWork& position) { worker_->push(position); }
-  /// The host waits for a position of this backend; failures stay where they are.
+  /// Blocks the host until a position of this backend is reached. Failures remain stored for synchronize().
   void wait_for(const WaitWork& position) {
     worker_->publish();
     if (position.timeline != nullptr) position.timeline->finished.wait_for(position.position, Waiter::kHost);
@@ -69,7 +70,7 @@ class CpuBackend final : public Backend {
   int holds_ = 0;
   AbortCallback abort_;
   TraceRowUse trace_;
-  std::unique_ptr<Worker> worker_;  ///< writes to the row
+  std::unique_ptr<Worker> worker_;  ///< writes to trace_
 };
 
 class CpuEvent final : public Event {
@@ -77,7 +78,7 @@ class CpuEvent final : public Event {
   explicit CpuEvent(CpuDevice& device) : device_(device) {}
   Device& device() const override { return device_; }
   void record(Backend& backend) override;
-  /// A backend of another family waits in a host task; for one that runs none the host waits.
+  /// A backend of another family waits in a host task. If that backend cannot run host tasks, the host waits.
   void wait(Backend& backend) override;
   void synchronize() override;
 

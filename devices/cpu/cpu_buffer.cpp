@@ -11,7 +11,7 @@ namespace {
 
 class OwnedBuffer final : public HostBuffer {
  public:
-  /// Takes over `data`, made by allocate_on_node, and what the device counted for it.
+  /// Takes ownership of `data` from allocate_on_node, and of the bytes that the device has counted for it.
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
@@ -69,7 +69,7 @@ std::string MappedBufferType::name() const {
 }
 
 std::unique_ptr<Buffer> MappedBufferType::wrap(void* data, size_t size) {
-  require<InvalidArgument>(data != nullptr || size == 0, "[{}] there is no memory at a null pointer", device_.name());
+  require<InvalidArgument>(data != nullptr || size == 0, "[{}] cannot wrap a null pointer as memory", device_.name());
   return std::make_unique<WrappedBuffer>(*this, device_, static_cast<std::byte*>(data), size);
 }
 

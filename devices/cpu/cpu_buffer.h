@@ -1,5 +1,5 @@
-// Memory of CPU devices: host memory on the device's NUMA node, or host memory of others wrapped without a copy.
-// Thread-safe as devices/buffer.h says.
+// Memory of CPU devices: allocated on the device's NUMA node, or existing host memory wrapped without a copy. Thread
+// safety is as in devices/buffer.h.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,14 @@ class CpuBufferType : public BufferType {
   bool is_host() const override { return true; }
 
  protected:
-  /// On the device's node, counted by the device; to be freed with free_memory. Throws DeviceError.
+  /// Allocates on the device's node and counts the bytes for the device. Free the memory with free_memory(). Throws
+  /// DeviceError.
   std::byte* allocate_memory(size_t size);
 
   CpuDevice& device_;
 };
 
-/// Type of wrapped host memory. Tensors in a mapped file are aligned as the file says, which is at least to 8 bytes.
+/// Type of wrapped host memory. Tensors in a mapped file have the file's alignment, at least 8 bytes.
 class MappedBufferType final : public CpuBufferType {
  public:
   using CpuBufferType::CpuBufferType;

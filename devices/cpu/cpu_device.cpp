@@ -15,7 +15,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// One for each core, in proportion less where the process may not keep all cores busy.
+/// One thread per core. If usable_cores() is lower than the number of cores of all nodes, the number of threads is
+/// reduced in proportion.
 int threads_for(const CoreSet& cores) {
   size_t all = 0;
   for (const Node& node : machine_nodes()) all += node.cores.size();
@@ -38,7 +39,8 @@ CpuDevice::CpuDevice(BackendReg& reg, std::string name, Share share)
   most_threads_ = share_.threads;
 }
 
-// Measurements of a device are kept by this text: whatever makes it faster or slower belongs here.
+// Stored measurements of a device are keyed by this text. So the text contains every setting that changes the device's
+// speed.
 std::string CpuDevice::description() const {
   const auto count = static_cast<int>(cores().cores.size());
   std::string text = fmt::format("{}, {} core{}", cpu_model(), count, count == 1 ? "" : "s");
@@ -68,7 +70,7 @@ DeviceProps CpuDevice::props() const {
 std::unique_ptr<Backend> CpuDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"threads"});
   const int threads = static_cast<int>(parsed.integer("threads", share_.threads, 1, kMaxThreads));
-  kernels();  // a bad SHOAL_CPU_ISA is refused here rather than in the stream
+  kernels();  // throws for a bad SHOAL_CPU_ISA here instead of in the stream
   expect_threads(threads);
   return std::make_unique<CpuBackend>(*this, threads);
 }
@@ -100,14 +102,14 @@ std::unique_ptr<Event> CpuDevice::new_event() {
 
 void CpuDevice::take(size_t size) {
   require<DeviceError>(size <= max_size(),
-                       "[{}] one allocation can have {}, {} were asked for: split the tensor over more devices", name_,
-                       format_bytes(max_size()), format_bytes(size));
+                       "[{}] one allocation is limited to {}, {} were requested: split the tensor over more devices",
+                       name_, format_bytes(max_size()), format_bytes(size));
   const size_t before = used_.fetch_add(size);
   const std::optional<size_t>& limit = share_.limits.memory;
   const size_t free = limit ? *limit - std::min(before, *limit) : node_memory(node()).free;
   if (size <= free) return;
   used_ -= size;
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
                     name_, format_bytes(size), format_bytes(free));
 }
 
@@ -122,8 +124,7 @@ void CpuFamily::configure(std::string_view text) {
   const std::lock_guard lock(mutex_);
   int uses = 0;
   for (const auto& device : owned_) uses += device->uses();
-  require<InvalidArgument>(uses == 0, "CPU devices cannot be configured again: {} backends and buffers of them exist",
-                           uses);
+  require<InvalidArgument>(uses == 0, "CPU devices cannot be configured again: {} backends and buffers use them", uses);
   make_devices(settings);
 }
 

@@ -1,7 +1,7 @@
-// CPU devices, the family "CPU": as many as there are NUMA nodes, each on the cores and in the memory of its node, or
-// any number that SHOAL_CPU_DEVICES or configure() asks for; these share the cores, and there may be more of them than
-// cores. They may have unlike numbers of threads and be slowed (settings.h). Each backend of a device has a worker
-// thread with a queue and a team of threads (worker.h, team.h).
+// CPU devices, the family "CPU". By default there is one device per NUMA node, which uses the cores and memory of its
+// node. SHOAL_CPU_DEVICES or configure() can set any other number. The cores are then divided among the devices; if
+// there are more devices than cores, devices share cores. Devices may differ in threads and slowdown (settings.h). Each
+// backend of a device has a worker thread with a queue and a team of threads (worker.h, team.h).
 #pragma once
 
 #include <string_view>
@@ -11,34 +11,38 @@
 
 namespace shoal::cpu {
 
-inline constexpr int kMaxThreads = 1024;  ///< of one device
+inline constexpr int kMaxThreads = 1024;  ///< maximum number of threads of one device
 inline constexpr int kMaxDevices = 1024;
 
-/// What SHOAL_CPU_DEVICES asks for, or else a list of several numbers in SHOAL_CPU_THREADS or SHOAL_CPU_SLOWDOWN; 0
-/// where none is set. Throws InvalidArgument for what is no such number, and for lists of another length.
+/// Number of devices set by SHOAL_CPU_DEVICES. If that is not set: the length of a list with several numbers in
+/// SHOAL_CPU_THREADS or SHOAL_CPU_SLOWDOWN, or 0 if there is no such list. Throws InvalidArgument for an invalid number
+/// or lists of different lengths.
 int devices_from_environment();
 
-/// How many devices, how many threads each ("devices=4,threads=2", 0 = default; "threads=1+3": one number for each) and
-/// how many times slower than they could be ("slowdown=1+2.5"), with limits for tests and for sharing a machine:
-/// "max_size=1M" of one allocation, "memory=512M" of all allocations of a device. What is not named is what the
-/// environment says, or the default. Call before first use of the family, or again while no backend or buffer of it
-/// exists; throws InvalidArgument otherwise. Devices of before keep working but are in no list any more.
+/// Sets the number of devices and their properties. "devices=4,threads=2" makes 4 devices with 2 threads each; 0 means
+/// the default. "threads=1+3" lists one number per device. So does "slowdown=1+2.5", which makes the second device 2.5
+/// times slower. "max_size=1M" limits one allocation, and "memory=512M" all allocations of a device, for tests and for
+/// sharing a machine.
+///
+/// Settings that are not given come from the environment or are the default. Call this before the first use of the
+/// family, or while no backend or buffer of it exists; otherwise it throws InvalidArgument. Devices of the previous
+/// configuration keep working but are no longer listed.
 void configure(std::string_view params);
 
-/// Threads a backend gets when init() names none.
+/// Number of threads of a backend if init() does not set it.
 int default_threads(const Device& device);
 
-/// Numbers of the cores that a device has, one hardware thread of each.
+/// The cores of a device. Each core is given as the number of one of its hardware threads.
 std::vector<int> cores_of(const Device& device);
 
-/// The NUMA node that they belong to; -1: not known.
+/// The NUMA node of the device's cores; -1 if unknown.
 int node_of(const Device& device);
 
-/// Processes of this computer that run on its CPU devices, this one among them: each has an equal part of its memory,
-/// which is what its devices report from now on. The largest number of all calls counts.
+/// Sets how many processes on this host, including this one, use its CPU devices. Each process has an equal share of
+/// the memory, and its devices report only that share from now on. The largest number of all calls applies.
 void share_memory(int processes);
 
-/// The family; made by the registry at first use.
+/// The family. The registry calls this at first use.
 std::unique_ptr<BackendReg> make_family();
 
 }  // namespace shoal::cpu

@@ -17,12 +17,12 @@ namespace shoal::cpu {
 
 class CpuDevice final : public Device {
  public:
-  /// What one device has of the machine and of the family's settings.
+  /// The cores of one device, and its part of the family's settings.
   struct Share {
     CoreSet cores;
-    int sharers = 1;      ///< devices that have the same node, which report an equal part of its memory each
-    int threads = 0;      ///< 0: one per core
-    double slowdown = 1;  ///< slowdown.h
+    int sharers = 1;      ///< number of devices on the same node; each reports an equal part of the node's memory
+    int threads = 0;      ///< 0 means one per core
+    double slowdown = 1;  ///< see slowdown.h
     Limits limits;
   };
   CpuDevice(BackendReg& reg, std::string name, Share share);
@@ -38,22 +38,22 @@ class CpuDevice final : public Device {
   BufferType& weights_type() override { return packed_; }
   std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override { return mapped_.wrap(data, size); }
   bool supports_op(const Tensor& node) const override;
-  /// Memory of the host, and weights that any CPU device has packed.
+  /// Whether the type is host memory, or packed weights of any CPU device.
   bool supports_buffer_type(const BufferType& type) const override;
-  /// Enough for every team this device has had, and for the default one.
+  /// Scratch bytes that suffice for the default team and for every team that this device has had.
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
   MappedBufferType& mapped_type() { return mapped_; }
   PackedBufferType& packed_type() { return packed_; }
-  /// Workspaces are planned for teams of this size from now on.
+  /// Makes later workspaces large enough for teams of this size.
   void expect_threads(int threads);
   const CoreSet& cores() const { return share_.cores; }
   int node() const { return share_.cores.node; }
   int default_threads() const { return share_.threads; }
   double slowdown() const { return share_.slowdown; }
   size_t max_size() const { return share_.limits.max_size; }
-  /// Counts an allocation. Throws DeviceError when it exceeds max_size, the memory limit or what is free.
+  /// Counts an allocation. Throws DeviceError when `size` exceeds max_size, the memory limit or the free memory.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
   int uses() const { return uses_; }
@@ -72,7 +72,7 @@ class CpuDevice final : public Device {
   PackedBufferType packed_{*this};
 };
 
-/// Counts a backend or buffer of the device while it lives.
+/// Counts as a use of the device while this object exists. Every backend and buffer holds a DeviceUse.
 class DeviceUse {
  public:
   explicit DeviceUse(CpuDevice& device) : device_(device) { ++device_.uses_; }
@@ -95,8 +95,8 @@ class CpuFamily final : public BackendReg {
   void make_devices(const Settings& settings) const;
 
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< devices of earlier configurations too
-  mutable std::deque<std::vector<Device*>> lists_;         ///< the latest last; earlier ones may be in use
+  mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< includes devices of earlier configurations
+  mutable std::deque<std::vector<Device*>> lists_;         ///< the last list is current; earlier lists may be in use
 };
 
 }  // namespace shoal::cpu

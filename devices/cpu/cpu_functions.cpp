@@ -1,4 +1,4 @@
-// The functions by name of the family "CPU" (devices/functions.h).
+// The named functions of the family "CPU" (devices/functions.h).
 #include <fmt/format.h>
 #include <hwloc.h>
 
@@ -28,8 +28,8 @@ std::vector<BufferType*> extra_buffer_types(Device& device) {
   return {&cpu->mapped_type(), &cpu->packed_type()};
 }
 
-void give_up(Backend& backend, std::string_view reason) {
-  cpu_backend(backend).give_up(reason);
+void cancel(Backend& backend, std::string_view reason) {
+  cpu_backend(backend).cancel(reason);
 }
 
 functions::QueueState wait_for_queued(Backend& backend, std::chrono::nanoseconds time) {
@@ -60,7 +60,7 @@ std::vector<functions::Feature> features() {
 void* CpuFamily::function(std::string_view name) const {
   static const FunctionEntry table[] = {
       {functions::kSetThreads, set_threads}, {functions::kExtraBufferTypes, extra_buffer_types},
-      {functions::kGiveUp, give_up},         {functions::kWaitForQueued, wait_for_queued},
+      {functions::kCancel, cancel},          {functions::kWaitForQueued, wait_for_queued},
       {functions::kFeatures, features},
   };
   return find_in(table, name);

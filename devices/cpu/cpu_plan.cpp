@@ -8,7 +8,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// Scalar operations below which sharing them with the team costs more than it saves.
+/// The team does not share a node with fewer scalar operations than this, because sharing would cost more than it
+/// saves.
 constexpr int64_t kAloneWork = 16 * 1024;
 
 bool runs(const Tensor& node) {
@@ -19,15 +20,15 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
   return kernel.work != nullptr ? kernel.work(node) : node.elements();
 }
 
-/// Lets a step use what the one before has left in their workspace.
+/// Lets a step reuse the workspace contents of the previous step.
 void follow(const Step& before, Step& step) {
   const OpKernel& kernel = kernel_for(step.node->op);
   if (kernel.can_follow == nullptr || step.workspace == nullptr) return;
-  if (step.alone != before.alone) return;  // parts may have things of their own there
+  if (step.alone != before.alone) return;  // each part may have its own data in the workspace
   step.follows = step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node);
 }
 
-/// The range, when the device can run it.
+/// Returns the range; throws if the device cannot run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
   return range;
@@ -73,7 +74,7 @@ void CpuPlan::compile() {
   }
   begins_.push_back(steps_.size());
   for (size_t i = 1; i < steps_.size(); ++i) {
-    // Another plan may have run between two segments.
+    // The first step of a segment reuses no workspace contents, because another plan may have run before the segment.
     if (!std::ranges::binary_search(begins_, i)) follow(steps_[i - 1], steps_[i]);
   }
 }
@@ -95,7 +96,7 @@ void CpuPlan::run(Team& team, int first, int last) {
 }
 
 void CpuPlan::describe(int first, int last, TraceSpan& span) const {
-  if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // nothing runs
+  if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // no node runs
   span.describe_nodes(label_, begin_of(first), begin_of(last));
 }
 

@@ -1,6 +1,6 @@
-// CpuPlan: a graph range compiled for one CPU backend. What does not change between runs is resolved once: which
-// nodes run (views and empty results do not), their kernels, workspaces, and whether the whole team works on a node.
-// The team does the steps together (team.h).
+// CpuPlan: a graph range compiled for one CPU backend. The plan resolves everything that does not change between runs:
+// the nodes to run (without views and empty results), their kernels and workspaces, and whether the whole team shares a
+// node. The team runs the steps together (team.h).
 #pragma once
 
 #include <vector>
@@ -15,40 +15,41 @@ namespace shoal::cpu {
 
 class CpuBackend;
 
-/// The steps of a range for a team of `threads`. The nodes must be placed and supported.
+/// The steps of a range for a team of `threads`. All nodes must be placed and supported.
 std::vector<Step> compile_steps(const GraphRange& range, int threads);
 
 class CpuPlan final : public NodePlan {
  public:
-  /// Throws DeviceError when a node is not supported or memory is short, InvalidArgument when a source is not placed.
+  /// Throws DeviceError if a node is not supported or memory is insufficient, and InvalidArgument if a source is not
+  /// placed.
   CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options);
-  /// Waits until the last queued run is finished.
+  /// Waits for the most recently queued run.
   ~CpuPlan() override;
 
   size_t allocated_bytes() const override { return NodePlan::allocated_bytes() + unpacked_.bytes(); }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory().can_move_to(graph); }
-  /// To a graph that fits; no run may be queued.
+  /// Moves the plan to a graph of the same topology. No run may be queued.
   void move_to(Graph& graph);
-  /// Segments [first, last), on the worker's thread. Throws Aborted.
+  /// Runs segments [first, last) on the worker's thread. Throws Aborted.
   void run(Team& team, int first, int last);
-  /// What a trace calls a run of segments [first, last).
+  /// Describes a run of segments [first, last) for a trace.
   void describe(int first, int last, TraceSpan& span) const;
-  /// Waits for the run queued last.
+  /// Waits for the most recently queued run.
   void wait() const;
-  /// The run queued last is finished at this position.
+  /// Sets the position at which the most recently queued run is finished.
   void set_last_run(const WaitWork& position) { last_run_ = position; }
 
  private:
   void compile();
 
   CpuBackend& backend_;  ///< see has_backend()
-  int threads_;          ///< that the workspaces are large enough for; a run uses no more
+  int threads_;          ///< maximum threads of a run; the workspaces are sized for them
   std::string label_;
   std::shared_ptr<const Topology> topology_;
   std::vector<Step> steps_;
   UnpackedSources unpacked_;
-  std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
+  std::vector<size_t> begins_;  ///< index of each segment's first step; then the number of steps
   WaitWork last_run_{nullptr, 0};
 };
 

@@ -28,7 +28,8 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chron
                 Parking parking) {
   const int64_t ns = std::max<int64_t>(timeout.count(), 0);
   const timespec relative{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-  // Every outcome (woken, changed already, timed out, interrupted) sends the caller back to look at the word.
+  // The result is ignored. Whether the thread was woken, interrupted or timed out, or the word had changed, the caller
+  // reads the word again.
   syscall(SYS_futex, &word, operation(FUTEX_WAIT, parking), expected, &relative, nullptr, 0);
 }
 

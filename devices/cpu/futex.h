@@ -1,5 +1,5 @@
-// Parking on a 32-bit word (Linux futex), because std::atomic::wait has no time-out, spins by rules of its own, and
-// cannot wait for other processes.
+// Lets threads park on a 32-bit word with a Linux futex. std::atomic::wait is no replacement: it has no timeout, spins
+// by its own rules, and cannot wait for other processes.
 #pragma once
 
 #include <atomic>
@@ -8,10 +8,11 @@
 
 namespace shoal::cpu {
 
-/// Whose threads park on a word: of this process alone, which is cheaper, or of all that see its memory.
+/// kOwn: only threads of this process park on a word, which is cheaper. kShared: threads of all processes that share
+/// the word's memory.
 enum class Parking : uint8_t { kOwn, kShared };
 
-/// Sleeps while `word` holds `expected`, for at most `timeout`. May wake without a reason.
+/// Sleeps while `word` holds `expected`, for at most `timeout`. May wake spuriously.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout,
                 Parking parking = Parking::kOwn);
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected);

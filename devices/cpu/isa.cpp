@@ -36,8 +36,8 @@ bool always() {
 }
 
 #ifdef SHOAL_X86
-// The flags with which cmake/library.cmake compiles each level. f16c is not asked for: Clang 14 does not know the
-// word here, and every processor with AVX2 has it.
+// These checks match the compiler flags of each level in cmake/library.cmake. f16c is not checked, because Clang 14
+// does not accept the name here, and every processor with AVX2 has f16c.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
@@ -48,7 +48,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 
-/// The kernels of avx512 and, where the processor has what it takes, packed rows of more types.
+/// The kernels of avx512. If the processor has VBMI, kernels for packed rows of more types are added.
 const Kernels& avx512_kernels() {
   static const Kernels kernels = [] {
     Kernels all = avx512::kKernels;
@@ -84,7 +84,7 @@ std::string_view level_in_use() {
   for (const Level& level : kLevels) {
     if (level.usable() && &level.kernels() == chosen) return level.name;
   }
-  check(false, "the kernels in use are of no level");
+  check(false, "the kernels in use belong to no level");
   return "";
 }
 

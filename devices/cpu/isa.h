@@ -1,5 +1,5 @@
-// Instruction-set levels of the CPU kernels. Every file in devices/cpu/kernels is compiled once per level; the best
-// level that the processor has is chosen at first use, or the one that SHOAL_CPU_ISA names. Thread-safe.
+// Instruction-set levels of the CPU kernels. Every file in devices/cpu/kernels is compiled once per level. The first
+// use chooses the best level of the processor, or the level named by SHOAL_CPU_ISA. Thread-safe.
 #pragma once
 
 #include <string>
@@ -10,19 +10,20 @@
 
 namespace shoal::cpu {
 
-/// The kernels in use. Throws InvalidArgument when SHOAL_CPU_ISA is not one of usable_levels().
+/// The kernels in use. Throws InvalidArgument if SHOAL_CPU_ISA is not the name of one of usable_levels().
 const Kernels& kernels();
 
-/// The name of its level.
+/// Name of the level in use.
 std::string_view level_in_use();
 
-/// Levels that were compiled, simplest first.
+/// The compiled levels, simplest first.
 std::vector<std::string_view> built_levels();
 
-/// Levels that this processor can run, simplest first: {"baseline", "avx2", "avx512"}.
+/// The compiled levels that this processor can run, simplest first: {"baseline", "avx2", "avx512"}.
 std::vector<std::string_view> usable_levels();
 
-/// The kernels of one level; "" is the best. Throws InvalidArgument that lists usable_levels() for any other name.
+/// The kernels of one level; "" is the best level. For an unknown name, throws InvalidArgument that lists
+/// usable_levels().
 const Kernels& kernels_of(std::string_view level);
 
 }  // namespace shoal::cpu

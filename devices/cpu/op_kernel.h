@@ -1,12 +1,12 @@
-// How an op runs on a CPU device: one OpKernel per op, joined in a table (devices/cpu/ops/table.cpp) indexed by
-// Op. An op whose kernel is empty is not supported; supports_op reads the same table.
+// How an op runs on a CPU device: one OpKernel per op, in a table indexed by Op (devices/cpu/ops/table.cpp). An op with
+// an empty kernel is not supported; supports_op reads the same table.
 //
-// The threads of a device's team do the nodes of a plan together: each node is cut into ctx.parts, run() is called once
-// for each of them, by whichever thread is free, and the next node begins when all have returned. A kernel divides its
-// rows among the parts; what all of them need first is made by prepare(), in parts, too, of which all have returned
-// before run() begins. Nodes whose work() is small have one part. Kernels never throw or allocate, and never wait for
-// another part, which the same thread may do next; supports() has refused what they cannot do. Zero-size results are
-// not run.
+// The threads of a device's team run the nodes of a plan together. Each node has ctx.parts parts, and run() is called
+// once per part, by any free thread. The next node begins when all these calls have returned. A kernel divides its rows
+// among the parts. prepare() computes data that all parts need. It is also called once per part, and all of these calls
+// return before run() begins. Nodes with small work() have one part. A kernel never throws or allocates, and never
+// waits for another part, because the same thread may run that part next. supports() rejects everything that run()
+// cannot handle. Nodes with empty results are skipped.
 #pragma once
 
 #include <cstddef>
@@ -22,32 +22,32 @@ class Claims;
 struct TeamContext {
   int part = 0;
   int parts = 1;
-  std::byte* workspace = nullptr;  ///< the node's workspace, shared by the parts, 64-byte aligned
-  bool follows = false;            ///< can_follow() was true of the node before
+  std::byte* workspace = nullptr;  ///< workspace of the node, used by all parts; 64-byte aligned
+  bool follows = false;            ///< whether can_follow() was true for the previous node
   Claims* claims = nullptr;        ///< needed when parts > 1
-  uint64_t step = 0;               ///< number of the step for them
+  uint64_t step = 0;               ///< number of this step in `claims`
 };
 
-/// Items [begin, end) of `count` that this part has: contiguous, in multiples of `unit`.
+/// The contiguous items [begin, end) of `count` that belong to this part. They begin at a multiple of `unit`.
 std::pair<int64_t, int64_t> share(const TeamContext& ctx, int64_t count, int64_t unit = 1);
 
 struct OpKernel {
   void (*run)(const TeamContext& ctx, Tensor& node) = nullptr;
-  /// Dtypes, shapes and strides that run() handles.
+  /// Whether run() handles the node's dtypes, shapes and strides.
   bool (*supports)(const Tensor& node) = nullptr;
-  /// Scratch bytes for `parts` parts; nullptr = none.
+  /// Scratch bytes for `parts` parts; nullptr means none.
   size_t (*workspace)(const Tensor& node, int parts) = nullptr;
-  /// Rough number of scalar operations, to decide whether to share them; nullptr = elements().
+  /// Rough number of scalar operations, which decides whether parts share the node; nullptr means elements().
   int64_t (*work)(const Tensor& node) = nullptr;
-  /// May the node use what `before`, the node that ran just before it with its workspace at the same address, has left
-  /// there? Then ctx.follows is set. nullptr = no.
+  /// Whether the node can reuse the workspace contents of the node `before`, which runs directly before it and has its
+  /// workspace at the same address. If true, ctx.follows is set. nullptr means never.
   bool (*can_follow)(const Tensor& before, const Tensor& node) = nullptr;
-  /// Runs before run(), where `prepares` says so of the node and the most parts that it will have.
+  /// Runs before run() if prepares(node, parts) is true. `parts` is the maximum number of parts of the node.
   void (*prepare)(const TeamContext& ctx, Tensor& node) = nullptr;
   bool (*prepares)(const Tensor& node, int parts) = nullptr;
 };
 
-/// run == nullptr when the op is not supported.
+/// The kernel of an op. Its `run` is nullptr if the op is not supported.
 const OpKernel& kernel_for(Op op);
 
 }  // namespace shoal::cpu

@@ -13,14 +13,14 @@
 namespace shoal::cpu {
 namespace {
 
-/// Matrices of fewer rows are left as they are: most of a group would be empty.
+/// Matrices with fewer rows are not packed, because most of a group of rows would be empty.
 constexpr int64_t kLeastRows = 16;
 
 const PackedKernels& kernels_of(const Tensor& tensor) {
   return kernels().weights[static_cast<size_t>(tensor.dtype)].packed;
 }
 
-/// Where the rows of a packed tensor are.
+/// Locates the rows of a packed tensor.
 class Groups {
  public:
   explicit Groups(const Tensor& tensor)
@@ -36,10 +36,11 @@ class Groups {
   size_t group_bytes() const { return group_bytes_; }
   size_t matrix_bytes() const { return static_cast<size_t>((rows_ + group_rows_ - 1) / group_rows_) * group_bytes_; }
 
-  /// The group that row `row` (over all matrices) is in, the row in it, and rows from there to the end of the group.
+  /// Place of row `row`, counted over all matrices: byte offset of its group, index of the row in the group, and number
+  /// of rows from there to the group's end.
   struct Place {
     size_t offset;
-    int64_t row, left, count;  ///< count: rows of the group
+    int64_t row, left, count;  ///< count is the number of rows in the group
   };
   Place find(int64_t row) const {
     const int64_t matrix = row / rows_, in_matrix = row % rows_, in_group = in_matrix % group_rows_;
@@ -86,14 +87,14 @@ class PackedBuffer final : public HostBuffer {
 
  protected:
   void do_reset() override { packed_.clear(); }
-  void do_forget(Tensor& tensor) override {
+  void do_unplace(Tensor& tensor) override {
     if (tensor.is_view()) return;
     const std::lock_guard lock(mutex_);
     std::erase_if(packed_, [&](const Tensor& known) { return known.data == tensor.data && known.name == tensor.name; });
   }
   void do_alias(Tensor& tensor, const Tensor& placed) override {
     require<InvalidArgument>(!placed.is_view() || tensor.is_view() || !is_packed(placed),
-                             "[alias {}] {} is a view of a weight that lies packed in {}: only a view can stand for it",
+                             "[alias {}] {} is a view of a weight that is packed in {}: only a view can alias it",
                              tensor.name, describe(placed), type().name());
     HostBuffer::do_alias(tensor, placed);
   }
@@ -106,7 +107,8 @@ class PackedBuffer final : public HostBuffer {
         [&](std::byte* to, size_t done, size_t length) { std::memcpy(to, from + done, length); });
   }
 
-  /// Rows that lie apart in the host's memory only (a device's columns of a matrix) arrive together, in whole groups.
+  /// If the rows have gaps only in host memory (a device's columns of a matrix), they are gathered and packed in whole
+  /// groups.
   void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override {
     if (rows.stride != rows.row_bytes || !is_packed(tensor)) return Buffer::do_set_2d(tensor, data, host_stride, rows);
     const auto* from = static_cast<const std::byte*>(data);
@@ -138,7 +140,7 @@ class PackedBuffer final : public HostBuffer {
   }
 
  private:
-  /// Calls f(row of the storage, byte in the row, bytes done before, bytes) for bytes [offset, offset + size).
+  /// For bytes [offset, offset + size), calls f(row of the storage, byte in the row, bytes done before, bytes).
   template <class F>
   static void for_each_row(const Tensor& tensor, const Groups& groups, size_t offset, size_t size, F&& f) {
     for_each_piece(tensor, offset, size, [&](size_t at, size_t done, size_t length) {
@@ -151,15 +153,16 @@ class PackedBuffer final : public HostBuffer {
     });
   }
 
-  /// Whole groups are packed as they are in host memory, at whole(done) if that is not nullptr. Of others, rows are
-  /// unpacked, changed by write(to, done, length), and packed again: one thread at a time, as others may have bytes of
-  /// the same group.
+  /// Changes bytes [offset, offset + size). If the range covers a whole group and whole(done) is not nullptr, the group
+  /// is packed directly from host memory at whole(done). Otherwise the group's rows are unpacked, changed by write(to,
+  /// done, length), and packed again. Only one thread at a time does this, because another thread may change other
+  /// bytes of the same group.
   template <class Whole, class Write>
   void change(Tensor& tensor, size_t offset, size_t size, Whole&& whole, Write&& write) {
     Tensor& owner = *tensor.storage();
     const Groups groups(owner);
     const bool in_order = tensor.is_contiguous();
-    int64_t packed_up_to = 0;  // rows that a whole group has taken already
+    int64_t packed_up_to = 0;  // rows before this one were packed together with their whole group
     for_each_row(tensor, groups, offset, size, [&](int64_t row, size_t in_row, size_t done, size_t length) {
       if (row < packed_up_to) return;
       const Groups::Place place = groups.find(row);
@@ -184,7 +187,8 @@ class PackedBuffer final : public HostBuffer {
   CpuDevice& device_;
   DeviceUse use_;
   std::mutex mutex_;
-  std::vector<Tensor> packed_;  ///< copies of those that lie here, which may be gone before clear()
+  std::vector<Tensor> packed_;  ///< copies of the packed tensors in this buffer; the originals may be destroyed before
+                                ///< clear()
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Memory of a CPU device in which weights are kept packed: the rows of matrices side by side in groups, as the kernels
-// of matrix products read them fastest (devices/cpu/kernels/packed_layout.h). It is an extra buffer type of the device,
-// "CPU0_Packed": what is set is packed on the way in, what is got is unpacked, bit for bit, so that only kernels
-// sees a difference; only Tensor::data is not the standard layout, and so this is no host memory.
+// Memory of a CPU device that stores weights packed: the rows of a matrix are interleaved in groups, in the order that
+// matrix products read fastest (devices/cpu/kernels/packed_layout.h). It is an extra buffer type of the device,
+// "CPU0_Packed". Setting a tensor packs it, and getting it unpacks it bit for bit, so that only kernels see the
+// difference. Tensor::data does not have the standard layout, so this is not host memory.
 //
-// Packed are matrices among the weights (is_packable); everything else lies here as anywhere. mul_mat, mul_mat_id and
-// get_rows read packed rows; for other ops a plan unpacks them before each run.
+// Only packable matrices are packed (is_packable); all other weights are stored as usual. mul_mat, mul_mat_id and
+// get_rows read packed rows. For other ops, a plan unpacks the weights in each run.
 #pragma once
 
 #include <memory>
@@ -26,27 +26,28 @@ class PackedBufferType final : public CpuBufferType {
   bool is_host() const override { return false; }
 };
 
-/// A persistent weight with enough rows, of a type that kernels read packed; a function of the tensor alone.
+/// Whether the tensor is a persistent weight with enough rows and a type that kernels read packed. Depends on the
+/// tensor alone.
 bool is_packable(const Tensor& tensor);
 
-/// Does the tensor, or what it is a view of, lie packed in its buffer?
+/// Whether the tensor, or the tensor that it is a view of, is stored packed.
 bool is_packed(const Tensor& tensor);
 
 /// The groups of a packed tensor, or of a view of whole groups.
 struct PackedMatrices {
-  const std::byte* first = nullptr;  ///< the first group of the first matrix
+  const std::byte* first = nullptr;  ///< first group of the first matrix
   size_t group_bytes = 0;
-  size_t matrix_bytes = 0;  ///< from matrix to matrix (index over axes 2 and 3)
+  size_t matrix_bytes = 0;  ///< bytes from one matrix to the next, in the order of axes 2 and 3
 };
-/// nullopt where the tensor is not packed, or begins inside a group, or has other rows than what it is a view of.
+/// Returns nullopt if the tensor is not packed, is empty, begins inside a group, or differs from its storage in row
+/// length or strides.
 std::optional<PackedMatrices> packed_matrices(const Tensor& tensor);
 
-/// All bytes of a packed tensor that is no view, in their usual order; rows [begin, end) of them, counted over axes 1
-/// to
-/// 3. Never fails, and allocates nothing.
+/// Unpacks rows [begin, end) of a packed tensor that is not a view. Row numbers count over axes 1 to 3. Row r is
+/// written at byte r * strides[1] of `to`. Never fails or allocates.
 void unpack_rows(const Tensor& packed, int64_t begin, int64_t end, std::byte* to);
 
-/// Can the node read its source number `index`, which is packed, as it lies?
+/// Whether the node can read its packed source `index` without unpacking.
 bool reads_packed(const Tensor& node, size_t index);
 
 }  // namespace shoal::cpu

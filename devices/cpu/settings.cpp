@@ -14,14 +14,15 @@
 namespace shoal::cpu {
 namespace {
 
-/// A setting as it was written.
+/// The unparsed text of a setting.
 struct Text {
-  std::string origin;  ///< opens messages
+  std::string origin;  ///< prefix of error messages
   std::optional<std::string> value;
   char separator = ',';
 };
 
-/// Parameters have the last word. An empty variable is as if it were not set.
+/// Returns the text of the parameter, or of the environment variable if the parameter is not given. An empty variable
+/// counts as unset.
 Text find(const Params& params, std::string_view key, const char* variable) {
   if (params.has(key)) return {fmt::format("CPU: parameter '{}'", key), params.text(key), '+'};
   const char* value = std::getenv(variable);
@@ -38,7 +39,7 @@ double parse_factor(std::string_view what, std::string_view text) {
   return value;
 }
 
-/// `parse` (what, text, whether it is one of several) each number.
+/// Parses each number with parse(name for messages, text, whether the list contains several numbers).
 template <class Number, class Parse>
 PerDevice<Number> parse_list(const Text& text, Parse parse) {
   PerDevice<Number> list{text.origin, {}};
@@ -54,7 +55,7 @@ PerDevice<Number> parse_list(const Text& text, Parse parse) {
   return list;
 }
 
-/// `devices`: 0 where the number is not given.
+/// `devices` is 0 if the number of devices is not given.
 template <class Number>
 void check_count(const PerDevice<Number>& list, int& devices) {
   const int count = static_cast<int>(list.numbers.size());

@@ -1,5 +1,5 @@
-// How many CPU devices there are and how unlike each other: what the environment and configure() say. Values that are
-// checked here, each with where it comes from for messages.
+// Number and properties of the CPU devices, from the environment and configure(). This code checks the values. Each
+// value has an origin for error messages.
 //
 //   SHOAL_CPU_DEVICES=2 SHOAL_CPU_THREADS=1,3 SHOAL_CPU_SLOWDOWN=2,1 configure("devices=2,threads=1+3,slowdown=2+1")
 #pragma once
@@ -13,13 +13,13 @@
 
 namespace shoal::cpu {
 
-/// For tests and for sharing a machine.
+/// Limits for tests and for sharing a machine.
 struct Limits {
   size_t max_size = std::numeric_limits<size_t>::max();  ///< of one allocation
   std::optional<size_t> memory;                          ///< of all allocations of a device
 };
 
-/// A number for each device in turn, one for all of them, or none.
+/// One number per device, one number for all devices, or none.
 template <class Number>
 struct PerDevice {
   std::string origin;
@@ -33,14 +33,14 @@ struct PerDevice {
 };
 
 struct Settings {
-  int devices = 0;             ///< 0: one per NUMA node
-  PerDevice<int> threads;      ///< 0: one per core
+  int devices = 0;             ///< 0 means one per NUMA node
+  PerDevice<int> threads;      ///< 0 means one per core
   PerDevice<double> slowdown;  ///< 1 to kMaxSlowdown
   Limits limits;
 };
 
-/// "devices=2,threads=1+3,slowdown=1+2.5,max_size=1M,memory=512M"; what is not named comes from the environment. A list
-/// with several numbers says how many devices there are, unless `devices` does. Throws InvalidArgument.
+/// Reads "devices=2,threads=1+3,slowdown=1+2.5,max_size=1M,memory=512M". Settings that are not given come from the
+/// environment. Without `devices`, a list with several numbers sets the number of devices. Throws InvalidArgument.
 Settings read_settings(std::string_view params);
 
 }  // namespace shoal::cpu

@@ -11,12 +11,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-/// How late a sleeping thread may come back, by what systems promise (50 us) and what they need to wake it.
+/// Maximum delay with which a sleeping thread wakes: timer slack (50 us) plus the time of the wake-up itself.
 constexpr microseconds kLate{150};
-/// Sleeping for less is not worth it.
+/// Shorter sleeps are not worthwhile.
 constexpr microseconds kWorthSleeping{100};
-/// How long a stop may go unnoticed.
-constexpr microseconds kDeaf{4000};
+/// Longest time between two calls of `stop`.
+constexpr microseconds kStopInterval{4000};
 
 }  // namespace
 
@@ -27,7 +27,7 @@ bool wait_in_proportion(Clock::time_point begin, Clock::time_point end, double f
     const auto wake = until - kLate;
     if (wake - now > kWorthSleeping) {
       if (stop && stop()) return true;
-      std::this_thread::sleep_until(stop ? std::min(wake, now + kDeaf) : wake);
+      std::this_thread::sleep_until(stop ? std::min(wake, now + kStopInterval) : wake);
     } else if (!may_spin(Waiter::kWorker)) {
       std::this_thread::yield();
     }

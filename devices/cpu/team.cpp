@@ -11,9 +11,9 @@
 namespace shoal::cpu {
 namespace {
 
-// Team::open_ in one word.
+// The number and parts of Team::open_ in one word.
 constexpr int kPartBits = 16;
-constexpr uint64_t kGoHome = (1 << kPartBits) - 1;
+constexpr uint64_t kDissolve = (1 << kPartBits) - 1;
 uint64_t opened(uint64_t number, uint64_t parts) {
   return number << kPartBits | parts;
 }
@@ -21,17 +21,18 @@ uint64_t number_of(uint64_t open) {
   return open >> kPartBits;
 }
 int parts_of(uint64_t open) {
-  return static_cast<int>(open & kGoHome);
+  return static_cast<int>(open & kDissolve);
 }
-static_assert(kMaxThreads < static_cast<int>(kGoHome));
+static_assert(kMaxThreads < static_cast<int>(kDissolve));
 
-/// How long a thread that has done its part waits before it takes parts that others have not begun: on a quiet machine
-/// they are about to.
+/// Time that a thread waits after its own part before it takes parts of other threads. On a machine without other load,
+/// the other threads are about to begin their parts.
 constexpr std::chrono::microseconds kPatience{1};
-/// How long a thread waits for what others have begun before it parks. Shorter than between rounds, where the host has
-/// its turn: on a quiet machine threads that do a step together end within microseconds.
+/// Time that a thread spins for parts that other threads have begun, before it parks. It is shorter than kSpinTime, the
+/// spin time between rounds, in which the host works. On a machine without other load, threads finish a shared step
+/// within microseconds of each other.
 constexpr std::chrono::microseconds kStepSpin{50};
-/// Most steps that a thread leaves to the others when it gets no core for what it waits for.
+/// Maximum number of steps that a thread skips while it does not get a core in time.
 constexpr uint64_t kLongestNap = 256;
 
 }  // namespace
@@ -45,12 +46,12 @@ void Team::lead(const std::function<void()>& body) {
 #pragma omp parallel num_threads(wanted_)
   {
     const int thread = omp_get_thread_num();
-    bind();  // each by itself: OpenMP may have bound it elsewhere
+    bind();  // every thread binds itself: OpenMP may have bound it elsewhere
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
-      number_ += kLongestNap + 1;  // those who sleep hear it, too
-      open_.advance_to(opened(number_, kGoHome));
+      number_ += kLongestNap + 1;  // larger than every nap, so that all threads wake
+      open_.advance_to(opened(number_, kDissolve));
     } else {
       help(thread);
     }
@@ -98,12 +99,12 @@ void Team::help(int thread) {
   for (uint64_t open = 0, naps = 0;;) {
     wait(open, UINT64_MAX, naps);
     open = open_.value();
-    if (parts_of(open) == static_cast<int>(kGoHome)) return;
+    if (parts_of(open) == static_cast<int>(kDissolve)) return;
     take_parts(thread, open);
   }
 }
 
-/// Does what there is to do of the step that was open.
+/// Runs available parts of the step `open`.
 void Team::take_parts(int thread, uint64_t open) {
   const int parts = parts_of(open);
   const uint64_t number = number_of(open);
@@ -118,8 +119,8 @@ void Team::take_parts(int thread, uint64_t open) {
   }
 }
 
-/// By the thread that has finished the last part of a step, or begins a round: does steps that are not shared, from
-/// `index` on, and opens the next one that is, or ends the round.
+/// The thread that has finished the last part of a step, or that begins a round, calls this. It runs unshared steps
+/// from `index` on, then opens the next shared step or ends the round.
 void Team::go_on(size_t index) {
   done_.store(0, std::memory_order_relaxed);
   for (; index < steps_.size() && stopped_ == nullptr; ++index) {
@@ -138,9 +139,10 @@ void Team::go_on(size_t index) {
   open_.advance_to(opened(last_, 0));
 }
 
-/// Returns when another step is open, at the latest when the round ends that has this number. A thread that had to
-/// sleep in the middle of a round waited for one that has lost its core, or shares its own with one: it sleeps through
-/// more and more steps, which are done without it, until it is back in time.
+/// Returns when a later step is open, or when the round ends, which has number `last`. Spins, then parks. A thread
+/// parks during a round for one of two reasons: another thread, which it waits for, has lost its core, or the parking
+/// thread shares its core with a third thread. In both cases, the parking thread skips steps, which other threads run.
+/// It skips twice as many steps each time, until a step opens while it spins.
 void Team::wait(uint64_t open, uint64_t last, uint64_t& naps) const {
   const uint64_t number = number_of(open);
   const bool in_round = parts_of(open) > 0;

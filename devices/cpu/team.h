@@ -1,22 +1,22 @@
-// Team: the threads of one CPU backend, the worker among them. They are an OpenMP parallel region that lasts as long
-// as the backend; between plans the others wait, and each plan is done by all together.
+// Team: the threads of one CPU backend, including the worker. They form an OpenMP parallel region that lasts as long as
+// the backend. All threads run each plan together; between plans, all threads except the worker wait.
 //
-// Why OpenMP: its runtime makes the threads, limits them by the usual environment variables, and is known to tools
-// (debuggers, profilers, the thread sanitizer). Where they run is up to us: by OMP_PROC_BIND the teams of all devices
-// would have the same cores. Why one long region: the runtime's idle threads spin for milliseconds while the process
-// has no more threads than cores, and keep other programs, or each other, from their cores.
+// The team uses OpenMP because its runtime creates the threads, limits them by the usual environment variables, and is
+// known to debuggers, profilers and the thread sanitizer. The team binds its threads to cores itself, because
+// OMP_PROC_BIND would place the teams of all devices on the same cores. There is one long region because idle threads
+// of the runtime spin for milliseconds, unless the process has more threads than cores. Spinning threads would keep
+// other programs, or each other, from their cores.
 //
-// No thread waits for another one to come. A step that is shared is cut into parts that are taken by threads that are
-// free (claims.h); the thread that finishes the last part goes on: it does the steps that are not shared, and opens the
-// next one that is. So a thread that has lost its core to another program holds up what it is at, and no more; and the
-// others can do without it.
+// No thread waits for another thread to arrive. Free threads take the parts of a shared step (claims.h). The thread
+// that finishes the last part continues: it runs the following unshared steps and opens the next shared step. So a
+// thread that has lost its core to another program delays only its current piece, and the other threads do the rest.
 //
 //   step 1, shared    |part 0|  |part 1|
-//   step 2, not                         |======|
+//   step 2, alone                       |======|
 //   step 3, shared                              |part 0|  |part 1|
 //
-// open_ has the number of the step that is open, and how many parts it has; 0 parts: no round is under way. Threads
-// that find nothing to do wait for it to move on.
+// open_ contains the number of the open step and its number of parts. 0 parts mean that no round is running. Idle
+// threads wait for open_ to change.
 #pragma once
 
 #include <atomic>
@@ -32,32 +32,33 @@
 
 namespace shoal::cpu {
 
-/// One node of a plan, or what is prepared for it, ready to run.
+/// A node of a plan, or the preparation of a node, that is ready to run.
 struct Step {
   void (*run)(const TeamContext& ctx, Tensor& node) = nullptr;
   Tensor* node = nullptr;
   std::byte* workspace = nullptr;
-  bool alone = false;    ///< too small to share: it has one part
+  bool alone = false;    ///< whether it has one part because it is too small to share
   bool follows = false;  ///< TeamContext::follows
 };
 
 class Team {
  public:
-  /// `threads` >= 1, counted for the whole life as threads that compute. They run on `cores`, empty: wherever the
-  /// system likes; where that is not permitted too. `slowdown`: see slowdown.h.
+  /// `threads` is at least 1. The threads count as computing threads while the team exists. They are bound to `cores`;
+  /// if `cores` is empty or binding is not permitted, the system places them. For `slowdown` see slowdown.h.
   explicit Team(int threads, std::vector<int> cores = {}, double slowdown = 1)
       : count_(threads), wanted_(threads), cores_(std::move(cores)), slowdown_(slowdown), claims_(threads) {}
 
-  /// Forms the team, calls body on this thread (thread 0 of it), dissolves the team when body returns. body must
-  /// not throw.
+  /// Forms the team, calls `body` on this thread (thread 0 of the team), and dissolves the team when `body` returns.
+  /// `body` must not throw.
   void lead(const std::function<void()>& body);
-  /// Inside lead(), on its thread: runs the steps, shared ones in `threads` parts or as many as there are threads where
-  /// these are fewer. Returns when all are done: nullptr, or the node before which the abort callback said to stop (of
-  /// a device that is slowed it may be the last one, done already). Does not allocate.
+  /// Runs the steps. Must be called inside lead(), on its thread. A shared step has `threads` parts, at most one per
+  /// thread of the team. Returns nullptr when all steps are done. If the abort callback stopped the run, returns the
+  /// first node that did not run; on a slowed device this may be the last node, although it did run. Does not allocate.
   const Tensor* run(std::span<const Step> steps, int threads);
-  /// Asked before each step, by one thread at a time, and while the device waits to be slow; not while steps run.
+  /// One thread at a time calls the callback before each step, and while a slowed device waits. Must not be set while
+  /// steps run.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// Threads in the team; fewer than asked for when the user limits OpenMP.
+  /// Number of threads in the team. It is lower than requested if the user limits OpenMP.
   int size() const { return size_; }
 
  private:
@@ -75,17 +76,17 @@ class Team {
   double slowdown_;
   int size_ = 1;
   AbortCallback abort_;
-  // Of the round. Written by one thread at a time, between the end of a step and the opening of the next; read by those
-  // who have claimed a part of the open step.
+  // State of the round. One thread at a time writes it, between the end of a step and the opening of the next step.
+  // Threads that have claimed a part of the open step read it.
   std::span<const Step> steps_;
   int parts_ = 1;
-  size_t index_ = 0;                 ///< of the open step
-  const Tensor* stopped_ = nullptr;  ///< the node before which the abort callback said to stop
-  uint64_t number_ = 0;              ///< of the open step, or of the end of the round
+  size_t index_ = 0;                 ///< index of the open step
+  const Tensor* stopped_ = nullptr;  ///< the node before which the abort callback stopped the round
+  uint64_t number_ = 0;              ///< number of the open step, or of the end of the round
   uint64_t last_ = 0;                ///< number of the end of the round
   Claims claims_;
-  alignas(kCacheLine) std::atomic<int> done_{0};  ///< parts of the open step
-  alignas(kCacheLine) Counter open_;              ///< number and parts in one, see opened()
+  alignas(kCacheLine) std::atomic<int> done_{0};  ///< number of finished parts of the open step
+  alignas(kCacheLine) Counter open_;              ///< number of the open step and its parts in one word, see opened()
 };
 
 }  // namespace shoal::cpu

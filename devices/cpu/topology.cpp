@@ -19,12 +19,12 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-/// From this size on memory lies in huge pages.
+/// Memory of at least this size is in huge pages.
 constexpr size_t kWorthHugePages = 2 * kHugePage;
-/// From this size on memory is bound to a node.
+/// Memory of at least this size is bound to a node.
 constexpr size_t kWorthBinding = 64 * 1024;
 
-/// Everything that hwloc told us; lives until the process ends, as devices of static duration may need it.
+/// All data from hwloc. It lives until the process exits, because devices of static duration may need it.
 struct Machine {
   hwloc_topology_t topology = nullptr;
   std::vector<Node> nodes;
@@ -42,7 +42,8 @@ std::vector<int> cores_in(hwloc_topology_t topology, hwloc_const_cpuset_t cpuset
   return cores;
 }
 
-/// OMP_PROC_BIND binds the first thread to the first place, although the process has all of them.
+/// Adds the hardware threads of all OpenMP places. OMP_PROC_BIND binds the first thread to the first place, although
+/// the process may use all places.
 void add_places(hwloc_bitmap_t set) {
   if (omp_get_proc_bind() == omp_proc_bind_false) return;
   for (int place = 0; place < omp_get_num_places(); ++place) {
@@ -52,7 +53,7 @@ void add_places(hwloc_bitmap_t set) {
   }
 }
 
-/// Cores taken from us by taskset, mpirun and the like are not ours to use.
+/// Removes cores that taskset, mpirun or a similar tool denies to this process.
 void restrict_to_process(hwloc_topology_t topology) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;
@@ -96,7 +97,7 @@ const Machine& machine() {
   return instance;
 }
 
-/// Sums "Key:  123 kB" lines; `skip` words come before the key ("Node 0 MemFree:").
+/// Sums the "Key:  123 kB" lines with these keys. Words before a key are skipped ("Node 0 MemFree:").
 size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_view> keys) {
   std::ifstream file(path);
   std::string word;
@@ -112,8 +113,7 @@ size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_
   return sum;
 }
 
-/// The pages will come from the node of the thread that touches them first; where that is not permitted they come from
-/// anywhere.
+/// Binds the pages to `node`. If that is not permitted, the pages may come from any node.
 void bind_memory(void* data, size_t size, int node) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;
@@ -126,13 +126,14 @@ constexpr size_t round_up(size_t size, size_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-/// Fresh zeros, on pages of their own. `size`: whole small pages.
+/// Maps zeroed pages. `size` is a multiple of the small page size.
 std::byte* map_pages(size_t size) {
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 
-/// Fresh zeros that begin with a huge page; what is left at the end lies in small ones. `size`: whole small pages.
+/// Maps zeroed memory that begins with a huge page. The remainder after the last huge page uses small pages. `size` is
+/// a multiple of the small page size.
 std::byte* map_huge_pages(size_t size) {
   if (size > SIZE_MAX - kHugePage) return nullptr;
   std::byte* begin = map_pages(size + kHugePage);
@@ -142,17 +143,18 @@ std::byte* map_huge_pages(size_t size) {
   std::byte* data = begin + before;
   if (before > 0) munmap(begin, before);
   if (before < kHugePage) munmap(data + size, kHugePage - before);
-  madvise(data, size, MADV_HUGEPAGE);  // refused where the system has none: small pages then
+  madvise(data, size, MADV_HUGEPAGE);  // if the system refuses, the pages stay small
   return data;
 }
 
-/// Is memory of this size mapped by itself? What is bound to a node must be: the heap's pages would stay on that node
-/// when they are freed, and decide where others' memory lies.
+/// Whether memory of this size has its own mapping. Memory bound to a node must have one: pages of the heap would stay
+/// on that node after they are freed, and later allocations would reuse them.
 bool is_mapped(size_t size) {
   return size >= kWorthHugePages || (size >= kWorthBinding && machine_nodes().size() > 1);
 }
 
-/// Where the cores of each of `parts` devices begin among `count`, and the end of the last; see divide_cores.
+/// Index of the first core of each of `parts` devices among `count` cores, then the end of the last device's cores; see
+/// divide_cores.
 std::vector<size_t> first_cores(size_t count, size_t parts, std::span<const int> threads) {
   const auto weight = [&](size_t i) { return threads.size() == parts ? static_cast<size_t>(threads[i]) : 1; };
   size_t all = 0;
@@ -178,7 +180,7 @@ DeviceMemory memory_of(int node) {
   const DeviceMemory memory{meminfo_bytes(path, {"MemFree", "Inactive(file)", "SReclaimable"}),
                             meminfo_bytes(path, {"MemTotal"})};
   if (memory.total != 0) return memory;
-  const DeviceMemory all = machine_memory();  // /sys is hidden from some containers
+  const DeviceMemory all = machine_memory();  // some containers hide /sys
   return {all.free / machine_nodes().size(), all.total / machine_nodes().size()};
 }
 
@@ -257,7 +259,7 @@ size_t cache_bytes(std::span<const int> cores) {
 
 namespace {
 
-/// As they are now; the process stays in its groups.
+/// Reads the current limits. The process stays in its groups, so the folders do not change.
 CgroupLimits control_groups() {
   static const std::vector<std::filesystem::path> folders = cgroup_folders();
   return read_cgroup(folders);
@@ -298,7 +300,7 @@ bool bind_thread(std::span<const int> cores) noexcept {
 void* allocate_on_node(size_t size, int node) noexcept {
   const size_t alignment = is_mapped(size) ? kPage : kAlignment;
   const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
-  if (rounded < size) return nullptr;  // rounding up wrapped around
+  if (rounded < size) return nullptr;  // the addition in rounding up overflowed
   if (!is_mapped(size)) return std::aligned_alloc(alignment, rounded);
   std::byte* data = size >= kWorthHugePages ? map_huge_pages(rounded) : map_pages(rounded);
   if (data != nullptr && node >= 0 && machine_nodes().size() > 1) bind_memory(data, rounded, node);

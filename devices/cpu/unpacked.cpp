@@ -9,7 +9,7 @@ bool is_unreadable(const Tensor& node, size_t i) {
   return node.src[i] != nullptr && is_packed(*node.src[i]) && !reads_packed(node, i);
 }
 
-/// The source, a packed weight, into the memory of the node.
+/// Unpacks the source, a packed weight, into the node's memory.
 void unpack(const TeamContext& ctx, Tensor& node) {
   const auto [begin, end] = share(ctx, node.rows());
   unpack_rows(*node.src[0], begin, end, node.data);
@@ -44,7 +44,7 @@ void UnpackedSources::insert_into(std::vector<Step>& steps) {
         storage->data = memory_.emplace_back(storage->bytes()).data();
         storage->buffer = nullptr;
         storage->src = {const_cast<Tensor*>(source.storage())};
-        storage->id = step.node->id;  // the same segment of the plan
+        storage->id = step.node->id;  // keeps the step in the same segment of the plan
         all.push_back({unpack, storage});
       }
       Tensor& view = copy_of(source);

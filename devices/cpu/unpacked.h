@@ -1,6 +1,6 @@
-// Weights that lie packed (packed_buffer.h) for ops that do not read them so: in each run they are unpacked before the
-// first such node, into memory of the plan, and these nodes run on copies of themselves that have what was unpacked as
-// sources. Rare: no model does it, but a device runs every graph.
+// Unpacks packed weights (packed_buffer.h) for ops that cannot read them packed. In each run, a step before the first
+// such node unpacks the weight into memory of the plan. These nodes run as copies that have the unpacked weights as
+// sources. No model needs this, but a device must run every graph.
 #pragma once
 
 #include <deque>
@@ -13,10 +13,10 @@ namespace shoal::cpu {
 
 class UnpackedSources {
  public:
-  /// Puts a step that unpacks before each step whose node needs it, and lets that one work on a copy. The steps are
-  /// valid while this lives; what an earlier call made is dropped.
+  /// Inserts an unpacking step before each step that needs one, and replaces the node of that step by a copy. The steps
+  /// are valid while this object exists. Drops the data of an earlier call.
   void insert_into(std::vector<Step>& steps);
-  /// Of the memory for what is unpacked.
+  /// Bytes of memory for unpacked weights.
   size_t bytes() const;
 
  private:
@@ -24,7 +24,7 @@ class UnpackedSources {
 
   std::deque<Tensor> tensors_;
   std::deque<std::vector<std::byte>> memory_;
-  std::unordered_map<const Tensor*, Tensor*> unpacked_;  ///< the node that unpacks a weight
+  std::unordered_map<const Tensor*, Tensor*> unpacked_;  ///< for each packed weight, the node that unpacks it
 };
 
 }  // namespace shoal::cpu

@@ -19,14 +19,15 @@ std::atomic<int> computing_threads{0};
 
 using Clock = std::chrono::steady_clock;
 
-/// Longer than the host needs between two tokens, and shorter than the time slices that systems give to others.
+/// Longer than the host needs between two tokens, and shorter than the system's time slices for other programs.
 constexpr std::chrono::microseconds kSlice{500};
 constexpr std::chrono::milliseconds kShortestRefusal{20}, kLongestRefusal{1000};
 
-/// Lets a host thread have this core: where every core has a thread that computes, one that is not asleep only runs when
-/// one of these lets it, and may be what the others wait for. Where another program had the core instead, that costs a
-/// whole time slice: it is not done again for some time, and for longer where it soon happens again.
-void give_way() {
+/// Yields this core to a host thread. If every core has a computing thread, a host thread that is ready runs only when
+/// a computing thread yields, and all computing threads may depend on its progress. If another program takes the core
+/// instead, the yield costs a whole time slice. This thread then does not yield for some time. If a yield is costly
+/// again soon after, that time doubles.
+void yield_core() {
   thread_local Clock::time_point refused_until;
   thread_local std::chrono::milliseconds refusal = kShortestRefusal;
   const auto begin = Clock::now();
@@ -67,7 +68,7 @@ bool may_spin(Waiter waiter) {
 void Counter::advance_to(uint64_t value) {
   value_.store(value);
   if (value < wanted_.load()) return;
-  wanted_.store(kNone);  // those who wait for more say so again
+  wanted_.store(kNone);  // threads that wait for a larger value set it again
   calls_.fetch_add(1);
   futex_wake_all(calls_);
 }
@@ -94,7 +95,7 @@ bool Counter::spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds 
       pause();
       if (value() >= target) return true;
     }
-    if (!may_spin(Waiter::kHost)) give_way();
+    if (!may_spin(Waiter::kHost)) yield_core();
   } while (Clock::now() < deadline);
   return false;
 }

@@ -1,6 +1,6 @@
-// How threads of CPU devices wait: they spin briefly, then park. Spinning only pays while every thread that
-// computes has a core of its own, so that the threads of all backends are counted and no thread spins in a crowd:
-// with 16 devices on 2 cores a spinning thread would keep a computing one from its core.
+// How threads of CPU devices wait: they spin briefly, then park. Spinning helps only while every computing thread has
+// its own core. So the threads of all backends are counted, and no thread spins if there are more threads than cores.
+// With 16 devices on 2 cores, a spinning thread would keep a computing thread from its core.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace shoal::cpu {
 
-/// Counts the threads of one backend while it lives.
+/// Counts the threads of one backend while this object exists.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads);
@@ -22,35 +22,36 @@ class ThreadCount {
   int threads_;
 };
 
-/// Of all backends of this process.
+/// Number of threads of all backends of this process.
 int computing_thread_count();
 
 enum class Waiter : uint8_t { kWorker, kHost };
 
-/// May a thread spin now? A host thread is one more than those counted.
+/// Whether a thread may spin now. The count does not include host threads, so a spinning host thread adds one.
 bool may_spin(Waiter waiter);
 
-/// A little more than parking and being woken costs. Longer would only help while nothing else runs on the machine:
-/// a thread that spins keeps its core from the one it waits for.
+/// A little longer than a thread needs to park and wake. A longer time would help only on an otherwise idle machine,
+/// because a spinning thread may hold the core of the thread that it waits for.
 inline constexpr std::chrono::microseconds kSpinTime{100};
 
-/// Bytes that a core takes from another one together. What different threads write at the same time lies this far
+/// Bytes that cores exchange as a unit. Data that different threads write at the same time is placed at least this far
 /// apart.
 inline constexpr size_t kCacheLine = 64;
 
-/// A count that only grows and that threads wait for. One thread advances it at a time, any number wait. Waiting
-/// threads take its cache line all the time: others must not write to it for other reasons.
+/// A growing count that threads wait for. One thread at a time advances it; any number of threads may wait. Waiting
+/// threads read its cache line constantly, so no other data that changes may be in that line.
 class Counter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
-  /// Everything done before is visible to threads that see the new value. No system call, and no thread is woken,
-  /// before a value that a parked thread waits for.
+  /// Everything done before the call is visible to threads that see the new value. Makes a system call to wake threads
+  /// only if a parked thread waits for this value or a lower one.
   void advance_to(uint64_t value);
   /// Returns when value() >= target: spins for kSpinTime, then parks.
   void wait_for(uint64_t target, Waiter waiter) const;
-  /// The same, but for so long at most; returns value() >= target.
+  /// Like wait_for() above, but waits at most `time`. Returns whether value() >= target.
   bool wait_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
-  /// Its two halves. True: value() >= target; false at once where threads may not spin.
+  /// The two halves of wait_for(). spin_for() returns whether value() >= target; if threads may not spin, it returns at
+  /// once.
   bool spin_for(uint64_t target, Waiter waiter, std::chrono::nanoseconds time) const;
   void park(uint64_t target) const { park_until(target, TimePoint::max()); }
 
@@ -59,12 +60,12 @@ class Counter {
 
   void park_until(uint64_t target, TimePoint deadline) const;
 
-  // Store value / load wanted on one side, lower wanted / load value on the other: both need sequential consistency,
-  // or a thread could park after the last call.
+  // advance_to() stores value_ and then loads wanted_. A parking thread lowers wanted_ and then loads value_. Both need
+  // sequential consistency, or a thread could park after the last wake-up.
   static constexpr uint64_t kNone = UINT64_MAX;
   std::atomic<uint64_t> value_{0};
-  mutable std::atomic<uint64_t> wanted_{kNone};  ///< least value that a parked thread waits for
-  std::atomic<uint32_t> calls_{0};               ///< the word that they sleep on; moves on whenever they are called
+  mutable std::atomic<uint64_t> wanted_{kNone};  ///< lowest value that a parked thread waits for
+  std::atomic<uint32_t> calls_{0};               ///< the futex word of parked threads; incremented at every wake-up
 };
 
 }  // namespace shoal::cpu

@@ -1,7 +1,7 @@
-// WorkQueue: first in, first out, one thread pushes and one pops, without locks. Items lie in segments of fixed
-// size; emptied segments go back to the pushing side, so that a queue that has once been as long as it gets
-// never allocates again. It does not bound its length: a full queue that blocked could deadlock two backends
-// that wait for each other. Waiting for items is up to the worker, which counts them.
+// WorkQueue: a first-in, first-out queue without locks, for one pushing and one popping thread. Items are stored in
+// segments of fixed size. Emptied segments return to the pushing side, so a queue that has reached its maximum length
+// never allocates again. The length is unbounded: if a full queue blocked, two backends that wait for each other could
+// deadlock. The queue does not wait for items; the worker counts them and waits.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class WorkQueue {
   static_assert(std::is_trivially_copyable_v<Item>);
 
  public:
-  /// Room for `segments` * kSegmentItems items before the first allocation.
+  /// The queue can hold `segments` * kSegmentItems items before it allocates.
   explicit WorkQueue(int segments = 4) : push_segment_(new Segment), pop_segment_(push_segment_) {
     for (int i = 1; i < segments; ++i) recycle(new Segment);
   }
@@ -28,7 +28,7 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  /// Publishing the item (release) is up to the caller's own count of items.
+  /// The caller publishes the item by a release store to its own count of items.
   void push(const Item& item) {
     if (push_index_ == kSegmentItems) {
       Segment* segment = take_segment();
@@ -39,7 +39,7 @@ class WorkQueue {
     push_segment_->items[push_index_++] = item;
   }
 
-  /// The caller knows (acquire) that an item has been pushed.
+  /// The caller must know, by an acquire load, that an item has been pushed.
   Item pop() {
     if (pop_index_ == kSegmentItems) {
       Segment* empty = pop_segment_;
@@ -70,7 +70,7 @@ class WorkQueue {
     }
   }
 
-  /// The pushing side takes all recycled segments at once, so that no list is popped by two threads.
+  /// Takes all recycled segments at once, so that only one thread pops from a list.
   Segment* take_segment() {
     if (spare_ == nullptr) spare_ = recycled_.exchange(nullptr, std::memory_order_acquire);
     if (spare_ == nullptr) return new Segment;
@@ -80,11 +80,11 @@ class WorkQueue {
     return segment;
   }
 
-  // Pushing thread only.
+  // Used only by the pushing thread.
   Segment* push_segment_;
   size_t push_index_ = 0;
   Segment* spare_ = nullptr;
-  // Popping thread only, on a cache line of its own.
+  // Used only by the popping thread; on its own cache line.
   alignas(64) Segment* pop_segment_;
   size_t pop_index_ = 0;
   alignas(64) std::atomic<Segment*> recycled_{nullptr};

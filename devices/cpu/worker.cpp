@@ -38,7 +38,7 @@ class TimelinePool {
   std::vector<Timeline*> free_;
 };
 
-// One overload for each kind of work.
+// One overload per kind of work.
 void run_item(const HostTask& task, Team&) {
   task.run(task.object, task.argument, false);
 }
@@ -64,7 +64,7 @@ void run_item(const CopyWork& work, Team&) {
   tensor_copy(*work.src, *work.dst);
 }
 
-// What traces show of each.
+// Descriptions of work in traces.
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
@@ -78,7 +78,7 @@ void describe(const WaitWork& work, TraceSpan& span) {
 Worker::Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown)
     : team_(threads, std::move(cores), slowdown), timeline_(TimelinePool::instance().take()) {
   queued_count_ = done_ = timeline_->finished.value();
-  team_.set_abort_callback([this] { return is_given_up() || (abort_ && abort_()); });
+  team_.set_abort_callback([this] { return is_cancelled() || (abort_ && abort_()); });
   queued_.advance_to(queued_count_);
   try {
     thread_ = std::thread([this] { team_.lead([this] { serve(); }); });
@@ -126,12 +126,12 @@ void Worker::synchronize() {
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Worker::give_up(std::string_view reason) {
+void Worker::cancel(std::string_view reason) {
   {
     const std::lock_guard lock(mutex_);
     reason_ = reason;
   }
-  given_up_.store(queued_.value(), std::memory_order_release);
+  cancelled_.store(queued_.value(), std::memory_order_release);
 }
 
 void Worker::serve() {
@@ -144,8 +144,8 @@ void Worker::serve() {
   }
 }
 
-// What follows without a pause begins when the work before it ended: rows have no gaps but true ones. A host task
-// describes itself (current_span()).
+// If work follows without a pause, its span begins at the end of the previous span, so a gap in a row is real idle
+// time. A host task describes itself (current_span()).
 bool Worker::run_traced(const Work& work, bool follows) {
   TraceSpan span;
   span.begin_ns = follows && traced_until_ > 0 ? traced_until_ : trace_clock();
@@ -194,11 +194,11 @@ void Worker::wait_for(const WaitWork& work) {
   awaited_.store(nullptr, std::memory_order_release);
 }
 
-/// Of the exception being handled.
+/// Stores the exception being handled, unless an earlier failure is stored.
 void Worker::keep_failure() {
   if (failure_ != nullptr) return;
   failure_ = std::current_exception();
-  if (!is_given_up()) return;
+  if (!is_cancelled()) return;
   try {
     throw;
   } catch (const Aborted&) {

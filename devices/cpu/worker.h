@@ -1,10 +1,11 @@
-// Worker: the thread behind a CPU backend. It takes work items from a queue in order and, for plans, leads a
-// team. The first failure is kept; later work is skipped, except that host tasks are told and waits still
-// wait (others may rely on the order). Nothing here allocates per item.
+// Worker: the thread behind a CPU backend. It takes work items from a queue in order, and leads a team to run plans.
+// The first failure is stored, and later work is skipped. However, host tasks still run and are informed of the
+// failure, and queued waits are still performed, because other streams may rely on the order. No item allocates memory
+// here.
 //
-// A Timeline counts the items a worker has finished, and positions on it are what events and cross-backend
-// copies wait for: the record of an event is just (timeline, number of items queued so far). Timelines are
-// pooled and their counts never fall, so that a wait may outlive the backend it refers to.
+// A Timeline counts the items that a worker has finished. Events and cross-backend copies wait for positions on it: an
+// event stores only (timeline, number of items queued so far). Timelines are pooled, and their counts never fall, so a
+// wait may outlive its backend.
 #pragma once
 
 #include <atomic>
@@ -44,58 +45,58 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 
 class Worker {
  public:
-  /// `threads` is the size of the team that plans will use, `slowdown` how many times slower it is to be (slowdown.h).
+  /// `threads` is the size of the team. `slowdown` is the factor by which the team is slowed (slowdown.h).
   Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown);
-  /// Finishes the queued work first. Failures not asked for are lost.
+  /// Finishes the queued work first. A failure that synchronize() has not yet thrown is lost.
   ~Worker();
 
-  /// Queues work; one thread at a time. Returns the position at which it is finished.
+  /// Queues work. Only one thread at a time may call this. Returns the position after this work.
   uint64_t push(const Work& work);
-  /// Between hold() and release() the worker does not see what is pushed, unless publish() shows it.
+  /// Between hold() and release(), the worker does not see pushed work until publish() is called.
   void hold() { ++holds_; }
   void release();
   void publish() { queued_.advance_to(queued_count_); }
-  /// Position of everything queued so far.
+  /// The position after all work queued so far.
   uint64_t position() const { return queued_count_; }
   const Timeline& timeline() const { return *timeline_; }
-  /// While nothing is queued.
+  /// Must be called only while nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// What is queued so far is not wanted any more: see functions::kGiveUp. Any thread.
-  void give_up(std::string_view reason);
-  /// The row that what it does is written to; nullptr: none. While nothing is queued.
+  /// Cancels all work queued so far; see functions::kCancel. Callable from any thread.
+  void cancel(std::string_view reason);
+  /// Sets the trace row for the worker's spans; nullptr stops tracing. Must be called only while nothing is queued.
   void set_trace(TraceRow* row) { trace_ = row; }
   /// See functions::kWaitForQueued.
   functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
-  /// Waits for everything queued; throws the first failure and clears it.
+  /// Waits for all queued work; throws the first failure and clears it.
   void synchronize();
 
  private:
-  void serve();                ///< takes work until told to stop
-  bool run(const Work& work);  ///< false: stop
+  void serve();                ///< runs work until StopWork
+  bool run(const Work& work);  ///< returns false for StopWork
   void wait_for(const WaitWork& work);
   bool run_traced(const Work& work, bool follows);
   void keep_failure();
-  /// Is the item that runs not wanted any more?
-  bool is_given_up() const { return done_ < given_up_.load(std::memory_order_acquire); }
+  /// Whether the running item was cancelled.
+  bool is_cancelled() const { return done_ < cancelled_.load(std::memory_order_acquire); }
 
   Team team_;
   Timeline* timeline_;
   WorkQueue<Work> queue_;
-  uint64_t queued_count_;  ///< pushing thread only
-  int holds_ = 0;          ///< pushing thread only
+  uint64_t queued_count_;  ///< used only by the pushing thread
+  int holds_ = 0;          ///< used only by the pushing thread
   alignas(kCacheLine) Counter queued_;
-  /// Written by the worker; the host reads and clears it only when all queued work is finished.
+  /// Written by the worker. The host reads and clears it only when all queued work is finished.
   alignas(kCacheLine) std::exception_ptr failure_;
   TraceRow* trace_ = nullptr;
   AbortCallback abort_;
-  uint64_t done_;                      ///< items finished; worker
-  std::atomic<uint64_t> given_up_{0};  ///< items up to this position are not wanted any more
-  /// What the worker waits for; nullptr: nothing. Timelines are never freed.
+  uint64_t done_;                       ///< number of finished items; used only by the worker
+  std::atomic<uint64_t> cancelled_{0};  ///< items up to this position are cancelled
+  /// The timeline that the worker waits for; nullptr if it does not wait. Timelines are never freed.
   std::atomic<const Timeline*> awaited_{nullptr};
   std::atomic<uint64_t> awaited_position_{0};
   std::mutex mutex_;
   std::string reason_;        ///< guarded by mutex_
-  int64_t traced_until_ = 0;  ///< the end of the latest span
+  int64_t traced_until_ = 0;  ///< end of the latest span
   std::thread thread_;
 };
 

@@ -7,9 +7,10 @@
 namespace shoal::cuda {
 void check(cudaError_t status, std::string_view owner, std::string_view what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // an error that a program can go on after must not be found again by the next call
+  cudaGetLastError();  // clears the last error, so that the next check does not report it again
   if (status == cudaErrorMemoryAllocation) {
-    fail<OutOfMemory>("[{}] cannot {}: out of memory: use more devices, or give this one a smaller share", owner, what);
+    fail<OutOfMemory>("[{}] cannot {}: out of memory: use more devices, or give this device a smaller share", owner,
+                      what);
   }
   fail<DeviceError>("[{}] cannot {}: {} ({})", owner, what, cudaGetErrorString(status), cudaGetErrorName(status));
 }

@@ -1,4 +1,4 @@
-// Calls of CUDA's runtime with errors as exceptions, and the current GPU of a thread as a scope. Thread-safe.
+// CUDA runtime calls whose errors become exceptions, and a scope that sets a thread's current GPU. Thread-safe.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,19 +7,19 @@
 
 namespace shoal::cuda {
 
-/// Throws OutOfMemory or DeviceError: "[CUDA0] cannot allocate memory: out of memory (cudaErrorMemoryAllocation)".
-/// `what` completes "cannot ...".
+/// Throws OutOfMemory or DeviceError if `status` is an error: "[CUDA0] cannot allocate memory: out of memory
+/// (cudaErrorMemoryAllocation)". `what` completes "cannot ...".
 void check(cudaError_t status, std::string_view owner, std::string_view what);
 
-/// Lets the GPU's pool keep what is freed. By default it gives everything back whenever the host waits for a stream, in
-/// a call that may wait for all that the GPU does.
+/// Makes the GPU's memory pool keep freed memory. By default, the pool releases it whenever the host waits for a
+/// stream. That release may wait for all work of the GPU.
 void keep_pool_memory(int gpu);
-/// Unused bytes that the GPU's pool keeps.
+/// Number of unused bytes that the GPU's memory pool keeps.
 size_t kept_pool_memory(int gpu);
-/// Gives them back. May wait for the GPU.
+/// Releases the unused bytes of the GPU's memory pool. May wait for the GPU.
 void trim_pool(int gpu);
 
-/// Calls of this thread are for this GPU while it lives, and for the one before afterwards.
+/// Makes a GPU current for this thread. The destructor restores the previous GPU.
 class CurrentGpu {
  public:
   explicit CurrentGpu(int gpu);

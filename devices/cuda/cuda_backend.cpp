@@ -29,7 +29,7 @@ void CudaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
                       src.is_contiguous() && dst.is_contiguous();
   if (!direct) return Backend::copy_async(src, to, dst);
   if (src.empty()) return;
-  // Earlier work of the other backend may still use dst; its later work must see the copy.
+  // Earlier work of the other backend may still use dst, and later work of the other backend must see the copy.
   if (other != this) wait(other->here());
   launcher_.push(CopyWork{&src, &dst, src.buffer->ref(), dst.buffer->ref()});
   if (other != this) other->wait(here());
@@ -83,8 +83,8 @@ void CudaBackend::write_bytes_async(void* to, const void* from, size_t size) {
 
 bool CudaBackend::start_recording() {
   if (!graphs_) return false;
-  // Making a graph may wait for the GPU, where no kernel must wait for what is launched behind that then: all members
-  // of a mesh are done here before any of them gets on.
+  // Creating a graph may wait for the GPU. If a kernel on the GPU waited for a kernel that is launched only after this
+  // call, the wait would never end. So every member of a mesh first finishes its queued work.
   launcher_.finish();
   launcher_.push(StartRecordingWork{});
   return true;
@@ -103,7 +103,7 @@ void CudaBackend::replay_async(Recording& recording) {
 
 Mark* CudaBackend::here() {
   Mark* mark = Mark::take(device_.gpu().traits.gpu);
-  mark->add_reference();  // the launcher's
+  mark->add_reference();  // the launcher's reference
   launcher_.push(RecordWork{mark});
   return mark;
 }

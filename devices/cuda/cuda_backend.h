@@ -1,5 +1,5 @@
-// CudaBackend: the stream of a CUDA device, fed by a launcher thread (launcher.h); CudaEvent: a mark in such a stream.
-// Thread rules as in devices/backend.h.
+// CudaBackend: a CUDA stream of a device, fed by a launcher thread (launcher.h). CudaEvent: an event recorded in such a
+// stream. The thread rules of devices/backend.h apply.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace shoal::cuda {
 
 class CudaBackend final : public Backend {
  public:
-  /// Without `graphs` every kernel is launched by itself.
+  /// If `graphs` is false, every kernel is launched separately.
   CudaBackend(CudaDevice& device, bool graphs);
   ~CudaBackend() override { plans().clear(); }
 
@@ -26,7 +26,7 @@ class CudaBackend final : public Backend {
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
-  /// Directly between CUDA devices where both tensors are contiguous.
+  /// Copies directly between devices if both tensors are contiguous and on CUDA devices.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void synchronize() override { launcher_.synchronize(); }
   /// See functions::kWaitForQueued.
@@ -43,18 +43,18 @@ class CudaBackend final : public Backend {
   bool has_own_memory() const override { return true; }
   void read_bytes_async(const void* from, void* to, size_t size) override;
   void write_bytes_async(void* to, const void* from, size_t size) override;
-  /// Waits for queued work, failures of which stay.
+  /// Waits for queued work first. Failures of that work are reported by synchronize().
   bool start_recording() override;
   std::unique_ptr<Recording> stop_recording() override;
   void replay_async(Recording& recording) override;
 
-  /// Queues what launches kernels itself.
+  /// Queues a task that launches its own kernels.
   void push_launch(const LaunchTask& task) { launcher_.push(task); }
   Launcher& launcher() { return launcher_; }
-  /// Everything queued here before is finished when others get past this mark; one reference, the caller's.
+  /// Returns a mark that is reached after all work queued so far. The caller owns one reference to it.
   Mark* here();
   void wait(Mark* mark);
-  /// Waits for queued work; failures stay for synchronize().
+  /// Waits for queued work. Failures of that work are reported by synchronize().
   void finish() { launcher_.finish(); }
 
  private:
@@ -62,16 +62,16 @@ class CudaBackend final : public Backend {
   FamilyUse use_{device_};
   bool graphs_;
   TraceRowUse trace_;
-  Launcher launcher_;  ///< writes to the row
+  Launcher launcher_;  ///< declared after trace_ and so destroyed first, because it writes to the row
 };
 
-/// Where a rank of a mesh runs.
+/// The device on which one rank of a mesh runs.
 struct Place {
-  int gpu = 0;  ///< CUDA's number
+  int gpu = 0;  ///< device number of the CUDA runtime
   cudaStream_t stream = nullptr;
   std::string device_name = "";  ///< for messages
 };
-/// Of the backends of a mesh, all of CUDA devices.
+/// Places of a mesh's backends, which must all be CUDA backends.
 std::vector<Place> places_of(std::span<Backend* const> backends);
 
 class CudaEvent final : public Event {
@@ -80,7 +80,7 @@ class CudaEvent final : public Event {
   ~CudaEvent() override;
   Device& device() const override { return device_; }
   void record(Backend& backend) override;
-  /// A backend of another family waits in a host task; for one that runs none the host waits.
+  /// A backend of another family waits in a host task. If `backend` cannot run host tasks, the calling thread waits.
   void wait(Backend& backend) override;
   void synchronize() override;
 

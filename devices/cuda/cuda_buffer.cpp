@@ -59,7 +59,7 @@ class CudaBuffer final : public Buffer {
   }
 
  private:
-  /// Queues and waits.
+  /// Queues work on the transfer stream and waits for it.
   template <class F>
   void run(std::string_view what, F&& queue) {
     const CurrentGpu current(device_.gpu().traits.gpu);
@@ -80,7 +80,7 @@ class PinnedBuffer final : public HostBuffer {
   }
 };
 
-/// Calls copy(tensor address, host offset, length) for the gap-free pieces of all rows until one fails.
+/// Calls copy(tensor address, host offset, length) for each contiguous piece of each row, until a call fails.
 template <class Copy>
 cudaError_t for_each_row_piece(const Tensor& tensor, size_t host_stride, const Rows& rows, Copy&& copy) {
   cudaError_t status = cudaSuccess;
@@ -106,7 +106,8 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.take(size);
   void* data = nullptr;
   const cudaStream_t stream = device_.gpu().transfers();
-  // In the order of the transfer stream, and visible to every other stream once that one is done.
+  // The allocation is ordered in the transfer stream. Other streams can use the memory once the transfer stream has
+  // reached it.
   cudaError_t status = cudaMallocAsync(&data, whole_granules(size), stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -121,7 +122,7 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.give_back(size);
   cudaGetLastError();
   if (status != cudaErrorMemoryAllocation) check(status, device_.name(), "allocate memory");
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
                     device_.name(), format_bytes(size), format_bytes(device_.memory().free));
 }
 

@@ -1,5 +1,5 @@
-// Memory of CUDA devices, and pinned host memory which they copy to and from quickly. Thread-safe as devices/buffer.h
-// says; blocking access runs on a stream of its own and waits for nothing else that the GPU does.
+// Memory of CUDA devices, and pinned host memory for fast copies. Thread-safe to the extent stated in devices/buffer.h.
+// Blocking access uses a separate stream and does not wait for other work of the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@ class CudaBufferType final : public BufferType {
   CudaDevice& device_;
 };
 
-/// A buffer's memory may be another's as soon as it has gone: backends that copy from or to it by its address have to
-/// be synchronized before, as for all host memory (Backend).
+/// Freed memory may be reused immediately. So every backend that copies from or to a buffer must be synchronized before
+/// the buffer is freed, as for all host memory (Backend).
 class PinnedBufferType final : public BufferType {
  public:
   explicit PinnedBufferType(CudaDevice& device) : device_(device) {}
@@ -40,18 +40,18 @@ class PinnedBufferType final : public BufferType {
   CudaDevice& device_;
 };
 
-/// Host memory that is not pinned.
+/// Whether the address is in pageable (not pinned) host memory.
 bool is_pageable(const void* address);
 
-/// Queues the copy of rows between host memory and a tensor of any strides. The rectangle must be inside the tensor.
+/// Queues a copy of rows between host memory and a tensor with any strides. The rows must be inside the tensor.
 cudaError_t copy_rows_to_gpu(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows,
                              cudaStream_t stream);
 cudaError_t copy_rows_from_gpu(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows,
                                cudaStream_t stream);
-/// Queues the copy of a whole contiguous tensor to another one of CUDA devices.
+/// Queues a copy of a whole contiguous tensor to another tensor. Both tensors are on CUDA devices.
 cudaError_t copy_contiguous(const Tensor& src, Tensor& dst, cudaStream_t stream);
 
-/// The device whose memory the tensor lies in; nullptr when that is no CUDA device's.
+/// Returns the CUDA device whose memory contains the tensor, or nullptr.
 CudaDevice* cuda_device_of(const Tensor& tensor);
 
 }  // namespace shoal::cuda

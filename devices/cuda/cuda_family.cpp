@@ -22,9 +22,10 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kMaxPerGpu = 64;
-constexpr size_t kStaticShared = 1024;  // bytes that kernels with dynamic shared memory have besides, at most
+constexpr size_t kStaticShared = 1024;  // upper bound of static shared memory in kernels that also use dynamic shared
+                                        // memory
 
-/// The features are asked for without a family at hand; there is one of it.
+/// The only instance. Feature queries are functions that receive no pointer to the family.
 const CudaFamily* g_family = nullptr;
 
 std::string version(int number) {
@@ -93,7 +94,7 @@ std::string CudaDevice::description() const {
                      gpu_.traits.processors, share);
 }
 
-// Buffers that have gone are free, whether or not the GPU has come so far.
+// Waits until the GPU has released the memory of destroyed buffers, so that this memory counts as free.
 DeviceMemory CudaDevice::memory() const {
   const CurrentGpu current(gpu_.traits.gpu);
   gpu_.family->finish_transfers(gpu_);
@@ -144,13 +145,13 @@ void CudaDevice::take(size_t size) {
   const size_t free = share - std::min(before, share);
   if (size <= free) return;
   used_ -= size;
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this one a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
                     name_, format_bytes(size), format_bytes(free));
 }
 
 void CudaDevice::note_no_graph(cudaError_t why) const {
   gpu_.family->note_problem(
-      fmt::format("{} launches kernels one by one, which is slower: CUDA makes no graph of them ({})", name_,
+      fmt::format("{} launches kernels one by one, which is slower: CUDA cannot create a graph from them ({})", name_,
                   cudaGetErrorString(why)));
 }
 
@@ -197,7 +198,7 @@ void CudaFamily::find_gpus() {
     reason_ = status == cudaSuccess ? "no GPU found" : cudaGetErrorString(status);
     return;
   }
-  std::map<std::string, std::string> unusable;  // names of GPUs by what they are and why they are left out
+  std::map<std::string, std::string> unusable;  // names of GPUs, keyed by the reason for their exclusion
   const auto leave_out = [&](const std::string& why, int index) {
     std::string& names = unusable[why];
     names += fmt::format("{}CUDA{}", names.empty() ? "" : ", ", index);
@@ -214,7 +215,7 @@ void CudaFamily::find_gpus() {
       gpu->family = this;
       gpu->traits.off = off_;
       gpus_.push_back(std::move(gpu));
-    } catch (const DeviceError& error) {  // one GPU that is broken or taken: the others are still good
+    } catch (const DeviceError& error) {  // a broken or busy GPU does not affect the other GPUs
       leave_out(fmt::format(": {}", error.what()), index);
     }
   }
@@ -238,13 +239,13 @@ void CudaFamily::finish_transfers(const Gpu& gpu) const {
 
 namespace {
 
-/// On the current GPU, where nothing else has been chosen.
+/// Sets the wait mode of the current GPU so that waiting threads yield, unless the program has already chosen a mode.
 void wait_by_yielding() {
   unsigned flags = 0;
   if (cudaGetDeviceFlags(&flags) == cudaSuccess && (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleAuto) {
     cudaSetDeviceFlags(flags | cudaDeviceScheduleYield);
   }
-  cudaGetLastError();  // slower, not wrong
+  cudaGetLastError();  // a failure costs only speed
 }
 
 }  // namespace
@@ -255,7 +256,7 @@ void CudaFamily::prepare(Gpu& gpu) {
   const CurrentGpu current(gpu.traits.gpu);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), fmt::format("CUDA{}", gpu.traits.gpu),
-        "make a stream");
+        "create a stream");
   keep_pool_memory(gpu.traits.gpu);
   if (waits_by_yielding(devices_.size(), std::thread::hardware_concurrency())) wait_by_yielding();
   for (const auto& other : gpus_) {
@@ -265,8 +266,8 @@ void CudaFamily::prepare(Gpu& gpu) {
   gpu.stream = stream;
 }
 
-/// Each uses the memory of the other one where that can be done. Which of the two copies is the driver's choice, so
-/// both ways are right or neither is used.
+/// Lets two GPUs access each other's memory if test copies in both directions are correct. The driver chooses which GPU
+/// performs a copy, so one wrong direction disables both.
 void CudaFamily::connect(int one, int other) {
   try {
     const std::array<PeerAccess, 2> access = connect_peers(other, one);
@@ -276,7 +277,7 @@ void CudaFamily::connect(int one, int other) {
   } catch (const Error& error) {
     turn_off_peer_access(one, other);
     turn_off_peer_access(other, one);
-    add_problem(fmt::format("direct copies of CUDA{} and CUDA{} are not used: {}", one, other, error.what()));
+    add_problem(fmt::format("direct copies between CUDA{} and CUDA{} are not used: {}", one, other, error.what()));
   }
 }
 

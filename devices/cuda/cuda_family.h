@@ -1,6 +1,7 @@
-// The family "CUDA" and its devices: each physical GPU, or k virtual devices on each (SHOAL_CUDA_DEVICES_PER_GPU=k),
-// which have a share of its memory and streams of their own, so that everything about several devices runs on one GPU.
-// Without a GPU or a driver the family has no devices and its features say why. Thread-safe.
+// The family "CUDA" and its devices. A device is a physical GPU or one of k virtual devices on a GPU
+// (SHOAL_CUDA_DEVICES_PER_GPU=k). Each virtual device has its own streams and a share of the GPU's memory, so that a
+// single GPU can test multi-device code. Without a GPU or a driver, the family has no devices, and its features list
+// the reason. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace shoal::cuda {
 
 class CudaFamily;
 
-/// A physical GPU. Until something is to run or lie on it, nothing is made there: a context takes time and memory.
+/// A physical GPU. Its CUDA context costs time and memory, so it is created only at the first run or allocation.
 struct Gpu {
   GpuTraits traits;
   std::string name;    ///< "NVIDIA H200"
@@ -27,16 +28,16 @@ struct Gpu {
   size_t memory = 0;   ///< total bytes
   bool integrated = false;
   CudaFamily* family = nullptr;
-  cudaStream_t stream = nullptr;  ///< see transfers()
+  cudaStream_t stream = nullptr;  ///< returned by transfers()
 
-  /// For blocking copies; work of no backend. The first use prepares the GPU (CudaFamily::prepare). Never destroyed:
-  /// the driver may be gone by then.
+  /// Stream for blocking copies; no backend uses it. The first call prepares the GPU (CudaFamily::prepare). Never
+  /// destroyed, because the driver may already have shut down.
   cudaStream_t transfers() const;
 };
 
 class CudaDevice final : public Device {
  public:
-  /// Number `part` of the `parts` devices of a GPU, which must outlive it.
+  /// The device with index `part` among the `parts` devices on a GPU. The GPU must outlive the device.
   CudaDevice(BackendReg& reg, std::string name, const Gpu& gpu, int part, int parts);
 
   std::string name() const override { return name_; }
@@ -45,20 +46,21 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override;
   DeviceProps props() const override;
   BackendReg& reg() const override { return reg_; }
-  /// params: "graphs=0" runs every kernel by a launch of its own instead of CUDA graphs; default: SwitchedOff::graphs.
+  /// params: "graphs=0" launches every kernel separately instead of using CUDA graphs. The default depends on
+  /// SwitchedOff::graphs.
   std::unique_ptr<Backend> init(std::string_view params = {}) override;
   BufferType& buffer_type() override { return type_; }
   BufferType* host_buffer_type() override { return &pinned_; }
   bool supports_op(const Tensor& node) const override;
-  bool offload_op(const Tensor& node) const override { return is_worth_bringing(node); }
+  bool offload_op(const Tensor& node) const override { return is_worth_streaming(node); }
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
   const Gpu& gpu() const { return gpu_; }
-  /// Counts an allocation. Throws OutOfMemory when it exceeds this device's share.
+  /// Adds an allocation to the used bytes. Throws OutOfMemory if the sum exceeds this device's share.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
-  /// Kernels are launched one by one because CUDA does not make a graph of them: a problem of the family.
+  /// Adds a problem to the family: CUDA could not create a graph, so kernels are launched one by one.
   void note_no_graph(cudaError_t why) const;
 
  private:
@@ -73,27 +75,28 @@ class CudaDevice final : public Device {
 
 class CudaFamily final : public BackendReg {
  public:
-  /// `functions`: of later folders, by name (BackendReg::function). Throws InvalidArgument for a bad environment
-  /// variable.
+  /// `functions` looks up, by name, the functions that folders above this folder add (BackendReg::function). Throws
+  /// InvalidArgument if an environment variable is invalid.
   explicit CudaFamily(std::function<void*(std::string_view)> functions = {});
   ~CudaFamily() override;
   std::string name() const override { return "CUDA"; }
   std::span<Device* const> devices() const override { return listed_; }
   void* function(std::string_view name) const override;
-  /// Why there are no devices; empty when there are some.
+  /// The reason why there are no devices; empty if there are devices.
   const std::string& reason() const { return reason_; }
-  /// By SHOAL_CUDA_OFF.
+  /// Features switched off by SHOAL_CUDA_OFF.
   const SwitchedOff& off() const { return off_; }
-  /// GPUs that cannot be used though they are there, each with the reason: "CUDA0, CUDA1 (NVIDIA H200, sm_90): ...".
+  /// GPUs that are present but unusable, each with the reason: "CUDA0, CUDA1 (NVIDIA H200, sm_90): ...".
   const std::string& unusable() const { return unusable_; }
-  /// Pairs of GPUs whose direct copies are wrong, and what has been noted.
+  /// Pairs of GPUs whose direct copies are wrong, and problems added by note_problem().
   std::string problems() const;
-  /// What works, but slower than it should. Kept once.
+  /// Adds a problem that makes something slower than it should be. Duplicates are dropped.
   void note_problem(const std::string& problem);
-  /// Makes what every use of a GPU needs, and connects it to the others that are in use: kernels and copies may then
-  /// use each other's memory, where the hardware can and a copy there and back comes out right. Throws DeviceError.
+  /// Creates the shared state of a GPU and connects the GPU to every other prepared GPU. Kernels and copies of two
+  /// connected GPUs can access each other's memory if the hardware supports peer access and test copies in both
+  /// directions are correct. Throws DeviceError.
   void prepare(Gpu& gpu);
-  /// Waits for what is queued on the GPU's transfers(), the ends of buffers, if it is prepared.
+  /// Waits for the work on a prepared GPU's transfers() stream, including the release of buffers.
   void finish_transfers(const Gpu& gpu) const;
 
  private:
@@ -111,11 +114,12 @@ class CudaFamily final : public BackendReg {
   std::vector<Device*> listed_;
 };
 
-/// Each device has a thread that waits for its GPU, and CUDA lets them spin unless there are more GPUs than processors.
-/// Are there so many that the host's thread would have no processor left?
+/// Whether threads that wait for a GPU should yield. One thread per device waits. By default, CUDA makes these threads
+/// spin unless there are more GPUs than processors. Spinning threads can leave no processor for the host's thread.
 bool waits_by_yielding(size_t devices, size_t processors);
 
-/// Devices that share each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU, 1 to 64, or 1. Throws InvalidArgument.
+/// Number of devices on each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU (1 to 64), or 1 by default. Throws
+/// InvalidArgument.
 int devices_per_gpu();
 
 }  // namespace shoal::cuda

@@ -10,7 +10,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Nodes launched between two looks at the stream when a run may be stopped: the host must not run far ahead.
+/// Number of nodes between two waits for the stream. The waits happen only with an abort callback, so that the host
+/// does not run far ahead.
 constexpr size_t kNodesAhead = 16;
 
 bool runs(const Tensor& node) {
@@ -27,7 +28,7 @@ int id_of(const Tensor* node) {
   return node != nullptr ? node->id : -1;
 }
 
-/// The range, when the device can run it.
+/// Returns the range if the device can run it; throws otherwise.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
   return range;
@@ -70,7 +71,7 @@ void CudaPlan::compile() {
   }
   const auto node_at = [&](int id) { return id < 0 ? nullptr : all[static_cast<size_t>(id)]; };
   passed_ = {};
-  // A step's nodes are all of one segment.
+  // A step never spans two segments.
   size_t begin = 0;
   for (int segment = 0; segment < segments(); ++segment) {
     const int cut = segment + 1 < segments() ? cuts_[static_cast<size_t>(segment)] : range.end;
@@ -98,7 +99,7 @@ void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers,
   passed_.before |= passed.before, passed_.behind |= passed.behind;
 }
 
-/// Of all addresses that kernels are given.
+/// Hash of all addresses that are passed to kernels.
 size_t CudaPlan::fingerprint() const {
   size_t sum = 0;
   const auto mix = [&sum](const void* address) {
@@ -179,7 +180,7 @@ cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step
   cudaGraph_t graph = nullptr;
   if (status == cudaSuccess) {
     for (const Step& step : steps) run_step(context, step);
-    const cudaError_t launched = cudaPeekAtLastError();  // or the graph would lack a kernel
+    const cudaError_t launched = cudaPeekAtLastError();  // after a failed launch the graph would omit a kernel
     status = cudaStreamEndCapture(context.stream, &graph);
     if (launched != cudaSuccess) status = launched;
   }
@@ -191,10 +192,10 @@ cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step
     }
   }
   if (status == cudaSuccess && into.exec == nullptr) status = cudaGraphInstantiate(&into.exec, graph, 0);
-  // Now, rather than while other ranks wait for its first launch.
+  // Uploads the graph now, so that other ranks do not wait for it at the first launch.
   if (status == cudaSuccess) cudaGraphUpload(into.exec, context.stream);
   if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();  // not the failure of the node that is launched instead
+  cudaGetLastError();  // clears the error, so that the next launch does not report it
   into.stale = false;
   return status;
 }

@@ -1,6 +1,6 @@
-// CudaPlan: a graph range compiled for one CUDA backend: its memory, and steps that each launch the kernels of one node
-// or of a few nodes together. The first run of a group of segments launches the steps one by one; from the second run
-// on it replays a CUDA graph captured from them.
+// CudaPlan: a graph range compiled for one CUDA backend. It consists of memory and steps. Each step launches the
+// kernels of one node, or of a few nodes that are fused. The first run of a group of segments launches the steps one by
+// one. Later runs of the group replay a CUDA graph that was captured from its steps.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,9 +23,10 @@ class CudaBackend;
 
 class CudaPlan final : public GraphPlan {
  public:
-  /// Throws DeviceError when a node is not supported or memory is short, InvalidArgument when a source is not placed.
+  /// Throws DeviceError if a node is not supported or memory is insufficient, InvalidArgument if a source has no
+  /// memory.
   CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options);
-  /// Waits until the last queued run is finished.
+  /// Waits for the last queued run.
   ~CudaPlan() override;
 
   size_t allocated_bytes() const override { return memory_.bytes(); }
@@ -34,47 +35,47 @@ class CudaPlan final : public GraphPlan {
   PassedForms passed_forms() const override { return passed_; }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory_.can_move_to(graph); }
-  /// To a graph that fits; no run may be queued. CUDA graphs stay where no address has changed, and are updated in
-  /// place at their next run where some have.
+  /// Replaces the graph by another graph of the same structure (fits()). No run may be queued. CUDA graphs stay valid
+  /// if no address has changed. Otherwise each CUDA graph is updated in place at its next run.
   void move_to(Graph& graph);
-  /// Segments [first, last), on the launcher's thread. `recording`: the stream is being captured already. With an abort
-  /// callback nodes are launched one by one. Throws Aborted or DeviceError.
+  /// Runs segments [first, last), on the launcher's thread. `recording`: the stream is already being captured. With an
+  /// abort callback, nodes are launched one by one. Throws Aborted or DeviceError.
   void run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort);
-  /// What a trace calls a run of segments [first, last).
+  /// Sets the name that a run of segments [first, last) has in a trace.
   void describe(int first, int last, TraceSpan& span) const;
-  /// A run was queued.
+  /// Must be called when a run is queued.
   void has_run() { was_queued_ = true; }
 
  private:
-  /// A group of segments as a CUDA graph.
+  /// The CUDA graph of a group of segments.
   struct Captured {
     int runs = 0;
-    bool stale = false;  ///< addresses have changed since
+    bool stale = false;  ///< addresses have changed since the capture
     bool broken = false;
     cudaGraphExec_t exec = nullptr;
   };
 
   void compile();
-  /// Those of a segment.
+  /// Adds the steps of one segment.
   void add_steps(std::span<Tensor* const> nodes, const Readers& readers, const Neighbours& neighbours);
   size_t fingerprint() const;
   std::span<const Step> steps(int first, int last) const;
   void launch(const LaunchContext& context, std::span<const Step> steps, const AbortCallback& abort) const;
-  /// Why it cannot be captured, or cudaSuccess.
+  /// Returns cudaSuccess, or the error that prevented the capture.
   cudaError_t capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
   CudaBackend& backend_;  ///< see has_backend()
   std::vector<int> cuts_, shown_;
-  int before_, behind_;  ///< ids of PlanOptions' nodes; -1: none
+  int before_, behind_;  ///< ids of the nodes PlanOptions::before and PlanOptions::behind; -1 if absent
   std::string label_;
   std::shared_ptr<const Topology> topology_;
   GraphMemory memory_;
-  std::vector<Tensor*> running_;  ///< neither views nor empty
+  std::vector<Tensor*> running_;  ///< nodes that are neither views nor empty
   std::vector<Step> steps_;
-  std::vector<size_t> begins_;  ///< first step of each segment, and the end of the last
+  std::vector<size_t> begins_;  ///< index of the first step of each segment; last element: total number of steps
   PassedForms passed_;
   size_t fingerprint_ = 0;
-  /// By the first segment and the one behind the last. Launcher's thread, or while nothing is queued.
+  /// Keyed by segments [first, last). Used by the launcher's thread, and by other threads only while nothing is queued.
   std::map<std::pair<int, int>, Captured> captured_;
   bool was_queued_ = false;
 };

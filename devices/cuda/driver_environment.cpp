@@ -5,11 +5,11 @@
 namespace shoal::cuda {
 
 void set_driver_environment() {
-  // Each stream has a queue of its own in the hardware only as far as this goes; kernels of two streams in one queue
-  // that wait for each other would never end.
+  // Number of streams with a hardware queue of their own. If two streams share a queue, kernels in them that wait for
+  // each other never end.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // A kernel that is loaded at its first launch may have to wait until the GPU is idle, which it is not while a kernel
-  // of a collective waits there for another rank.
+  // With lazy loading, the first launch of a kernel may wait until the GPU is idle. That would deadlock while a kernel
+  // of a collective on that GPU waits for another rank.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 

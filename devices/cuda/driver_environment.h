@@ -1,12 +1,13 @@
-// What the driver must be told before CUDA is first called in a process: it reads the environment once. Collectives
-// whose kernels wait for each other on one GPU hang without it.
+// Environment variables that the driver needs before the first CUDA call of a process. The driver reads them only once.
+// Without them, collectives whose kernels wait for each other on one GPU hang.
 #pragma once
 
 namespace shoal::cuda {
 
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER where they are not set. The plug-in does it when
-/// it is loaded: early enough unless the program has called CUDA by itself, in which case the program or what starts
-/// it has to set both. Changes the environment: not beside other threads that read it.
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER unless they are already set. The plug-in calls
+/// this function when it is loaded. If a program calls CUDA before it loads the plug-in, both variables must be set
+/// before the first CUDA call. Since this function changes the environment, no other thread may read the environment
+/// concurrently.
 void set_driver_environment();
 
 }  // namespace shoal::cuda

@@ -17,12 +17,13 @@ void run_node(const LaunchContext& context, Nodes nodes) {
   kernel_for(nodes[0]->op).run(context, *nodes[0]);
 }
 
-/// A kernel that reads each element before it writes the one in its place may have the result there.
+/// Whether `result` and `source` are disjoint or identical in address and shape. Identical memory is safe if the kernel
+/// reads each element before it writes that element.
 bool is_apart_or_in_place(const Tensor& result, const Tensor& source) {
   return !overlap(result, source) || (result.data == source.data && same_shape(result, source));
 }
 
-/// rms_norm and the product with its weight.
+/// An rms_norm node and the node that multiplies its result by the weight.
 struct ScaledNorm {
   const Tensor& norm;
   const Tensor& product;
@@ -70,7 +71,7 @@ void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
                       view_of(found.product), eps_of(found.norm));
 }
 
-// Products of few columns. Their workspace holds the columns as the kernel reads them, while results are written.
+// The kernel of a product reads the prepared columns in the workspace until it has written its last result.
 
 bool is_product(const Tensor& node) {
   return node.op == Op::kMulMat;
@@ -79,12 +80,12 @@ bool is_on_workspace(const Tensor& tensor, const Tensor& product) {
   const size_t bytes = kernel_for(product.op).workspace(product, GpuTraits{});
   return tensor.data < product.workspace + bytes && product.workspace < tensor.data + tensor.span_bytes();
 }
-/// The product's kernel may write `result` instead.
+/// Whether the kernel of `product` may write `result` directly, without overwriting its own inputs.
 bool may_write(const Tensor& result, const Tensor& product) {
   return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
 }
 
-/// Of matrices, or of experts.
+/// Whether the nodes are two products and their glu. Both products are mul_mat, or both are mul_mat_id.
 bool fits_gated_products(Nodes nodes, const Readers& readers) {
   const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
   const bool of_experts = gate.op == Op::kMulMatId;
@@ -99,11 +100,12 @@ void run_gated_products(const LaunchContext& context, Nodes nodes) {
   run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
 }
 
-/// The operand that is not this one.
+/// Returns the operand of a binary node other than `operand`.
 const Tensor& other_of(const Tensor& node, const Tensor& operand) {
   return node.src[0] == &operand ? *node.src[1] : *node.src[0];
 }
-/// The end of a token's experts (models/arch/experts.cpp): their products by their weights, summed by element.
+/// Counts the leading nodes that compute the weighted sum of a token's experts (models/arch/experts.cpp): mul_mat_id,
+/// the multiplication by the experts' weights, and the sum over experts. Returns 0 if the leading nodes are different.
 size_t count_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   constexpr Op kOps[] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
   constexpr size_t kCount = std::size(kOps);
@@ -136,7 +138,8 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_add_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
-/// No result lies on what another of these products reads, nor on the workspace that holds the columns.
+/// Whether no result overlaps a tensor that another product reads or writes, and no tensor overlaps the workspace that
+/// holds the columns.
 bool are_apart(Nodes nodes) {
   const std::vector<JoinedProduct> products = joined_products(nodes);
   const Tensor& last = *products.back().node;
@@ -152,11 +155,11 @@ bool are_apart(Nodes nodes) {
   });
 }
 
-/// How many nodes are products of one b, each with its sum where it has one, as far as none is a gate; 0 where
-/// there are no two products. b is prepared once, in the workspace of the last one: it is the only one that nothing
-/// lies on while all of them run.
+/// Counts the leading nodes that are products with the same b, each optionally followed by a sum with an addend. The
+/// count ends before gated products. Returns 0 if there are fewer than two products. b is prepared once, in the
+/// workspace of the last product, because no other tensor uses that workspace while the products run.
 size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
-  std::vector<size_t> ends{0};  // of the products so far
+  std::vector<size_t> ends{0};  // for 0, 1, 2, ... products, the number of their nodes
   while (ends.back() < nodes.size()) {
     const Nodes rest = nodes.subspan(ends.back());
     if (!is_product(*rest[0]) || (rest.size() > 2 && fits_gated_products(rest, readers))) break;
@@ -173,19 +176,19 @@ size_t count_rotations(Nodes nodes, const Readers&, const GpuTraits&) {
   return count > 1 ? count : 0;
 }
 
-/// Nodes that one launch runs.
+/// A sequence of nodes that can be fused.
 struct Pattern {
-  /// How many of these nodes, from the first on, are such a pattern; 0: none.
+  /// Number of leading nodes that form this pattern; 0: none.
   size_t (*count)(Nodes nodes, const Readers& readers, const GpuTraits& gpu);
   void (*run)(const LaunchContext& context, Nodes nodes);
 };
-/// The count of a pattern that always has kCount nodes.
+/// Implements Pattern::count for a pattern of exactly kCount nodes.
 template <size_t kCount, auto fits>
 size_t count_if(Nodes nodes, const Readers& readers, const GpuTraits&) {
   return nodes.size() >= kCount && fits(nodes, readers) ? kCount : 0;
 }
 
-/// Longer ones first. Several products of one b come before a product with its sum.
+/// The first match is used. So several products with the same b take precedence over a single product with its sum.
 constexpr auto kPatterns = std::to_array<Pattern>({
     {count_if<3, fits_sum_and_norm>, run_sum_and_norm},
     {count_if<3, fits_gated_products>, run_gated_products},
@@ -216,19 +219,19 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
 
 namespace {
 
-/// The result of a step that can be left as a record; nullptr: it cannot.
+/// Returns the result of a step if the step can write a record of it, else nullptr.
 const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
   const Tensor& result = *step.nodes.back();
   const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
   const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
   return can && result.elements() <= kMostRecorded ? &result : nullptr;
 }
-/// A column with room in the record.
+/// Whether a tensor is a single f32 column that fits in the record.
 bool is_short_column(const Tensor& tensor) {
   return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.is_contiguous() &&
          tensor.elements() <= kMostRecorded;
 }
-/// The forms of this column that these nodes, which run as one, take.
+/// Returns the forms in which fused nodes read this column; none if they read another tensor.
 ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   const Tensor& first = *nodes.front();
   if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
@@ -237,11 +240,13 @@ ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   return same ? mul_mat_forms(nodes, gpu) : ColumnForms{};
 }
 
-/// Who takes a column's record.
+/// Forms in which a recorded column is read: by any reader (`all`), and by the neighbour after the steps (`behind`).
 struct Taken {
   ColumnForms all, behind;
 };
-/// Has the steps and the product behind them take it, up to the first step that leaves a record of its own.
+/// Sets `reads` of each step that multiplies by the column, so that the step reads the column's record. Ends before the
+/// first step that could write another record, because a stream has memory for only one record. If no step could, the
+/// neighbour after the steps also counts as a reader. Returns the forms that are read.
 Taken take_record(const Tensor& column, std::span<Step> steps, Tensor* behind, const GpuTraits& gpu) {
   Taken taken;
   for (Step& step : steps) {

@@ -1,6 +1,6 @@
-// Nodes that run together: patterns of neighbours in a graph for which there are kernels that do all of them at once. A
-// pattern is used only where no other node reads a value that its kernel does not write, and where no result lies on
-// bytes that the kernel still reads.
+// Fusion: patterns of consecutive nodes that one kernel computes together. A pattern is used only if no other node
+// reads an intermediate result that the kernel does not store, and no result overlaps bytes that the kernel still
+// reads.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,27 @@
 
 namespace shoal::cuda {
 
-/// Nodes that one launch sequence computes.
+/// One node, or several fused nodes, that run together.
 struct Step {
   void (*run)(const LaunchContext& context, std::span<Tensor* const> nodes) = nullptr;
   std::span<Tensor* const> nodes;
-  ColumnForms writes = {}, reads = {};  ///< of LaunchContext
+  ColumnForms writes = {}, reads = {};  ///< passed on as LaunchContext::writes and LaunchContext::reads
 };
 void run_step(const LaunchContext& context, const Step& step);
 
-/// The longest pattern that the first of these nodes begins; just that node when there is none. The nodes follow each
-/// other in the graph, without the views and empty results between them; they run on such a GPU.
+/// Returns the nodes of the first pattern that matches at the front of `nodes`, or else the first node alone. The nodes
+/// are in graph order, without views and empty results. The patterns depend on the GPU.
 Step fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
 
-/// Nodes of other launches directly before and behind some steps (PlanOptions).
+/// Nodes of other launches that run directly before and after a sequence of steps (PlanOptions).
 struct Neighbours {
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
 };
-/// Of steps that run one after the other with nothing in between: has those whose results are columns of products
-/// behind them leave records. Tells which records it counts on, and leaves, for the neighbours.
+/// Makes steps write records of their result columns if later products read them. The steps run consecutively with
+/// nothing in between. Only norms and attention can write records. Gated products cannot, because their blocks end
+/// inside a group of 32 elements. Returns the forms of two records: the record that the preceding neighbour writes for
+/// the steps, and the record that the steps write for the following neighbour.
 PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Neighbours& neighbours = {});
 
 }  // namespace shoal::cuda

@@ -1,7 +1,7 @@
-// GpuTrace: what a CUDA stream does, for a trace. An event is recorded before and after each piece of work; when the
-// stream is done, times are asked for and mapped to the host's clock by one more event, whose time on the host is known
-// to some microseconds. On the launcher's thread, except where it says otherwise. Calls of CUDA that fail cost spans,
-// nothing else.
+// GpuTrace measures the work of a CUDA stream for a trace. An event is recorded before and after each piece of work.
+// When all work of the stream is done, the times of the events are read. One more event, the anchor, maps these times
+// to the host's clock. The anchor's time on that clock is known to a few microseconds. All functions run on the
+// launcher's thread unless noted. If a CUDA call fails, spans are lost, with no other effect.
 //
 //   stream   |begin| kernels of "step 0: nodes 0-18" |end||begin| all_reduce |end| ... done |anchor|
 //   host                                                                                   t1 .. t2: the anchor's time
@@ -18,26 +18,28 @@ namespace shoal::cuda {
 class GpuTrace {
  public:
   GpuTrace(TraceRow& row, cudaStream_t stream) : row_(row), stream_(stream) {}
-  /// By any thread, when nothing is queued.
+  /// May be called on any thread while nothing is queued.
   ~GpuTrace();
   GpuTrace(const GpuTrace&) = delete;
   GpuTrace& operator=(const GpuTrace&) = delete;
 
-  /// A piece of work begins or ends in the stream; one is shown whose span was described in between.
+  /// begin() and end() mark the start and the end of a piece of work in the stream. The piece is shown if its span was
+  /// described between the two calls.
   void begin(TraceSpan& span);
   void end(TraceSpan& span);
-  /// Enough spans wait for their times that the stream should be waited for.
+  /// Whether the caller should wait for the stream, because many spans are pending.
   bool is_full() const { return pending_.size() >= kMostPending; }
-  /// The stream is done: everything so far goes to the row. Resets CUDA's last error.
+  /// Writes all pending spans to the row. All work of the stream must be done. Clears CUDA's last error.
   void resolve();
-  /// A span of the host, between two resolve().
+  /// Adds a span of the host. No spans may be pending.
   void add(TraceSpan span);
 
  private:
-  /// Behind what is there: times of the GPU may be off by as long as asking for one took.
+  /// Delays the span's start if an earlier span ends later. This can happen because the error of GPU times can be as
+  /// large as the duration of the anchor's query.
   void put_behind(TraceSpan& span);
   static constexpr size_t kMostPending = 4096;
-  /// A wait that is shorter has found what it waited for.
+  /// In ns. Shorter waits are measurement noise and are not shown.
   static constexpr int64_t kShortestWait = 2000;
 
   struct Pending {
@@ -47,14 +49,14 @@ class GpuTrace {
 
   cudaEvent_t take_event();
   bool record(cudaEvent_t event);
-  /// Its time on the host's clock; by how much later the anchor was.
+  /// Returns the event's time on the host's clock, computed from its distance to the anchor.
   int64_t time_of(cudaEvent_t event, int64_t anchor_ns) const;
 
   TraceRow& row_;
   cudaStream_t stream_;
   std::vector<Pending> pending_;
   std::vector<cudaEvent_t> free_;
-  cudaEvent_t begun_ = nullptr;  ///< of the piece that is being queued
+  cudaEvent_t begun_ = nullptr;  ///< start event of the piece that is being queued
   cudaEvent_t anchor_ = nullptr;
   int64_t until_ns_ = 0;  ///< end of the latest span
 };

@@ -1,9 +1,10 @@
-// How far kernels may read beside what they want. A GPU maps memory by pages, so an aligned read of 16 bytes of which
-// one is in a buffer never fails, and rows of quantised blocks, which begin and end anywhere, are read by such vectors
-// up to their very ends. What is read besides belongs to other tensors or to none, may be written meanwhile, and must
-// not be used. Buffers are whole granules, so that compute-sanitizer sees nothing outside of an allocation either. That
-// holds for every path to a kernel: views and parts of virtual devices lie in buffers, pinned ones too, and there is no
-// buffer around memory of the caller (DeviceCaps::buffer_from_host_ptr).
+// Rules for kernels that read a few bytes more than they need. A GPU maps memory by pages, so an aligned read of 16
+// bytes cannot fail if at least one of its bytes is in a buffer. Rows of quantised blocks begin and end at any byte.
+// Kernels read them as aligned 16-byte vectors, including the vectors at both ends. The surplus bytes belong to other
+// tensors or to no tensor, may be written concurrently, and must not be used. The size of a buffer is a multiple of 16
+// bytes (granules), so compute-sanitizer also sees no access outside an allocation. This covers all memory that kernels
+// read: views and parts of virtual devices are inside buffers, pinned buffers also consist of whole granules, and
+// memory of the caller is never wrapped in a buffer (DeviceCaps::buffer_from_host_ptr).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@ namespace shoal::cuda {
 
 inline constexpr size_t kGranule = 16;
 
-/// What is allocated for a buffer of this size: at least one granule, for an address of its own.
+/// Number of bytes to allocate for a buffer of this size. At least one granule, so that each buffer has its own
+/// address.
 constexpr size_t whole_granules(size_t bytes) {
   return bytes == 0 ? kGranule : (bytes + kGranule - 1) / kGranule * kGranule;
 }

@@ -16,11 +16,11 @@ namespace shoal::cuda {
 namespace {
 
 /// Copies of up to 64 KB from the host are asynchronous (CUDA C++ Programming Guide, Asynchronous Concurrent
-/// Execution); for more the driver stages pageable memory, and may wait for the stream (CUDA Driver API, API
-/// synchronization behavior).
+/// Execution). For larger copies from pageable memory, the driver uses a staging buffer and may wait for the stream
+/// (CUDA Driver API, API synchronization behavior).
 constexpr size_t kMostUnstaged = 64 * 1024;
 
-// What traces show of each kind of work; launch tasks describe themselves (current_span()).
+// The overloads of describe() describe work for traces. Launch tasks describe themselves (current_span()).
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
@@ -35,7 +35,8 @@ void describe(const ReplayWork&, TraceSpan& span) {
   span.describe(TraceKind::kCompute, {"recording"});
 }
 
-/// Of the stream: host tasks are shown by the host's clock, marks not at all.
+/// Whether the work is timed in the stream for the trace. Host tasks are timed by the host's clock; marks are not
+/// shown.
 bool is_traced(const Work& work) {
   const auto is_described = [](const auto& item) {
     return requires(TraceSpan & span) {
@@ -50,7 +51,7 @@ bool is_traced(const Work& work) {
 Launcher::Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t)> no_graph)
     : name_(std::move(name)), no_graph_(std::move(no_graph)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
-  check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "make a stream");
+  check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "create a stream");
   const size_t counters = (static_cast<size_t>(gpu.processors) * sizeof(uint32_t) + 255) / 256 * 256;
   const size_t bytes = counters + kRecordBytes;
   cudaError_t status = cudaMallocAsync(reinterpret_cast<void**>(&context_.counters), bytes, context_.stream);
@@ -133,14 +134,16 @@ void Launcher::serve() {
     keep_watch(done + 1);
     queued_.wait_for(done + 1, cpu::Waiter::kWorker);
     const bool more = run(queue_.pop());
-    // Who has waited for FinishWork may change what is watched.
+    // is_watched_ must be set before finished_ advances. Afterwards, a thread that has waited for FinishWork may change
+    // the watches.
     is_watched_ = more && !is_idle_ && !recording_ && has_polls();
     finished_.advance_to(++done);
     if (!more) return;
   }
 }
 
-// A thread may be waiting for an event of the stream instead of asking the launcher for its end.
+// While the launcher is idle, it also polls the watches, because a host thread may wait for an event of the stream
+// instead of for the launcher.
 void Launcher::keep_watch(uint64_t until) {
   if (!is_watched_) return;
   try {
@@ -161,7 +164,7 @@ bool Launcher::run(const Work& work) {
   return more;
 }
 
-// Between two events of the trace.
+// Runs the work and records trace events before and after it.
 void Launcher::run_traced(const Work& work) {
   TraceSpan span;
   trace_->begin(span);
@@ -196,7 +199,7 @@ bool Launcher::run_item(const Work& work) {
       run_unless_failed(work);
     } catch (...) {
       if (recording_) {
-        recording_spoilt_ = true;  // what fails by itself fails again when it runs
+        recording_failed_ = true;  // not stored: the failure will occur again when the work runs unrecorded
       } else if (failure_ == nullptr) {
         failure_ = std::current_exception();
       }
@@ -217,11 +220,11 @@ void Launcher::run_unless_failed(const Work& work) {
   } else if (const auto* launch = std::get_if<LaunchTask>(&work)) {
     launch->run(launch->object, launch->argument, context_, true);
   } else if (std::holds_alternative<FinishWork>(work) && may_wait()) {
-    wait_for_stream();  // of which something may still wait for other ranks
+    wait_for_stream();  // kernels of the stream may still wait for other ranks
   }
 }
 
-/// Of work that is done after a failure, too.
+/// Stores the failure of work that runs even after earlier failures.
 void Launcher::keep_failure(cudaError_t status, std::string_view what) {
   try {
     check(status, name_, what);
@@ -235,17 +238,17 @@ bool Launcher::has_polls() const {
 }
 
 bool Launcher::may_wait() {
-  recording_spoilt_ |= recording_;
+  recording_failed_ |= recording_;
   return !recording_;
 }
 
-// A task runs when the stream is done: what it does is ordered like everything else, and it may block.
+// A host task runs when all earlier work of the stream is done. So it keeps its place in the order, and it may block.
 void Launcher::start(const HostTask& task) {
   if (!may_wait()) return;
   try {
     start(FinishWork{true});
   } catch (...) {
-    failure_ = std::current_exception();  // the task is told
+    failure_ = std::current_exception();  // run_task() passes it to the task as `failed`
   }
   run_task(task);
 }
@@ -281,13 +284,14 @@ void Launcher::start(const SetWork& work) {
   if (status != cudaSuccess) check(status, name_, "write " + work.tensor->name);
 }
 
-// When host memory is not pinned, the driver waits for the stream inside of the copy. It looks at nothing then, and may
-// keep other threads from launching what the stream waits for.
+// If the host memory is not pinned, the copy call of the driver waits for the stream. During that call no watch is
+// polled, and the driver may block launches of other threads. If the stream depends on such a launch, the call never
+// returns. So the wait for the stream happens here, with polls.
 void Launcher::wait_before_reading(const void* to) {
   if (has_polls() || is_pageable(to)) check(wait_for_stream(), name_, "finish its work");
 }
 
-// The same where the driver stages what it copies. A little goes into its queue instead.
+// A copy call that uses a staging buffer also waits for the stream. Small copies go through the driver's queue instead.
 void Launcher::wait_before_writing(const void* from, size_t size) {
   if (size > kMostUnstaged && is_pageable(from)) check(wait_for_stream(), name_, "finish its work");
 }
@@ -332,7 +336,7 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   WaitingTime stuck;
-  std::exception_ptr problem;  // then the stream will end, but has not yet
+  std::exception_ptr problem;  // exception of a watch, which has ensured that the stream will end
   for (uint64_t passed = progress_.passed();;) {
     const cudaError_t status = ask(cudaStreamQuery, context_.stream);
     if (status != cudaErrorNotReady || (stop && stop())) {
@@ -348,8 +352,8 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
         if (problem == nullptr) problem = std::current_exception();
       }
     }
-    // A token's work ends within milliseconds; whatever takes longer, or is not waited for, need not be noticed at
-    // once.
+    // The work of a token ends within milliseconds, so polling spins at first. After longer waits, and if the launcher
+    // is idle, a delay of 50 us is acceptable.
     if (stop || Clock::now() - begin > std::chrono::milliseconds(20))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
@@ -363,7 +367,7 @@ void Launcher::start(const StartRecordingWork&) {
     cudaGetLastError();
     no_graph_(status);
   }
-  recording_spoilt_ = !capturing_;
+  recording_failed_ = !capturing_;
 }
 
 void Launcher::stop_recording(const StopRecordingWork& work) {
@@ -373,10 +377,10 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   cudaError_t status = cudaStreamEndCapture(context_.stream, &graph);
-  const bool usable = status == cudaSuccess && !recording_spoilt_ && failure_ == nullptr;
+  const bool usable = status == cudaSuccess && !recording_failed_ && failure_ == nullptr;
   if (usable) status = cudaGraphInstantiate(&exec, graph, 0);
   if (exec != nullptr) {
-    cudaGraphUpload(exec, context_.stream);  // now, rather than while other ranks wait for its first launch
+    cudaGraphUpload(exec, context_.stream);  // now, so that other ranks do not wait for the upload at the first launch
     *work.result = std::make_unique<CudaRecording>(exec);
   }
   if (status != cudaSuccess) no_graph_(status);

@@ -1,12 +1,12 @@
-// Launcher: the thread behind a CUDA backend, which hands work to the driver in order. The host only pushes: it never
-// waits for the driver, the streams of several GPUs are fed at the same time, and a call that blocks (NCCL connecting
-// its ranks) blocks no other rank. The first failure is kept; later work is skipped, except that tasks are told and
-// marks are still recorded and waited for (others may rely on the order). Nothing here allocates per item.
+// Launcher: the thread of a CUDA backend that passes work to the driver in order. The host only pushes work and never
+// waits for the driver. So the streams of several GPUs are fed concurrently, and a blocking call (NCCL connecting its
+// ranks) blocks no other rank. After the first failure, which is stored, later work is skipped. But tasks are still
+// called, and marks are still recorded and waited for, because other streams may rely on the order. No item of work
+// allocates memory here.
 //
-//   host      set x | run plan | record mark | ...          pushes and goes on
+//   host      set x | run plan | record mark | ...          pushes and continues
 //   launcher  cudaMemcpyAsync, cudaGraphLaunch, cudaEventRecord, ...
 //   GPU       the stream
-//
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,9 @@ namespace shoal::cuda {
 class CudaPlan;
 class CudaRecording;
 
-/// Something that queues kernels by itself, such as a collective: run by the launcher, which does not wait for it.
-/// `failed`: earlier work of the stream failed; it must launch nothing then but may tell others. It may throw.
+/// A task that launches its own kernels, such as a collective. The launcher calls it without waiting for the stream.
+/// `failed` means that earlier work of the stream failed. The task must then launch nothing, but it may still notify
+/// other ranks. It may throw.
 struct LaunchTask {
   void (*run)(void* object, const void* argument, const LaunchContext& context, bool failed) = nullptr;
   void* object = nullptr;
@@ -47,7 +48,7 @@ struct LaunchTask {
 struct StopWork {};
 struct ComputeWork {
   CudaPlan* plan;
-  int first, last;  ///< segments
+  int first, last;  ///< segments [first, last)
 };
 struct BytesWork {
   const void* from;
@@ -63,7 +64,7 @@ struct WaitWork {
 };
 /// Waits until the stream is done.
 struct FinishWork {
-  bool take_failure;  ///< looks for failures of the GPU, reported to the next synchronize
+  bool take_failure;  ///< whether failures of the GPU are checked and stored for the next synchronize()
 };
 struct StartRecordingWork {};
 struct StopRecordingWork {
@@ -75,10 +76,10 @@ struct ReplayWork {
 using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, GetWork, CopyWork, BytesWork,
                           RecordWork, WaitWork, FinishWork, StartRecordingWork, StopRecordingWork, ReplayWork>;
 
-/// What was captured of a stream, ready to be launched.
+/// A stream's work, captured as a CUDA graph that can be launched.
 class CudaRecording final : public Recording {
  public:
-  /// Takes over `exec`.
+  /// Takes ownership of `exec`.
   explicit CudaRecording(cudaGraphExec_t exec) : exec_(exec) {}
   ~CudaRecording() override { cudaGraphExecDestroy(exec_); }
   cudaGraphExec_t exec() const { return exec_; }
@@ -87,12 +88,12 @@ class CudaRecording final : public Recording {
   cudaGraphExec_t exec_;
 };
 
-/// How long a thread waits, while the process runs: time in which it was stopped does not count.
+/// Measures how long a thread waits. Excludes most of the time in which the process was stopped.
 class WaitingTime {
  public:
-  /// Asked again and again.
+  /// Must be called repeatedly, because each call adds at most 100 ms.
   std::chrono::nanoseconds so_far() {
-    constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(100);  // between two times
+    constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(100);  // limit per call
     const auto now = std::chrono::steady_clock::now();
     waited_ += std::min<std::chrono::nanoseconds>(now - std::exchange(latest_, now), kMost);
     return waited_;
@@ -105,35 +106,35 @@ class WaitingTime {
 
 class Launcher {
  public:
-  /// A user with kernels of its own in the stream. On the launcher's thread; both may be empty and may throw,
-  /// which fails the stream.
+  /// Callbacks of a component that launches its own kernels in the stream. They run on the launcher's thread. Both may
+  /// be empty. Both may throw, which makes the stream fail.
   struct Watch {
-    /// While the launcher waits for the stream or has nothing to do, again and again; `stuck`: how long no work of the
-    /// stream has ended. What throws has seen to it that the stream ends.
+    /// Called repeatedly while the launcher waits for the stream or is idle. `stuck` is the time since a piece of the
+    /// stream's work last ended. A callback that throws must first ensure that the stream's work ends.
     std::function<void(std::chrono::nanoseconds stuck)> poll;
-    /// When the stream is done: did its kernels find that something is wrong?
+    /// Called when the stream's work is done. Throws if the component's kernels found an error.
     std::function<void()> done;
   };
 
-  /// `no_graph` is told why CUDA made no graph of a recording, on the launcher's thread. Throws DeviceError when no
-  /// thread or stream can be made.
+  /// If CUDA cannot create a graph from a recording, `no_graph` is called with the reason, on the launcher's thread.
+  /// Throws DeviceError if the thread or the stream cannot be created.
   Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t why)> no_graph);
-  /// Finishes the queued work first. Failures not asked for are lost.
+  /// Finishes the queued work first. Failures that synchronize() has not reported are lost.
   ~Launcher();
 
-  /// Queues work; one thread at a time.
+  /// Queues work. Only one thread may call it at a time.
   void push(const Work& work);
-  /// See functions::kWaitForQueued. Says kWorks of a stream that waits for another one, too.
+  /// See functions::kWaitForQueued. Also returns kWorks while the stream waits for another stream.
   functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
-  /// Waits for everything queued; throws the first failure and clears it.
+  /// Waits for all queued work. Throws the first failure and clears it.
   void synchronize();
-  /// Waits for everything queued; failures stay.
+  /// Waits for all queued work, without reporting or clearing a failure.
   void finish();
-  /// While nothing is queued.
+  /// May be called only while nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// Waits for queued work; failures stay. nullptr: nothing is traced.
+  /// First waits like finish(). nullptr stops tracing.
   void set_trace(TraceRow* row);
-  /// Waits for queued work; failures stay.
+  /// add_watch() and remove_watch() first wait like finish().
   void add_watch(const void* owner, Watch watch);
   void remove_watch(const void* owner);
   const std::string& name() const { return name_; }
@@ -141,7 +142,7 @@ class Launcher {
 
  private:
   void serve();
-  bool run(const Work& work);  ///< false: stop
+  bool run(const Work& work);  ///< returns false if the thread must stop
   bool run_item(const Work& work);
   void run_traced(const Work& work);
   void run_task(const HostTask& task);
@@ -149,7 +150,7 @@ class Launcher {
   void keep_failure(cudaError_t status, std::string_view what);
   void wait_for_all();
 
-  // One for each kind of work that is skipped after a failure; on the launcher's thread.
+  // One overload for each kind of work that is skipped after a failure. Called on the launcher's thread.
   void start(const HostTask& task);
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);
@@ -164,32 +165,32 @@ class Launcher {
   void wait_before_reading(const void* to);
   void wait_before_writing(const void* from, size_t size);
   bool has_polls() const;
-  /// False while a recording is made: what cannot be recorded spoils it.
+  /// Whether queued work may wait or copy. Returns false during a recording, which then becomes unusable.
   bool may_wait();
-  /// Until the stream is done, or `stop` says so, with an eye on it. Throws what a watch has thrown.
+  /// Polls the watches until the stream's work is done or `stop` returns true. Rethrows the exception of a watch.
   cudaError_t wait_for_stream(const std::function<bool()>& stop = {});
-  /// The same while there is nothing else to do, until the piece of work with this number is queued.
+  /// Polls the watches while idle, until the piece of work with this number is queued.
   void keep_watch(uint64_t until);
 
   std::string name_;
   std::function<void(cudaError_t)> no_graph_;
   LaunchContext context_;
   AbortCallback abort_;
-  bool recording_ = false;         ///< what is queued must not run
-  bool capturing_ = false;         ///< and is written down
-  bool recording_spoilt_ = false;  ///< something in it could not be
-  bool is_idle_ = true;            ///< the stream had ended after the latest work
-  bool is_watched_ = false;        ///< it had not, and a user has kernels of its own in it
+  bool recording_ = false;         ///< queued work must not execute now
+  bool capturing_ = false;         ///< queued work is being captured
+  bool recording_failed_ = false;  ///< some queued work could not be captured
+  bool is_idle_ = true;            ///< the most recent work was FinishWork, which waits for the stream
+  bool is_watched_ = false;        ///< the stream may still have work, and a watch needs polls
   std::vector<std::pair<const void*, Watch>> watches_;
   Progress progress_;
   std::unique_ptr<GpuTrace> trace_;
   cpu::WorkQueue<Work> queue_;
   cpu::ThreadCount count_{1};
   static constexpr uint64_t kNever = UINT64_MAX;
-  uint64_t queued_count_ = 0;  ///< pushing thread only
-  uint64_t asked_ = kNever;    ///< what was queued when wait_for_queued() asked for its end
+  uint64_t queued_count_ = 0;  ///< used only by the pushing thread
+  uint64_t asked_ = kNever;    ///< value of queued_count_ when wait_for_queued() last pushed FinishWork
   cpu::Counter queued_, finished_;
-  /// Written by the launcher; the host reads and clears it only when all queued work is finished.
+  /// Written by the launcher's thread. The host reads and clears it only when all queued work has finished.
   std::exception_ptr failure_;
   std::thread thread_;
 };

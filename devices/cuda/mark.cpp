@@ -11,7 +11,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Marks not in use, for each GPU.
+/// Unused marks of each GPU.
 struct MarkPool {
   std::mutex mutex;
   std::vector<std::vector<Mark*>> free;
@@ -38,7 +38,7 @@ Mark* Mark::take(int gpu) {
   if (mark == nullptr) {
     const CurrentGpu current(gpu);
     cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), fmt::format("GPU {}", gpu), "make an event");
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), fmt::format("GPU {}", gpu), "create an event");
     mark = new Mark(gpu, event);
   }
   mark->references_ = 1;

@@ -1,5 +1,6 @@
-// Positions in streams. A Mark is an event of the driver, and whether the launcher has recorded it yet; marks are
-// pooled and never freed, so that a wait may outlive the backend that it refers to.
+// Marks: positions in streams for which other streams or the host can wait. A Mark consists of a driver event and a
+// flag that states whether the launcher has recorded the event. Marks are pooled and never freed, so a wait for a mark
+// may outlive the backend that recorded it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,8 @@
 
 namespace shoal::cuda {
 
-/// Is it done? "Not ready" stays as CUDA's last error, where the next launch would be taken for a failed one.
+/// Queries an event or stream. Clears "not ready" from CUDA's last error, because otherwise the next launch would seem
+/// to have failed.
 template <class Handle>
 cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
   const cudaError_t status = query(handle);
@@ -21,19 +23,20 @@ cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
 
 class Mark {
  public:
-  /// One reference, on a GPU. Throws DeviceError.
+  /// Returns a mark of a GPU. The caller owns its only reference. Throws DeviceError.
   static Mark* take(int gpu);
   void add_reference() { ++references_; }
-  /// The last one gives it back to the pool.
+  /// Drops a reference. The last drop returns the mark to the pool.
   void drop();
 
-  /// Where it fails, what waits goes on; the error is a failure of the stream.
+  /// Records the mark in a stream. If this fails, waiters continue, and the error counts as a failure of this stream.
   cudaError_t record(cudaStream_t stream);
-  /// For a mark that cannot be recorded (its stream is being captured): what waits goes on.
+  /// Releases waiters without recording, because the mark's stream is being captured.
   void pass();
-  /// The stream waits, once the mark has been recorded. An error is a failure of that stream.
+  /// Makes a stream wait for the mark. Blocks this thread until the mark has been recorded. An error counts as a
+  /// failure of the stream that waits.
   cudaError_t wait(cudaStream_t stream);
-  /// The host waits. Errors of the GPU its streams report.
+  /// Blocks this thread until the mark is reached. Ignores errors of the GPU, because its streams report them.
   void synchronize();
 
  private:
@@ -42,15 +45,15 @@ class Mark {
   const int gpu_;
   const cudaEvent_t event_;
   std::atomic<int> references_{0};
-  std::atomic<int> recorded_{0};  ///< 0 not yet, 1 yes, 2 passed
+  std::atomic<int> recorded_{0};  ///< 0: not yet, 1: recorded, 2: passed
 };
 
-/// Marks after the latest pieces of work of a stream, by which one can tell whether it gets on.
+/// Events after the most recent pieces of a stream's work, to detect whether the stream makes progress.
 class Progress {
  public:
   ~Progress();
   cudaError_t mark(cudaStream_t stream);
-  /// How many marks have been passed so far; more than at the last call means progress.
+  /// Returns the number of events reached so far. A larger number than in the previous call means progress.
   uint64_t passed();
 
  private:

@@ -1,9 +1,9 @@
-// How an op runs on a CUDA device: one OpKernel per op, joined in a table (devices/cuda/ops/table.cpp) indexed by Op;
-// an op whose kernel is empty is not supported, and supports_op reads the same table.
+// Implementations of ops on a CUDA device. The table in devices/cuda/ops/table.cpp contains one OpKernel per Op. An op
+// with an empty OpKernel is not supported; supports_op() reads the same table.
 //
-// run() queues kernels on the context's stream and returns. It never waits, allocates or throws: supports() has refused
-// what it cannot do, and it may be called while the stream is captured into a CUDA graph, so that everything which it
-// passes to a kernel must stay right for later runs of the same plan. Views and empty results are not run.
+// run() queues kernels on the context's stream and returns. It never waits, allocates or throws, because supports() has
+// rejected all nodes that it cannot run. It may be called while the stream is captured into a CUDA graph, so its kernel
+// arguments must stay valid for later runs of the plan. It is not called for views and empty results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,23 +18,24 @@
 
 namespace shoal::cuda {
 
-/// What kernels choose by; read once for each physical GPU.
+/// Properties of a physical GPU that the choice of kernels depends on. They are read once per GPU.
 struct GpuTraits {
-  int gpu = 0;                        ///< CUDA's number of the physical GPU
-  int compute_capability = 0;         ///< 90 for 9.0
-  int processors = 1;                 ///< multiprocessors
-  size_t shared_bytes_per_block = 0;  ///< that a block may ask for
+  int gpu = 0;                        ///< device number of the CUDA runtime
+  int compute_capability = 0;         ///< for example 90 for 9.0
+  int processors = 1;                 ///< number of multiprocessors
+  size_t shared_bytes_per_block = 0;  ///< largest dynamic shared memory of a block, in bytes
   SwitchedOff off = {};
 };
 
 struct LaunchContext {
   cudaStream_t stream = nullptr;
   GpuTraits gpu;
-  /// A number for each processor, for blocks of a kernel that count themselves: 0 when a kernel of the stream begins
-  /// and when it ends.
+  /// One counter per multiprocessor, for kernels that count their finished blocks. Each counter is 0 before and after
+  /// every kernel of the stream.
   uint32_t* counters = nullptr;
-  std::byte* record_memory = nullptr;  ///< kRecordBytes
-  /// What the kernels that are queued by it leave of their result as a record, and what is there of their column.
+  std::byte* record_memory = nullptr;  ///< memory for one record: kRecordBytes bytes
+  /// Forms in which the queued kernels record their result (`writes`), and forms in which the column that they read was
+  /// recorded (`reads`).
   ColumnForms writes = {}, reads = {};
 
   ColumnRecord record(const ColumnForms& forms) const {
@@ -44,13 +45,13 @@ struct LaunchContext {
 
 struct OpKernel {
   void (*run)(const LaunchContext& context, Tensor& node) = nullptr;
-  /// Dtypes, shapes and strides that run() handles.
+  /// Whether run() handles the node's dtypes, shapes and strides.
   bool (*supports)(const Tensor& node) = nullptr;
-  /// Scratch bytes (Tensor::workspace, aligned to 256); nullptr = none.
+  /// Number of scratch bytes (Tensor::workspace, aligned to 256). nullptr: no scratch memory.
   size_t (*workspace)(const Tensor& node, const GpuTraits& gpu) = nullptr;
 };
 
-/// run == nullptr when the op is not supported.
+/// Returns an op's kernel. Its `run` is nullptr if the op is not supported.
 const OpKernel& kernel_for(Op op);
 
 }  // namespace shoal::cuda

@@ -11,7 +11,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// What is allocated in a stream's order has an access list of its own.
+/// Sets the access of `peer` to the pool of `gpu`, whose memory has an access list of its own.
 cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
   cudaMemPool_t pool = nullptr;
   const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, gpu);
@@ -20,8 +20,8 @@ cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
   return cudaMemPoolSetAccess(pool, &access, 1);
 }
 
-/// A stream of a GPU and memory from its pool, which is what buffers and communicators have, and what can be freed
-/// while a kernel waits on the GPU.
+/// A stream of a GPU, and memory from the GPU's pool. Pool memory is used because buffers and communicators use it, and
+/// because it can be freed while a kernel waits on the GPU.
 class Probe {
  public:
   explicit Probe(int gpu) : gpu_(gpu) {
@@ -56,7 +56,7 @@ class Probe {
     check(cudaMemcpyPeerAsync(other.words_, other.gpu_, words_, gpu_, kBytes, stream_), "copy to a peer");
     wait();
   }
-  /// How many words are not as written with this seed.
+  /// Returns the number of words that differ from the pattern of this seed.
   uint32_t wrong(const uint32_t* words, uint32_t seed) {
     const CurrentGpu current(gpu_);
     uint32_t* const count = words_ + kPatternWords;
@@ -83,7 +83,7 @@ class Probe {
   uint32_t* words_ = nullptr;
 };
 
-/// A pattern comes out right by each way of access; else the problem.
+/// Tests each kind of access. Returns a description of the problem, or "" if all patterns are correct.
 std::string try_out(int from, int to) {
   const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1) * 2;
   Probe here(from), there(to);

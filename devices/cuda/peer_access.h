@@ -1,5 +1,5 @@
-// Peer access between GPUs, turned on and tried: drivers report access that loses or mixes up data. GPUs have CUDA's
-// numbers. Thread-safe; waits for the GPUs' answers.
+// Turns on peer access between GPUs and tests it, because some drivers report peer access that loses or corrupts data.
+// GPUs are identified by the device numbers of the CUDA runtime. Thread-safe; waits for the GPUs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,33 +12,33 @@
 
 namespace shoal::cuda {
 
-/// Kernels of `gpu` and copies may use memory of `peer`, also what is allocated in the order of its streams. Another
-/// part of the process may have turned it on before, as far as it needed it.
+/// Lets kernels of `gpu`, and copies, use the memory of `peer`, including memory from its pool. Also succeeds if other
+/// code of the process has already turned on this access.
 cudaError_t turn_on_peer_access(int gpu, int peer);
-/// Copies go through the host then.
+/// Turns off the access of `gpu` to the memory of `peer`. Later copies between the two GPUs go through the host.
 void turn_off_peer_access(int gpu, int peer);
 
 /// The access of one GPU to another.
 struct PeerAccess {
-  std::string problem;    ///< one line; empty: it works
-  bool is_wrong = false;  ///< there is access, but data were lost
+  std::string problem;    ///< one line; empty if access works
+  bool is_wrong = false;  ///< whether the driver reports access, but data were wrong
 };
-/// Turns on the access of each of the two GPUs to the other and tries it: a kernel on one writes a pattern that the
-/// other checks, so does a copy, and a kernel checks a pattern that the other GPU wrote. If one way does not work both
-/// are turned off, so that copies do not use them either. Returns the access of `a` to `b` and that of `b` to `a`.
-/// Throws OutOfMemory and DeviceError if a GPU cannot try it.
+/// Turns on the access of each of two GPUs to the other, and tests it in three ways. A kernel writes a pattern to the
+/// other GPU, a copy transfers a pattern, and a kernel reads a pattern that the other GPU wrote. If one direction
+/// fails, both directions are turned off, because a copy may use either direction. Returns the access of `a` to `b` and
+/// the access of `b` to `a`. Throws OutOfMemory or DeviceError if a GPU cannot run the test.
 std::array<PeerAccess, 2> connect_peers(int a, int b);
 
-/// A line for each ordered pair of different GPUs among these without working access; a GPU may be named several times.
-/// A pair is tried once in a process. Throws what connect_peers() throws.
+/// Returns one line for each ordered pair of different GPUs without working access. `gpus` may contain duplicates. Each
+/// pair is tested once per process. Throws the exceptions of connect_peers().
 std::vector<std::string> peer_problems(std::span<const int> gpus);
 
-// The kernels that try it (peer_kernels.cu).
+// Kernels of the test (peer_kernels.cu).
 
 inline constexpr int kPatternWords = 1 << 15;  ///< 128 KiB: two small pages
-/// Fills `words` with a pattern that differs in every word and for every seed.
+/// Fills `words` with a pattern that differs for every word and every seed.
 void write_pattern(cudaStream_t stream, uint32_t* words, uint32_t seed);
-/// Adds the number of words that are not as written to *wrong.
+/// Counts the words that differ from the pattern, and adds their number to *wrong.
 void count_wrong_words(cudaStream_t stream, const uint32_t* words, uint32_t seed, uint32_t* wrong);
 
 }  // namespace shoal::cuda

@@ -7,11 +7,11 @@ namespace {
 constexpr int kBlocks = 8;
 constexpr int kPatternThreads = 256;
 
-/// Differs in every word and for every pair.
+/// Returns a word of the pattern, which differs for every index and every seed.
 __device__ uint32_t pattern(uint32_t index, uint32_t seed) {
   uint32_t x = (index + 1) * 0x9e3779b1u ^ seed * 0x85ebca6bu;
   x ^= x >> 15;
-  return x * 0x2c1b3c6du | 1u;  // never 0, which is what memory may hold anyway
+  return x * 0x2c1b3c6du | 1u;  // never 0, because fresh memory often contains zeros
 }
 
 __global__ void write_kernel(uint32_t* words, uint32_t seed) {

@@ -1,4 +1,4 @@
-// How much shared memory each kernel may use on each GPU, and how it divides a multiprocessor's.
+// Raises a kernel's limit of shared memory on a GPU, and makes the kernel prefer shared memory to L1 cache.
 #include <map>
 #include <mutex>
 

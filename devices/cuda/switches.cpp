@@ -19,7 +19,7 @@ constexpr auto kSwitches = std::to_array<Switch>({{"early", &SwitchedOff::early}
                                                   {"p2p_product", &SwitchedOff::p2p_product},
                                                   {"graphs", &SwitchedOff::graphs}});
 
-/// Names of the switches that `is_listed` holds for.
+/// Returns the names of the switches for which `is_listed` is true.
 std::string names(auto is_listed) {
   std::string text;
   for (const Switch& one : kSwitches) {
@@ -35,9 +35,8 @@ SwitchedOff parse_switched_off(std::string_view text) {
   while (!text.empty()) {
     const std::string_view name = text.substr(0, text.find(','));
     const auto found = std::ranges::find(kSwitches, name, &Switch::name);
-    require<InvalidArgument>(found != kSwitches.end(),
-                             "SHOAL_CUDA_OFF: there is no feature '{}' to switch off; use some of {}", name,
-                             names([](const Switch&) { return true; }));
+    require<InvalidArgument>(found != kSwitches.end(), "SHOAL_CUDA_OFF: unknown feature '{}'; the features are {}",
+                             name, names([](const Switch&) { return true; }));
     off.*found->is_off = true;
     text.remove_prefix(std::min(name.size() + 1, text.size()));
   }

@@ -1,4 +1,5 @@
-// Features of CUDA devices that SHOAL_CUDA_OFF switches off, to find the one that makes results wrong (docs/cuda.md).
+// Features of CUDA devices that SHOAL_CUDA_OFF can switch off, to find the feature that makes results wrong
+// (docs/cuda.md).
 #pragma once
 
 #include <string>
@@ -6,21 +7,22 @@
 
 namespace shoal::cuda {
 
-/// true: the feature is off.
+/// Switches of the features; true means that the feature is off.
 struct SwitchedOff {
-  bool early = false;   ///< launch_early() launches like launch()
-  bool wgmma = false;   ///< tiles use mma.sync on compute capability 9.0, too
+  bool early = false;   ///< launch_early() works like launch()
+  bool wgmma = false;   ///< tiles use mma.sync even on compute capability 9.0
   bool stream = false;  ///< products with one column do not stream (mul_mat_stream.h)
-  bool fuse = false;    ///< every node is a step of its own (fusion.h), and no all_reduce includes the norm behind it
-  bool p2p_product = false;  ///< no all_reduce includes the product in front of it
+  bool fuse = false;    ///< every node is a separate step (fusion.h), and no all_reduce includes the norm that follows
+                        ///< it
+  bool p2p_product = false;  ///< no all_reduce includes the product that precedes it
   bool graphs = false;       ///< kernels are launched one by one
 
   bool operator==(const SwitchedOff&) const = default;
 };
 
-/// Parses "early,wgmma". Throws InvalidArgument for an unknown name.
+/// Parses a list of features such as "early,wgmma". Throws InvalidArgument for an unknown name.
 SwitchedOff parse_switched_off(std::string_view names);
-/// "early,wgmma"; "": nothing is off.
+/// Returns a list of features such as "early,wgmma", or "" if no feature is off.
 std::string to_string(const SwitchedOff& off);
 
 }  // namespace shoal::cuda

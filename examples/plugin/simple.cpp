@@ -1,6 +1,6 @@
-// The family "SIMPLE": one device, SIMPLE0, that computes with plain loops on one thread of its own. It is a whole
-// device nevertheless: a stream that runs behind its caller, events, host tasks, plans in segments, an abort callback.
-// Its memory is kept from others (is_host is false), as if it were on a card. It runs a few ops on f32 tensors.
+// The family "SIMPLE" with one device, SIMPLE0. The device computes with plain loops on its own thread and runs only a
+// few ops on f32 tensors. Everything else is complete: an asynchronous stream, events, host tasks, plans in segments,
+// an abort callback. Other devices cannot access its memory (is_host is false), as with the memory of a GPU.
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -31,7 +31,7 @@ void for_each(const Shape& n, F&& f) {
       for (i[1] = 0; i[1] < n[1]; ++i[1])
         for (i[0] = 0; i[0] < n[0]; ++i[0]) f(i);
 }
-/// An axis of length 1 is read again and again.
+/// Axes of length 1 are broadcast.
 template <class T = float>
 T& at(const Tensor& t, const Index& i) {
   std::byte* data = t.data;
@@ -73,7 +73,7 @@ void mul_mat(Tensor& y) {
   });
 }
 
-void set_rows(Tensor& y) {  // y is the cache
+void set_rows(Tensor& y) {  // y is a view of the cache
   const Tensor &rows = *y.src[1], &ids = *y.src[2];
   for_each(rows.shape, [&](const Index& i) {
     const int64_t row = ids.dtype == DType::kI64 ? at<int64_t>(ids, {i[1]}) : at<int32_t>(ids, {i[1]});
@@ -95,7 +95,7 @@ bool supports(const Tensor& y) {
   if (const auto* unary = std::get_if<UnaryParams>(&y.params); unary && unary->kind != UnaryKind::kRelu) return false;
   if (const auto* rows = std::get_if<SelectParams>(&y.params); rows && !rows->ranges.empty()) return false;
   const auto is_float = [](const Tensor* x) { return x->dtype == DType::kF32; };
-  const auto last = y.op == Op::kSetRows ? y.src.begin() + 2 : y.src.end();  // then come indices
+  const auto last = y.op == Op::kSetRows ? y.src.begin() + 2 : y.src.end();  // the remaining sources are indices
   return kKernels.contains(y.op) && is_float(&y) && std::all_of(y.src.begin(), last, is_float);
 }
 
@@ -124,7 +124,7 @@ class Stream {
     queue_.push_back(std::move(work));
     changed_.notify_one();
   }
-  /// Ready when everything queued so far is done.
+  /// Returns a future that becomes ready when all work queued so far is done.
   std::shared_future<void> mark() {
     const auto done = std::make_shared<std::promise<void>>();
     push([done](bool) { done->set_value(); });
@@ -155,7 +155,7 @@ class Stream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
-  std::exception_ptr failure_;  ///< the host looks at it when all is done
+  std::exception_ptr failure_;  ///< the host reads it only after the queued work has finished
   std::thread thread_{[this] { serve(); }};
 };
 
@@ -184,7 +184,7 @@ class SimpleBackend final : public Backend {
     return true;
   }
   bool set_abort_callback(AbortCallback callback) override {
-    stream_.mark().wait();  // a failure stays
+    stream_.mark().wait();  // does not throw: a failure stays stored for synchronize()
     stop_ = std::move(callback);
     return true;
   }
@@ -208,7 +208,7 @@ class SimpleBackend final : public Backend {
   void copy_bytes(void* to, const void* from, size_t size) {
     if (size > 0) push([=] { std::memcpy(to, from, size); });
   }
-  /// The buffer, and with it the tensor, may go before it is the work's turn.
+  /// The buffer and its tensor may be destroyed before the work runs.
   void access(const char* what, const Tensor& x, std::function<void()> work) {
     push([what, memory = x.buffer->ref(), work = std::move(work)] {
       const HeldBuffer held(memory);
@@ -217,7 +217,7 @@ class SimpleBackend final : public Backend {
     });
   }
   void push(std::function<void()> work) {
-    stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });  // failures skip it
+    stream_.push([work = std::move(work)](bool failed) { failed ? void() : work(); });  // skipped after a failure
   }
 
   FamilyUse use_;
@@ -232,13 +232,14 @@ class SimpleEvent final : public Event {
   Device& device() const override { return device_; }
   void record(Backend& backend) override {
     auto* simple = dynamic_cast<SimpleBackend*>(&backend);
-    require<InvalidArgument>(simple != nullptr, "an event of {} is not for {}", device_.name(), backend.name());
+    require<InvalidArgument>(simple != nullptr, "an event of {} cannot be recorded on {}", device_.name(),
+                             backend.name());
     mark_ = simple->stream().mark();
   }
   void wait(Backend& backend) override {
     for (Backend* member : backend.members()) wait(*member);
     if (!mark_.valid() || !backend.members().empty()) return;
-    // The event may go before the wait is over, this family must not.
+    // The event may be destroyed before the wait is over. enqueue_for() keeps this family loaded.
     if (!enqueue_for(device_, backend, [mark = mark_] { mark.wait(); })) synchronize();
   }
   void synchronize() override {
@@ -273,7 +274,7 @@ class SimpleDevice final : public Device {
   }
   BackendReg& reg() const override { return reg_; }
   std::unique_ptr<Backend> init(std::string_view params) override {
-    const Params none(name(), params, {});  // refuses all
+    const Params none(name(), params, {});  // rejects all parameters
     return std::make_unique<SimpleBackend>(*this);
   }
   BufferType& buffer_type() override { return type_; }
@@ -298,7 +299,7 @@ class SimpleFamily final : public BackendReg {
 }  // namespace
 
 extern "C" const PluginInfo* shoal_plugin() {
-  const auto score = [] { return 1; };  // any machine will do
+  const auto score = [] { return 1; };  // the family runs on any machine
   const auto make_family = []() -> std::unique_ptr<BackendReg> { return std::make_unique<SimpleFamily>(); };
   static const PluginInfo info = plugin_info("SIMPLE", "", score, make_family);
   return &info;

@@ -23,8 +23,9 @@ void infer::attention(Tensor& node) {
   const int64_t kv_rows = k.shape[1];
   const int64_t kv_heads = k.shape[2];
   const int64_t batches = k.shape[3];
-  expect(divides(kv_heads, heads), "heads that are a multiple of the {} kv heads, got {}", kv_heads, heads);
-  expect(q.shape[3] == batches || q.shape[3] == 1, "q of 1 or the {} batches of k, got {}", batches, q.shape[3]);
+  expect(divides(kv_heads, heads), "a head count that is a multiple of the {} kv heads, got {}", kv_heads, heads);
+  expect(q.shape[3] == batches || q.shape[3] == 1, "q with 1 batch or the {} batches of k, got {}", batches,
+         q.shape[3]);
   expect.shape(1, {q.shape[0], kv_rows, kv_heads, batches});
   expect.shape(2, {v.shape[0], kv_rows, kv_heads, batches});
   const bool by_batch = node.src[3] != nullptr && node.src[3]->shape[1] != 1;
@@ -50,9 +51,9 @@ void infer::merge_attention(Tensor& node) {
   const Tensor &parts = *node.src[0], &lse = *node.src[1];
   expect.dtype(0, {DType::kF32});
   expect.dtype(1, {DType::kF32});
-  expect(parts.shape[0] > 0, "parts of values and their lse, got {} elements", parts.shape[0]);
+  expect(parts.shape[0] > 0, "rows of values followed by their lse, got {} elements", parts.shape[0]);
   expect.shape(1, {lse.shape[0], parts.shape[1], parts.shape[2], 1});
-  expect(lse.shape[0] >= parts.shape[3], "the lse of at least the {} parts that there are, got {}", parts.shape[3],
+  expect(lse.shape[0] >= parts.shape[3], "the lse of at least the {} given parts, got {}", parts.shape[3],
          lse.shape[0]);
   node.dtype = DType::kF32;
   node.shape = {parts.shape[0] - 1, parts.shape[1], parts.shape[2], 1};
@@ -70,7 +71,7 @@ void infer::causal_conv(Tensor& node) {
   for (const int source : {0, 1, 2}) expect.dtype(source, {DType::kF32});
   expect.dtype(3, {DType::kI32});
   expect.shape(0, {channels, tokens, 1, 1});
-  expect(taps >= 1, "at least one weight of each channel, got {}", taps);
+  expect(taps >= 1, "at least one weight per channel, got {}", taps);
   expect.shape(1, {taps, channels, 1, 1});
   expect.shape(2, {channels, taps - 1, 1, 1});
   expect.shape(3, {tokens, 1, 1, 1});
@@ -89,7 +90,8 @@ void infer::gated_delta(Tensor& node) {
   const int64_t size = q.shape[0], key_heads = q.shape[1], heads = v.shape[1], tokens = q.shape[2];
   for (const int source : {0, 1, 2, 3, 4, 5}) expect.dtype(source, {DType::kF32});
   expect.dtype(6, {DType::kI32});
-  expect(divides(key_heads, heads), "heads of v that are a multiple of the {} of q, got {}", key_heads, heads);
+  expect(divides(key_heads, heads), "a number of v heads that is a multiple of the {} q heads, got {}", key_heads,
+         heads);
   expect.shape(0, {size, key_heads, tokens, 1});
   expect.shape(1, {size, key_heads, tokens, 1});
   expect.shape(2, {size, heads, tokens, 1});

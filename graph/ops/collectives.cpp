@@ -22,7 +22,7 @@ void expect_counts(const Expect& expect, DType dtype, const CollectiveParams& pa
   }
 }
 
-/// n of n * n counts.
+/// Returns n if there are n * n counts.
 int pairwise_ranks(size_t counts) {
   size_t ranks = 0;
   while (ranks * ranks < counts) ++ranks;

@@ -37,7 +37,7 @@ bool addressable(DType dtype, const Shape& shape) {
   const DTypeTraits& type = traits(dtype);
   if (shape[0] % type.block_elems != 0) return false;
   int64_t limit = kMaxBytes / static_cast<int64_t>(type.block_bytes);
-  // Axes of length 0 are counted as 1, so that the strides beside them cannot overflow either.
+  // Axes of length 0 count as 1, because the strides of the other axes must not overflow either.
   for (const int64_t length : shape) limit /= std::max<int64_t>(length, 1);
   return limit > 0;
 }

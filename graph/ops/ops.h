@@ -1,6 +1,6 @@
-// Builders of every op. Shapes are written [innermost, ...]; lower-case letters are axis lengths.
-// Every builder throws InvalidArgument "[op name] ..." with both shapes when sources do not fit, accepts
-// zero-length axes, and returns the new node. f32 results unless said otherwise. A `?` source may be nullptr.
+// Builders of all ops. Shapes are written [innermost, ...]; letters are axis lengths. Every builder returns the new
+// node and accepts zero-length axes. If sources do not fit, it throws InvalidArgument "[op name] ..." with both shapes.
+// Results are f32 unless stated otherwise. A source marked `?` may be nullptr.
 #pragma once
 
 #include <string>
@@ -11,25 +11,27 @@
 
 namespace shoal {
 
-/// table [x, r, c, d] (any dtype), ids i32 [i, c, d] -> f32 [x, i, c, d] (i32 table -> i32).
-/// Row ids[j] of the table; ids outside [0, r) are an error of the caller that gives zeros.
+/// table [x, r, c, d] (any dtype), ids i32 [i, c, d] -> f32 [x, i, c, d] (i32 if the table is i32).
+/// Selects row ids[j] of the table. An id outside [0, r) is a caller error and gives zeros.
 Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {}, std::string name = {});
-/// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> the cache's own storage with row
-/// ids[j] of each (h, z) replaced by rows[:, j], converted to its dtype. cache must be a persistent
-/// tensor or the result of another set_rows on it, rows no part of it. Negative or too large ids are skipped.
+/// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> a node that aliases the cache. Writes rows[:, j],
+/// converted to the cache's dtype, into row ids[j] of the cache for each (h, z). `cache` must be a persistent tensor or
+/// the result of another set_rows on this tensor. `rows` must not be part of the cache. Ids outside [0, r) are skipped.
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
 
-/// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d
-/// -> f32 [m, n, c, d] = sum over k of a[k, m, c / (c/C), ...] * b[k, n, c, ...]. k == 0 gives zeros.
+/// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d -> f32 [m,
+/// n, c, d]. Batch (i, j) of the result is the product of a's batch (i / (c/C), j / (d/D)) and b's batch (i, j), summed
+/// over k. If k is 0, the result is zeros.
 Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 
-/// Where ranges (SelectParams) of rows or experts begin that no id names: behind all i32.
+/// Start index of a range (SelectParams) whose rows or experts no id can select. It is larger than any i32.
 inline constexpr int64_t kNoId = int64_t{1} << 40;
-/// experts [k, m, e], x f32 [k, u or 1, t], ids i32 [u, t] -> [m, u, t]: expert ids[u, t] times x[:, u, t].
+/// experts [k, m, e], x f32 [k, u or 1, t], ids i32 [u, t] -> [m, u, t]: the product of expert ids[u, t] and x[:, u,
+/// t].
 Tensor* mul_mat_id(Graph& g, Tensor* experts, Tensor* x, Tensor* ids, SelectParams params = {}, std::string name = {});
 
-/// Element-wise; the result has a's dtype (f32, f16, bf16; i32 for add, sub, mul) and the broadcast shape:
-/// on each axis the two lengths are equal or one of them is 1.
+/// Element-wise; the result has a's dtype (f32, f16, bf16; add, sub and mul also i32) and the broadcast shape: on each
+/// axis the two lengths are equal or one of them is 1.
 Tensor* add(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* sub(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* mul(Graph& g, Tensor* a, Tensor* b, std::string name = {});
@@ -38,67 +40,70 @@ Tensor* div(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* scale(Graph& g, Tensor* x, ScaleParams params, std::string name = {});
 Tensor* unary(Graph& g, Tensor* x, UnaryKind kind, std::string name = {});
 Tensor* clamp(Graph& g, Tensor* x, ClampParams params, std::string name = {});
-/// act(gate) * up. Two sources of one shape, or fused: x [2m, ...] = gate [m, ...] | up [m, ...] -> [m, ...].
+/// act(gate) * up. The sources are either two tensors of one shape, or one fused tensor: x [2m, ...] = gate [m, ...] |
+/// up [m, ...] -> [m, ...].
 Tensor* glu(Graph& g, Tensor* gate, Tensor* up, GluKind kind, std::string name = {});
 Tensor* glu_fused(Graph& g, Tensor* gate_up, GluKind kind, std::string name = {});
 
-/// x / sqrt(mean(x^2) + eps) over axis 0. No weight: multiply by it afterwards.
+/// x / sqrt(mean(x^2) + eps) over axis 0. Multiply the result by the weight, if any.
 Tensor* rms_norm(Graph& g, Tensor* x, NormParams params, std::string name = {});
 /// (x - mean) / sqrt(var + eps) over axis 0.
 Tensor* layer_norm(Graph& g, Tensor* x, NormParams params, std::string name = {});
-/// soft-max over axis 0 of x [s, t, h, z] * scale + mask? f32 or f16 [s, t, 1|h, 1|z]; sinks? f32 [h]: one more
-/// logit per head that takes its share of the sum and gives no output. A row masked wholly gives zeros.
+/// Soft-max over axis 0 of x [s, t, h, z] * scale + mask? f32 or f16 [s, t, 1|h, 1|z]. sinks? f32 [h] adds one logit
+/// per head to the sum of exponentials; this logit has no element in the result. A fully masked row gives zeros.
 Tensor* soft_max(Graph& g, Tensor* x, Tensor* mask, Tensor* sinks, SoftMaxParams params, std::string name = {});
-/// x [d, h, t, z] rotated by positions i32 [t]; freq_factors? f32 [dims / 2].
+/// Rotates x [d, h, t, z] by positions i32 [t]. freq_factors? f32 [dims / 2].
 Tensor* rope(Graph& g, Tensor* x, Tensor* positions, Tensor* freq_factors, RopeParams params, std::string name = {});
-/// [a, ...] -> [1, ...].
+/// [a, ...] -> [1, ...]: sums over axis 0.
 Tensor* sum_rows(Graph& g, Tensor* x, std::string name = {});
-/// [a, ...] -> i32 [1, ...]: index of the largest of axis 0, the first of equals.
+/// [a, ...] -> i32 [1, ...]: index of the largest element along axis 0; the lowest index among equal elements.
 Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
-/// [a, ...] -> i32 [k, ...]: indices of the k largest, largest first, lower index first among equals.
+/// [a, ...] -> i32 [k, ...]: indices of the k largest elements along axis 0 in descending order; among equal elements
+/// the lower index is first.
 Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 
-/// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (f32, f16, bf16 or q8_0); positions? i32 [t, z or 1];
-/// mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z] (heads next to the head's
-/// own axis, ready to be reshaped to [e * h, t]). A query that sees no row gives zeros. With params.parts > 0 -> [e +
-/// 1, h, t, z]: the last element of a row, its lse, is the logarithm of the sum of e^score, a sink's among them; -inf
-/// of none.
+/// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or
+/// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z].
+/// The head axis follows axis 0, so the result can be reshaped to [e * h, t]. A query that sees no row gives zeros.
+/// With params.parts > 0 the result is [e + 1, h, t, z]. The extra last element of a row is its lse: the logarithm of
+/// the sum of e^score, sinks included; -inf if the query sees no row.
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
-/// What queries give over all of z parts of the rows, of what they give over each (AttentionParams::parts):
-/// parts f32 [e + 1, h, t, z], lse f32 [y, h, t]: of all parts, y >= z where `parts` has some of them -> [e, h, t], sum
-/// over the parts that are there of e^(part[e] - log(sum over y of e^lse)) * part[:e]. Parts with -inf may hold
-/// anything; where all lse are -inf zeros.
+/// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.
+/// parts f32 [e + 1, h, t, z], lse f32 [y, h, t] -> [e, h, t]. `lse` covers all y parts; `parts` holds z <= y of them.
+/// The result is the sum over the parts in `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e].
+/// Parts with lse -inf may hold any values. If every lse is -inf, the result is zeros.
 ///   e = 1, parts (6, 0) and (2, log 3), lse (0, log 3): 6 * 1/4 + 2 * 3/4 = 3
 Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
 
-/// Ops with a state go over the tokens of a batch in their order. positions i32 [t]: a token at 0 starts a text, for
-/// which nothing before it counts, neither tokens nor the state; one below 0 is padding, which gives zeros and is
-/// passed over. All but positions are f32, rows (axis 0) without gaps. The result is that of the tokens, then the new
-/// state.
+/// Ops with a state process the tokens of a batch in order. positions i32 [t]: a token at position 0 starts a sequence,
+/// so earlier tokens and the state do not affect it. A negative position marks padding, which gives zeros and is
+/// skipped. All sources except positions are f32; rows (axis 0) have no gaps. The result holds one row for each token,
+/// then the new state.
 ///
-/// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1]: the inputs before the
-/// batch, oldest first -> [c, t + k - 1]: column i < t is the sum over j of weight[j] times the input k - 1 - j before
-/// token i (zeros before the text); the others are the latest k - 1 inputs.
+/// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1] -> [c, t + k - 1]. The state
+/// holds the k - 1 inputs before the batch, oldest first. Column i < t is the sum over j of weight[j] times the input
+/// that is k - 1 - j positions before token i (zero before the sequence's start). The last k - 1 columns are the latest
+/// k - 1 inputs.
 Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* positions, std::string name = {});
-/// The gated delta rule (Yang et al. 2024, arXiv:2412.06464). q, k [d, g, t], v [d, h, t], g divides h; decay [h, t]:
-/// the logarithm of the factor, at most 0; beta [h, t]; state [d, d, h]: S of each head, [key element, value element]
-/// -> [d, t + d, h]: a row for each token, then S. Of a head:
+/// The gated delta rule (Yang et al. 2024, arXiv:2412.06464). q, k [d, g, t], v [d, h, t], g divides h. decay [h, t] is
+/// the logarithm of the decay factor, at most 0. beta [h, t]. state [d, d, h]: S of each head, as [key element, value
+/// element] -> [d, t + d, h]: one row for each token, then the new S. For each head:
 ///   S *= e^decay; e = beta (v - S^T k); S += k e^T; row = S^T q.
 Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Tensor* beta, Tensor* state,
                     Tensor* positions, GatedDeltaParams params, std::string name = {});
 
 /// Converts any dtype to any other (integers by value); the result is contiguous.
 Tensor* cast(Graph& g, Tensor* x, DType dtype, std::string name = {});
-/// The same values stored without gaps.
+/// Copies x into a tensor without gaps.
 Tensor* contiguous(Graph& g, Tensor* x, std::string name = {});
-/// Sources of one dtype that agree on all other axes, one after the other along `axis`. At least one.
+/// Concatenates at least one source along `axis`. Sources have one dtype and agree on all other axes.
 Tensor* concat(Graph& g, std::vector<Tensor*> sources, int axis, std::string name = {});
 /// Tiles x until it has `shape`.
 Tensor* repeat(Graph& g, Tensor* x, Shape shape, std::string name = {});
 Tensor* fill(Graph& g, FillParams params, std::string name = {});
 
-/// Same elements in the same order, other shape. x must be contiguous; one entry of -1 is inferred.
+/// The same elements in the same order with another shape. x must be contiguous; one entry may be -1 and is inferred.
 Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
 /// Indices [begin, begin + length) of one axis.
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
@@ -106,7 +111,8 @@ Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name =
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});
 
-/// A collective of local graphs: x is contiguous, results are flat [count]. Without counts it keeps x's shape.
+/// A collective of a local graph. x must be contiguous. With params.counts the result is flat, [count]; without counts
+/// it has x's shape.
 Tensor* collective(Graph& g, Collective kind, Tensor* x, CollectiveParams params, std::string name = {});
 
 }  // namespace shoal

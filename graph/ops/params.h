@@ -1,5 +1,5 @@
-// Typed parameters of the ops, plain comparable values. `fields` lists each parameter once, with its name in texts;
-// printing, parsing and comparing need nothing else.
+// Typed parameters of the ops: plain comparable values. The member `fields` of each type lists every parameter once,
+// with its name in the text form. Printing, parsing and comparison use only this list.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace shoal {
 
-/// A parameter's name in texts, and its place: a pointer to a member.
+/// A parameter's name in the text form and a pointer to its member.
 template <class Place>
 struct Param {
   std::string_view name;
   Place place;
 };
 template <class Place>
-Param(std::string_view, Place) -> Param<Place>;  // Clang 14 deduces no aggregates
+Param(std::string_view, Place) -> Param<Place>;  // Clang 14 cannot deduce arguments of aggregates
 template <class Params>
   requires requires { Params::fields(); }
 constexpr bool operator==(const Params& a, const Params& b) {
@@ -36,10 +36,10 @@ struct IndexRange {
   bool operator==(const IndexRange&) const = default;
 };
 
-/// get_rows, set_rows, mul_mat_id: which global indices the rows (experts) of source 0 stand for.
-/// Empty = all of them, index i is row i. Otherwise source 0 holds the ranges one after the other:
-/// {10,2},{40,3} means that its 5 rows are the global rows 10, 11, 40, 41, 42. An index outside the ranges
-/// gives zeros (get_rows, mul_mat_id) or is skipped (set_rows).
+/// For get_rows, set_rows and mul_mat_id: the global indices of the rows (experts) of source 0. If there are no ranges,
+/// index i is row i. Otherwise source 0 holds the rows of the ranges in order: with {10,2},{40,3} its 5 rows are the
+/// global rows 10, 11, 40, 41, 42. An index outside the ranges gives zeros (get_rows, mul_mat_id) or is skipped
+/// (set_rows).
 struct SelectParams {
   std::vector<IndexRange> ranges;
   static constexpr auto fields() { return std::tuple(Param{"ranges", &SelectParams::ranges}); }
@@ -71,7 +71,7 @@ struct ClampParams {
   }
 };
 
-/// act(gate) * up, with act = silu, gelu (tanh), gelu_erf, gelu_quick, relu.
+/// act(gate) * up; act is silu, gelu (tanh), gelu_erf, gelu_quick or relu.
 enum class GluKind : uint8_t {
 #define SHOAL_GLU(id, name) k##id,
 #include "graph/activations.def"
@@ -92,18 +92,18 @@ struct SoftMaxParams {
   static constexpr auto fields() { return std::tuple(Param{"scale", &SoftMaxParams::scale}); }
 };
 
-/// Which elements of a row are rotated together.
+/// The pairing of a row's elements; each pair is rotated.
 enum class RopeMode : uint8_t {
-  kNeighbours,  ///< (2i, 2i+1): GGUF's llama files
+  kNeighbours,  ///< (2i, 2i+1): llama models in GGUF files
   kHalves,      ///< (i, i + dims/2): "neox"
   kCount
 };
-/// Angle of pair i at position p: p * base^(-2i/dims) / freq_factors[i], then scaled as in YaRN
-/// (Peng et al. 2023): interpolated by freq_scale, blended with the unscaled angle by ext_factor between
-/// the dimensions where beta_fast and beta_slow turns fit into original_context, rounded outwards to whole pairs where
-/// `truncate` says so.
+/// The angle of pair i at position p is p * base^(-2i/dims) / freq_factors[i], scaled as in YaRN (Peng et al. 2023).
+/// YaRN multiplies the angle by freq_scale. Between the pairs that make beta_fast and beta_slow rotations within
+/// original_context, ext_factor blends the scaled with the unscaled angle. `truncate` rounds this range outwards to
+/// whole pairs.
 struct RopeParams {
-  int64_t dims = 0;  ///< the elements [offset, offset + dims) are rotated, the rest copied
+  int64_t dims = 0;  ///< the elements [offset, offset + dims) are rotated, the other elements are copied
   int64_t offset = 0;
   RopeMode mode = RopeMode::kNeighbours;
   float base = 10000.0f;
@@ -131,11 +131,12 @@ struct TopKParams {
 
 struct AttentionParams {
   float scale = 1.0f;    ///< applied to q.k
-  float softcap = 0.0f;  ///< c > 0: scores become c * tanh(score / c) before masking
+  float softcap = 0.0f;  ///< if c > 0, scores become c * tanh(score / c) before masking
   bool causal = false;   ///< needs positions: query t sees the kv rows s <= positions[t]
-  int64_t window = 0;    ///< w > 0 (needs positions): only the rows s > positions[t] - w
-  /// n > 0: batches of k are some of n parts of a text's rows, to be merged (merge_attention), and a row of the result
-  /// has one more element: the logarithm of the sum of e^score
+  int64_t window = 0;    ///< if w > 0 (needs positions), query t sees only the rows s > positions[t] - w
+  /// If n > 0, the rows of a sequence are divided into n parts, and each batch of k holds one of these parts.
+  /// merge_attention merges the results of the parts. Each row of the result has one more element, the logarithm of the
+  /// sum of e^score.
   int64_t parts = 0;
   static constexpr auto fields() {
     return std::tuple(Param{"scale", &AttentionParams::scale}, Param{"softcap", &AttentionParams::softcap},
@@ -144,7 +145,8 @@ struct AttentionParams {
   }
 };
 
-/// Which of g key heads serves head x of h: x / (h / g), the heads of a key head being neighbours, or, tiled, x % g.
+/// With h heads and g key heads, head x uses key head x / (h / g), so heads that share a key head are adjacent. If
+/// `tiled`, head x uses key head x % g.
 struct GatedDeltaParams {
   bool tiled = false;
   static constexpr auto fields() { return std::tuple(Param{"tiled", &GatedDeltaParams::tiled}); }
@@ -161,7 +163,7 @@ struct ConcatParams {
 };
 
 struct RepeatParams {
-  std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< of the result; each axis a multiple of the source's
+  std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< result shape; each axis is a multiple of the source's axis
   static constexpr auto fields() { return std::tuple(Param{"shape", &RepeatParams::shape}); }
 };
 
@@ -182,7 +184,7 @@ struct ReshapeParams {
 
 struct SliceParams {
   int axis = 0;
-  int64_t begin = 0;  ///< in elements; along axis 0 of a quantised tensor a multiple of the block
+  int64_t begin = 0;  ///< in elements; a multiple of the block size along axis 0 of a quantised tensor
   int64_t length = 0;
   static constexpr auto fields() {
     return std::tuple(Param{"axis", &SliceParams::axis}, Param{"begin", &SliceParams::begin},
@@ -195,8 +197,8 @@ struct PermuteParams {
   static constexpr auto fields() { return std::tuple(Param{"axes", &PermuteParams::axes}); }
 };
 
-/// Flat collectives: every operand is contiguous and seen as one row of elements. What counts are: Extent in
-/// graph/collective.h; kinds of whole messages have none.
+/// Collectives are flat: every operand is contiguous and treated as one row of elements. Extent in graph/collective.h
+/// defines the meaning of `counts`. `counts` is empty for collectives of whole messages.
 struct CollectiveParams {
   int rank = 0;
   std::vector<int64_t> counts;
@@ -211,7 +213,7 @@ using OpParams =
                  RopeParams, TopKParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams, RepeatParams,
                  FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
 
-/// Calls visit(name, value) for each parameter of the alternative that `params` holds.
+/// Calls visit(name, value) for each parameter in `params`.
 template <class Variant, class Visit>
 void for_each_param(Variant& params, Visit&& visit) {
   std::visit(

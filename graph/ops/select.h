@@ -1,4 +1,4 @@
-// From the global index in an id tensor to a row (expert) of the part that a device has; see SelectParams.
+// Converts a global index from an id tensor to a local row (or expert) of a source; see SelectParams.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-/// Row of a source with `rows` rows for a global index, -1 when the index is not here. Ranges {10,2},{40,3}:
-/// 41 -> 3, 12 -> -1.
+/// The local row of a global index in a source with `rows` rows; -1 if the source does not hold this index. With the
+/// ranges {10,2},{40,3}: 41 -> 3, 12 -> -1.
 inline int64_t local_index(const SelectParams& params, int64_t rows, int64_t index) {
   if (params.ranges.empty()) return index >= 0 && index < rows ? index : -1;
   int64_t before = 0;

@@ -1,5 +1,4 @@
-// Views: see graph/ops/ops.h. The length that an entry of -1 in the shape of a reshape stands for replaces it in the
-// node's parameters.
+// Views: see graph/ops/ops.h. Inference replaces the entry -1 in a reshape's parameters by the inferred length.
 #include <algorithm>
 
 #include "graph/ops/infer.h"
@@ -13,11 +12,11 @@ void resolve_inferred_axis(const infer::Expect& expect, const Tensor& x, Shape& 
   if (inferred == shape.end()) return;
   Shape known = shape;
   known[inferred - shape.begin()] = 1;
-  expect(infer::addressable(DType::kI32, known), "axes >= 0 and at most one of -1, got {}", fmt::join(shape, ", "));
+  expect(infer::addressable(DType::kI32, known), "axes >= 0, except at most one -1, got {}", fmt::join(shape, ", "));
   const int64_t elements = known[0] * known[1] * known[2] * known[3];
-  expect(elements > 0, "no axis of length 0 beside the inferred one, got {}", fmt::join(shape, ", "));
-  expect(x.elements() % elements == 0, "a multiple of {} elements for {}, got {}", elements, fmt::join(shape, ", "),
-         x.elements());
+  expect(elements > 0, "no axis of length 0 next to the inferred axis, got {}", fmt::join(shape, ", "));
+  expect(x.elements() % elements == 0, "a multiple of {} elements for the shape {}, got {}", elements,
+         fmt::join(shape, ", "), x.elements());
   *inferred = x.elements() / elements;
 }
 
@@ -32,7 +31,7 @@ void infer::reshape(Tensor& node) {
   expect.valid_result(x.dtype, shape);
   node.dtype = x.dtype;
   node.shape = shape;
-  expect(node.elements() == x.elements(), "{} elements, got {} of {}", x.elements(), node.elements(),
+  expect(node.elements() == x.elements(), "{} elements, got {} in shape {}", x.elements(), node.elements(),
          to_string(node.shape));
   node.strides = contiguous_strides(node.dtype, node.shape);
   node.view_offset = x.view_offset;
@@ -48,7 +47,7 @@ void infer::slice(Tensor& node) {
   const auto [axis, begin, length] = params_of<SliceParams>(node);
   expect(axis >= 0 && axis < kMaxDims, "an axis in [0, 3], got {}", axis);
   expect(begin >= 0 && length >= 0 && begin <= x.shape[axis] && length <= x.shape[axis] - begin,
-         "begin and length inside the {} of axis {}, got {} and {}", x.shape[axis], axis, begin, length);
+         "begin and length within the {} indices of axis {}, got {} and {}", x.shape[axis], axis, begin, length);
   const int64_t block = axis == 0 ? traits(x.dtype).block_elems : 1;
   expect(begin % block == 0 && length % block == 0, "begin and length in whole blocks of {} elements, got {} and {}",
          block, begin, length);
@@ -73,7 +72,7 @@ void infer::permute(Tensor& node) {
            fmt::join(axes, ", "));
     seen[axis] = true;
   }
-  expect(axes[0] == 0 || !traits(x.dtype).is_quantized, "axis 0 of a quantised tensor to stay, got axes {}",
+  expect(axes[0] == 0 || !traits(x.dtype).is_quantized, "axis 0 of a quantised tensor to stay in place, got axes {}",
          fmt::join(axes, ", "));
   node.dtype = x.dtype;
   for (int axis = 0; axis < kMaxDims; ++axis) {

@@ -1,10 +1,10 @@
-// Memory layout of the quantised blocks of GGUF files. Plain data without functions, so that files compiled for one
-// instruction set may include it. All fields are little endian and every block has an alignment of at most 2, that of
-// mxfp4 of 1: its rows, of 17 bytes a block, begin at any address.
+// Memory layout of the quantised blocks of GGUF files. Plain data without functions, so that files compiled for a
+// special instruction set may include this header. All fields are little endian. Blocks have an alignment of at most 2.
+// The alignment of mxfp4 is 1: its blocks have 17 bytes, so its rows begin at any address.
 //
-// 32-element blocks: one f16 scale (and minimum) each, or a power of two. 256-element blocks ("K", and iq4_xs):
-// sub-blocks of 16 or 32 elements with small integer scales (and minima), which f16 factors `scale` (and `min_scale`)
-// multiply.
+// A block of 32 elements has an f16 scale (and minimum), or a power of two as scale. A block of 256 elements ("K", and
+// iq4_xs) consists of sub-blocks of 16 or 32 elements with small integer scales (and minima). The block's f16 factors
+// `scale` (and `min_scale`) multiply these integers.
 #pragma once
 
 #include <cstdint>
@@ -14,44 +14,45 @@ namespace shoal::quants {
 inline constexpr int kBlock = 32;
 inline constexpr int kSuperBlock = 256;
 
-/// What kernels of all devices want to know of a format, beside where its fields are: how many elements a block has and
-/// how many of them have one scale, and how an element comes from its code, an unsigned number of kBits bits or (8) a
-/// signed byte:
+/// The properties of a format that kernels of all devices need in addition to the fields: the number of elements in a
+/// block, the number of elements that share a scale, and the formula from code to element. A code is an unsigned number
+/// of kBits bits, or a signed byte if kBits is 8:
 ///
-///   element = scale * (code - kOffset) + add        without kAdds: no add
+///   element = scale * (code - kOffset) + add        (add is 0 without kAdds)
 template <int kElements_, int kGroup_, int kBits_, int kOffset_, bool kAdds_>
 struct Format {
-  static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // kernels read no other width
+  static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // the widths that kernels support
   static constexpr int kElements = kElements_, kGroup = kGroup_, kBits = kBits_, kOffset = kOffset_;
   static constexpr bool kAdds = kAdds_;
 };
-/// Whether codes stand for the levels in Block::kLevels: element = scale * kLevels[code].
+/// Whether codes are indices into Block::kLevels: element = scale * kLevels[code].
 template <class Block>
 inline constexpr bool kHasLevels = requires {
   Block::kLevels;
 };
 
-/// scale * (q - 8). Byte j holds element j in its low and element j + 16 in its high nibble (all 32-element types).
+/// element = scale * (q - 8). Byte j holds element j in its low nibble and element j + 16 in its high nibble, as in all
+/// 32-element types.
 struct BlockQ4_0 : Format<kBlock, 32, 4, 8, false> {
   uint16_t scale;
   uint8_t nibbles[16];
 };
 
-/// scale * q + min.
+/// element = scale * q + min.
 struct BlockQ4_1 : Format<kBlock, 32, 4, 0, true> {
   uint16_t scale;
   uint16_t min;
   uint8_t nibbles[16];
 };
 
-/// scale * (q - 16). Bit j of the four bytes of high_bits is bit 4 of element j.
+/// element = scale * (q - 16). The four bytes of high_bits are 32 bits: bit j is bit 4 of element j.
 struct BlockQ5_0 : Format<kBlock, 32, 5, 16, false> {
   uint16_t scale;
   uint8_t high_bits[4];
   uint8_t nibbles[16];
 };
 
-/// scale * q + min.
+/// element = scale * q + min.
 struct BlockQ5_1 : Format<kBlock, 32, 5, 0, true> {
   uint16_t scale;
   uint16_t min;
@@ -59,7 +60,7 @@ struct BlockQ5_1 : Format<kBlock, 32, 5, 0, true> {
   uint8_t nibbles[16];
 };
 
-/// scale * q.
+/// element = scale * q.
 struct BlockQ8_0 : Format<kBlock, 32, 8, 0, false> {
   uint16_t scale;
   int8_t values[32];
@@ -68,24 +69,24 @@ struct BlockQ8_0 : Format<kBlock, 32, 8, 0, false> {
 struct IQ4Levels {
   static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 };
-/// scale * kLevels[q].
+/// element = scale * kLevels[q].
 struct BlockIQ4_NL : Format<kBlock, 32, 4, 0, false>, IQ4Levels {
   uint16_t scale;
   uint8_t nibbles[16];
 };
 
-/// Twice the four-bit floats of the OCP formats (E2M1).
+/// Twice the values of the OCP four-bit floats (E2M1).
 struct E2M1Levels {
   static constexpr int8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 };
-/// 2^(scale - 128) * kLevels[q]: the scale is an exponent of the OCP formats (E8M0).
+/// element = 2^(scale - 128) * kLevels[q]. The scale is an OCP exponent (E8M0).
 struct BlockMXFP4 : Format<kBlock, 32, 4, 0, false>, E2M1Levels {
   uint8_t scale;
   uint8_t nibbles[16];
 };
 
-/// 16 sub-blocks of 16: scale * (scales & 15) * q - min_scale * (scales >> 4). Each half of 128 elements has 32
-/// bytes of crumbs; bits 2j..2j+1 of byte l are element 32 j + l of the half.
+/// 16 sub-blocks of 16: element = scale * (scales & 15) * q - min_scale * (scales >> 4). Each half (128 elements) has
+/// 32 bytes of crumbs (2-bit values). Bits 2j..2j+1 of byte l belong to element 32 j + l of the half.
 struct BlockQ2_K : Format<kSuperBlock, 16, 2, 0, true> {
   uint8_t scales[16];
   uint8_t crumbs[64];
@@ -93,9 +94,9 @@ struct BlockQ2_K : Format<kSuperBlock, 16, 2, 0, true> {
   uint16_t min_scale;
 };
 
-/// 16 sub-blocks of 16: scale * (s - 32) * (q - 4) with 3-bit q. Low two bits of q as in BlockQ2_K, bit 2 of element
-/// 32 j + l is bit j of high_bits[l]. s has 6 bits: the low four of s[j] in nibble j / 8 of scales[j % 8], the high
-/// two at bit 2 (j / 4) of scales[8 + j % 4].
+/// 16 sub-blocks of 16: element = scale * (s - 32) * (q - 4) with 3-bit q. The low two bits of q are stored as in
+/// BlockQ2_K. For element 32 j + l, bit 2 of q is bit j of high_bits[l]. s has 6 bits: the low four bits of s[j] are
+/// nibble j / 8 of scales[j % 8], the high two are at bit 2 (j / 4) of scales[8 + j % 4].
 struct BlockQ3_K : Format<kSuperBlock, 16, 3, 4, false> {
   uint8_t high_bits[32];
   uint8_t crumbs[64];
@@ -103,10 +104,10 @@ struct BlockQ3_K : Format<kSuperBlock, 16, 3, 4, false> {
   uint16_t scale;
 };
 
-/// 8 sub-blocks of 32: scale * s * q - min_scale * m. Each 64 elements have 32 bytes: low nibbles are the first 32,
-/// high nibbles the others. s and m have 6 bits. For j < 4: s[j] = scales[j] & 63, m[j] = scales[j + 4] & 63. For
-/// j >= 4: the low four bits of s[j] and m[j] are the low and high nibble of scales[j + 4], their high two bits are
-/// bits 6..7 of scales[j - 4] and scales[j].
+/// 8 sub-blocks of 32: element = scale * s * q - min_scale * m. Every 64 elements have 32 bytes: the low nibbles are
+/// the first 32 elements, the high nibbles the last 32. s and m have 6 bits. For j < 4: s[j] = scales[j] & 63, m[j] =
+/// scales[j + 4] & 63. For j >= 4: the low four bits of s[j] and m[j] are the low and high nibble of scales[j + 4];
+/// their high two bits are bits 6..7 of scales[j - 4] and scales[j].
 struct BlockQ4_K : Format<kSuperBlock, 32, 4, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
@@ -114,7 +115,7 @@ struct BlockQ4_K : Format<kSuperBlock, 32, 4, 0, true> {
   uint8_t nibbles[128];
 };
 
-/// As BlockQ4_K with a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
+/// As BlockQ4_K, with a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
 struct BlockQ5_K : Format<kSuperBlock, 32, 5, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
@@ -123,9 +124,9 @@ struct BlockQ5_K : Format<kSuperBlock, 32, 5, 0, true> {
   uint8_t nibbles[128];
 };
 
-/// 16 sub-blocks of 16: scale * scales * (q - 32). Each half of 128 elements has 64 bytes of nibbles and 32 of
-/// crumbs; with l < 32, j < 4, element 32 j + l has its low bits in nibble j / 2 of nibbles[32 (j % 2) + l] and its
-/// high two bits at bit 2 j of crumbs[l].
+/// 16 sub-blocks of 16: element = scale * s * (q - 32). The signed byte s is the sub-block's entry of `scales`. Each
+/// half (128 elements) has 64 bytes of nibbles and 32 bytes of crumbs. For l < 32 and j < 4, element 32 j + l has its
+/// low bits in nibble j / 2 of nibbles[32 (j % 2) + l], and its high two bits at bit 2 j of crumbs[l].
 struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint8_t nibbles[128];
   uint8_t crumbs[64];
@@ -133,8 +134,9 @@ struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint16_t scale;
 };
 
-/// 8 sub-blocks of 32: scale * (s - 32) * kLevels[q]. s has 6 bits: the low four of s[j] in nibble j % 2 of
-/// low_scales[j / 2], the high two at bit 2 j of high_scales. Sub-block j has nibbles 16 j .. 16 j + 15, as BlockQ4_0.
+/// 8 sub-blocks of 32: element = scale * (s - 32) * kLevels[q]. s has 6 bits: the low four bits of s[j] are nibble j %
+/// 2 of low_scales[j / 2], the high two are at bit 2 j of high_scales. Sub-block j has nibbles 16 j .. 16 j + 15,
+/// ordered as in BlockQ4_0.
 struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
   uint16_t scale;
   uint16_t high_scales;
@@ -142,22 +144,25 @@ struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
   uint8_t nibbles[128];
 };
 
-/// The coded types: scale * factor * kUnit * code, with a small integer factor of each group and codes that are signed
-/// bytes. codes.inc reads them: where it says "signs", a set bit makes an element negative; seven of them are those of
-/// eight elements whose negative ones are an even number. Grids are the codebooks (grids.h), of 4 or 8 elements.
+/// The coded types: element = scale * factor * kUnit * code. Each group has a small integer factor; codes are signed
+/// bytes. codes.inc decodes them. The comments below use these terms: an index selects a codebook entry of 4 or 8
+/// elements (grids.h). A set sign bit makes an element negative. If eight elements have only seven sign bits, the
+/// eighth sign makes the number of negative elements even. s determines the factor, 2 s + 1.
 template <int kElements_, int kGroup_>
 struct Coded : Format<kElements_, kGroup_, 8, 0, false> {
   static constexpr float kUnit = 1;
 };
 
-/// For each 32: four numbers of entries of eight, then 32 bits: four times seven signs, and s; factor 2 s + 1.
+/// 64 bits for every 32 elements: four indices (8 bits each) of 8-element entries, four groups of seven sign bits, and
+/// s (4 bits).
 struct BlockIQ2_XXS : Coded<kSuperBlock, 32> {
   static constexpr float kUnit = 0.125f;
   uint16_t scale;
   uint8_t codes[64];
 };
 
-/// For each eight: nine bits of a number, seven signs. s in nibbles, of 16 elements each, the lower ones first.
+/// For every 8 elements: an index (9 bits) and seven sign bits. `scales` holds a nibble s for every 16 elements, low
+/// nibble first.
 struct BlockIQ2_XS : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
   uint16_t scale;
@@ -165,7 +170,8 @@ struct BlockIQ2_XS : Coded<kSuperBlock, 16> {
   uint8_t scales[8];
 };
 
-/// For each eight: the low eight bits of a number; signs; the high two. s as in BlockIQ2_XS.
+/// For every 8 elements: the low 8 bits of an index, 8 sign bits, and the high 2 bits of the index. s is stored as in
+/// BlockIQ2_XS.
 struct BlockIQ2_S : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
   uint16_t scale;
@@ -175,7 +181,8 @@ struct BlockIQ2_S : Coded<kSuperBlock, 16> {
   uint8_t scales[8];
 };
 
-/// Numbers of entries of four; then for each 32 what BlockIQ2_XXS has.
+/// `codes` holds an index for every 4 elements. `signs` holds the sign bits and s for every 32 elements, as in
+/// BlockIQ2_XXS.
 struct BlockIQ3_XXS : Coded<kSuperBlock, 32> {
   static constexpr float kUnit = 0.25f;
   uint16_t scale;
@@ -183,7 +190,8 @@ struct BlockIQ3_XXS : Coded<kSuperBlock, 32> {
   uint8_t signs[32];
 };
 
-/// For each four: the low eight bits of a number; the ninth; for each eight the signs. s in nibbles, of 32 elements.
+/// For every 4 elements: the low 8 bits of an index, and its ninth bit in `high`. `scales` holds a nibble s for every
+/// 32 elements.
 struct BlockIQ3_S : Coded<kSuperBlock, 32> {
   uint16_t scale;
   uint8_t low[64];
@@ -192,8 +200,9 @@ struct BlockIQ3_S : Coded<kSuperBlock, 32> {
   uint8_t scales[4];
 };
 
-/// Codes are 8 g + 1 or, where a sign is set, 8 g - 1, g in -1 .. 1. For each eight: the low eight bits of a number. For
-/// each 32: four times the high three bits, s (three bits), the sign.
+/// Codes are 8 g + 1, or 8 g - 1 if the sign bit is set. The entries hold g in -1 .. 1. For every 8 elements, `low`
+/// holds the low 8 bits of an index. For every 32 elements, `high` holds the high 3 bits of four indices, s (3 bits)
+/// and one sign bit.
 struct BlockIQ1_S : Coded<kSuperBlock, 32> {
   static constexpr float kUnit = 0.125f;
   uint16_t scale;
@@ -201,8 +210,9 @@ struct BlockIQ1_S : Coded<kSuperBlock, 32> {
   uint16_t high[8];
 };
 
-/// The same with a nibble for each eight: the high three bits, the sign. Each of the scales has three bits s of four
-/// groups, and a nibble of the scale of all, the lowest first.
+/// As BlockIQ1_S, but `high` holds a nibble for every 8 elements: the high 3 bits of the index, then the sign bit. Each
+/// word of `scales` holds s (3 bits) of four groups. The high nibble of each word is one nibble of the block's f16
+/// scale; the first word holds the lowest nibble.
 struct BlockIQ1_M : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
   uint8_t low[32];
@@ -210,36 +220,36 @@ struct BlockIQ1_M : Coded<kSuperBlock, 16> {
   uint16_t scales[4];
 };
 
-/// -1 .. 1 as trits, the first ones the highest, of numbers of which a byte has 256 / 243: 48 bytes of five, of the
-/// first 32 and then 16 of which each has the same trit of neighbours; four bytes of four.
+/// Elements -1 .. 1 as trits. A byte encodes 5 trits (4 in `fours`) as a number n < 243, scaled by 256 / 243. The trits
+/// of a byte, highest first, belong to elements at a stride of 32 (first 32 bytes), 16 (next 16 bytes) or 4 (`fours`).
 struct BlockTQ1_0 : Coded<kSuperBlock, 32> {
   uint8_t fives[48];
   uint8_t fours[4];
   uint16_t scale;
 };
 
-/// q - 1; q as in BlockQ2_K.
+/// The code is q - 1; the 2-bit q is stored as in BlockQ2_K.
 struct BlockTQ2_0 : Coded<kSuperBlock, 32> {
   uint8_t crumbs[64];
   uint16_t scale;
 };
 
-/// Four sub-blocks of 16 with scales of four bits of exponent and three of mantissa (UE4M3; a half with the same bits is
-/// 2^-8 times as large), and kLevels[q] / 2. Byte j of eight has elements j and j + 8 of a sub-block. The sums of a
-/// tensor's products have a factor besides, which files keep beside it.
+/// Four sub-blocks of 16: element = scale * kLevels[q] / 2. Scales have four exponent bits and three mantissa bits
+/// (UE4M3). The same bits read as an f16 give the scale times 2^-8. Byte j of 8 holds elements j and j + 8 of a
+/// sub-block. Files store an additional factor for each tensor; it multiplies the results of the tensor's mul_mat.
 struct BlockNVFP4 : Coded<64, 16>, E2M1Levels {
   static constexpr float kUnit = 128;
   uint8_t scales[4];
   uint8_t nibbles[32];
 };
 
-/// 2 q - 1, the first element in the lowest bit.
+/// The code is 2 q - 1 for the bit q. The first element is in the lowest bit of a byte.
 struct BlockQ1_0 : Coded<128, 32> {
   uint16_t scale;
   uint8_t bits[16];
 };
 
-/// q - 1, the first element in the lowest two bits.
+/// The code is q - 1 for the 2-bit q. The first element is in the lowest two bits of a byte.
 struct BlockQ2_0 : Coded<64, 32> {
   uint16_t scale;
   uint8_t crumbs[16];

@@ -1,5 +1,5 @@
-// Every quantised type to f32. A type has its scales (and addends) and its codes by functions of its block
-// (graph/quants/blocks.h); the coded types have them by codes.inc.
+// Converts every quantised type to f32. Each block type (graph/quants/blocks.h) has functions that return its scales,
+// addends and codes. Coded types use codes.inc.
 #include <bit>
 
 #include "graph/dtype.h"
@@ -10,7 +10,7 @@
 namespace shoal::quants {
 namespace {
 
-/// Of a group of elements.
+/// The scale and addend of a group of elements.
 struct Affine {
   float scale, add = 0;
 };
@@ -20,7 +20,7 @@ Affine affine(const Block& block, int) {
   if constexpr (Block::kAdds) return {f16_to_f32(block.scale), f16_to_f32(block.min)};
   return {f16_to_f32(block.scale)};
 }
-/// 2^(scale - 128); the two smallest are denormal.
+/// 2^(scale - 128). The two smallest powers are subnormal.
 Affine affine(const BlockMXFP4& block, int) {
   return {std::bit_cast<float>(block.scale < 2 ? 0x200000u << block.scale : (block.scale - 1u) << 23)};
 }
@@ -57,7 +57,7 @@ Affine affine(const BlockIQ4_XS& block, int g) {
   return scaled(block, (low | high << 4) - 32);
 }
 
-/// Of element i of a block of 32.
+/// The code of element i in a block of 32.
 template <class Block>
 int code(const Block& block, int i) {
   if constexpr (Block::kBits == 8) {
@@ -68,7 +68,7 @@ int code(const Block& block, int i) {
     return low;
   }
 }
-/// Two bits of element i, as in BlockQ2_K.
+/// The two bits of element i, stored as in BlockQ2_K.
 int crumb(const uint8_t (&crumbs)[64], int i) {
   return crumbs[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
 }
@@ -78,7 +78,7 @@ int code(const BlockQ2_K& block, int i) {
 int code(const BlockQ3_K& block, int i) {
   return crumb(block.crumbs, i) | (block.high_bits[i % 32] >> (i / 32) & 1) << 2;
 }
-/// As in BlockQ4_K.
+/// The nibble of element i, stored as in BlockQ4_K.
 int nibble(const uint8_t (&nibbles)[128], int i) {
   return nibbles[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
 }

@@ -1,4 +1,4 @@
-// The types of blocks of 32 from f32.
+// Converts f32 to the types with blocks of 32 elements.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace shoal::quants {
 namespace {
 
-/// The element of the largest magnitude.
+/// The element with the largest magnitude.
 float extreme_of(const float* x) {
   return *std::max_element(x, x + kBlock, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
 }
@@ -29,7 +29,7 @@ void put(Block& block, const int (&codes)[kBlock]) {
 
 template <class Block>
 void encode(const float* x, Block& block) {
-  static_assert(!kHasLevels<Block>, "a type of levels needs an encode() of its own");
+  static_assert(!kHasLevels<Block>, "a type with levels needs its own encode()");
   float least = 0;
   int low = -Block::kOffset, high = low + (1 << Block::kBits) - 1;
   if constexpr (Block::kAdds) {
@@ -47,7 +47,7 @@ void encode(const float* x, Block& block) {
 }
 
 void encode(const float* x, BlockQ8_0& block) {
-  float largest = 0;  // or NaN, which stays
+  float largest = 0;  // the largest magnitude, or NaN if there is a NaN
   for (int i = 0; i < kBlock; ++i) {
     const float size = std::fabs(x[i]);
     if (size > largest) largest = size;
@@ -58,7 +58,8 @@ void encode(const float* x, BlockQ8_0& block) {
   for (int i = 0; i < kBlock; ++i) block.values[i] = static_cast<int8_t>(round_to(x[i] * factor, -127, 127));
 }
 
-/// The element of the largest magnitude gets the level of the largest; the others the nearest, NaN the lowest.
+/// The element with the largest magnitude gets the level with the largest magnitude. Other elements get the nearest
+/// level, NaN gets the lowest.
 void encode(const float* x, BlockIQ4_NL& block) {
   constexpr auto& kLevels = BlockIQ4_NL::kLevels;
   block.scale = f32_to_f16(extreme_of(x) / kLevels[0]);
@@ -72,7 +73,7 @@ void encode(const float* x, BlockIQ4_NL& block) {
 
 constexpr auto& kMXFP4 = BlockMXFP4::kLevels;
 
-/// The nearest level's code, of zeros and NaN 0.
+/// The code of the nearest level; 0 for zeros and NaN.
 int nearest_mxfp4(float x) {
   const float magnitude = std::fabs(x);
   int code = 0;
@@ -80,12 +81,12 @@ int nearest_mxfp4(float x) {
   return code > 0 && x < 0 ? code + 8 : code;
 }
 
-/// x / 2^(scale - 128). In two steps: the power may be larger than the largest float.
+/// x / 2^(scale - 128). Multiplies twice, because the power may exceed the largest float.
 float in_units(float x, int scale) {
   return x * std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23) * 2.0f;
 }
 
-/// Squared error with this scale, in units of the scale's square.
+/// Squared error with this scale, in units of the squared scale.
 float error_with(const float* x, int scale) {
   float sum = 0;
   for (int i = 0; i < kBlock; ++i) {
@@ -95,12 +96,12 @@ float error_with(const float* x, int scale) {
   return sum;
 }
 
-/// The smallest scale with which no element lies above the largest level; or the half of it, by which the largest are
-/// cut off and the others are twice as near, where that is better.
+/// The smallest scale with which no element exceeds the largest level. Half of that scale clips the largest elements
+/// but doubles the resolution; it is used if its error is smaller.
 int mxfp4_scale(const float* x) {
-  uint32_t largest = 0;  // as bits: by magnitude
+  uint32_t largest = 0;  // bits of the largest magnitude
   for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
-  // 12 = 1.5 * 2^3.
+  // The largest level is 12 = 1.5 * 2^3.
   const int whole = static_cast<int>(largest >> 23) - 2 + ((largest & 0x7fffffu) > 0x400000u ? 1 : 0);
   if (whole <= 0) return 0;
   const int scale = std::min(whole, 253);  // NaN would give more

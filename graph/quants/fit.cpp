@@ -5,10 +5,10 @@
 namespace shoal::quants {
 namespace {
 
-constexpr int kSteps = 9;            // candidates on each side of the obvious one
-constexpr float kStepLevels = 0.1f;  // distance of two candidates, in quantisation levels of the extreme element
+constexpr int kSteps = 9;            // number of candidates on each side of the obvious scale
+constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation levels of the extreme element
 
-/// Sums of the least squares problem x ~ scale * q.
+/// Sums for the least-squares problem x ~ scale * q.
 struct Products {
   float xq = 0, qq = 0;
 };

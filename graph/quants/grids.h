@@ -1,6 +1,6 @@
-// The codebooks of the IQ types as tables of bytes: an entry is a word of four or eight of them, the first in its
-// lowest byte. They are data, and functions that the compiler alone runs: files compiled for one instruction set may
-// include this.
+// The codebooks of the IQ types as byte tables. An entry is a word of four or eight bytes, the first in its lowest
+// byte. This header has only data and compile-time functions, so files compiled for a special instruction set may
+// include it.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Grid {
 
 namespace grids {
 
-/// What the elements of an entry may be: magnitudes; of iq1_s 8 g + 8, g in -1 .. 1.
+/// The possible values of an entry's elements. They are magnitudes, except in iq1_s: 8 g + 8 with g in -1 .. 1.
 inline constexpr uint8_t kIQ2Levels[] = {8, 25, 43};
 inline constexpr uint8_t kIQ3XXSLevels[] = {4, 12, 20, 28, 36, 44, 52, 62};
 inline constexpr uint8_t kIQ3SLevels[] = {1, 3, 5, 7, 9, 11, 13, 15};
@@ -25,7 +25,8 @@ inline constexpr uint8_t kIQ1Levels[] = {0, 8, 16};
 #define SHOAL_GRID(id, set) inline constexpr char k##id##Set[] = set;
 #include "graph/quants/grids.def"
 
-/// The entries of a set in ascending order, as numbers of levels: two bits for each of three levels, three of eight.
+/// The entries of a set in ascending order. Each entry packs the level numbers of its elements, with two bits per
+/// element for three levels and three bits for eight levels.
 template <int kCount>
 struct Entries {
   uint16_t numbers[kCount];
@@ -60,7 +61,7 @@ constexpr Grid<Word, kCount> expand(const char* set, const uint8_t (&levels)[kLe
 
 }  // namespace grids
 
-/// id, the word of an entry, the number of entries, the levels. iq1_m has the grid of iq1_s.
+/// Calls grid(id, word type of an entry, number of entries, levels) for each grid. iq1_m uses the grid of iq1_s.
 #define SHOAL_FOR_GRIDS(grid)                  \
   grid(IQ2_XXS, uint64_t, 256, kIQ2Levels);    \
   grid(IQ2_XS, uint64_t, 512, kIQ2Levels);     \
@@ -69,7 +70,7 @@ constexpr Grid<Word, kCount> expand(const char* set, const uint8_t (&levels)[kLe
   grid(IQ3_S, uint32_t, 512, kIQ3SLevels);     \
   grid(IQ1_S, uint64_t, 2048, kIQ1Levels)
 
-/// In the host's memory (grids.cpp).
+/// Tables in host memory (grids.cpp).
 #define SHOAL_DECLARE_GRID(id, Word, count, levels) extern const Grid<Word, count> kGrid##id
 SHOAL_FOR_GRIDS(SHOAL_DECLARE_GRID);
 #undef SHOAL_DECLARE_GRID

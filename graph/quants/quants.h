@@ -1,5 +1,6 @@
-// Conversion of every quantised type to f32, and of types with blocks of 32 from f32, in the form of the traits table
-// (graph/dtype.cpp). n is a multiple of the block. Non-finite inputs give unspecified values, never a fault.
+// Converts every quantised type to f32, and f32 to the types with blocks of 32 elements. The functions have the
+// signatures of the traits table (graph/dtype.cpp). n is a multiple of the block size. Non-finite inputs give
+// unspecified values, never a fault.
 #pragma once
 
 #include <cstdint>

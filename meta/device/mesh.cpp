@@ -14,7 +14,7 @@ Mesh::Mesh(std::vector<Device*> members, ProcessGroup* group) : members_(std::mo
     spans_ |= processes_.back() != processes_.front();
   }
   for (int process = 0; group_ != nullptr && process < group_->size(); ++process) {
-    if (!is_in(process)) strangers_.push_back(process);
+    if (!is_in(process)) processes_without_rank_.push_back(process);
   }
 }
 

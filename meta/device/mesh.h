@@ -1,7 +1,6 @@
-// Mesh: the ranks of a meta device, and which process each belongs to. Without a group of processes all are of this
-// one.
+// Mesh: the ranks of a meta device and their processes. Without a process group, all ranks belong to this process.
 //
-//   processes 0 and 1 with two devices each: ranks 0 1 | 2 3; in process 1 own() is {2, 3} and front() 2
+//   processes 0 and 1 with two devices each: ranks 0 1 | 2 3; in process 1 own() is {2, 3} and front() is 2
 #pragma once
 
 #include <string>
@@ -23,15 +22,15 @@ class Mesh {
   /// The ranks of this process.
   const std::vector<size_t>& own() const { return own_; }
   bool is_here() const { return !own_.empty(); }
-  /// The first of them.
+  /// The first rank of this process.
   size_t front() const { return own_.front(); }
-  /// Do the ranks belong to several processes?
+  /// True if the ranks belong to several processes.
   bool spans() const { return spans_; }
-  /// Has the process a rank?
+  /// True if at least one rank belongs to the process.
   bool is_in(int process) const;
-  /// Processes of the group without a rank.
-  const std::vector<int>& strangers() const { return strangers_; }
-  /// The devices by names that are the same in every process.
+  /// Processes of the group that have no rank.
+  const std::vector<int>& processes_without_rank() const { return processes_without_rank_; }
+  /// Names of all members, equal in every process.
   std::vector<std::string> names() const;
 
  private:
@@ -39,7 +38,7 @@ class Mesh {
   ProcessGroup* group_;
   std::vector<int> processes_;
   std::vector<size_t> own_;
-  std::vector<int> strangers_;
+  std::vector<int> processes_without_rank_;
   bool spans_ = false;
 };
 

@@ -27,7 +27,7 @@ void check_range(const Tensor& tensor, size_t offset, size_t size) {
                         bytes);
 }
 
-/// Are the weights and caches that the local graphs use placed?
+/// True if all weights and caches that the local graphs use are placed.
 bool has_memory(const Plan& plan) {
   return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
     const std::vector<Tensor*> leaves = rank.graph->leaves();
@@ -36,7 +36,8 @@ bool has_memory(const Plan& plan) {
   });
 }
 
-/// After `time`, or when all that is queued has ended; nullopt: its family cannot say.
+/// Waits up to `time` for the member's queue to become empty and returns the queue's state. nullopt if the member's
+/// family does not report it.
 std::optional<functions::QueueState> state_of(Backend& member, std::chrono::nanoseconds time = {}) {
   const auto wait = find_function(member.device().reg(), functions::kWaitForQueued);
   if (wait == nullptr) return std::nullopt;
@@ -69,8 +70,9 @@ MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::uniq
 }
 
 MetaBackend::~MetaBackend() {
-  // Queued collectives use the communicator: let every member finish before it goes. Failures have no reader left.
-  show_held();
+  // Queued collectives use the communicator, so every member must finish before the communicator is destroyed. Failures
+  // are ignored.
+  release_held();
   for (Backend* member : streams_) {
     try {
       member->synchronize();
@@ -78,7 +80,7 @@ MetaBackend::~MetaBackend() {
     }
   }
   plans().clear();
-  drop_communicator();  // before the streams, with what other plans have recorded
+  drop_communicator();  // the communicator and all recordings are destroyed before the streams
 }
 
 std::string MetaBackend::name() const {
@@ -88,7 +90,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_addends("set", shards);
-  show_held();  // members need not be able to do this without waiting
+  release_held();  // the calls below may wait for a member
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (const size_t rank : mesh().own()) {
@@ -101,11 +103,11 @@ void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset,
 void MetaBackend::get_row_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
   if (reads_at_once(tensor, data, offset, size)) return;
   get_async_for(*this, tensor, data, offset, size);
-  if (mesh().strangers().empty() || size == 0) return;
-  // Those without a rank have no stream that could wait.
+  if (mesh().processes_without_rank().empty() || size == 0) return;
+  // Processes without a rank have no stream that could wait for the bytes, so this call waits for them.
   const std::span bytes(static_cast<std::byte*>(data), size);
   if (mesh().is_here() && mesh().front() == 0) {
-    for (const int stranger : mesh().strangers()) pass_async(true, stranger, tensor.name, bytes);
+    for (const int process : mesh().processes_without_rank()) pass_async(true, process, tensor.name, bytes);
   } else if (!mesh().is_here()) {
     const int owner = mesh().process_of(0);
     mesh().group()->receive(owner, mesh().group()->passage_tag(owner), bytes, tensor.name);
@@ -118,23 +120,25 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   check_range(tensor, offset, size);
   check_addends("get", shards);
   auto* const other = dynamic_cast<MetaBackend*>(&reader);
-  require<InvalidArgument>(other != nullptr || mesh().strangers().empty(),
-                           "{} of {} is for {}, which is no meta device: it may be of another process; over several "
-                           "processes make a meta device of each",
-                           describe(tensor), name(), reader.name());
-  show_held();  // members need not be able to do this without waiting
+  require<InvalidArgument>(
+      other != nullptr || mesh().processes_without_rank().empty(),
+      "{} of {} cannot be sent to {}, which is not a meta device and may belong to another process; with "
+      "several processes make a meta device of each device",
+      describe(tensor), name(), reader.name());
+  release_held();  // the calls below may wait for a member
   get_here_async(shards, data, offset, size);
-  if (mesh().strangers().empty() || other == this || size == 0) return;
+  if (mesh().processes_without_rank().empty() || other == this || size == 0) return;
   const std::span bytes(static_cast<std::byte*>(data), size);
   const int owner = mesh().process_of(0);
-  for (const int stranger : mesh().strangers()) {
-    if (!other->mesh().is_in(stranger)) continue;
-    if (mesh().group()->own() == owner) pass_async(true, stranger, tensor.name, bytes);
-    if (mesh().group()->own() == stranger) other->pass_async(false, owner, tensor.name, bytes);
+  for (const int process : mesh().processes_without_rank()) {
+    if (!other->mesh().is_in(process)) continue;
+    if (mesh().group()->own() == owner) pass_async(true, process, tensor.name, bytes);
+    if (mesh().group()->own() == process) other->pass_async(false, owner, tensor.name, bytes);
   }
 }
 
-// Views of caches that are divided between processes: plans make everything else whole where it is read.
+// Only views of caches that are divided between processes need this function. Plans make all other results whole on
+// every rank.
 bool MetaBackend::reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size) {
   if (!mesh().spans() || shards_of(tensor).layout.is_mirrored()) return false;
   synchronize();
@@ -171,15 +175,16 @@ void MetaBackend::pass_async(bool sends, int process, std::string_view what, std
     }
     if (failed && own.message.sends)
       own.group.fail(fmt::format("{} cannot be sent: earlier work on it failed", own.what));
-    // However long what comes before takes on the other side: one that has died or is stopped is noticed by the group.
+    // No timeout: earlier work of the other process may take long. The group notices processes that died or stopped.
     if (!failed) own.group.exchange({&own.message, 1}, own.what);
     own.finished = true;
   };
   require<InvalidArgument>(enqueue({pass, &crossing, nullptr}),
-                           "{} cannot run host functions in stream order, which sends to other processes need", name());
+                           "{} cannot run host functions in stream order; sending to other processes needs them",
+                           name());
 }
 
-// A rectangle of the tensor may be many on a rank: row by row.
+// Writes row by row, because one rectangle of the tensor may become several rectangles on a rank.
 void MetaBackend::set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) {
   check_access("set", tensor, host_stride, rows);
   for (size_t row = 0; row < rows.rows; ++row) {
@@ -196,7 +201,7 @@ void MetaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_str
   }
 }
 
-// Rank 0 gets the value, the others zeros.
+// Rank 0 gets the value, the other ranks get zeros.
 void MetaBackend::set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size) {
   static constexpr std::array<std::byte, 16 * 1024> kZeros{};
   if (size > 0) streams_[0]->set_async(*shards.local[0], data, offset, size);
@@ -208,7 +213,7 @@ void MetaBackend::set_partial_async(const Shards& shards, const void* data, size
   }
 }
 
-// Every rank's stream fetches its addend; a host task behind all of them adds them up.
+// Each rank's stream copies its addend to the host. Then a host task, which waits for all streams, sums the addends.
 void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t offset, size_t size) {
   if (size == 0) return;
   std::erase_if(partial_reads_, [](const auto& earlier) { return earlier->finished.load(); });
@@ -223,7 +228,7 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
     own.finished = true;
   };
   if (enqueue({finish, &read, nullptr})) return;
-  // Members that cannot wait for each other by themselves: the host does.
+  // These members cannot wait for each other, so the host waits for all of them.
   for (Backend* member : streams_) member->synchronize();
   read.sum.finish(data);
 }
@@ -251,7 +256,7 @@ bool MetaBackend::pass_failure(size_t first, size_t last) {
 
 bool MetaBackend::enqueue(const HostTask& task) {
   const size_t ranks = own_.size();
-  check(ranks > 0, "{} has nothing in this process to queue work on", name());
+  check(ranks > 0, "{} has no rank in this process to queue work on", name());
   if (ranks == 1) return own_[0]->enqueue(task);
   if (!make_order() || !pass_failure(1, ranks)) return false;
   for (size_t rank = 1; rank < ranks; ++rank) {
@@ -266,7 +271,7 @@ bool MetaBackend::enqueue(const HostTask& task) {
 
 void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   check_copy(src, dst);
-  show_held();
+  release_held();
   auto* other = dynamic_cast<MetaBackend*>(&to);
   const Shards* from = find_shards(src);
   const Shards* into = find_shards(dst);
@@ -276,7 +281,7 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
   check_addends("copy", *from);
   check_addends("copy", *into);
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
-    check(mesh().process_of(rank) == other->mesh().process_of(rank), "{} is to be copied between processes", src.name);
+    check(mesh().process_of(rank) == other->mesh().process_of(rank), "{} cannot be copied between processes", src.name);
   }
   for (const size_t rank : mesh().own()) {
     streams_[rank]->copy_async(*from->local[rank], *other->streams_[rank], *into->local[rank]);
@@ -284,7 +289,7 @@ void MetaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
 }
 
 bool MetaBackend::set_abort_callback(AbortCallback callback) {
-  show_held();
+  release_held();
   has_abort_callback_ = callback != nullptr;
   bool told = false;
   for (Backend* member : streams_) told |= member->set_abort_callback(callback);
@@ -292,12 +297,12 @@ bool MetaBackend::set_abort_callback(AbortCallback callback) {
 }
 
 void MetaBackend::set_tracer(Tracer* tracer) {
-  show_held();
+  release_held();
   is_traced_ = tracer != nullptr;
   for (Backend* member : streams_) member->set_tracer(tracer);
 }
 
-void MetaBackend::show_held() {
+void MetaBackend::release_held() {
   if (!has_held_runs_) return;
   has_held_runs_ = false;
   for (Backend* member : streams_) {
@@ -316,15 +321,16 @@ void MetaBackend::release() {
   for (Backend* member : streams_) member->release();
 }
 
-// Behind the last collective only the host and streams that wait for a rank miss it. In slices, as in a
-// rendezvous: a process that was stopped for an hour has not waited for an hour.
+// Only this function notices a stall after the last collective, because no other rank waits for the stalled rank. The
+// timeout is counted in slices, as in a rendezvous, so a pause of this process counts as one slice, even if it lasts an
+// hour.
 std::string MetaBackend::watch_members() {
   constexpr int kSlices = 16;
   const std::chrono::nanoseconds slice = std::chrono::nanoseconds(comm_options_.timeout) / kSlices;
   TimeoutReport report;
   std::string message;
   uint64_t before = 0;
-  for (int slices = 0;;) {  // running ones in which some worked, others did not, and nothing ended
+  for (int slices = 0;;) {  // consecutive slices in which no work ended although some members (not all) were working
     int able = 0, working = 0;
     uint64_t ended = 0;
     Backend* first = nullptr;
@@ -339,12 +345,12 @@ std::string MetaBackend::watch_members() {
     if (first == nullptr) return message;
     const bool stalls = ended == std::exchange(before, ended) && 0 < working && working < able;
     slices = stalls ? slices + 1 : 0;
-    if (slices > kSlices && message.empty() && open_timeouts() == 0) message = give_up_the_late(report);
+    if (slices > kSlices && message.empty() && open_timeouts() == 0) message = abandon_late_ranks(report);
     state_of(*first, slice);
   }
 }
 
-std::string MetaBackend::give_up_the_late(TimeoutReport& report) {
+std::string MetaBackend::abandon_late_ranks(TimeoutReport& report) {
   std::vector<size_t> late;
   for (size_t rank = 0; rank < streams_.size(); ++rank) {
     const auto state = state_of(*streams_[rank]);
@@ -352,21 +358,21 @@ std::string MetaBackend::give_up_the_late(TimeoutReport& report) {
   }
   if (late.empty()) return {};
   const double seconds = std::chrono::duration<double>(comm_options_.timeout).count();
-  std::string message = fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the others; {}", name(),
-                                    fmt::join(late, ", "), streams_.size(), seconds, kTimeoutRemedy);
+  std::string message = fmt::format("[{}] rank {} of {} did not finish within {:.3f} s after the other ranks; {}",
+                                    name(), fmt::join(late, ", "), streams_.size(), seconds, kTimeoutRemedy);
   for (const size_t rank : late) {
-    const auto give_up = find_function(streams_[rank]->device().reg(), functions::kGiveUp);
+    const auto give_up = find_function(streams_[rank]->device().reg(), functions::kCancel);
     if (give_up != nullptr) give_up(*streams_[rank], message);
   }
   report.say(message);
   return message;
 }
 
-// Every member is waited for, whatever fails. A rank's own failure makes the others' collectives fail too: the one
-// that is not about a collective is the cause.
+// Waits for every member even if some fail. A failure of one rank makes the collectives of the other ranks fail with
+// CommError. So a failure of any other type is the cause.
 void MetaBackend::synchronize() {
-  show_held();
-  const std::string late = std::exchange(has_met_, false) ? watch_members() : "";
+  release_held();
+  const std::string late = std::exchange(has_run_collectives_, false) ? watch_members() : "";
   std::exception_ptr cause, consequence;
   for (Backend* member : streams_) {
     try {
@@ -386,8 +392,8 @@ void MetaBackend::synchronize() {
   std::rethrow_exception(cause != nullptr ? cause : consequence);
 }
 
-void MetaBackend::remember(MetaGraphPlan& plan) {
-  forget(plan);
+void MetaBackend::add_recorded(MetaGraphPlan& plan) {
+  erase_recorded(plan);
   recorded_plans_.push_back(&plan);
 }
 
@@ -403,13 +409,13 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   const auto lookup = [&](const Tensor& tensor) {
     const Shards* shards = find_shards(tensor);
     require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device,
-                             "{} lies on {}, another device than {}, which is to use it; copy it there",
-                             describe(tensor), shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
+                             "{} is stored on {} and cannot be used on {}; copy it there", describe(tensor),
+                             shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
     return shards;
   };
   PlanContext context = device.plan_context();
   context.shards = lookup;
-  // One that was made before is for the communicator that the device foresees.
+  // A prepared plan was made for the communicator traits that the device predicts.
   auto* prepared = dynamic_cast<Plan*>(options.prepared);
   require<InvalidArgument>(prepared == nullptr || !prepared->ranks.empty(),
                            "[{}] the prepared plan of graph '{}' has been used already; prepare one for each use",
@@ -418,7 +424,8 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
                         (communicator_ == nullptr || communicator_->describe() == context.communicator);
   if (communicator_ != nullptr) context.communicator = communicator_->describe();
   Plan plan = is_ready ? std::move(*prepared) : make_plan(range, context, device.members(), options);
-  // Made now, to fail here rather than in the first run, and to plan for what there really is.
+  // Creates the communicator now. Otherwise a failure to create it would be reported by the first run and not by
+  // create_plan(). The plan must use the actual traits of this communicator.
   if (plan.communicates() && communicator().describe() != context.communicator) {
     context.communicator = communicator().describe();
     plan = make_plan(range, context, device.members(), options);
@@ -451,7 +458,7 @@ void MetaBackend::compute_async(GraphPlan& plan, int first, int last) {
   check_run(plan, first, last);
   has_held_runs_ = holds_ > 0;
   auto& own = static_cast<MetaGraphPlan&>(plan);
-  has_met_ |= own.communicates();
+  has_run_collectives_ |= own.communicates();
   own.run(first, last);
 }
 

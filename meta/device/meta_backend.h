@@ -1,6 +1,6 @@
-// The backend of a meta device: one stream on every member, and plans whose steps are queued on them. Running a plan
-// only queues: a Compute step on each rank's backend, a Collective through the communicator. Nothing waits on the
-// host between steps, nothing is allocated.
+// The backend of a meta device: one stream on every member, and plans whose steps are queued on these streams. A run
+// queues each Compute step on the ranks' backends and each Collective through the communicator. Between steps the host
+// does not wait and nothing is allocated.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,14 @@ class MetaBackend final : public Backend {
   ~MetaBackend() override;
 
   std::string name() const override;
-  /// Throws InvalidArgument when it has been destroyed.
+  /// Throws InvalidArgument if the device has been destroyed.
   Device& device() const override { return state_->device(); }
   std::span<Backend* const> members() const override { return streams_; }
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) override;
-  /// Shard to shard where both sides lie alike.
+  /// Copies shard to shard if both tensors have the same layout. Otherwise copies like any other backend.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void hold() override;
   void release() override;
@@ -41,51 +41,54 @@ class MetaBackend final : public Backend {
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
   bool update_plan(GraphPlan& plan, Graph& graph) override;
   void compute_async(GraphPlan& plan, int first, int last) override;
-  /// Asks on every member that can; false when none can.
+  /// Sets the callback on every member that supports it. Returns false if no member does.
   bool set_abort_callback(AbortCallback callback) override;
-  /// On rank 0's stream, after what was queued on any member and before what is queued on any member later. A stream
-  /// that has failed by then, or fails by the task, stops the others.
+  /// Runs the task on rank 0's stream, after all work queued so far on any member and before later work of any member.
+  /// If a stream has failed before the task, or the task fails, all streams fail.
   bool enqueue(const HostTask& task) override;
-  /// Every member has a row; plans run step by step meanwhile, so that steps stay visible.
+  /// Traces each member on its own row. A traced plan runs step by step, so that its steps are visible.
   void set_tracer(Tracer* tracer) override;
 
-  /// Made at first use, for the members of this backend; made anew after a failure.
+  /// The communicator of this backend's members. It is created at first use, and again after a failure.
   collectives::Communicator& communicator();
-  /// Recordings ask no abort callback and have no steps to trace, so that there are none where these are wanted.
+  /// False with an abort callback or a tracer, because recordings call no abort callback and trace no steps.
   bool may_record() const { return !has_abort_callback_ && !is_traced_; }
-  /// The plan has recordings, which refer to the communicator; or is going.
-  void remember(MetaGraphPlan& plan);
-  void forget(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
+  /// Registers a plan whose recordings use the communicator. erase_recorded() unregisters it.
+  void add_recorded(MetaGraphPlan& plan);
+  void erase_recorded(MetaGraphPlan& plan) { std::erase(recorded_plans_, &plan); }
   MetaBufferType& buffer_type() const { return state_->buffer_type; }
   const Mesh& mesh() const { return state_->mesh; }
 
  private:
-  /// A sum of addends that are still on their way.
+  /// A read of a partial tensor whose addends are still in flight.
   struct PartialRead;
-  /// Bytes of host memory on their way between this process and another one.
+  /// A message to or from another process that is in flight, with its bytes in host memory.
   struct Crossing;
 
   void set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size);
   void get_row_async(const Tensor& tensor, void* data, size_t offset, size_t size);
   void drop_communicator();
   bool make_order();
-  /// Streams [first, last) say that they have failed, or stop when another one has said so.
+  /// Queues a task that propagates failures on each of the streams [first, last). The task reports a failure of its
+  /// stream, and makes its stream fail if another stream has reported a failure. Returns false if a stream cannot run
+  /// host tasks.
   bool pass_failure(size_t first, size_t last);
-  /// Members work on what was computed so far, held or not: one that is waited for may need the others for a
-  /// collective.
-  void show_held();
-  /// Waits for members that have worked together. One that ends nothing for the whole time-out, while others have
-  /// nothing to do or (CPU devices) wait for it, is told to give up, and the program that it may never do so. The
-  /// message, or "".
+  /// Lets all members start their held runs. Called before waiting for a member, because this member may wait for the
+  /// other members in a collective.
+  void release_held();
+  /// Waits until all members are idle. Called after runs with collectives. The timeout expires if no work ends while
+  /// some members compute and the other members are idle or (CPU devices) wait for them. Then the computing members'
+  /// runs are cancelled and the program is notified. Returns the message of the timeout, or "".
   std::string watch_members();
-  std::string give_up_the_late(TimeoutReport& report);
-  /// Waits and reads, in all processes together, what no process can read by itself. False: each can.
+  std::string abandon_late_ranks(TimeoutReport& report);
+  /// Returns false, without reading, if a process can read the tensor alone. Otherwise synchronizes, and all processes
+  /// read the tensor together.
   bool reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size);
-  /// What this process can read by itself. False: it has no rank.
+  /// Queues the read of the shards in this process. Returns false if this process has no rank.
   bool get_here_async(const Shards& shards, void* data, size_t offset, size_t size);
-  /// Queues the sending or receiving of the bytes on this backend.
+  /// Queues a send or a receive of the bytes on this backend.
   void pass_async(bool sends, int process, std::string_view what, std::span<std::byte> bytes);
-  /// Are the plans of all processes the same? Throws CommError.
+  /// Throws CommError unless all processes made the same plan.
   void compare(const Plan& plan);
   void set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size);
   void get_partial_async(const Shards& shards, void* data, size_t offset, size_t size);
@@ -93,21 +96,22 @@ class MetaBackend final : public Backend {
   std::shared_ptr<MetaState> state_;
   FamilyUse use_{state_->device()};
   std::vector<std::unique_ptr<Backend>> members_;
-  std::vector<Backend*> streams_;  ///< of all ranks; those of other processes run nothing
-  std::vector<Backend*> own_;      ///< of this process
+  std::vector<Backend*> streams_;  ///< of all ranks; streams of other processes' ranks run nothing
+  std::vector<Backend*> own_;      ///< of this process's ranks
   collectives::CommunicatorFactory make_communicator_;
   collectives::Options comm_options_;
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<MetaGraphPlan*> recorded_plans_;
-  std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< until they are finished, and noticed to be
-  std::vector<std::unique_ptr<Crossing>> crossings_;         ///< likewise
-  std::vector<std::unique_ptr<Event>> order_;                ///< one for each member; made at first use
+  std::vector<std::unique_ptr<PartialRead>> partial_reads_;  ///< removed by a later call once they are finished
+  std::vector<std::unique_ptr<Crossing>> crossings_;         ///< removed by a later call once they are finished
+  std::vector<std::unique_ptr<Event>> order_;                ///< one for each stream of this process, created at first
+                                                             ///< use
   bool has_abort_callback_ = false;
   bool is_traced_ = false;
   int holds_ = 0;
   bool has_held_runs_ = false;
-  bool has_met_ = false;                    ///< a plan with collectives was run since members were waited for
-  std::atomic<bool> stream_failed_{false};  ///< as known to host tasks
+  bool has_run_collectives_ = false;        ///< a plan with collectives has run since the last synchronize()
+  std::atomic<bool> stream_failed_{false};  ///< shared by the tasks of pass_failure()
 };
 
 }  // namespace shoal::meta

@@ -12,10 +12,10 @@
 namespace shoal::meta {
 namespace {
 
-// Never dereferenced; a round number makes it easy to recognise in a debugger.
+// Never dereferenced. A round number is easy to recognise in a debugger.
 constexpr uintptr_t kFakeBase = 0x1000'0000;
 
-/// Shards that wait for memory, and are such as the tensor would get.
+/// True if the shards have no memory yet and are equal to the shards that the tensor would get.
 bool are_unplaced(const Shards& shards, const Tensor& tensor, const Layout& layout) {
   if (shards.layout != layout) return false;
   for (size_t rank = 0; rank < shards.local.size(); ++rank) {
@@ -56,7 +56,7 @@ size_t MetaBufferType::alignment() const {
   return alignment;
 }
 
-// Memory is taken when tensors are placed; what no placement can give is refused at once.
+// Memory is allocated when tensors are placed. This call refuses only a size that exceeds all free memory.
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
   const size_t free = device().memory().free;
   require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
@@ -78,24 +78,25 @@ MetaBuffer::~MetaBuffer() {
   drop_shards();
 }
 
-// The members' memory goes first: it waits for queued work on the shards, which go then.
+// Frees the members' memory first, which waits for queued work on the shards. Then drops the shards.
 void MetaBuffer::drop_shards() {
   for (auto& parts : parts_) parts.clear();
   shards_.clear();
   names_.clear();
-  forget_declared(0);
+  erase_declared(0);
 }
 
-// The tensors may be gone: what others have declared for those at their addresses stays.
-void MetaBuffer::forget_declared(size_t first) {
+// The tensors may no longer exist. If another buffer has declared shards for a new tensor at the same address, those
+// shards are kept.
+void MetaBuffer::erase_declared(size_t first) {
   for (size_t i = first; i < declared_.size(); ++i) {
     const auto& [tensor, shards] = declared_[i];
-    if (state_->store.find(*tensor) == shards.get()) state_->store.forget(*tensor);
+    if (state_->store.find(*tensor) == shards.get()) state_->store.erase(*tensor);
   }
   declared_.resize(first);
 }
 
-// A plan's tensors are bound, not declared: they stay as long as the plan.
+// A plan's tensors are bound, not declared, and stay bound until the plan is destroyed.
 void MetaBuffer::do_reset() {
   if (!declared_.empty()) drop_shards();
 }
@@ -113,7 +114,7 @@ void MetaBuffer::set_usage(Usage usage) {
 
 void MetaBuffer::init_tensor(Tensor& tensor) {
   if (tensor.is_view()) return make_view(tensor);
-  shards_.erase(&tensor);  // of an earlier tensor at this address
+  shards_.erase(&tensor);  // removes the entry of an earlier tensor at this address
   names_.erase(&tensor);
   if (!tensor.is_persistent()) return;
   Tensor* one = &tensor;
@@ -130,7 +131,7 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
       const Layout layout = meta.ask(*tensor);
       const Shards* known = find_shards(*tensor) == nullptr ? store.find(*tensor) : nullptr;
       const bool is_adopted = known != nullptr && are_unplaced(*known, *tensor, layout);
-      if (known != nullptr && !is_adopted) store.forget(*tensor);  // those of an earlier tensor at this address
+      if (known != nullptr && !is_adopted) store.erase(*tensor);  // shards of an earlier tensor at this address
       if (!is_adopted) store.declare(*tensor, layout);
       declared_.emplace_back(tensor, store.share(*tensor));
     }
@@ -142,19 +143,20 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
     }
     for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
   } catch (...) {
-    forget_declared(before);
+    erase_declared(before);
     throw;
   }
   set_usage(usage);
   for (Tensor* tensor : tensors) {
     bind(*tensor, *store.find(*tensor));
-    remember(*tensor);
+    register_tensor(*tensor);
   }
 }
 
-// From the base on, view by view: their sources need not be placed here.
+// Applies the chain of views to the shards of the base, one view after the other. The intermediate views need not be
+// placed here.
 void MetaBuffer::make_view(const Tensor& view) {
-  shards_.erase(&view);  // of an earlier tensor at this address
+  shards_.erase(&view);  // removes the entry of an earlier tensor at this address
   names_.erase(&view);
   std::vector<const Tensor*> chain;
   for (const Tensor* link = &view; is_view(link->op); link = link->src[0]) chain.push_back(link);
@@ -189,16 +191,16 @@ void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
   tensor.data = placed.data;
 }
 
-void MetaBuffer::do_forget(Tensor& tensor) {
+void MetaBuffer::do_unplace(Tensor& tensor) {
   require<InvalidArgument>(state_->store.find(tensor) == nullptr,
-                           "[forget {}] the tensor was placed here and owns its shards; reset or free the buffer",
+                           "[unplace {}] the tensor was placed here and owns its shards; reset or free the buffer",
                            tensor.name);
   shards_.erase(&tensor);
   names_.erase(&tensor);
 }
 
 void MetaBuffer::bind(Tensor& tensor, Shards shards) {
-  names_.erase(&tensor);  // of an earlier tensor at this address
+  names_.erase(&tensor);  // removes the entry of an earlier tensor at this address
   shards_[&tensor] = std::move(shards);
   tensor.buffer = this;
   if (tensor.data == nullptr) tensor.data = base();
@@ -227,7 +229,7 @@ void MetaBuffer::clear(uint8_t value) {
   for (const auto& parts : parts_) {
     for (const auto& part : parts) part->clear(value);
   }
-  // "Every byte is `value`" is about the tensor, which for a Partial one is the sum. It may be gone.
+  // A Partial tensor is the sum of its addends, so only rank 0's addend keeps `value`. `tensor` may no longer exist.
   for (const auto& [tensor, shards] : shards_) {
     if (names_.contains(tensor)) continue;
     if (shards.layout.is_partial()) zero_other_addends(shards, 0, shards.local[0]->bytes());
@@ -258,7 +260,7 @@ bool MetaBuffer::copy_to(const Tensor& src, Tensor& dst) {
     do_get(src, dst.data, 0, src.bytes());
     return true;
   }
-  if (!from.layout.is_mirrored() || !state_->mesh.strangers().empty()) return false;
+  if (!from.layout.is_mirrored() || !state_->mesh.processes_without_rank().empty()) return false;
   tensor_copy(*from.local[state_->mesh.front()], dst);
   return true;
 }
@@ -296,7 +298,7 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
   }
   is_wanted |= !shards.layout.is_split() && mesh.is_here();
   if (!is_wanted) return;
-  // What two ranks have is better read once, and cut up here.
+  // If ranks share bytes, or a rank needs several rows, all bytes are read once and then divided.
   if (!is_whole || sum != size) return Buffer::do_fill(tensor, offset, size, read);
   for (const Part& part : parts) {
     const auto own = [&](size_t at, std::span<std::byte> to) { read(part.from + at - part.at, to); };
@@ -308,7 +310,7 @@ void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t 
   const Shards& shards = shards_of(tensor);
   check_addends("get", shards);
   const Mesh& mesh = state_->mesh;
-  if (mesh.spans() || !mesh.strangers().empty() || shards.layout.is_partial()) {
+  if (mesh.spans() || !mesh.processes_without_rank().empty() || shards.layout.is_partial()) {
     return get_everywhere(shards, data, offset, size);
   }
   auto* bytes = static_cast<std::byte*>(data);
@@ -322,7 +324,7 @@ void MetaBuffer::do_get(const Tensor& tensor, void* data, size_t offset, size_t 
 
 void MetaBuffer::get_everywhere(const Shards& shards, void* data, size_t offset, size_t size) {
   const Mesh& mesh = state_->mesh;
-  if (shards.layout.is_mirrored() && mesh.strangers().empty()) {
+  if (shards.layout.is_mirrored() && mesh.processes_without_rank().empty()) {
     return tensor_get(*shards.local[mesh.front()], data, offset, size);
   }
   if (shards.layout.is_partial()) {
@@ -389,8 +391,10 @@ const Shards* find_shards(const Tensor& tensor) {
 
 const Shards& shards_of(const Tensor& tensor) {
   const auto* buffer = dynamic_cast<const MetaBuffer*>(tensor.buffer);
-  if (tensor.buffer == nullptr) check_access("shards", tensor, 0, {});  // says what gives it memory
-  if (buffer == nullptr) fail<InvalidArgument>("{} does not lie in a buffer of a meta device", describe(tensor));
+  if (tensor.buffer == nullptr)
+    check_access("shards", tensor, 0, {});  // throws an error that says how to place the
+                                            // tensor
+  if (buffer == nullptr) fail<InvalidArgument>("{} is not in a buffer of a meta device", describe(tensor));
   const Shards* shards = buffer->find(tensor);
   if (shards == nullptr)
     fail<InvalidArgument>("{} has no shards yet; make a plan of its graph first", describe(tensor));
@@ -403,8 +407,8 @@ void check_addends(std::string_view what, const Shards& shards) {
     const Tensor& addend = *shards.local[rank];
     if (addend.buffer != nullptr || addend.empty()) continue;
     fail<InvalidArgument>(
-        "[{} {}] rank {} has no addend of this sum, as it has none of the experts; make the tensor an output of its "
-        "graph",
+        "[{} {}] rank {} has no addend of this sum, because the rank has no experts; make the tensor an output of "
+        "its graph",
         what, addend.name, rank);
   }
 }
@@ -412,7 +416,7 @@ void check_addends(std::string_view what, const Shards& shards) {
 void zero_other_addends(const Shards& shards, size_t offset, size_t size) {
   for (size_t rank = 1; rank < shards.local.size(); ++rank) {
     Tensor& local = *shards.local[rank];
-    // A rank that has none of the experts has no memory for its addend.
+    // A rank without experts has no memory for its addend.
     if (local.buffer != nullptr) local.buffer->memset(local, 0, offset, size);
   }
 }

@@ -1,10 +1,10 @@
-// Buffers of the meta device. A MetaBuffer has no memory of its own: it knows the shards of the tensors placed in it
-// and owns the members' buffers they lie in. Its addresses are fake: they only say that a tensor is placed.
+// Buffers of the meta device. A MetaBuffer has no memory of its own: it knows the shards of its tensors and owns the
+// members' buffers that store them. Its addresses are fake; they only mark a tensor as placed.
 //
-// Two ways in: MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches),
-// and bind() attaches shards placed elsewhere (a plan's compute tensors). place() works too, one
-// member allocation for each tensor. Blocking calls only; the streams of the members must be idle on those bytes.
-// Different bytes of a tensor may be written by different threads at a time.
+// MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches). bind()
+// attaches shards that were placed elsewhere (a plan's compute tensors). place() also works, with one allocation per
+// tensor and member. All calls block. The members' streams must be idle on the accessed bytes. Several threads may
+// write different bytes of a tensor concurrently.
 #pragma once
 
 #include <memory>
@@ -23,12 +23,12 @@ struct MetaState;
 
 class MetaBufferType final : public BufferType {
  public:
-  /// What the members' memory is of: their default type, or the one for weights.
+  /// Type of the members' buffers: their default type or their type for weights.
   enum class Of : uint8_t { kDefault, kWeights };
-  /// Part of the state.
+  /// `state` owns the buffer type.
   MetaBufferType(MetaState& state, Of of) : state_(state), of_(of) {}
   std::string name() const override;
-  /// Throws InvalidArgument when the device has been destroyed.
+  /// Throws InvalidArgument if the device has been destroyed.
   Device& device() const override;
   size_t alignment() const override;
   std::unique_ptr<Buffer> allocate(size_t size) override;
@@ -44,10 +44,10 @@ class MetaBufferType final : public BufferType {
   Of of_;
 };
 
-/// What a meta device shares with its backends, buffers and events, which may outlive it.
+/// State that a meta device shares with its backends, buffers and events, which may outlive the device.
 struct MetaState : std::enable_shared_from_this<MetaState> {
   MetaState(MetaDevice& device, std::string name, Mesh mesh);
-  /// Throws InvalidArgument when it has been destroyed.
+  /// Throws InvalidArgument if the device has been destroyed.
   MetaDevice& device() const;
 
   const std::string name;
@@ -55,7 +55,7 @@ struct MetaState : std::enable_shared_from_this<MetaState> {
   ShardStore store;
   MetaBufferType buffer_type{*this, MetaBufferType::Of::kDefault};
   MetaBufferType weights_type{*this, MetaBufferType::Of::kWeights};
-  MetaDevice* owner;  ///< nullptr: destroyed
+  MetaDevice* owner;  ///< nullptr after the device was destroyed
 };
 
 class MetaBuffer final : public Buffer {
@@ -65,72 +65,74 @@ class MetaBuffer final : public Buffer {
 
   std::byte* base() const override;
   void set_usage(Usage usage) override;
-  /// Persistent tensors: asks the callback and allocates the shards. Views get views of their base's shards, where the
-  /// layout of their base allows that. Others wait for a plan to bind them.
+  /// Allocates the shards of a persistent tensor with the layout that the callback returns. A view gets views of its
+  /// base's shards if the base's layout allows it. Other tensors get their shards from bind().
   void init_tensor(Tensor& tensor) override;
   void clear(uint8_t value) override;
-  /// Declares and allocates all tensors together. On failure nothing remains.
+  /// Declares and allocates the shards of all tensors. After a failure, none of them is declared or allocated.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
-  /// Attaches placed shards and makes this the tensor's buffer.
+  /// Attaches placed shards and makes this buffer the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);
-  /// Forgets a bound tensor, which may be gone.
+  /// Removes the entry of a bound tensor, which may no longer exist.
   void unbind(const Tensor* tensor) { shards_.erase(tensor); }
-  /// From host memory, from shards of the same layout, or to every rank of a mirrored tensor.
+  /// Copies if `src` is in host memory, if both tensors have the same layout, or if `dst` is mirrored. Otherwise
+  /// returns false.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
-  /// To host memory, or from one rank of a mirrored tensor.
+  /// Copies if `dst` is in host memory or `src` is mirrored. Otherwise returns false.
   bool copy_to(const Tensor& src, Tensor& dst) override;
-  /// Keeps a member's buffer alive as long as this one.
+  /// Keeps `part`, a buffer of a member, alive as long as this buffer.
   void keep(int rank, std::shared_ptr<Buffer> part);
 
-  /// nullptr when the tensor is not bound.
+  /// nullptr if the tensor is not bound.
   const Shards* find(const Tensor& tensor) const;
-  /// Bytes held on each member.
+  /// Bytes that each member holds.
   std::vector<size_t> bytes_per_rank() const;
 
  protected:
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  /// Ranks whose shards have the bytes in one stretch each, and no two the same, read for themselves.
+  /// Each rank reads only its own bytes if the bytes of every rank are contiguous and no byte is needed by two ranks.
   void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) override;
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
-  /// Forgets and frees the shards of all tensors placed here; they must be placed again before they are used.
+  /// Drops the shards of all tensors placed here and frees their memory. The tensors must be placed again before use.
   void do_reset() override;
   void do_alias(Tensor& tensor, const Tensor& placed) override;
-  /// Refuses tensors that were placed here: they own their shards.
-  void do_forget(Tensor& tensor) override;
+  /// Refuses tensors that were placed here, because they own their shards.
+  void do_unplace(Tensor& tensor) override;
 
  private:
-  /// do_get of partial sums, and where the ranks belong to several processes, or some process has none: each gives the
-  /// others what it has.
+  /// Implements do_get() for partial sums, for meshes that span processes, and for processes without a rank. Each
+  /// process sends its bytes to all other processes.
   void get_everywhere(const Shards& shards, void* data, size_t offset, size_t size);
-  /// Bytes of rank `rank`, from its process to all others.
+  /// Broadcasts the bytes of rank `rank` from its process to all other processes.
   void hand_out(size_t rank, std::span<std::byte> bytes) const;
-  /// Local views of one view; a graph for each rank owns them.
+  /// Creates the local views of one view. One graph per rank owns them.
   void make_view(const Tensor& view);
   void drop_shards();
-  /// From number `first` on.
-  void forget_declared(size_t first);
+  /// Removes the entries of `declared_` from index `first` on, and their shards from the store.
+  void erase_declared(size_t first);
 
   std::shared_ptr<MetaState> state_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  /// Views and aliases of what lies here, with what was made for them; an alias shares what its view has. They may be
-  /// gone, as the graph of a view may.
+  /// Views and aliases of tensors placed here, with the graphs that own their local views. An alias shares the graphs
+  /// of its view. The tensors may no longer exist, for example after the graph of a view was destroyed.
   std::unordered_map<const Tensor*, std::vector<std::shared_ptr<Graph>>> names_;
-  /// In the store by us. The tensors may be gone, and others at their addresses be declared.
+  /// Tensors that this buffer declared in the store. They may no longer exist; new tensors may have their addresses.
   std::vector<std::pair<const Tensor*, std::shared_ptr<const Shards>>> declared_;
-  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< per rank
+  std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< the members' buffers, per rank
 };
 
-/// The shards of a tensor that lies in a meta buffer. Throws InvalidArgument when it does not, or has no plan yet.
+/// The shards of a tensor in a meta buffer. Throws InvalidArgument if the tensor is stored elsewhere or its graph has
+/// no plan.
 const Shards& shards_of(const Tensor& tensor);
-/// The same, or nullptr.
+/// Like shards_of(), but returns nullptr instead of throwing.
 const Shards* find_shards(const Tensor& tensor);
 
-/// Throws InvalidArgument, before anything is read or written, if a rank has no memory for its addend of a partial sum:
-/// products of experts of which it has none. `what`: "set", "get" and so on, for the message.
+/// Throws InvalidArgument, before any access, if a rank has no memory for its addend of a partial sum. This happens for
+/// products of experts if the rank has no experts. `what` names the call in the message, such as "set" or "get".
 void check_addends(std::string_view what, const Shards& shards);
 
-/// Zeros bytes [offset, offset + size) of every addend but rank 0's.
+/// Sets bytes [offset, offset + size) of every addend except rank 0's addend to zero.
 void zero_other_addends(const Shards& shards, size_t offset, size_t size);
 
 }  // namespace shoal::meta

@@ -21,7 +21,7 @@ std::string name_of(std::span<Device* const> members) {
   return fmt::format("META({})", fmt::join(names, ","));
 }
 
-/// One event on each member, recorded, waited for and synchronized together.
+/// One event on each member. All of them are recorded, waited for and synchronized together.
 class MetaEvent final : public Event {
  public:
   MetaEvent(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Event>> parts)
@@ -35,7 +35,7 @@ class MetaEvent final : public Event {
     for (size_t rank = 0; rank < parts_.size(); ++rank) parts_[rank]->record(*backend.members()[rank]);
   }
 
-  /// Each part waits on `backend`; one that stands for several streams holds all of them back.
+  /// Makes all streams of `backend` wait for the events of all members.
   void wait(Backend& backend) override {
     for (const auto& part : parts_) part->wait(backend);
   }
@@ -149,7 +149,7 @@ class MetaDeviceImpl final : public MetaDevice {
   }
 
   std::vector<Device*> members_;
-  std::deque<FamilyUse> uses_;  ///< of the members' families
+  std::deque<FamilyUse> uses_;  ///< keep the members' families in use
   SplitStateCallback callback_;
   MetaOptions options_;
   machine::CostModel costs_;
@@ -179,7 +179,8 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
                                members[i]->name());
     }
   }
-  require<InvalidArgument>(options.rules != nullptr, "a meta device needs rules; leave MetaOptions::rules as it is");
+  require<InvalidArgument>(options.rules != nullptr,
+                           "a meta device needs rules; leave MetaOptions::rules at its default");
   require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
                            "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
                            members.size());
@@ -212,7 +213,7 @@ std::vector<size_t> allocated_per_rank(const GraphPlan& plan) {
 
 std::vector<size_t> allocated_per_rank(const Buffer& buffer) {
   const auto* mine = dynamic_cast<const MetaBuffer*>(&buffer);
-  require<InvalidArgument>(mine != nullptr, "the buffer is not one of a meta device");
+  require<InvalidArgument>(mine != nullptr, "the buffer does not belong to a meta device");
   return mine->bytes_per_rank();
 }
 

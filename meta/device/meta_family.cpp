@@ -36,7 +36,7 @@ std::vector<double> parse_ratio(const std::string& text, size_t devices) {
   return shares;
 }
 
-/// Weights and caches are split on one axis by a ratio, where it is longer than one unit; others are mirrored.
+/// Splits weights and caches on one axis by a ratio. A tensor is mirrored if the axis is shorter than two units.
 SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   return [axis, ratio = std::move(ratio)](const Tensor& tensor) {
     const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1;
@@ -45,10 +45,10 @@ SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   };
 }
 
-/// Of each member whose family has the function.
+/// Sets the thread count of each member whose family supports it.
 void set_threads(Backend& backend, int threads) {
   backend.synchronize();
-  backend.plans().clear();  // they hold the members' plans
+  backend.plans().clear();  // cached plans contain plans of the members
   bool told = false;
   for (Backend* member : backend.members()) {
     const auto function = find_function(member->device().reg(), functions::kSetThreads);
@@ -56,7 +56,7 @@ void set_threads(Backend& backend, int threads) {
     function(*member, threads);
     told = true;
   }
-  require<InvalidArgument>(told, "no device of {} can be told how many threads to use", backend.name());
+  require<InvalidArgument>(told, "no device of {} has a thread count", backend.name());
 }
 
 BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const double> shares);
@@ -78,7 +78,7 @@ class MetaFamily final : public BackendReg {
     const auto ratio = values["split"].empty() ? std::vector<double>(members.size(), 1.0)
                                                : parse_ratio(values["split"], members.size());
     const std::string& axis = values["axis"];
-    require<InvalidArgument>(axis.size() == 1 && axis[0] >= '0' && axis[0] <= '3', "bad axis \"{}\": 0, 1, 2 or 3",
+    require<InvalidArgument>(axis.size() == 1 && axis[0] >= '0' && axis[0] <= '3', "bad axis \"{}\": give 0, 1, 2 or 3",
                              axis);
     auto device = MetaDevice::create(std::move(members), ratio_callback(axis[0] - '0', ratio));
     const std::lock_guard lock(mutex_);
@@ -87,7 +87,7 @@ class MetaFamily final : public BackendReg {
   }
 
   void* function(std::string_view name) const override {
-    // Between meta devices, whose backends run host functions in order.
+    // Creates communicators between meta devices, whose backends run host functions in stream order.
     static collectives::FamilyFactory host{
         collectives::class_sizes(), {collectives::make_host_communicator, collectives::describe_host_communicator}};
     static const FunctionEntry table[] = {
@@ -98,7 +98,7 @@ class MetaFamily final : public BackendReg {
     return find_in(table, name);
   }
 
-  /// The device that divides rows so; the same one for the same arguments.
+  /// Returns the device that divides rows by `shares`. Equal arguments return the same device.
   MetaDevice& row_split(std::vector<Device*> devices, std::vector<double> shares) {
     const std::lock_guard lock(mutex_);
     auto& device = row_splits_[{devices, shares}];

@@ -24,11 +24,11 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
   bind();
 }
 
-// Queued collectives refer to the calls kept here.
+// Queued collectives refer to the calls stored in this plan, so the destructor waits for them.
 MetaGraphPlan::~MetaGraphPlan() {
   if (has_backend()) finish_queued(backend_);
   unbind();
-  if (has_backend()) backend_.forget(*this);
+  if (has_backend()) backend_.erase_recorded(*this);
 }
 
 size_t MetaGraphPlan::allocated_bytes() const {
@@ -49,7 +49,7 @@ void MetaGraphPlan::allocate(ComputeArena* arena) {
 
 int MetaGraphPlan::writable_from(const Tensor& input) const {
   const auto found = plan_.shards.find(&input);
-  require<InvalidArgument>(found != plan_.shards.end() && input.is_leaf(), "{} is no input of the plan's graph",
+  require<InvalidArgument>(found != plan_.shards.end() && input.is_leaf(), "{} is not an input of the plan's graph",
                            describe(input));
   int segment = 0;
   for (size_t rank = 0; rank < placed_inputs_.size(); ++rank) {
@@ -61,7 +61,7 @@ int MetaGraphPlan::writable_from(const Tensor& input) const {
 
 void MetaGraphPlan::compile() {
   const Mesh& mesh = backend_.mesh();
-  std::vector<std::map<int, const Tensor*>> shown(plan_.ranks.size());  // by number of the node
+  std::vector<std::map<int, const Tensor*>> shown(plan_.ranks.size());  // the key is the node number
   for (size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
     for (const Tensor* node : plan_.ranks[rank].shown) shown[rank].emplace(node->id, node);
   }
@@ -85,8 +85,8 @@ void MetaGraphPlan::compile() {
   }
 }
 
-/// Between a plan and the calls directly before and behind it. Segments do not come between: no call is joined over
-/// their bounds.
+/// Passes forms (PassedForms) between a rank's compiled step and the joined calls directly before and after this step.
+/// Joined calls never cross a segment boundary, so segments need no special case.
 void MetaGraphPlan::pass_forms(size_t step, size_t rank) {
   if (actions_[step].compute[rank] == nullptr) return;
   const PassedForms forms = actions_[step].compute[rank]->passed_forms();
@@ -100,7 +100,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
                                                   const std::map<int, const Tensor*>& shown) const {
   if (range.begin == range.end) return nullptr;
   const RankPlan& local = plan_.ranks[rank];
-  PlanOptions options;  // what is shown must be there, though nothing else reads it
+  PlanOptions options;  // shown nodes must be computed even if no other node reads them
   for (auto it = shown.lower_bound(range.begin); it != shown.end() && it->first < range.end; ++it) {
     options.shown.push_back(it->second);
   }
@@ -116,7 +116,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
   const auto& params = std::get<CollectiveParams>(node.params);
   const Tensor& source = *node.src[0];
-  // Where counts say it all, `count` is the same on every rank: nothing.
+  // `count` must be the same on every rank, so it is 0 if `counts` are given.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
   return {step.collective, node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }
@@ -137,7 +137,7 @@ void MetaGraphPlan::bind() {
 void MetaGraphPlan::unbind() {
   for (Tensor* tensor : bound_) {
     buffer_.unbind(tensor);
-    if (claim_->graph_is_gone()) continue;  // the tensors went with it
+    if (claim_->graph_is_destroyed()) continue;  // the tensors were destroyed with the graph
     if (tensor->buffer == &buffer_) tensor->buffer = nullptr, tensor->data = nullptr;
   }
   bound_.clear();
@@ -203,7 +203,7 @@ void MetaGraphPlan::move_to(Graph& graph) {
 }
 
 void MetaGraphPlan::run(int first, int last) {
-  // After a failure a new one is made, which must not meet half of this run's work in the streams.
+  // After a failure this call creates a new communicator, which must happen before any step of this run is queued.
   if (communicates_) backend_.communicator();
   const HeldBackend held(backend_);
   if (Recorded* ready = recorded(first, last)) {
@@ -259,7 +259,7 @@ bool MetaGraphPlan::record(int first, int last, Recorded& into) {
     complete &= into.ranks.back() != nullptr;
   }
   if (!complete) into.ranks.clear();
-  if (complete) backend_.remember(*this);
+  if (complete) backend_.add_recorded(*this);
   return complete;
 }
 

@@ -6,8 +6,9 @@
 namespace shoal::meta {
 namespace {
 
-/// The global tensor seen along the split axis: `count` rows of `pitch` bytes, of which the run takes `width`
-/// bytes from `first` on; in the shard, rows of `local_pitch` with the run at `local_first`.
+/// One run of a tensor that is split along an axis. The run occupies `width` bytes of each of the `count` rows: from
+/// byte `first` on in the global rows of `pitch` bytes, and from byte `local_first` on in the shard's rows of
+/// `local_pitch` bytes.
 struct Comb {
   size_t first, width, pitch;
   size_t local_first, local_pitch;
@@ -52,7 +53,7 @@ std::vector<Rectangle> split_rectangles(const Shards& shards, int rank, size_t o
   const Layout& layout = shards.layout;
   const Tensor& local = *shards.local[rank];
   const DTypeTraits& type = traits(local.dtype);
-  // Along axis 0 positions count in blocks, elsewhere in indices; `unit` is the bytes of one position.
+  // Along axis 0 a position is a block, along other axes an index. `unit` is the size of one position in bytes.
   const int64_t per_position = layout.axis == 0 ? type.block_elems : 1;
   size_t unit = type.block_bytes, outer = 1;
   for (int axis = 0; axis < layout.axis; ++axis) {
@@ -100,7 +101,7 @@ void PartialSum::finish(void* data) {
   const size_t count = addends_[0].size() / type_.block_bytes;
   std::vector<std::byte>& result = addends_[0];
   if (type_.dtype == DType::kI32) {
-    auto* sum = reinterpret_cast<uint32_t*>(result.data());  // unsigned, because a signed overflow is undefined
+    auto* sum = reinterpret_cast<uint32_t*>(result.data());  // unsigned, because signed overflow is undefined
     for (size_t rank = 1; rank < addends_.size(); ++rank) {
       const auto* addend = reinterpret_cast<const uint32_t*>(addends_[rank].data());
       for (size_t i = 0; i < count; ++i) sum[i] += addend[i];

@@ -1,9 +1,9 @@
-// Transfer: which bytes of a global tensor lie where in a rank's shard. For every layout, byte range and segment,
-// the range [offset, offset + size) of the contiguous global tensor is a list of rectangles of shard bytes.
+// Transfer: maps bytes of a global tensor to bytes of a rank's shard. For every layout, the range [offset, offset +
+// size) of the contiguous global tensor becomes a list of rectangles of shard bytes.
 //
-//   f32 [8, 3] split 0 [6:{0} 2:{1}], bytes [4, 60) on rank 0: the first row from its element 1 (20 bytes), then
-//   row 1 whole: {offset 4, 20 x 1} from host byte 0 and {offset 24, 24 x 1} from host byte 28; on rank 1:
-//   {offset 0, 8 x 1} from host byte 20 and {offset 8, 4 x 1} from host byte 52.
+//   f32 [8, 3] split 0 [6:{0} 2:{1}], bytes [4, 60): row 0 from element 1 on, and elements 0-6 of row 1
+//     rank 0: {offset 4, 20 x 1} from host byte 0, {offset 24, 24 x 1} from host byte 28
+//     rank 1: {offset 0, 8 x 1} from host byte 20, {offset 8, 4 x 1} from host byte 52
 #pragma once
 
 #include <span>
@@ -16,24 +16,25 @@
 namespace shoal::meta {
 
 struct Rectangle {
-  Rows local;              ///< in the shard
-  size_t host_offset = 0;  ///< of the first row, from the start of the host range
-  size_t host_stride = 0;  ///< between rows
+  Rows local;              ///< the rows in the shard
+  size_t host_offset = 0;  ///< offset of the first row from the start of the host range
+  size_t host_stride = 0;  ///< stride of the rows in host memory
 };
 
-/// For reading, each byte comes from one rank only (the first owner); for writing it goes to every owner.
+/// A read takes each byte from one rank only, its first owner. A write sends each byte to every owner.
 enum class Access : uint8_t { kRead, kWrite };
 
-/// A Partial tensor counts as rank 0's alone (see zero_other_addends for the other ranks).
+/// Treats a Partial tensor as if only rank 0 had it; see zero_other_addends for the other ranks.
 std::vector<Rectangle> rectangles(const Shards& shards, int rank, size_t offset, size_t size, Access access);
 
-/// Bytes [offset, offset + size) of the sum of a Partial tensor's addends, whatever elements they cut: fetch every
-/// rank's addend, which begins at byte begin() of its shard, then finish. Adds in rank order.
+/// Computes bytes [offset, offset + size) of a Partial tensor's value, the sum of the addends in rank order. The range
+/// may begin or end inside an element. First copy each rank's bytes, from byte begin() of its shard on, to
+/// addend(rank); then call finish().
 class PartialSum {
  public:
   PartialSum(const Shards& shards, size_t offset, size_t size);
   size_t begin() const { return begin_; }
-  /// Empty when nothing is asked for.
+  /// Memory for a rank's bytes. Empty if the range is empty.
   std::span<std::byte> addend(int rank) { return size_ == 0 ? std::span<std::byte>() : addends_[rank]; }
   void finish(void* data);
 

@@ -13,17 +13,17 @@ int64_t product(const Shape& shape, int begin, int end) {
   return std::accumulate(shape.begin() + begin, shape.begin() + end, int64_t{1}, std::multiplies<>());
 }
 
-/// The smallest P with P.tile(n) == partition for some n. A constant partition has length 1.
+/// The smallest P with P.tile(n) == partition for some n. A partition with a single run gives length 1.
 Partition smallest_period(const Partition& partition) {
   if (partition.runs().size() == 1) return partition.slice(0, 1);
-  // A period holds at least one cut, so there are no more periods than runs.
+  // A period contains at least one cut, so there are at most as many periods as runs.
   for (int64_t n = std::min<int64_t>(partition.length() / 2, partition.runs().size()); n > 1; --n) {
     if (auto period = partition.untile(n)) return *period;
   }
   return partition;
 }
 
-/// Who owns the flat index f of a tensor: pattern[(f / stride) % pattern.length()].
+/// Owners of the flat index f of a tensor: pattern[(f / stride) % pattern.length()].
 struct FlatPattern {
   int64_t stride = 1;
   Partition pattern;
@@ -35,19 +35,20 @@ FlatPattern flat_pattern(const Layout& layout, const Shape& shape) {
   return flat;
 }
 
-/// The partition of axis `b` of `to` that owns the same elements, if ownership depends on that coordinate alone:
-/// the axis must span whole periods and every cut must fall between two of its indices.
+/// The partition of axis `b` of `to` that gives every element the same owners as `flat`. nullopt if there is none: the
+/// axis must span whole periods, and no cut may be inside an index of the axis.
 std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b) {
   const int64_t inner = product(to, 0, b);
   const int64_t span = inner * to[b];
   const int64_t period = flat.stride * flat.pattern.length();
   if (span % period != 0) return std::nullopt;
   const std::span<const Run> runs = flat.pattern.runs();
-  if (runs.empty() || runs.front().owners == runs.back().owners) {  // periods may meet within an index
+  if (runs.empty() || runs.front().owners == runs.back().owners) {  // the pattern has no cut at its ends, so its end
+                                                                    // may be inside an index
     return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
   }
   for (const Run& run : runs) {
-    if (run.length * flat.stride % inner != 0) return std::nullopt;  // before many periods are written down
+    if (run.length * flat.stride % inner != 0) return std::nullopt;  // checked before the pattern is repeated
   }
   return flat.pattern.scale_up(flat.stride).scale_down(inner)->tile(span / period);
 }
@@ -85,14 +86,15 @@ void check_layout(const Layout& layout, DType dtype, const Shape& shape, int dev
   int64_t at = 0;
   for (const Run& run : partition.runs()) {
     at += run.length;
-    require<InvalidArgument>(at % block == 0, "{}: axis 0 of type {} is cut at {}, no multiple of its blocks of {}",
-                             what, name_of(dtype), at, block);
+    require<InvalidArgument>(at % block == 0,
+                             "{}: axis 0 of type {} is cut at {}, which is not a multiple of its block size {}", what,
+                             name_of(dtype), at, block);
   }
 }
 
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to) {
   if (!layout.is_split()) return layout;
-  // Without elements everyone has all of them, whatever the shape.
+  // A tensor without elements is mirrored, whatever its shape.
   if (product(to, 0, kMaxDims) == 0) return Layout::mirrored();
   const FlatPattern flat = flat_pattern(layout, from);
   const int64_t inner = product(from, 0, layout.axis);
@@ -100,7 +102,7 @@ std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, co
   std::optional<Layout> best;
   int best_rank = 0;
   for (int b = kMaxDims - 1; b >= 0; --b) {
-    // Where several axes would do, the one that spans the same elements, then the one that ends with them.
+    // Prefers an axis with the same elements, then an axis that ends at the same element, then any axis.
     const bool same_end = product(to, 0, b + 1) == end && to[b] > 1;
     const bool same_axis = product(to, 0, b + 1) == end && product(to, 0, b) == inner && b == layout.axis;
     const int rank = same_axis ? 3 : same_end ? 2 : 1;
@@ -149,7 +151,7 @@ std::optional<Layout> exact_layout(const Tensor& view, const Layout& source) {
   }
 }
 
-/// A cut inside a quantisation block of the view cannot be stored.
+/// False if the layout cuts a quantisation block of the view.
 bool is_storable(const Layout& layout, DType dtype) {
   const int64_t block = traits(dtype).block_elems;
   if (!layout.is_split(0) || block == 1) return true;

@@ -1,11 +1,13 @@
-// Layout: how a tensor lies over the mesh. Mirrored (every device has all of it, bit for bit), Partial (every
-// device has an addend of the full shape; the value is the sum in rank order) or Split (one axis, a partition).
+// Layout: how a tensor is distributed over the mesh.
+// - Mirrored: every device has the whole tensor, with equal bits.
+// - Partial: every device has an addend of the full shape; the value is the sum in rank order.
+// - Split: the devices divide one axis by a partition.
 //
 //   f32 [256, 8] Split axis 1 by 6:{0} 2:{1}: device 0 holds [256, 6], device 1 [256, 2].
 //   A device that owns nothing holds a tensor of length 0 on that axis.
 //
-// Reshape, slice and permute of a layout are exact arithmetic on runs; nullopt = not expressible, the
-// tensor must be redistributed first. Values, thread-safe.
+// Reshape, slice and permute of a layout are exact arithmetic on runs. nullopt means that no layout expresses the
+// result, so the tensor must be redistributed first. Layouts are values and thread-safe.
 #pragma once
 
 #include <optional>
@@ -33,8 +35,8 @@ struct Layout {
   bool is_split(int on_axis) const { return is_split() && axis == on_axis; }
   bool operator==(const Layout&) const = default;
 
-  /// The devices that hold all of it, when no device holds a part: split into one run. nullptr otherwise. On which axis
-  /// such a tensor is split makes no difference to any memory: [32, 1] split 0 [32:{0,2}] is split 1 [1:{0,2}].
+  /// The owners if each device holds either the whole tensor or nothing (a split into one run); otherwise nullptr. Such
+  /// a split describes equal shards on any axis: [32, 1] split 0 [32:{0,2}] has the same shards as split 1 [1:{0,2}].
   const Owners* holders() const;
   /// Shape of a device's shard.
   Shape local_shape(const Shape& global, int device) const;
@@ -42,27 +44,27 @@ struct Layout {
   std::string to_string() const;
 };
 
-/// Throws InvalidArgument unless the partition fits the axis and, on axis 0 of a quantised dtype, every run
-/// is a whole number of blocks. `what` names the tensor in the message.
+/// Throws InvalidArgument unless the partition fits the axis. On axis 0 of a quantised dtype every run must also be a
+/// whole number of blocks. `what` names the tensor in the message.
 void check_layout(const Layout& layout, DType dtype, const Shape& shape, int devices, std::string_view what);
 
-/// Layout of the result of a view of a tensor that lies as `layout`.
+/// Layout of a view of a tensor that has layout `layout`.
 ///   [32, 8] split 1 [6:{0} 2:{1}] reshaped to [256]  -> split 0 [192:{0} 64:{1}]
 ///   [256] split 0 [100:{0} 156:{1}] reshaped to [32, 8] -> nullopt
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to);
 Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length);
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
-/// The begin and length in a device's shard of the source of a slice of the whole.
+/// The slice `global` of the source in coordinates of a device's shard.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
-/// Of a reshape, slice or permute whose source lies as `source`; nullopt when that cannot be said or stored: if a cut
-/// falls inside an element of the view, the source must be redistributed first.
+/// Layout of a reshape, slice or permute whose source has layout `source`. nullopt if no layout can express and store
+/// the result, for example if a cut is inside an element of the view. The source must then be redistributed first.
 ///   [32, 8] split 1 [6:{0} 2:{1}], its rows 4-7 (slice of axis 1): split 1 [2:{0} 2:{1}]; rank 0 takes rows 4-5 of its
-///   6, rank 1 its two
+///   6 rows, rank 1 both of its rows
 std::optional<Layout> view_layout(const Tensor& view, const Layout& source);
 
-/// The parameters that make a rank's shard of the view (which lies as `result`) from its shard of the source. A reshape
-/// needs that without gaps.
+/// Parameters of the op that makes a rank's shard of the view (layout `result`) from its shard of the source. A reshape
+/// needs a shard without gaps.
 OpParams local_view_params(const Tensor& view, const Layout& source, const Layout& result, int rank);
 
 }  // namespace shoal::meta

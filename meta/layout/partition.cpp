@@ -33,7 +33,7 @@ int64_t product(int64_t a, int64_t b) {
   return result;
 }
 
-/// Appends and keeps the normal form: no empty runs, no two neighbours with the same owners.
+/// Appends a run and keeps the normal form: no empty runs, no neighbours with the same owners.
 void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
   if (length == 0) return;
   if (!runs.empty() && runs.back().owners == owners) {
@@ -47,11 +47,11 @@ void append(std::vector<Run>& runs, int64_t length, const Owners& owners) {
 
 Partition::Partition(int devices, std::vector<Run> runs) : devices_(devices) {
   std::vector<Run> normal;
-  require<InvalidArgument>(devices >= 0, "partition over {} devices", devices);
+  require<InvalidArgument>(devices >= 0, "a partition cannot have {} devices", devices);
   for (Run& run : runs) {
-    require<InvalidArgument>(run.length >= 0, "partition has a run of length {}", run.length);
-    require<InvalidArgument>(run.length == 0 || !run.owners.empty(), "partition has a run of length {} without owners",
-                             run.length);
+    require<InvalidArgument>(run.length >= 0, "a partition cannot have a run of negative length {}", run.length);
+    require<InvalidArgument>(run.length == 0 || !run.owners.empty(),
+                             "a partition cannot have a run of length {} without owners", run.length);
     normalize(run.owners);
     for (int owner : run.owners) {
       require<InvalidArgument>(owner >= 0 && owner < devices, "partition names device {}, but there are {} devices",
@@ -96,14 +96,14 @@ Partition Partition::from_shares(std::span<const int64_t> shares) {
 
 Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const double> ratio) {
   const double largest = ratio.empty() ? 0 : *std::ranges::max_element(ratio);
-  // A power of two is exact, and keeps sums of large numbers finite.
+  // Scaling by a power of two is exact and keeps sums of large numbers finite.
   const double scale = std::ldexp(1.0, -std::max(0, std::ilogb(largest)));
   double sum = 0;
   for (const double share : ratio) sum += share * scale;
   const bool fits = std::ranges::all_of(ratio, [](double share) { return share >= 0; });
-  require<InvalidArgument>(length >= 0 && unit >= 1, "partition of {} elements in units of {}", length, unit);
+  require<InvalidArgument>(length >= 0 && unit >= 1, "cannot divide {} elements in units of {}", length, unit);
   require<InvalidArgument>(fits && largest > 0 && std::isfinite(largest),
-                           "partition by the ratio {}: expected numbers >= 0, not all 0", fmt::join(ratio, ":"));
+                           "cannot divide by the ratio {}: expected numbers >= 0, not all 0", fmt::join(ratio, ":"));
   std::vector<int64_t> shares;
   double before = 0;
   int64_t given = 0;
@@ -122,7 +122,7 @@ Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const doub
 }
 
 Partition Partition::even(int devices, int64_t length) {
-  require<InvalidArgument>(devices > 0 && length >= 0, "partition of {} elements over {} devices", length, devices);
+  require<InvalidArgument>(devices > 0 && length >= 0, "cannot divide {} elements over {} devices", length, devices);
   std::vector<int64_t> shares(devices, length / devices);
   for (int64_t d = 0; d < length % devices; ++d) ++shares[d];
   return from_shares(shares);
@@ -177,7 +177,7 @@ bool Partition::is_rank_ordered() const {
 }
 
 bool Partition::covers(const Partition& needed, int device) const {
-  check(length_ == needed.length_, "covers: lengths {} and {}", length_, needed.length_);
+  check(length_ == needed.length_, "covers: the partitions have different lengths, {} and {}", length_, needed.length_);
   const std::vector<OwnedRun> have = owned_by(device);
   size_t i = 0;
   for (const OwnedRun& need : needed.owned_by(device)) {
@@ -191,7 +191,8 @@ bool Partition::covers(const Partition& needed, int device) const {
 
 Partition Partition::slice(int64_t begin, int64_t length) const {
   require<InvalidArgument>(begin >= 0 && length >= 0 && begin <= length_ && length <= length_ - begin,
-                           "slice of {} elements from {} on, of a partition of length {}", length, begin, length_);
+                           "a slice of {} elements from {} on does not fit a partition of length {}", length, begin,
+                           length_);
   if (begin == 0 && length == length_) return *this;
   std::vector<Run> runs;
   int64_t at = 0;
@@ -205,10 +206,11 @@ Partition Partition::slice(int64_t begin, int64_t length) const {
 }
 
 Partition Partition::concat(std::span<const Partition> parts) {
-  require<InvalidArgument>(!parts.empty(), "concat of no partitions");
+  require<InvalidArgument>(!parts.empty(), "concat needs at least one partition");
   std::vector<Run> runs;
   for (const Partition& part : parts) {
-    require<InvalidArgument>(part.devices_ == parts[0].devices_, "concat of partitions over {} and {} devices",
+    require<InvalidArgument>(part.devices_ == parts[0].devices_,
+                             "concat needs partitions over the same number of devices, got {} and {}",
                              parts[0].devices_, part.devices_);
     runs.insert(runs.end(), part.runs().begin(), part.runs().end());
   }
@@ -216,7 +218,7 @@ Partition Partition::concat(std::span<const Partition> parts) {
 }
 
 Partition Partition::tile(int64_t n) const {
-  require<InvalidArgument>(n >= 0, "tile of a partition by {}", n);
+  require<InvalidArgument>(n >= 0, "a partition cannot be tiled {} times", n);
   if (n == 1) return *this;
   std::vector<Run> tiled;
   const int64_t length = product(length_, n);
@@ -225,7 +227,7 @@ Partition Partition::tile(int64_t n) const {
   } else {
     constexpr int64_t kMostRuns = int64_t{1} << 26;
     const auto made = product(static_cast<int64_t>(runs().size()), n);
-    require<InvalidArgument>(made <= kMostRuns, "tile of a partition by {} has up to {} runs, more than {}", n, made,
+    require<InvalidArgument>(made <= kMostRuns, "a partition tiled {} times has up to {} runs, more than {}", n, made,
                              kMostRuns);
     tiled.reserve(runs().size() * static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
@@ -238,11 +240,11 @@ Partition Partition::tile(int64_t n) const {
 }
 
 std::optional<Partition> Partition::untile(int64_t n) const {
-  require<InvalidArgument>(n > 0, "untile of a partition by {}", n);
+  require<InvalidArgument>(n > 0, "a partition cannot be untiled by {}", n);
   if (n == 1) return *this;
   if (length_ % n != 0) return std::nullopt;
   Partition part = slice(0, length_ / n);
-  // Runs at the ends of the parts may be one, and no others.
+  // Tiling can only merge the last run of a part with the first run of the next part.
   if (product(static_cast<int64_t>(part.runs().size()) - 1, n) + 1 > static_cast<int64_t>(runs().size())) {
     return std::nullopt;
   }
@@ -251,7 +253,7 @@ std::optional<Partition> Partition::untile(int64_t n) const {
 }
 
 Partition Partition::scale_up(int64_t n) const {
-  require<InvalidArgument>(n >= 0, "scale of a partition by {}", n);
+  require<InvalidArgument>(n >= 0, "a partition cannot be scaled by {}", n);
   if (n == 1) return *this;
   std::vector<Run> runs(this->runs().begin(), this->runs().end());
   for (Run& run : runs) run.length = product(run.length, n);
@@ -259,7 +261,7 @@ Partition Partition::scale_up(int64_t n) const {
 }
 
 std::optional<Partition> Partition::scale_down(int64_t n) const {
-  require<InvalidArgument>(n > 0, "scale of a partition by 1/{}", n);
+  require<InvalidArgument>(n > 0, "a partition cannot be scaled by 1/{}", n);
   if (n == 1) return *this;
   std::vector<Run> runs(this->runs().begin(), this->runs().end());
   for (Run& run : runs) {
@@ -270,17 +272,19 @@ std::optional<Partition> Partition::scale_down(int64_t n) const {
 }
 
 std::optional<Partition> Partition::group(int64_t g) const {
-  require<InvalidArgument>(g > 0, "group of a partition by {}", g);
+  require<InvalidArgument>(g > 0, "a partition cannot be grouped by {}", g);
   if (g == 1) return *this;
   if (length_ % g != 0) return std::nullopt;
-  // Groups between two of these places are alike: they lie in one run, or it is a single one, with a cut in it.
+  // `places` divides the groups into stretches. A stretch has the same owners everywhere, because it is inside one run
+  // or is a single group.
   std::set<int64_t> places{0};
   int64_t end = 0;
   for (const Run& run : runs()) {
     end += run.length;
     places.insert({end / g, (end + g - 1) / g});
   }
-  std::vector<int64_t> each(static_cast<size_t>(devices_));  // elements of each of its groups that a device has
+  std::vector<int64_t> each(static_cast<size_t>(devices_));  // number of elements that each device owns in each of its
+                                                             // groups
   std::vector<Run> groups;
   for (auto place = places.begin(); std::next(place) != places.end(); ++place) {
     const Partition one = slice(*place * g, g);

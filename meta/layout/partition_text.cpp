@@ -10,7 +10,7 @@ std::string text_of(const Run& run) {
   return fmt::format("{}:{{{}}}", run.length, fmt::join(run.owners, ","));
 }
 
-/// How often runs [at, at + period) stand one after the other from `at` on.
+/// Number of times that runs [at, at + period) occur in succession from `at` on.
 size_t repetitions(std::span<const Run> runs, size_t at, size_t period) {
   size_t end = at + period;
   while (end < runs.size() && runs[end] == runs[end - period]) ++end;
@@ -27,7 +27,7 @@ std::string join(std::span<const Run> runs) {
 
 std::string Partition::to_string() const {
   if (length_ == 0) return "empty";
-  constexpr size_t kFold = 3;  // two segments of a fused matrix read better unfolded
+  constexpr size_t kFold = 3;  // two segments of a fused matrix are easier to read unfolded
   const std::span<const Run> runs = this->runs();
   std::string text;
   for (size_t at = 0; at < runs.size();) {

@@ -29,10 +29,11 @@ const Shards& ShardStore::declare(const Tensor& tensor, Layout layout) {
 }
 
 void ShardStore::adopt(const Tensor& tensor, const ShardStore& from) {
-  require<InvalidArgument>(from.ranks_ == ranks_, "{} has shards of {} ranks, not of {}", tensor.name, from.ranks_,
-                           ranks_);
+  require<InvalidArgument>(from.ranks_ == ranks_,
+                           "{} has shards of {} ranks in the other store; this store has {} ranks", tensor.name,
+                           from.ranks_, ranks_);
   const auto found = from.entries_.find(&tensor);
-  require<InvalidArgument>(found != from.entries_.end(), "{} has no shards in the store that is to give them",
+  require<InvalidArgument>(found != from.entries_.end(), "{} has no shards in the other store; declare it there first",
                            describe(tensor));
   entries_.insert_or_assign(&tensor, found->second);
 }
@@ -48,7 +49,7 @@ std::shared_ptr<const Shards> ShardStore::share(const Tensor& tensor) const {
   return {found->second, &found->second->shards};
 }
 
-void ShardStore::forget(const Tensor& tensor) {
+void ShardStore::erase(const Tensor& tensor) {
   entries_.erase(&tensor);
 }
 

@@ -1,6 +1,6 @@
-// Shards: what stands for one global tensor on a mesh: its layout and one local tensor for each rank.
-// ShardStore owns the local tensors of persistent tensors; it fills up as tensors are placed in meta buffers
-// (or, for plans made without loading, as they are declared). Building is single-threaded.
+// Shards: the parts of one global tensor on a mesh, as a layout and one local tensor for each rank. ShardStore owns the
+// local tensors of persistent tensors. Placing a tensor in a meta buffer adds it to a store. Plans that are made
+// without loading declare their tensors instead. Only one thread may add tensors.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace shoal::meta {
 
 struct Shards {
   Layout layout;
-  std::vector<Tensor*> local;  ///< one for each rank, also where its shard is empty
+  std::vector<Tensor*> local;  ///< one for each rank, even if its shard is empty
 };
 
 class ShardStore {
@@ -23,16 +23,16 @@ class ShardStore {
   /// Throws InvalidArgument for fewer than one rank.
   explicit ShardStore(int ranks);
   int ranks() const { return ranks_; }
-  /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws when declared already.
+  /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws if the tensor is already declared.
   const Shards& declare(const Tensor& tensor, Layout layout);
-  /// Shares what another store, of as many ranks, has declared of the tensor, in place of what is here. Throws
-  /// InvalidArgument when it has declared none.
+  /// Lets the tensor share the shards that `from` has declared for it. Throws InvalidArgument if `from` has a different
+  /// number of ranks or has not declared the tensor.
   void adopt(const Tensor& tensor, const ShardStore& from);
-  /// nullptr when not declared.
+  /// nullptr if not declared.
   const Shards* find(const Tensor& tensor) const;
-  /// The same, for who needs them even after they are forgotten.
+  /// Like find(). The shards stay valid even after the store has dropped them.
   std::shared_ptr<const Shards> share(const Tensor& tensor) const;
-  void forget(const Tensor& tensor);
+  void erase(const Tensor& tensor);
 
  private:
   struct Entry {

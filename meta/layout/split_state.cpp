@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kAxisNames = {"axis 0", "axis 1", "axis 2", "axis 3", "mirrored", "partial"};
 
-/// "192 + 58", several segments separated by commas.
+/// Text such as "192 + 58"; segments are separated by commas.
 std::string sums_of(const std::vector<std::vector<int64_t>>& segments) {
   std::vector<std::string> parts;
   for (const auto& segment : segments) parts.push_back(fmt::format("{}", fmt::join(segment, " + ")));
@@ -38,7 +38,7 @@ Partition partition_of(const SplitState& state, const Tensor& tensor, int device
                              segment.size(), devices);
     for (int d = 0; d < devices; ++d) {
       require<InvalidArgument>(segment[d] >= 0 && segment[d] <= length,
-                               "split state of {}: segment {} gives device {} the length {} of axis {}, which has {}",
+                               "split state of {}: segment {} gives device {} the length {}, but axis {} has length {}",
                                tensor.name, s, d, segment[d], axis, length);
       runs.push_back({segment[d], {d}});
     }
@@ -56,7 +56,7 @@ std::string_view name_of(SplitAxis axis) {
   return kAxisNames.at(static_cast<size_t>(axis));
 }
 
-// What is no axis must not become "mirrored" or "partial" by its number.
+// A number that is not an axis must not become "mirrored" or "partial".
 SplitState SplitState::split(int axis, std::vector<std::vector<int64_t>> segments) {
   return {axis_of(axis), std::move(segments), {}};
 }

@@ -8,16 +8,16 @@
 namespace shoal::meta {
 namespace {
 
-/// Whole numbers up to here are exact in f32.
+/// f32 represents all whole numbers up to 2^24 exactly.
 constexpr int64_t kMostExact = int64_t{1} << 24;
 
-/// How many of axis 0 the node selects.
+/// Number of elements that the node selects from axis 0.
 int64_t selected(const Tensor& node) {
   if (node.op == Op::kTopK) return std::get<TopKParams>(node.params).k;
   return node.op == Op::kArgmax ? 1 : 0;
 }
 
-/// The k best of each row of x [length, rows]: [k, rows].
+/// Indices of the k best elements of each row of x [length, rows]: [k, rows].
 Tensor* best(Graph& g, Tensor* x, int64_t k) {
   return k == 1 ? argmax(g, x) : top_k(g, x, k);
 }
@@ -26,13 +26,13 @@ int64_t rows_of(const Tensor& node) {
   return node.shape[1] * node.shape[2] * node.shape[3];
 }
 
-/// Entries `ids` [k, rows] of each row of x [length, rows], as [k, rows].
+/// Elements of each row of x [length, rows] that `ids` [k, rows] selects: [k, rows].
 Tensor* pick(Graph& g, Tensor* x, Tensor* ids) {
   Tensor* elements = reshape(g, x, {1, x->shape[0], x->shape[1], 1});
   return reshape(g, get_rows(g, elements, ids), ids->shape);
 }
 
-/// The k best of a rank's stretch, which begins at `begin`: [k, 2 * rows], values and then places.
+/// The k best elements of a rank's stretch, which starts at `begin`: [k, 2 * rows], values followed by places.
 Tensor* best_of(Graph& g, Tensor* x, int64_t k, int64_t rows, int64_t begin) {
   if (k == 0) return fill(g, {DType::kF32, {0, 2 * rows, 1, 1}, 0.0f});
   Tensor* stretch = reshape(g, as_contiguous(g, x), {x->shape[0], rows, 1, 1});
@@ -62,7 +62,7 @@ int64_t candidate_bytes(const Tensor& node, const Partition& candidates) {
 
 Selection select_candidates(LocalBuilder& builder, const Locals& sources, const Tensor& node, const Partition& row) {
   const auto candidates = candidates_of(node, row);
-  check(candidates.has_value(), "no candidates of {} for rows cut as {}", node.name, row.to_string());
+  check(candidates.has_value(), "{} has no candidates for rows split as {}", node.name, row.to_string());
   const int64_t rows = rows_of(node), k = selected(node);
   Locals own;
   for (int rank = 0; rank < builder.ranks(); ++rank) {

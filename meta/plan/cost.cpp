@@ -12,8 +12,8 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   if (from == to || from.is_mirrored()) return true;
   if (from.is_partial()) return false;
   if (to.is_partial()) return true;
-  // Several holders may have computed their copies from shards of different shapes, which may round differently;
-  // mirrored means the same bits everywhere, so that one of them has to send its own.
+  // Several holders may have computed their copies from shards of different shapes, so the copies may be rounded
+  // differently. Mirrored means equal bits everywhere, so one holder has to send its copy.
   if (to.is_mirrored()) return false;
   if (const Owners* holders = from.holders()) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -31,7 +31,7 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
 
 namespace {
 
-/// Every rank's part of a mirrored tensor is one stretch of it: a slice, which copies nothing.
+/// True if every rank's part of a mirrored tensor is one stretch. The part is then a slice, which copies nothing.
 bool is_slice(const Layout& from, const Layout& to, int ranks) {
   if (!from.is_mirrored() || !to.is_split()) return false;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -46,8 +46,8 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   if (from == to || is_slice(from, to, ranks)) return 0;
   const double bytes = static_cast<double>(tensor.bytes());
   const double local = model.copy(bytes);
-  // The axis on which a weight is split is the callback's word on how its products are divided: another name for the
-  // same place would overrule it.
+  // By choosing a weight's split axis, the callback decides how the weight's products are divided. Describing the same
+  // shards as a split on another axis would override this choice.
   const bool renames = from.is_split() && to.is_split() && from.axis != to.axis;
   const bool moves_weight = is_weight(*tensor.storage());
   if (is_local_conversion(from, to, ranks) && !(moves_weight && renames)) return local;

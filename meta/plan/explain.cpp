@@ -1,4 +1,4 @@
-// Plans for people and for programs: the same content as text and as JSON.
+// Plans as text and as JSON, with the same content.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,7 +25,7 @@ int64_t elements_of(const Step& step) {
   return step.bytes / static_cast<int64_t>(t.block_bytes) * t.block_elems;
 }
 
-/// Ops of the nodes that are done with a collective, the same on every rank.
+/// Ops of the nodes that are joined with a collective; the same on all ranks.
 std::vector<std::string_view> joined_ops(const Plan& plan, const Step& step) {
   std::vector<std::string_view> ops;
   for (int i = step.ranges[0].begin; i < step.ranges[0].end; ++i) {
@@ -51,7 +51,7 @@ std::string step_text(const Plan& plan, const Step& step) {
 }
 
 constexpr std::string_view kRepeated =
-    "  of weights alone, repeated in each run: cut the weight otherwise, or mirror it";
+    "  depends only on weights, repeated in each run: split the weight differently, or mirror it";
 
 nlohmann::json step_json(const Plan& plan, const Step& step) {
   nlohmann::json json;

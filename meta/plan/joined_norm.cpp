@@ -11,18 +11,18 @@ namespace {
 
 using collectives::FusedNorm;
 
-/// The nodes of a rank that one call may do.
+/// The nodes of a rank that one call may compute.
 struct Chain {
   const Tensor *reduced, *sum, *norm, *scaled;
 
-  /// Which source of the sum is the reduced value; the other one is the residual.
+  /// Index of the sum's source that is the reduced value. The other source is the residual.
   int place() const { return &behind_views(*sum->src[0]) == reduced ? 0 : 1; }
   const Tensor& in() const { return *reduced->src[0]; }
   const Tensor& residual() const { return *sum->src[1 - place()]; }
   const Tensor& weight() const { return *scaled->src[scaled->src[0] == norm ? 1 : 0]; }
 };
 
-/// Node `begin`, a collective, and the next three that run, of nodes [begin, end).
+/// The collective at node `begin` and the next three nodes before `end` that compute something.
 std::optional<Chain> chain_at(const Graph& graph, int begin, int end) {
   const Tensor* next[3] = {};
   size_t count = 0;
@@ -47,7 +47,8 @@ bool is_sum_and_scaled_norm(const Chain& chain, const Readers& readers) {
 bool is_dense(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.is_contiguous();
 }
-/// All rows of one shape, the weight one row, which communicators may read before the row is there.
+/// True if all values are dense and have rows of the same shape, and the norm's factor is a row of a weight. A
+/// communicator may read a weight in advance.
 bool has_plain_rows(const Chain& chain) {
   const Tensor& scaled = *chain.scaled;
   const auto fits = [&](const Tensor& tensor) { return is_dense(tensor) && same_shape(tensor, scaled); };
@@ -57,7 +58,7 @@ bool has_plain_rows(const Chain& chain) {
          chain.weight().storage()->role == Role::kWeight;
 }
 
-/// The norm is the last one that reads the sum, whose place the scaled norm has taken.
+/// True if only the norm reads the sum, so that the scaled norm reuses the memory of the sum.
 bool has_no_sum(const Chain& chain) {
   return chain.sum->data == chain.scaled->data;
 }
@@ -65,7 +66,7 @@ bool has_no_sum(const Chain& chain) {
 bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
-/// As memory is planned for what runs as one (MemoryPlanOptions::fused).
+/// True if the memory plan treated the nodes as one node (MemoryPlanOptions::fused).
 bool is_placed_well(const Chain& chain) {
   const auto fits = [&](const Tensor& result) {
     const auto is_apart_or_equal = [&](const Tensor& source) {
@@ -76,8 +77,8 @@ bool is_placed_well(const Chain& chain) {
   return fits(*chain.sum) && fits(*chain.scaled) && (!overlap(*chain.sum, *chain.scaled) || has_no_sum(chain));
 }
 
-/// The product with one column that makes what is reduced, if a call may begin with it: nothing that runs lies between
-/// them, and something that does, before it, from node `begin` on.
+/// The mul_mat with one column whose result is reduced. nullptr if a call cannot begin with this mul_mat. No computed
+/// node may be between the mul_mat and the collective, and node `begin` must precede the mul_mat.
 const Tensor* product_before(const Chain& chain, const Graph& graph, int begin, const Readers& readers,
                              const collectives::FusedLimits& limits) {
   const Tensor& product = behind_views(chain.in());
@@ -107,7 +108,7 @@ FusedNorm call_of(const Chain& chain, const char* what) {
           what};
 }
 
-/// What a call of it looks like, without addresses.
+/// Parameters of a call except addresses. They must be equal on all ranks.
 struct Form {
   int64_t row, rows;
   float epsilon;
@@ -124,7 +125,8 @@ class Joining {
     for (const RankPlan& local : plan.ranks) readers_.emplace_back(whole(*local.graph), local.shown);
   }
 
-  /// The steps `i` and i + 1, where they are a collective and what follows it in one segment.
+  /// Moves the sum and the norm from step i + 1 into step i, if step i is an all-reduce and both steps are in one
+  /// segment.
   void join(size_t i) {
     Step &step = plan_.steps[i], &next = plan_.steps[i + 1];
     if (step.collective != Collective::kAllReduce || next.kind != StepKind::kCompute || begins_segment(i + 1)) return;
@@ -145,7 +147,7 @@ class Joining {
   }
 
  private:
-  /// The product before step i, on every rank or none.
+  /// Moves the product from step i - 1 into step i, on every rank or on none.
   void join_product(size_t i) {
     if (i == 0 || plan_.steps[i - 1].kind != StepKind::kCompute || begins_segment(i)) return;
     Step &before = plan_.steps[i - 1], &step = plan_.steps[i];

@@ -1,7 +1,7 @@
-// Collectives joined with the nodes around them: where the communicator has a kernel for the whole, an all_reduce, the
-// residual add, rms_norm and the product with its weight are one call. The step of the collective then has all their
-// nodes, and the Compute step begins after them. Of one row the call takes the mul_mat in front, too, whose result is
-// reduced, and the Compute step before ends there:
+// Collectives joined with the nodes around them. If the communicator has a fused kernel, an all_reduce, the residual
+// add, rms_norm and the product with the norm's weight become one call. The step of the collective then contains all
+// these nodes, and the next Compute step begins after them. For a single row the call also includes the mul_mat whose
+// result is reduced, and the previous Compute step ends before the mul_mat:
 //
 //   step 0 compute       3  %y = mul_mat(%down, %h)                   step 1 all_reduce    3  %y = mul_mat(%down, %h)
 //   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                               4  ... = all_reduce(%y)
@@ -10,9 +10,9 @@
 //                        7  %m = mul(%n, %w)                                               7  %m = mul(%n, %w)
 //                        8  %g = mul_mat(%gate, %m)                   step 2 compute       8  %g = mul_mat(...)
 //
-// The sum before the norm, if anything else reads it, and the norm times its weight are still written; the other values
-// must have no other reader. Which weights the mul_mat in front may have the communicator says. Part of lowering:
-// memory is planned so that the nodes can run as one.
+// The call still writes the scaled norm. It also writes the sum before the norm if another node reads it. No other node
+// may read the remaining values. The communicator decides which weights the mul_mat may have. Joining is part of
+// lowering, and memory is planned so that the nodes can run as one.
 #pragma once
 
 #include "collectives/communicator.h"
@@ -20,13 +20,13 @@
 
 namespace shoal::meta {
 
-/// Joins what can be joined on every rank alike, within the communicator's limits.
+/// Joins nodes within the communicator's limits, if every rank can join the same nodes.
 void join_norms(Plan& plan, const collectives::FusedLimits& limits);
 
-/// Does the step of a collective have more nodes than that?
+/// True if the step contains a collective and other nodes.
 bool is_joined(const Step& step);
-/// The call of a rank whose nodes [range] are such a step's, once all tensors have their addresses. `what`: the step's
-/// text, which must stay.
+/// Makes a rank's call for a joined step. `range` lists the nodes of the step in the rank's graph. All tensors must
+/// have their addresses. `what` is the step's text and must outlive the call.
 collectives::FusedNorm joined_norm(const Graph& graph, const NodeRange& range, const char* what);
 
 }  // namespace shoal::meta

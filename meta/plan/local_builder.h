@@ -1,11 +1,11 @@
-// LocalBuilder: the local graphs of all ranks while they grow, and the steps that cut them at collectives. Nodes go
-// to one rank's graph; a collective goes to all of them and closes the running Compute step.
+// LocalBuilder: builds the local graphs of all ranks and the steps, which end at collectives. A node is added to one
+// rank's graph. A collective is added to all graphs and closes the open Compute step.
 //
 //   rank 0: mul_mat, view, mul_mat | all_reduce | rms_norm      steps: compute [0,3) [0,2)
 //   rank 1: mul_mat, mul_mat       | all_reduce | rms_norm             all_reduce 3, 2
 //                                                                      compute [4,5) [3,4)
-// Where a run may pause (PlanOptions::cuts) the Compute step ends too. A segment is a stretch of steps; it may have
-// none.
+// The Compute step also ends at a node before which a run may pause (PlanOptions::cuts). A segment is a range of steps
+// and may be empty.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,11 @@ enum class StepKind : uint8_t { kCompute, kCollective };
 /// A step of a plan: a range of nodes of every rank's local graph, or one collective among the ranks. Plain data.
 struct Step {
   StepKind kind = StepKind::kCompute;
-  /// Per rank: nodes of its local graph. A collective is one node, among those that are done with it (joined_norm.h).
+  /// For each rank, the nodes of its local graph. A collective step has one node, plus the nodes joined with it
+  /// (joined_norm.h).
   std::vector<NodeRange> ranges;
   Collective collective = Collective::kAllReduce;  ///< kCollective only
-  std::string tensor;                              ///< the global tensor it is for
+  std::string tensor;                              ///< name of the global tensor
   DType dtype = DType::kF32;
   int64_t bytes = 0;  ///< size of the full tensor that is reduced or gathered
 };
@@ -40,17 +41,17 @@ class LocalBuilder {
   int ranks() const { return static_cast<int>(graphs_.size()); }
   Graph& graph(int rank) { return *graphs_[rank]; }
 
-  /// Adds a collective node on every rank and its step. `params[r].counts` as CollectiveParams says, flat sources.
+  /// Adds a collective node on every rank, and its step. Sources must be flat. CollectiveParams explains `counts`.
   Locals collective(Collective kind, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
                     int64_t bytes);
 
-  /// Ends the Compute step and the segment: what is added from now on belongs to the next one.
+  /// Ends the Compute step and the segment. Nodes that are added later belong to the next segment.
   void cut();
-  /// First step of each segment, and the nodes before which a rank's graph is cut.
+  /// The first step of each segment, and for each rank the nodes before which its graph is cut.
   const std::vector<int>& segments() const { return segments_; }
   const std::vector<int>& cuts(int rank) const { return cuts_[rank]; }
 
-  /// Ends the last Compute step and gives up the steps and graphs.
+  /// Ends the last Compute step and moves the steps and graphs out.
   std::vector<Step> finish();
   std::unique_ptr<Graph> take_graph(int rank) { return std::move(graphs_[rank]); }
 

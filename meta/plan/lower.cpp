@@ -52,18 +52,18 @@ class Lowering {
   }
 
  private:
-  /// A tensor's shards in one layout; the first version is the one propagation gave it.
+  /// A tensor's shards in one layout. The first version has the layout that propagation chose.
   struct Version {
     Layout layout;
     Locals locals;
   };
 
   void add_input(const Tensor& input) {
-    if (outside_(input) != nullptr) return;  // belongs to an earlier range
+    if (outside_(input) != nullptr) return;  // the input has shards from an earlier range
     Layout layout = inputs_(input);
     Locals locals;
     for (int rank = 0; rank < ranks_; ++rank) {
-      locals.push_back(builder_.graph(rank).stand_in(input, layout.local_shape(input.shape, rank)));
+      locals.push_back(builder_.graph(rank).placeholder(input, layout.local_shape(input.shape, rank)));
     }
     remember(input, std::move(layout), std::move(locals));
   }
@@ -85,28 +85,30 @@ class Lowering {
                              tensor.name, shards->local.size(), ranks_);
     known.push_back({shards->layout, shards->local});
     if (!tensor.is_persistent()) {
-      for (int rank = 0; rank < ranks_; ++rank) known.back().locals[rank] = stand_in(*shards->local[rank], rank);
+      for (int rank = 0; rank < ranks_; ++rank) known.back().locals[rank] = placeholder(*shards->local[rank], rank);
     }
     return known;
   }
 
-  /// What an earlier range made, as a leaf of this one's local graph that lies where it lies. A written cache is the
-  /// cache, which may be written again; a view stays one, so that views of it reach as far as they did there.
-  Tensor* stand_in(const Tensor& made, int rank) {
+  /// Returns the leaf that represents a tensor of an earlier range in this range's local graph, at the same address. A
+  /// written cache is represented by the cache itself, which may be written again. A view stays a view of its base, so
+  /// that a view of this view may cover the same elements as in the whole graph.
+  Tensor* placeholder(const Tensor& made, int rank) {
     if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
     Tensor*& leaf = stand_ins_[&made];
     if (leaf != nullptr) return leaf;
-    leaf = builder_.graph(rank).stand_in(made, made.shape);
+    leaf = builder_.graph(rank).placeholder(made, made.shape);
     leaf->strides = made.strides;
     leaf->buffer = made.buffer;
     leaf->data = made.data;
     if (!made.is_view()) return leaf;
-    leaf->view_base = made.storage()->is_persistent() ? made.view_base : stand_in(*made.view_base, rank);
+    leaf->view_base = made.storage()->is_persistent() ? made.view_base : placeholder(*made.view_base, rank);
     leaf->view_offset = made.view_offset;
     return leaf;
   }
 
-  /// The tensor's shards under `layout`, made now if they were not needed before; zeros may not be there.
+  /// The tensor's shards in `layout`, created if they do not exist yet. The shards may still contain pruned zeros; see
+  /// make_zeros().
   Version& version_of(const Tensor& tensor, const Layout& layout) {
     auto& known = versions(tensor);
     for (Version& version : known) {
@@ -130,12 +132,12 @@ class Lowering {
   bool is_zero(const Tensor* local) const { return absent_.contains(local); }
 
   Tensor* add_zero(const Tensor& node, int rank) {
-    Tensor* zero = zeros_[static_cast<size_t>(rank)]->stand_in(node, node.shape);
+    Tensor* zero = zeros_[static_cast<size_t>(rank)]->placeholder(node, node.shape);
     absent_.insert(zero);
     return zero;
   }
 
-  /// From now on those of the version are there.
+  /// Replaces the pruned zeros of the version by `fill` nodes.
   void make_zeros(const Tensor& tensor, Version& version) {
     for (int rank = 0; rank < ranks_ && !absent_.empty(); ++rank) {
       Tensor*& local = version.locals[rank];
@@ -150,7 +152,7 @@ class Lowering {
     const NodeChoice& choice = propagation_.at(&node);
     if (add_to_partial(node, choice)) return;
     const bool may_be_zero = choice.result.is_partial() && !choice.by_candidates && !choice.selected;
-    // All versions are made before one is referred to: a list of them may grow.
+    // Creates all versions before taking references, because the vectors of versions may grow.
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] == nullptr) continue;
       const bool is_taken = may_be_zero && (keeps_all_zeros(node, static_cast<int>(i)) || node.op == Op::kAdd);
@@ -182,7 +184,8 @@ class Lowering {
     if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
   }
 
-  /// An addend of 0, or of a sum that has one its other addend; nullptr: the node is needed.
+  /// Returns the tensor that replaces a node with zero operands: a zero addend, or the other operand of a sum. nullptr
+  /// if the node is needed.
   Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
     if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
       return add_zero(node, rank);
@@ -202,7 +205,7 @@ class Lowering {
     return nullptr;
   }
 
-  /// What a host reads.
+  /// Makes an output or a shown node whole on every rank, because the host reads it.
   void make_whole(const Tensor& node) {
     if (!node.is_output && !shown_.contains(&node)) return;
     if (node.storage()->is_persistent() || shards_.at(&node).layout.is_mirrored()) return;
@@ -221,7 +224,7 @@ class Lowering {
     if (choice.result.is_partial()) {
       if (Tensor* known = without_zeros(node, params, rank, sources)) return known;
     }
-    for (Tensor*& source : sources) {  // of sums that need all addends
+    for (Tensor*& source : sources) {  // this node is needed, so its zero sources are created
       if (is_zero(source)) source = fill(graph, {source->dtype, source->shape, 0.0f});
     }
     const bool is_rounded_sum =
@@ -232,8 +235,8 @@ class Lowering {
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
   }
 
-  /// add(mirrored, partial): rank 0 adds, the others' addend is the partial source as it is (a cache: as it is now).
-  /// Saves the zeros.
+  /// add(mirrored, partial): rank 0 adds the mirrored source. On the other ranks the addend is the partial source
+  /// itself, or a copy if the source is a cache. No zeros are needed.
   bool add_to_partial(const Tensor& node, const NodeChoice& choice) {
     if (node.op != Op::kAdd || !choice.result.is_partial()) return false;
     const int partial = has_version(*node.src[0], Layout::partial()) ? 0 : 1;
@@ -248,9 +251,10 @@ class Lowering {
     for (int rank = 1; rank < ranks_; ++rank) {
       Graph& graph = builder_.graph(rank);
       if (locals[rank]->storage()->role == Role::kCache) {
-        locals[rank] = contiguous(graph, locals[rank]);  // later writes must not reach the sum
+        locals[rank] = contiguous(graph, locals[rank]);  // later writes must not change the sum
       } else if (shown_.contains(&node)) {
-        // What is shown stays from the node on: the addend must not go by its own place in the graph.
+        // A shown value stays valid from its node to the next cut. The addend may have been computed before the
+        // previous cut, so a slice makes a new node after this cut.
         locals[rank] = slice(graph, locals[rank], {0, 0, node.shape[0]});
       }
     }
@@ -274,7 +278,7 @@ class Lowering {
     }
   }
 
-  /// Kept: what the caller reads and what later ranges use.
+  /// Marks a result as an output if the caller or a later range reads it.
   void mark_output(const Tensor& node) {
     if (!node.is_output && !used_later_.contains(&node)) return;
     const Locals& locals = shards_.at(&node).local;
@@ -286,7 +290,8 @@ class Lowering {
     local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
-      // One that a later range reads stays, like any other input; one of an earlier range lies there.
+      // An input that a later range reads is not a late input, because its memory must be kept. Inputs of earlier
+      // ranges are already placed.
       const auto found = shards_.find(late.input);
       if (found == shards_.end() || used_later_.contains(late.input)) continue;
       local.late.push_back({found->second.local[rank], late.segment});
@@ -305,12 +310,12 @@ class Lowering {
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::unordered_map<const Tensor*, Selection> selections_;  ///< of nodes that select by candidates
-  std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< by a tensor of an earlier range's local graph
-  std::unordered_set<const Tensor*> used_later_;             ///< by nodes behind the range
+  std::unordered_map<const Tensor*, Selection> selections_;  ///< selections of nodes by candidates
+  std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< placeholder() of a tensor of an earlier range
+  std::unordered_set<const Tensor*> used_later_;             ///< tensors that nodes after the range read
   std::unordered_set<const Tensor*> shown_;
-  std::vector<std::unique_ptr<Graph>> zeros_;  ///< of each rank: see RankPlan
-  std::unordered_set<const Tensor*> absent_;   ///< their tensors
+  std::vector<std::unique_ptr<Graph>> zeros_;  ///< RankPlan::zeros of each rank
+  std::unordered_set<const Tensor*> absent_;   ///< the tensors of `zeros_`
 };
 
 }  // namespace

@@ -43,13 +43,14 @@ std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   for (const auto& [tensor, placement] : memory.tensors) {
     if (placement.size <= most) continue;
     fail<DeviceError>(
-        "[{}] {} needs {}, more than one allocation can have ({}): split it over more devices or use smaller batches",
+        "[{}] {} needs {}, which exceeds the largest allocation ({}): split it over more devices or use smaller "
+        "batches",
         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
   }
   return chunks;
 }
 
-/// Leaves of the range and nodes of earlier ranges that it reads, in order of first use.
+/// Tensors from outside that the range reads (leaves and nodes of earlier ranges), in order of first use.
 std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
   std::vector<const Tensor*> found;
   std::unordered_set<const Tensor*> seen;
@@ -64,7 +65,7 @@ std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
   return found;
 }
 
-/// Adds what a weight or cache that is placed takes, alignment included.
+/// Adds the bytes of a placed weight or cache, including alignment.
 void add_placed(const Shards& shards, Role role, std::vector<RankPlan>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Tensor& local = *shards.local[rank];
@@ -96,7 +97,7 @@ int Plan::count(Collective collective) const {
 }
 
 std::vector<int> Plan::repeated() const {
-  // By what the first rank does: of a node whether all that it is made of are weights.
+  // Checks only the first rank's graph. A node is fixed if it depends on weights only.
   const auto nodes = ranks[0].graph->nodes();
   std::vector<bool> fixed(nodes.size());
   const auto is_fixed = [&](const Tensor* source) {
@@ -146,12 +147,12 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
                const PlanOptions& options) {
   check_range(range);
   require<InvalidArgument>(!devices.empty() && std::ranges::find(devices, nullptr) == devices.end(),
-                           "a plan needs one device or more, and none missing");
+                           "a plan needs at least one device, and no device may be nullptr");
   require<InvalidArgument>(context.shards != nullptr && context.rules != nullptr,
                            "a plan needs PlanContext::{}; set it before planning {}",
                            context.shards == nullptr ? "shards" : "rules", range.graph->name());
   const int ranks = static_cast<int>(devices.size());
-  std::unordered_map<const Tensor*, Layout> asked;  // once for each weight, however often the layout is needed
+  std::unordered_map<const Tensor*, Layout> asked;  // asks the callback once per weight
   const LeafLayout leaf_layout = [&](const Tensor& tensor) {
     const Shards* shards = context.shards(tensor);
     if (shards == nullptr && tensor.role != Role::kInput) {

@@ -1,6 +1,6 @@
-// Plan: what a graph becomes on a mesh. Plain data: per rank a local graph with local shapes, and one list of
-// steps. What is printed is what runs: the meta backend walks `steps` and queues, for each rank, the nodes of
-// a Compute step or the rank's side of a Collective. Made by make_plan (propagate -> lower), never changed after.
+// Plan: a graph prepared for a mesh. Plain data: per rank a local graph with local shapes, and one list of steps. The
+// printed plan is the plan that runs: the meta backend walks `steps` and queues, for each rank, the nodes of a Compute
+// step or the rank's side of a Collective. make_plan creates it (propagate -> lower). It never changes afterwards.
 //
 //   step 0  compute     rank 0: nodes 0-11   rank 1: nodes 0-11
 //   step 1  all_reduce  blk.0.attn_out  f32 x 256  1.0 KiB
@@ -22,46 +22,46 @@
 
 namespace shoal::meta {
 
-/// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr when unknown.
+/// The shards of a tensor made outside the range (a leaf, or a node of an earlier range); nullptr if unknown.
 using ShardLookup = std::function<const Shards*(const Tensor&)>;
 
-/// What plans are made from besides the graph and the devices. Plain data.
+/// Inputs of planning apart from the graph and the devices. Plain data.
 struct PlanContext {
-  /// Persistent leaves and nodes of earlier ranges must be known to it.
+  /// Must know all persistent leaves and all nodes of earlier ranges.
   ShardLookup shards;
-  /// How a weight that lives elsewhere and is copied in (Tensor::copied_from) is to lie; without it every rank gets all
-  /// of it, as of any other input.
+  /// Layout of a weight that is stored elsewhere and copied in (Tensor::copied_from). Without this callback, such a
+  /// weight is mirrored, like any other input.
   LeafLayout copied_weights = {};
   RuleLookup rules = rule_text;
   machine::CostModel costs = {};
-  /// Of the communicator that the plan will run with: what it holds, and which nodes behind a collective it does with
-  /// it. By default nothing.
+  /// Traits of the communicator that will run the plan: bytes of its buffers, and the nodes that it can join with a
+  /// collective. By default it has no buffers and joins no nodes.
   collectives::CommunicatorTraits communicator = {};
-  /// Outputs, and nodes that are shown at a cut, are made whole on every rank, as the host that reads them may have
-  /// only one of them.
+  /// Makes outputs and nodes that are shown at a cut whole on every rank. With several processes, the process that
+  /// reads them may have only one rank.
   bool results_are_whole = false;
 };
 
-/// Bytes on one device. Totals of what is allocated, alignment included.
+/// Allocated bytes on one device, including alignment.
 struct MemoryUse {
-  size_t weights = 0;  ///< those that the graph uses, where they are placed or declared in a store
+  size_t weights = 0;  ///< weights of the graph that are placed or declared in a store
   size_t cache = 0;
   size_t compute = 0;
   size_t communication = 0;
   size_t total() const { return weights + cache + compute + communication; }
 };
 
-/// What one rank runs.
+/// The part of a plan that one rank runs.
 struct RankPlan {
   std::unique_ptr<Graph> graph;
-  /// Of the local graph: where it is cut, nodes that others read, and late inputs (PlanOptions).
+  /// The local graph's cuts, the nodes that are read at a cut, and the late inputs (PlanOptions).
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
-  std::unique_ptr<Graph> zeros = {};  ///< the addends of 0 that were left out: Plan::shards refers to them
-  std::vector<NodeRange> fused = {};  ///< nodes of collectives that do more than one
+  std::unique_ptr<Graph> zeros = {};  ///< the pruned zero addends; Plan::shards refers to them
+  std::vector<NodeRange> fused = {};  ///< node range of each collective that is joined with other nodes
   MemoryUse memory = {};
-  std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute is made of
+  std::vector<size_t> chunks = {};  ///< sizes of the allocations that memory.compute consists of
 };
 
 struct Plan : PreparedPlan {
@@ -78,45 +78,44 @@ struct Plan : PreparedPlan {
 
   const Layout& layout(const Tensor& tensor) const;
   bool communicates() const;
-  int count(Collective collective) const;  ///< steps of one kind, e.g. kAllReduce
+  int count(Collective collective) const;  ///< number of steps of one kind, e.g. kAllReduce
   int64_t collective_bytes() const;
-  /// Collectives of what weights alone determine, so that every run repeats them: a weight was cut in a way that an op
-  /// or a reshape cannot keep. Indices of steps.
+  /// Steps of collectives that depend on weights only, so that every run repeats them. The cause is a split of a weight
+  /// that an op or a reshape cannot keep.
   std::vector<int> repeated() const;
 };
 
-/// Plans a graph, or a range of it, on devices. Touches no device memory; freezes the graph. `options.arena` does not
-/// count: the memory is that which the plan needs. Throws InvalidArgument when a leaf is not known, DeviceError when a
-/// tensor exceeds a device's max_size.
+/// Plans a graph, or a range of it, on devices. Touches no device memory, and freezes the graph. `options.arena` is
+/// ignored: the reported memory is the memory that the plan needs. Throws InvalidArgument if a leaf is unknown,
+/// DeviceError if a tensor exceeds a device's max_size.
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options = {});
-/// With the communicator that the devices get by default.
+/// Plans the whole graph for the default communicator of the devices.
 Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> devices);
 
-/// How a rank's local graph is allocated, so that it takes what the plan says.
+/// Options for allocating a rank's local graph with exactly the memory that the plan reports.
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena = nullptr);
 
-/// Weights and caches of the graph: fills memory.weights and memory.cache of each rank as
-/// BufferType::allocate_tensors would allocate them for all the given tensors together. `weights_type`: which type of
-/// buffer weights are in, &Device::buffer_type or &Device::weights_type.
+/// Bytes of weights and caches on each rank if BufferType::allocate_tensors allocates all the given tensors together.
+/// `weights_type` is the buffer type of weights, &Device::buffer_type or &Device::weights_type.
 std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
                                          std::span<Device* const> devices,
                                          BufferType& (Device::*weights_type)() = &Device::buffer_type);
 
-/// Of what the ranks run together: plans that differ in a step, a collective, or the layout of a node have different
-/// digests, but for rare accidents. Addresses, memory and names of devices do not count.
+/// Plans that differ in a step, a collective, or the layout of a node have different digests, except for rare
+/// collisions. Addresses, memory and device names do not affect the digest.
 uint64_t digest(const Plan& plan);
 
-/// For people: layouts, steps, memory.
+/// Readable text: layouts, steps, memory.
 std::string to_string(const Plan& plan);
-/// Parts of it.
+/// The parts of to_string() about layouts and steps.
 std::string layouts_text(const Plan& plan);
 std::string steps_text(const Plan& plan);
-/// One rank's local graph, cut into the steps: exactly the nodes that its device runs, with their numbers.
+/// One rank's local graph, divided into the steps: exactly the nodes that its device runs, with their numbers.
 std::string local_text(const Plan& plan, int rank);
-/// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}],
-/// "steps": [{kind, ...}], "segments": [first step, ...] where there is more than one, "memory": [{device, weights,
-/// cache, compute, communication, total}]}.
+/// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}], "steps": [{kind,
+/// ...}], "segments": [first step, ...] if there are several, "memory": [{device, weights, cache, compute,
+/// communication, total}]}.
 std::string to_json(const Plan& plan);
 
 }  // namespace shoal::meta

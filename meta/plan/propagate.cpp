@@ -42,12 +42,12 @@ class Propagator {
     const Tensor* node;
     int index;
   };
-  /// Two nodes that need a partial sum whole; nullptr: there are fewer.
+  /// The first two users that need the complete value of a partial sum; nullptr for a missing user.
   struct SumUsers {
     const Tensor *first = nullptr, *second = nullptr;
   };
 
-  /// Those behind the range, too: what they need has to be there.
+  /// Includes users after the range, because this range has to supply their sources.
   void collect_users() {
     for (int i = range_.begin; i < static_cast<int>(range_.graph->nodes().size()); ++i) {
       const Tensor* node = range_.graph->nodes()[i];
@@ -57,7 +57,7 @@ class Propagator {
     }
   }
 
-  /// How those who split the weights divide the work: split bytes of each rank.
+  /// Collects the bytes of split weights on each rank, which show how the split callback divides the work.
   void collect_shares() {
     std::unordered_set<const Tensor*> seen;
     for (int i = range_.begin; i < range_.end; ++i) {
@@ -76,9 +76,9 @@ class Propagator {
 
   bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
-  /// What it costs those who read a node that it is divided among the ranks; nullopt where a device needs it whole. The
-  /// host reads each rank's part, those who select from it gather their candidates, and what is made of it element by
-  /// element is divided, too.
+  /// Seconds that the readers of a node need if its value is divided among the ranks; nullopt if a device needs the
+  /// whole value. The host reads each rank's part at no cost, a selection gathers its candidates, and element-wise
+  /// results are divided in the same way.
   std::optional<double> cost_of_dividing(const Tensor& node) {
     const auto& users = users_[node];
     if (users.empty() && !node.is_output) return std::nullopt;
@@ -99,7 +99,7 @@ class Propagator {
     return cost;
   }
 
-  /// A node downstream needs the sum itself, seen through views.
+  /// True if the user needs the complete sum. If the user is a view, true if one of the view's users needs it.
   bool needs_sum(const User& user) {
     const auto& routing = routed_[*user.node->src[static_cast<size_t>(user.index)]];
     if (routing && passes_routed(*user.node, user.index, *routing)) return false;
@@ -114,8 +114,8 @@ class Propagator {
     return available.front();
   }
 
-  /// Seconds to have `tensor` as `target` for `node`. Making a partial sum whole is shared by all who use it, and free
-  /// when another user needs it whole anyway.
+  /// Seconds to convert `tensor` to `target` for `node`. The users share the cost of reducing a partial sum; this cost
+  /// is 0 if another user needs the complete sum anyway.
   double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
     const auto& available = available_[tensor];
     const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
@@ -124,9 +124,9 @@ class Propagator {
     return another_needs_sum(tensor, node) ? 0 : cost / static_cast<double>(users_[tensor].size());
   }
 
-  /// Does a user of the tensor besides `node` need it whole?
+  /// True if a user of the tensor other than `node` needs its complete sum.
   bool another_needs_sum(const Tensor& tensor, const Tensor& node) {
-    // Without routing the answer stays, and many users may ask.
+    // Without routing, the users that need the sum do not change, so they are cached for repeated calls.
     std::optional<SumUsers>& known = sum_users_[tensor];
     if (!known || routed_[tensor]) {
       known.emplace();
@@ -139,20 +139,22 @@ class Propagator {
     return known->second != nullptr || (known->first != nullptr && known->first != &node);
   }
 
-  /// A partial result will have to be made whole, unless the host alone reads it, or experts take its rows.
+  /// Seconds to reduce a partial result later. The result is 0 if only the host reads the node, or if all users accept
+  /// routed rows.
   double later_cost(const Tensor& node, const NodeChoice& choice) {
     const Layout& result = choice.result;
     if (!result.is_partial() || users_[node].empty()) return 0;
     const auto routing = routing_of(node, choice, routings_of(node), rules_.find(node));
     const auto passes = [&](const User& user) { return passes_routed(*user.node, user.index, *routing); };
     if (routing && std::all_of(users_[node].begin(), users_[node].end(), passes)) return 0;
-    // A view moves nothing, so its users may be asked; other ops are where partial sums meet.
+    // A view moves nothing, so its users decide whether a reduction is needed. For other ops the reduction is always
+    // counted.
     const auto sums = [&](const User& user) { return needs_sum(user); };
     if (is_view(node.op) && std::none_of(users_[node].begin(), users_[node].end(), sums)) return 0;
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
   }
 
-  /// How the ranks divide the work; nullptr: each does all of it.
+  /// Division of the node's work among the ranks; nullptr if every rank does all of it.
   static const Partition* parts_of(const Tensor& node, const NodeChoice& choice) {
     if (choice.factor >= 0 || choice.by_candidates) return &choice.partition;
     return node.op == Op::kConcat && choice.result.is_split() ? &choice.result.partition : nullptr;
@@ -170,7 +172,7 @@ class Propagator {
     return cost;
   }
 
-  /// Puts it first, where it is possible and no device needs the node whole.
+  /// Inserts divided_output() as the first candidate if it applies and no device needs the whole node.
   bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
                    std::vector<NodeChoice>& candidates) {
     if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;
@@ -208,7 +210,7 @@ class Propagator {
     take(node, std::move(candidates[best]));
   }
 
-  /// Of the sources; good until it is asked again.
+  /// Routings of the node's sources. The result is valid until the next call.
   Routings routings_of(const Tensor& node) {
     routings_.clear();
     for (const Tensor* source : node.src) {
@@ -238,9 +240,9 @@ class Propagator {
   const LeafLayout& leaf_layout_;
   const CostModel& model_;
   RuleCache rules_;
-  std::vector<double> shares_;  ///< split weight bytes of each rank
+  std::vector<double> shares_;  ///< bytes of split weights on each rank
   PerTensor<std::vector<User>> users_;
-  PerTensor<std::vector<Layout>> available_;  ///< layouts made so far of each tensor; its own first
+  PerTensor<std::vector<Layout>> available_;  ///< existing layouts of each tensor, starting with the chosen one
   PerTensor<std::optional<RowRouting>> routed_;
   PerTensor<std::optional<SumUsers>> sum_users_;
   std::vector<const RowRouting*> routings_;

@@ -25,7 +25,7 @@ Tensor* flatten(Graph& g, Tensor* x) {
   return reshape(g, as_contiguous(g, x), {x->elements(), 1, 1, 1});
 }
 
-/// Parts one after the other. Parts of length 0 are left out, unless all are empty: then the shape is all that counts.
+/// Concatenates parts. Parts of length 0 are skipped; if all parts are empty, the result is empty.
 Tensor* join(Graph& g, std::vector<Tensor*> parts, int axis) {
   std::vector<Tensor*> filled;
   for (Tensor* part : parts) {
@@ -35,7 +35,7 @@ Tensor* join(Graph& g, std::vector<Tensor*> parts, int axis) {
   return filled.size() == 1 ? filled.front() : concat(g, std::move(filled), axis);
 }
 
-/// The pieces of x along an axis, one after the other; neighbours are taken together, all of x is x itself.
+/// Concatenates pieces of x along an axis. Neighbouring pieces are merged. A piece that covers x gives x itself.
 Tensor* take(Graph& g, Tensor* x, int axis, const Pieces& pieces) {
   Pieces merged;
   for (const Piece& piece : pieces) {
@@ -52,16 +52,16 @@ Tensor* take(Graph& g, Tensor* x, int axis, const Pieces& pieces) {
   return join(g, std::move(parts), axis);
 }
 
-/// Where a device's runs lie in the whole axis.
+/// A device's runs as pieces of the whole axis.
 Pieces global_pieces(const Partition& partition, int device) {
   Pieces pieces;
   for (const OwnedRun& run : partition.owned_by(device)) pieces.push_back({run.begin, run.length});
   return pieces;
 }
 
-/// Where the elements that `device` owns under `wanted` lie in its shard under `held`, for those it holds.
-///   held 5:{0} 3:{1} 1:{0}, wanted 2:{1} 4:{0} 3:{1}: device 0 wants global 2-5 and holds 0-4 and 8, which gives
-///   {begin 2, length 3}; global 5 has to come from device 1
+/// The elements that `device` owns under `wanted` and holds under `held`, as pieces of its shard under `held`.
+///   held 5:{0} 3:{1} 1:{0}, wanted 2:{1} 4:{0} 3:{1}: device 0 wants global 2-5 and holds 0-4 and 8. The result is
+///   {begin 2, length 3}. Device 1 has to send global 5.
 Pieces local_pieces(const Partition& held, const Partition& wanted, int device) {
   Pieces pieces;
   const auto mine = held.owned_by(device);
@@ -78,7 +78,7 @@ Pieces local_pieces(const Partition& held, const Partition& wanted, int device) 
   return pieces;
 }
 
-/// Later axes all have length 1: slices along `axis` are contiguous and follow each other.
+/// True if all later axes have length 1. Slices along `axis` are then contiguous and follow each other.
 bool is_outermost(const Shape& shape, int axis) {
   return std::all_of(shape.begin() + axis + 1, shape.end(), [](int64_t length) { return length == 1; });
 }
@@ -135,7 +135,7 @@ class Redistributor {
     return each([&](Graph& g, int r) { return in_order(g, flat[r], held); });
   }
 
-  /// A rank that holds the tensor has all of it; one that holds nothing wants nothing.
+  /// A rank either holds the whole tensor, or holds nothing and needs nothing.
   Locals held_to_split(const Locals& locals, const Layout& from, const Layout& to) {
     const Owners& holders = *from.holders();
     return each([&](Graph& g, int r) {
@@ -184,7 +184,7 @@ class Redistributor {
 
   static Tensor* zeros(Graph& g, DType dtype, const Shape& shape) { return fill(g, {dtype, shape, 0.0f}); }
 
-  /// The whole tensor from its shards laid one after the other.
+  /// The whole tensor from its concatenated shards.
   Tensor* in_order(Graph& g, Tensor* flat, const Layout& held) {
     if (held.partition.is_rank_ordered() && is_outermost(shape_, held.axis)) return reshape(g, flat, shape_);
     std::vector<Shape> shapes;
@@ -192,7 +192,7 @@ class Redistributor {
     return assemble(g, flat, held.axis, all_runs(held.partition), shapes, shape_);
   }
 
-  /// Elements [begin, begin + count(shape)) of a flat tensor as a tensor of that shape.
+  /// Elements [begin, begin + count(shape)) of a flat tensor as a tensor of shape `shape`.
   static Tensor* block(Graph& g, Tensor* flat, int64_t begin, const Shape& shape) {
     Tensor* part = flat;
     if (count(shape) != flat->elements()) part = slice(g, flat, {0, begin, count(shape)});
@@ -210,9 +210,10 @@ class Redistributor {
     }
   }
 
-  /// Who sends which elements of the axis to whom: a rank keeps what it has, else the first owner sends.
+  /// A stretch of the axis and its sender. The sender is the receiving rank itself if this rank holds the elements,
+  /// otherwise their first owner.
   struct Transfer {
-    int64_t begin = 0;  ///< global, along the axis
+    int64_t begin = 0;  ///< global index along the axis
     int64_t length = 0;
     int from = 0;
   };
@@ -235,7 +236,7 @@ class Redistributor {
 
   Locals exchange_runs(const Locals& locals, const Layout& from, const Layout& to) {
     const int axis = from.axis;
-    std::vector<std::vector<Transfer>> wanted;  // per receiving rank
+    std::vector<std::vector<Transfer>> wanted;  // one list for each receiving rank
     for (int r = 0; r < ranks_; ++r) wanted.push_back(transfers(from.partition, to.partition, r));
     std::vector<int64_t> counts(static_cast<size_t>(ranks_) * ranks_, 0), lengths = counts;
     const int64_t rest = shape_[axis] == 0 ? 0 : count(shape_) / shape_[axis];
@@ -269,12 +270,12 @@ class Redistributor {
   static int64_t to_local(const std::vector<OwnedRun>& held, int64_t global) {
     const auto behind = std::ranges::upper_bound(held, global, {}, &OwnedRun::begin);
     check(behind != held.begin() && global < (behind - 1)->begin + (behind - 1)->length,
-          "element {} is not held by its sender", global);
+          "the sender does not hold element {}", global);
     return (behind - 1)->local_begin + global - (behind - 1)->begin;
   }
 
-  /// `flat` holds one block from each rank, blocks[s] of shape shapes[s]; the transfers say in which order their
-  /// stretches of `axis` follow each other in the result.
+  /// `flat` holds one block from each rank; block s has shape shapes[s]. The result concatenates the stretches `wanted`
+  /// of these blocks along `axis`.
   Tensor* assemble(Graph& g, Tensor* flat, int axis, const std::vector<Transfer>& wanted,
                    const std::vector<Shape>& shapes, const Shape& result) {
     std::vector<Tensor*> blocks;
@@ -302,7 +303,7 @@ class Redistributor {
     return out;
   }
 
-  /// From a split on one axis to a split on another: rank s sends rank d the block (its runs x d's runs).
+  /// Converts a split on one axis to a split on another axis. Rank s sends rank d the block (runs of s) x (runs of d).
   Locals exchange_axes(const Locals& locals, const Layout& from, const Layout& to) {
     const Layout held = Layout::split(from.axis, from.partition.disjoint());
     std::vector<int64_t> counts;

@@ -9,13 +9,13 @@ namespace shoal::meta {
 namespace {
 
 /// Functions with f(0) = 0.
-constexpr std::array kVanishing{
+constexpr std::array kZeroPreserving{
     UnaryKind::kAbs,  UnaryKind::kNeg,       UnaryKind::kSgn,  UnaryKind::kStep,    UnaryKind::kTanh,
     UnaryKind::kElu,  UnaryKind::kRelu,      UnaryKind::kGelu, UnaryKind::kGeluErf, UnaryKind::kGeluQuick,
     UnaryKind::kSilu, UnaryKind::kHardSwish, UnaryKind::kSqr,  UnaryKind::kSqrt,    UnaryKind::kSin,
 };
 
-/// The tensor whose elements these are, in the same order.
+/// The tensor before any reshape, with the same elements in the same order.
 const Tensor* without_reshapes(const Tensor* tensor) {
   while (tensor->op == Op::kReshape) tensor = tensor->src[0];
   return tensor;
@@ -29,7 +29,7 @@ bool is_sum(const Tensor& node) {
   return node.op == Op::kAdd || node.op == Op::kSub;
 }
 
-/// What all routed sources have in common.
+/// The routing that all routed sources share; nullptr if they differ.
 const RowRouting* common(Routings routings) {
   const RowRouting* found = nullptr;
   for (const RowRouting* routing : routings) {
@@ -40,7 +40,8 @@ const RowRouting* common(Routings routings) {
   return found;
 }
 
-/// Products with experts that lie as those did which made the rows, for the same tokens.
+/// Multiplies routed rows by experts without reducing the rows first. These experts must be split like the experts that
+/// made the rows, and the ids must be the same.
 std::optional<NodeChoice> product_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
                                            const RowRouting& routing, const Rule& rule) {
   if (routings[1] == nullptr || !passes_routed(node, 1, routing)) return std::nullopt;
@@ -62,7 +63,7 @@ bool keeps_zeros(const Tensor& node, int index) {
     case Op::kGlu:
     case Op::kContiguous:
       return true;
-    case Op::kCast:  // what is summed is not rounded before
+    case Op::kCast:  // addends must not be rounded before they are summed
       return node.dtype == DType::kF32 || node.dtype == node.src[0]->dtype;
     case Op::kDiv:
       return index == 0;
@@ -73,8 +74,8 @@ bool keeps_zeros(const Tensor& node, int index) {
       return limits.min <= 0.0f && limits.max >= 0.0f;
     }
     case Op::kUnary:
-      return std::find(kVanishing.begin(), kVanishing.end(), std::get<UnaryParams>(node.params).kind) !=
-             kVanishing.end();
+      return std::find(kZeroPreserving.begin(), kZeroPreserving.end(), std::get<UnaryParams>(node.params).kind) !=
+             kZeroPreserving.end();
     case Op::kReshape:
       return node.shape[0] == node.src[0]->shape[0];
     default:
@@ -84,7 +85,7 @@ bool keeps_zeros(const Tensor& node, int index) {
 
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing) {
   if (node.op != Op::kMulMatId) return is_sum(node) || keeps_zeros(node, index);
-  // x has rows of its own for each expert of a token.
+  // x must have one row for each expert of a token.
   return index == 1 && node.src[1]->shape[1] == node.src[2]->shape[0] && without_reshapes(node.src[2]) == routing.ids &&
          std::get<SelectParams>(node.params) == routing.select;
 }

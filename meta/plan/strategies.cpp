@@ -21,7 +21,7 @@ NodeChoice mirrored(const Tensor& node) {
   return {all_mirrored(node), Layout::mirrored(), -1, {}};
 }
 
-/// Splitting `split` of the rule, if every operand can follow.
+/// Splits one factor of the rule; nullopt if an operand cannot follow.
 std::optional<NodeChoice> split_strategy(const Tensor& node, const Rule& rule, const FactorSplit& split) {
   const auto result = result_layout(rule, split.factor, split.partition);
   if (!result) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<NodeChoice> split_strategy(const Tensor& node, const Rule& rule, c
   return choice;
 }
 
-/// A factor that ends in a sum needs every element on one rank only.
+/// A factor that is not in the result ends in a sum, so each of its elements must be on one rank only.
 FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
   const auto& axes = rule.result.axes;
   const bool in_result =
@@ -44,16 +44,17 @@ FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
   return split;
 }
 
-/// Shares of an output are multiples of this: whole cache lines and vector registers.
+/// Shares of a divided output are multiples of this length, so that they fill whole cache lines and vector registers.
 constexpr int64_t kOutputUnit = 32;
 
-/// The same tensor split on another axis, where some devices hold all of it and the others nothing.
+/// The same shards, described as a split on another axis. Every device must hold either the whole tensor or nothing.
 Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
   return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
 }
 
-/// The ways to write down how a source lies: one, or any axis where that makes no difference. The axis of a weight is
-/// the callback's word on how its products are divided, and kept.
+/// All layouts that describe the same shards of a source. There are several only if each device holds the whole source
+/// or nothing. A weight keeps its axis, because the callback chooses this axis to decide how the weight's products are
+/// divided.
 Layouts equivalents(const Layout& layout, const Tensor& source) {
   if (layout.holders() == nullptr || is_weight(*source.storage())) return {layout};
   Layouts out;
@@ -90,8 +91,8 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
   }
 }
 
-/// Selecting from rows that are split, where that sends less than the rows: see candidates.h. Of several owners of a
-/// stretch one takes part.
+/// Selects by candidates (candidates.h) if the candidates have fewer bytes than the split rows. If a stretch has
+/// several owners, only the first owner takes part.
 void add_candidates(const Tensor& node, const Layouts& sources, std::vector<NodeChoice>& out) {
   if (sources.empty() || !sources[0].is_split(0)) return;
   const Partition row = sources[0].partition.disjoint();
@@ -110,7 +111,8 @@ std::vector<NodeChoice> view_strategies(const Tensor& node, const Layout& source
   return out;
 }
 
-/// Split along the concatenated axis: each source keeps its runs, a mirrored one counts as owned by all ranks.
+/// Splits along the concatenated axis. Each split source keeps its runs. Each unsplit source becomes one run that all
+/// ranks own.
 std::optional<NodeChoice> concat_along(const Tensor& node, const Layouts& sources, int axis, int ranks) {
   Owners all_ranks(ranks);
   for (int rank = 0; rank < ranks; ++rank) all_ranks[rank] = rank;
@@ -149,9 +151,9 @@ std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, i
   return out;
 }
 
-/// set_rows writes in place: whatever the cache's layout is, rows and ids follow it. A Partial cache takes Partial
-/// rows: each rank writes its addend. Where rows are rounded they are summed before (as for cast), and rank 0 writes
-/// the sum, the others zeros.
+/// set_rows writes in place, so rows and ids follow the layout of the cache. If the cache is Partial, each rank writes
+/// its addend of Partial rows. If the cache rounds the rows, they are summed first (as for cast); then rank 0 writes
+/// the sum and the other ranks write zeros.
 std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
   const Layout& cache = sources[0];
   NodeChoice choice{all_mirrored(node), cache, -1, {}};
@@ -161,7 +163,7 @@ std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, c
   const auto split = factor_split(rule, rule.sources[0], cache);
   auto strategy = split ? split_strategy(node, rule, *split) : std::nullopt;
   require<InvalidArgument>(strategy.has_value(),
-                           "the sharding rule '{}' of '{}' cannot follow its cache, which lies {}", to_string(rule),
+                           "the sharding rule '{}' of '{}' does not allow the layout of its cache, {}", to_string(rule),
                            shoal::to_string(node), cache.to_string());
   return {std::move(*strategy)};
 }

@@ -1,4 +1,4 @@
-// The strategies of one node, given how its sources lie. See propagate.h for what they mean.
+// The strategies of one node for given layouts of its sources. propagate.h explains them.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,21 @@
 
 namespace shoal::meta {
 
-/// The legal ways to run a node, in order of preference among equals. `sources[i]` is how source i lies now (mirrored
-/// where absent), `rule` that of the node, or nullptr. Never empty: the last one is "mirrored", except for set_rows,
-/// which has exactly one: its cache stays where it is.
+/// The legal ways to run a node; among equal costs the first is preferred. `sources[i]` is the present layout of source
+/// i (mirrored if absent). `rule` is the rule of the node, or nullptr. The last strategy is "mirrored". The exception
+/// is set_rows: its only strategy keeps its cache in place.
 std::vector<NodeChoice> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
 
-/// Dividing an output that no device needs whole, made from a mirrored weight (an output head that is the embedding
-/// table too): every rank computes the stretch of the weight's outermost axis that `shares` (one for each rank, >= 0)
-/// give it, and nothing has to be gathered. nullopt where that does not apply.
+/// Divides an output that no device needs whole and that is made from a mirrored weight, such as an output head tied to
+/// the embedding table. Every rank computes a stretch of the weight's outermost axis in proportion to `shares` (one for
+/// each rank, >= 0), and nothing is gathered. nullopt if this does not apply.
 std::optional<NodeChoice> divided_output(const Tensor& node, const std::vector<Layout>& sources,
                                          std::span<const double> shares, const Rule* rule);
 
-/// True when each element of the result comes from the same one of the only source, however the two are split.
+/// True if each element of the result depends only on the same element of the only source, however the source is split.
 bool is_by_element(const Tensor& node, const Rule* rule);
 
-/// True when the node can take a Partial source `index` as it is.
+/// True if the node can take a Partial source `index` without reducing it.
 bool passes_partial(const Tensor& node, int index, const Rule* rule);
 
 }  // namespace shoal::meta

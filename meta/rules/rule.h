@@ -1,4 +1,4 @@
-// Sharding rules as factors: what may be split in an op, declared like an einsum with one letter per factor.
+// Sharding rules as factors: which axes of an op may be split, declared like an einsum with one letter per factor.
 //
 //   mul_mat  "k m c/2 d, k n c d -> m n c d | sum k"     (source 0 has half the batches on axis 2)
 //   rms_norm "(a) b c d -> (a) b c d"
@@ -7,19 +7,20 @@
 //   attention"(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, - -> (e) h t z"
 //   add      "a b c d, a 1 1 1 -> a b c d | linear 0+1"
 //
-// Grammar. Operands are separated by commas, axes by spaces, missing trailing axes are 1. `1` = the factor is
-// absent (length 1, broadcast), `-` = the whole source is absent. A letter names a factor; `(a)` marks it whole
-// (must not be split), `[r]` selected; `a/g` an axis of length |a|/g (groups of g), `n*a` an axis that is n
-// repetitions of the factor one after the other. After `|`: `sum k ...` summed factors; `linear i j+k ...`
-// sources in which the op is linear: `i` alone (others mirrored or split alike), `j+k` jointly (a sum). Both:
-// "| sum k | linear 0 1". A letter has the same mark wherever it stands and stands once in an operand.
+// Grammar. Commas separate operands, spaces separate axes, and missing trailing axes are 1. `1` means that the factor
+// is absent (length 1, broadcast); `-` means that the whole source is absent. A letter names a factor: `(a)` must stay
+// whole (is never split), `[r]` is selected, `a/g` is an axis of length |a|/g (groups of g), and `n*a` is an axis of n
+// repetitions of the factor, one after the other. After `|`, `sum k ...` lists summed factors, and `linear i j+k ...`
+// lists sources in which the op is linear: `i` alone (other sources mirrored or split alike), `j+k` jointly (a sum).
+// Both can be given: "| sum k | linear 0 1". A letter has the same mark everywhere and occurs once in an operand.
 //
-// Kinds of factor. Parallel: split it and run the op on the shards. Summed: split it and the result is
-// Partial. Selected: split it and run with the shard's index ranges (SelectParams); foreign indices give zeros
-// (Partial), or are skipped when the factor stands in the result too (set_rows). Whole: never split.
-// Worked example, mul_mat k = 256, m = 768 over 2 devices: splitting m as 512:{0} 256:{1} needs source 0
-// split 1 [512 256] and source 1 mirrored, gives split 0 [512 256]; splitting k as 128 128 needs
-// both sources split 0 [128 128] and gives Partial.
+// Kinds of factor. Parallel: the factor is split and the op runs on the shards. Summed: the factor is split and the
+// result is Partial. Selected: the factor is split and the op runs with the shard's index ranges (SelectParams);
+// foreign indices give zeros (Partial), or are skipped if the factor is also in the result (set_rows). Whole: the
+// factor is never split.
+// Worked example, mul_mat k = 256, m = 768 over 2 devices. Splitting m as 512:{0} 256:{1} needs source 0 split 1 [512
+// 256] and source 1 mirrored, and gives split 0 [512 256]. Splitting k as 128 128 needs both sources split 0 [128 128]
+// and gives Partial.
 #pragma once
 
 #include <functional>
@@ -39,10 +40,10 @@ struct Factor {
   char letter = 'a';
   FactorKind kind = FactorKind::kParallel;
   int64_t length = 0;
-  int64_t unit = 1;  ///< shards must be a multiple of this (quantisation blocks of an operand)
+  int64_t unit = 1;  ///< length of a shard must be a multiple of this (quantisation blocks of an operand)
 };
 
-/// How one axis of an operand relates to a factor. factor == -1: length 1, nothing to split.
+/// Relation of one operand axis to a factor. factor == -1: the axis has length 1 and cannot be split.
 struct AxisTerm {
   int factor = -1;
   int64_t group = 1;   ///< axis length = factor length / group
@@ -63,42 +64,43 @@ struct Rule {
   std::vector<std::vector<int>> linear;
 
   int find(char letter) const;  ///< factor index or -1
-  /// Axis of the operand on which the factor stands, or -1.
+  /// The axis of the operand that has the factor, or -1.
   static int axis_of(const Operand& operand, int factor);
 };
 
-/// Parses the text for a node and fills in the factor lengths from its shapes. Throws InvalidArgument, naming the node,
-/// when the text is malformed, the lengths of a letter disagree, or it selects in an op without index ranges.
+/// Parses the text for a node and takes the factor lengths from its shapes. Throws InvalidArgument, naming the node, if
+/// the text is malformed, lengths of a letter differ, or a letter is selected in an op without index ranges.
 Rule parse_rule(std::string_view text, const Tensor& node);
-/// The text form again, in normal form: trailing axes of `1` are left out.
+/// The text of a rule in normal form: trailing axes of `1` are omitted.
 std::string to_string(const Rule& rule);
 
-/// The rule of a node from the table in meta/rules/rules.cpp, as text; nullopt for an op without one (and
-/// for views and concat, which work on runs directly).
+/// The rule of a node as text, from the table in meta/rules/rules.cpp. nullopt for an op without a rule, and for views
+/// and concat, which work on runs directly.
 std::optional<std::string> rule_text(const Tensor& node);
-/// The same, parsed.
+/// The parsed rule of a node.
 std::optional<Rule> rule_for(const Tensor& node);
-/// Does the table have a rule for this op?
+/// True if the table has a rule for the op.
 bool has_rule(Op op);
-/// Where the planner takes the texts of rules from: rule_text, or a table with other ops. A function of the node's op
-/// and parameters, and of its and its sources' dtypes and shapes: it is asked once for nodes in which these are equal.
+/// The planner's source of rule texts: rule_text, or a table with other ops. The text may depend only on the node's op
+/// and parameters, and on the dtypes and shapes of the node and its sources, because nodes with equal values share one
+/// call.
 using RuleLookup = std::function<std::optional<std::string>(const Tensor& node)>;
 
-/// What splitting `factor` by `partition` asks of an operand: split on the operand's axis (grouped or tiled as
-/// its term says), or mirrored when the factor is not in it. nullopt when the partition does not fit the
-/// operand (a cut inside a group, a block, or a group mapping that is not uniform).
+/// The layout that an operand needs if `factor` is split by `partition`. It is split on the operand's axis (grouped or
+/// tiled as its term says), or mirrored if the operand does not have the factor. nullopt if the partition does not fit
+/// the operand (a cut inside a group or a block, or a group mapping that is not uniform).
 std::optional<Layout> operand_layout(const Rule& rule, int factor, const Partition& partition, const Operand& operand);
-/// The factor partition that an operand split on `axis` as `partition` suggests; nullopt when that axis has no
-/// factor, the factor is whole, or the partition does not have the term's form.
+/// The factor split that the layout of an operand implies. nullopt if the split axis has no factor, the factor is
+/// whole, or the partition does not match the axis term.
 struct FactorSplit {
   int factor = -1;
   Partition partition;
 };
 std::optional<FactorSplit> factor_split(const Rule& rule, const Operand& operand, const Layout& layout);
-/// Layout of the result when `factor` is split by `partition`: Split, or Partial for summed factors and for
-/// selected ones that are not in the result. A summed or such a selected factor needs a disjoint partition.
+/// Layout of the result if `factor` is split by `partition`. It is Split if the result has the factor. Otherwise the
+/// factor is summed or selected and the result is Partial; the partition must then be disjoint.
 std::optional<Layout> result_layout(const Rule& rule, int factor, const Partition& partition);
-/// The node's parameters on one device: SelectParams get the device's ranges, sizes become local ones.
+/// The node's parameters on one device: SelectParams get the device's index ranges, and sizes become local sizes.
 OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Partition& partition, int device);
 
 }  // namespace shoal::meta

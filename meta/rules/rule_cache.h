@@ -1,6 +1,6 @@
-// The rules of a graph's nodes, each found once: a rule is a function of the op, the parameters and the dtypes and
-// shapes of node and sources, and a model repeats its layers. Belongs to one plan that is being made; the graph
-// outlives it. One thread.
+// Caches the rules of a graph's nodes. A rule depends only on the op, the parameters, and the dtypes and shapes of the
+// node and its sources, so the equal layers of a model share the lookups. Each plan is made with its own cache. The
+// graph must outlive the cache. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace shoal::meta {
 class RuleCache {
  public:
   RuleCache(const Graph& graph, const RuleLookup& rules) : rules_(rules), known_(graph.nodes().size()) {}
-  /// nullptr when there is none.
+  /// nullptr if the node has no rule.
   const Rule* find(const Tensor& node);
 
  private:
   struct Entry {
-    const Tensor* node;  ///< the first one of its kind
+    const Tensor* node;  ///< the first node with this rule
     std::optional<Rule> rule;
   };
 
   const RuleLookup& rules_;
-  std::vector<const Entry*> known_;  ///< by number of the node
+  std::vector<const Entry*> known_;  ///< indexed by node number
   std::unordered_multimap<uint64_t, const Entry*> kinds_;
   std::deque<Entry> entries_;
 };

@@ -1,6 +1,6 @@
-// What a split factor means for the operands and parameters of a node. Worked example, mul_mat with 8 heads over
-// source 0 with 4 ("k m c/2 d, k n c d -> m n c d"), c split as 6:{0} 2:{1}: source 0 is split 2 [3:{0} 1:{1}],
-// source 1 and the result split 2 [6:{0} 2:{1}].
+// The effect of a split factor on the operands and parameters of a node. Worked example: mul_mat with 8 heads whose
+// source 0 has 4 heads ("k m c/2 d, k n c d -> m n c d"). c is split as 6:{0} 2:{1}. Then source 0 is split 2 [3:{0}
+// 1:{1}], and source 1 and the result are split 2 [6:{0} 2:{1}].
 #include <algorithm>
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ std::optional<Partition> axis_partition(const AxisTerm& term, const Partition& f
   return groups ? std::optional(groups->tile(term.repeat)) : std::nullopt;
 }
 
-/// Every cut falls between two units.
+/// True if every cut is between two units.
 bool fits_unit(const Partition& partition, int64_t unit) {
   int64_t at = 0;
   for (const Run& run : partition.runs()) {
@@ -26,7 +26,7 @@ bool fits_unit(const Partition& partition, int64_t unit) {
   return true;
 }
 
-/// Appends rows [begin, begin + length) of an index space; ranges that continue each other become one.
+/// Appends rows [begin, begin + length) of an index space. Adjacent ranges are merged.
 void append(std::vector<IndexRange>& ranges, int64_t begin, int64_t length) {
   if (length == 0) return;
   if (!ranges.empty() && ranges.back().begin + ranges.back().length == begin) {
@@ -36,7 +36,8 @@ void append(std::vector<IndexRange>& ranges, int64_t begin, int64_t length) {
   }
 }
 
-/// The global indices of a device's rows, given those of all rows. Never empty, which would mean "all".
+/// Global indices of a device's rows; `global` has the indices of all rows. The result is never empty, because an empty
+/// list means all rows.
 std::vector<IndexRange> local_ranges(const std::vector<IndexRange>& global, const Partition& rows, int device) {
   if (rows.local_length(device) == rows.length()) return global;
   std::vector<IndexRange> ranges;
@@ -58,8 +59,8 @@ std::vector<IndexRange> local_ranges(const std::vector<IndexRange>& global, cons
 
 std::optional<Layout> operand_layout(const Rule& rule, int factor, const Partition& partition, const Operand& operand) {
   const Factor& split = rule.factors.at(factor);
-  check(partition.length() == split.length, "factor {} has length {}, its partition {}", split.letter, split.length,
-        partition.length());
+  check(partition.length() == split.length, "factor {} has length {}, but its partition has length {}", split.letter,
+        split.length, partition.length());
   if (split.kind == FactorKind::kWhole || !fits_unit(partition, split.unit)) return std::nullopt;
   const int axis = Rule::axis_of(operand, factor);
   if (axis < 0) return Layout::mirrored();
@@ -96,7 +97,7 @@ OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Pa
   }
   if (auto* repeat = std::get_if<RepeatParams>(&params)) {
     const auto result = result_layout(rule, factor, partition);
-    check(result.has_value(), "local parameters of {} for a split that does not fit", node.name);
+    check(result.has_value(), "{} has no local parameters for a split that does not fit", node.name);
     repeat->shape = result->local_shape(repeat->shape, device);
   }
   return params;

@@ -1,4 +1,4 @@
-// The text form of rules, read for a node: "k m c/2 d, k n c d -> m n c d | sum k | linear 0 1".
+// Parses the text form of rules for a node: "k m c/2 d, k n c d -> m n c d | sum k | linear 0 1".
 #include <algorithm>
 #include <charconv>
 #include <numeric>
@@ -18,7 +18,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-/// The trimmed parts between separators; at least one.
+/// The trimmed parts between separators, at least one part.
 Words split(std::string_view text, std::string_view separator) {
   Words parts;
   for (;;) {
@@ -36,7 +36,7 @@ Words words(std::string_view text) {
   return parts;
 }
 
-/// Reads one rule; holds what its error messages need.
+/// Parses one rule. The member variables are also printed in error messages.
 class Parser {
  public:
   Parser(std::string_view text, const Tensor& node) : text_(text), node_(node) {}
@@ -70,7 +70,7 @@ class Parser {
 
   void parse_operand(std::string_view text, const Tensor* tensor, Operand& operand) {
     operand.present = text != "-";
-    expect(operand.present == (tensor != nullptr), "'-' for absent sources and for them alone");
+    expect(operand.present == (tensor != nullptr), "'-' for absent sources and only for them");
     if (!operand.present) return;
     const Words terms = words(text);
     expect(!terms.empty() && terms.size() <= kMaxDims, "1 to {} axes, got '{}'", kMaxDims, text);
@@ -83,13 +83,14 @@ class Parser {
       const AxisTerm parsed = parse_term(term, tensor->shape[axis]);
       expect(Rule::axis_of(operand, parsed.factor) < 0, "'{}' once in '{}'", rule_.factors[parsed.factor].letter, text);
       operand.axes[axis] = parsed;
-      // A cut of axis 0 must fall between blocks, a cut of the factor between groups of blocks.
+      // A cut of axis 0 must be between two quantisation blocks, so a cut of the factor must be between two groups of
+      // blocks.
       Factor& factor = rule_.factors[parsed.factor];
       if (axis == 0) factor.unit = std::lcm(factor.unit, traits(tensor->dtype).block_elems * parsed.group);
     }
   }
 
-  /// "k", "(k)", "[k]", "2*k", "k/2" on an axis of the given length.
+  /// Parses "k", "(k)", "[k]", "2*k" or "k/2" on an axis of the given length.
   AxisTerm parse_term(std::string_view term, int64_t axis_length) {
     AxisTerm parsed;
     std::string_view rest = term;
@@ -131,7 +132,7 @@ class Parser {
     return index;
   }
 
-  /// "sum k ..." or "linear 0 1+2 ...".
+  /// Parses "sum k ..." or "linear 0 1+2 ...".
   void parse_clause(std::string_view clause) {
     Words list = words(clause);
     expect(list.size() > 1 && (list[0] == "sum" || list[0] == "linear"), "'sum' or 'linear' and a list, got '{}'",
@@ -171,7 +172,7 @@ class Parser {
   int number(std::string_view text, int least) const {
     int value = -1;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    expect(error == std::errc() && end == text.data() + text.size() && value >= least, "a number from {} on, got '{}'",
+    expect(error == std::errc() && end == text.data() + text.size() && value >= least, "a number >= {}, got '{}'",
            least, text);
     return value;
   }

@@ -1,8 +1,8 @@
-// The sharding rules of ops as text (grammar: meta/rules/rule.h): one row per op. A row writes one operand for each
-// source, "-" where it is absent and `1` on broadcast axes; one that depends on the node is a function, which gets a
-// node whose shapes are checked already. Without a row the op's sources are gathered and it runs mirrored.
+// The sharding rules of ops as text, one row per op (grammar: meta/rules/rule.h). A row has one operand for each
+// source: "-" if the source is absent, and `1` on broadcast axes. If a rule depends on the node, the row has a function
+// that makes its text; the node's shapes are already checked. An op without a row runs mirrored on gathered sources.
 //
-// The planner lays out these ops by other means, some in addition to their rule:
+// For the following ops the planner has other layouts, in some cases in addition to a rule:
 //
 //   reshape, slice, permute, concat   exact arithmetic on runs        meta/layout/layout.h, meta/plan/strategies.cpp
 //   fill                              has no source: each rank fills its own part
@@ -17,9 +17,9 @@
 namespace shoal::meta {
 namespace {
 
-// --- pieces that rules share ------------------------------------------------------------------------------------
+// --- parts of several rules --------------------------------------------------------------------------------------
 
-/// "a, -, b": the operands of the node's sources, "-" where a source is absent.
+/// "a, -, b": the operands of the node's sources, with "-" for each absent source.
 std::string sources(const Tensor& node, const std::vector<std::string>& operands) {
   std::string text;
   for (size_t i = 0; i < node.src.size(); ++i) {
@@ -29,20 +29,20 @@ std::string sources(const Tensor& node, const std::vector<std::string>& operands
   return text;
 }
 
-/// The letter, or "1" where the source has length 1 and the result more (or none) on this axis.
+/// The letter, or "1" if the source is broadcast along this axis.
 std::string broadcast(char letter, int64_t source_length, int64_t result_length) {
   return source_length == 1 && result_length != 1 ? "1" : std::string(1, letter);
 }
 
-/// An axis that `letter` (of `length`) has in groups: "h", "h/4". `spare` is a letter of its own, whole, for an axis
-/// that has elements although there are no groups (length 0).
+/// The term of an axis that has `groups` groups of the factor `letter`: "h", "h/4". `length` is the length of the
+/// factor. If it is 0, the axis is the whole factor `spare` instead.
 std::string grouped(char letter, char spare, int64_t length, int64_t groups) {
   if (length == groups) return std::string(1, letter);
   if (length == 0) return fmt::format("({})", spare);
   return fmt::format("{}/{}", letter, length / groups);
 }
 
-/// " | linear 0 2": those of the given sources that may be Partial, i.e. are of a type that can be summed.
+/// " | linear 0 2": lists the given sources whose type can be summed, because these may be Partial.
 std::string linear(const Tensor& node, const std::vector<int>& sources) {
   std::string text;
   for (const int i : sources) {
@@ -54,12 +54,12 @@ std::string linear(const Tensor& node, const std::vector<int>& sources) {
 
 // --- rules that depend on the node ------------------------------------------------------------------------------
 
-/// A device that has some rows of the table gives zeros for the others (vocabulary-parallel embedding).
+/// A device with some rows of the table returns zeros for all other rows (vocabulary-parallel embedding).
 std::string get_rows(const Tensor& node) {
   return "x [r] c d, i c d -> x i c d" + linear(node, {0});
 }
 
-/// k is contracted. Source 0 may have fewer batches on axes 2 and 3; a single one serves all of them.
+/// Contracts k. Source 0 may have fewer batches on axes 2 and 3; a single batch is used for all batches.
 std::string mul_mat(const Tensor& node) {
   const auto batches = [](char letter, char spare, int64_t a, int64_t b) {
     return a == 1 && b != 1 ? "1" : grouped(letter, spare, b, a);
@@ -71,15 +71,15 @@ std::string mul_mat(const Tensor& node) {
          linear(node, {0, 1});
 }
 
-/// A device that has some of the experts gives zeros for tokens routed to others (expert parallelism). x may be the
-/// same for all experts of a token (axis 1 of length 1).
+/// A device with some of the experts returns zeros for tokens of other experts (expert parallelism). All experts of a
+/// token may share one x (axis 1 of length 1).
 std::string mul_mat_id(const Tensor& node) {
   const std::string used = broadcast('u', node.src[1]->shape[1], node.src[2]->shape[0]);
   return fmt::format("k m [e], k {} t, u t -> m u t | sum k", used) + linear(node, {0, 1});
 }
 
-/// add, sub, mul, div. A sum is linear in both sources together: of a Partial and a mirrored one, rank 0 alone adds
-/// the mirrored one.
+/// add, sub, mul, div. A sum is linear in both sources jointly: if one source is Partial and one is mirrored, only rank
+/// 0 adds the mirrored source.
 std::string binary(const Tensor& node) {
   const auto operand = [&](const Tensor& source) {
     std::string text;
@@ -97,18 +97,18 @@ std::string element_wise(bool is_linear) {
   return std::string("a b c d -> a b c d") + (is_linear ? " | linear 0" : "");
 }
 
-/// A bias would be added once for each addend.
+/// Linear only without a bias, because every rank would add the bias.
 std::string scale(const Tensor& node) {
   return element_wise(std::get<ScaleParams>(node.params).bias == 0.0f);
 }
 
-/// Of all functions of one element only the negation is linear.
+/// Negation is the only linear unary function.
 std::string unary(const Tensor& node) {
   return element_wise(std::get<UnaryParams>(node.params).kind == UnaryKind::kNeg);
 }
 
-/// Linear where nothing is rounded. A Partial f32 value becomes mirrored before it is made smaller, so that one
-/// rounding happens and not one for each addend.
+/// Linear if nothing is rounded. A Partial f32 value is made mirrored before a cast to a smaller type, so that the sum
+/// is rounded and not each addend.
 std::string cast(const Tensor& node) {
   const DType from = node.src[0]->dtype;
   return element_wise(traits(from).is_float && (node.dtype == DType::kF32 || node.dtype == from));
@@ -118,14 +118,13 @@ std::string contiguous(const Tensor& node) {
   return "a b c d -> a b c d" + linear(node, {0});
 }
 
-/// act(gate) * up is linear in up. The fused form has gate and up one after the other on axis 0, each split alike, as
-/// segments make it.
+/// act(gate) * up is linear in up. In the fused form, axis 0 contains gate, then up. Both segments are split alike.
 std::string glu(const Tensor& node) {
   if (node.src[1] == nullptr) return "2*a b c d, - -> a b c d";
   return "a b c d, a b c d -> a b c d | linear 1";
 }
 
-/// A row is needed whole; the mask may be the same for all heads and batches.
+/// Needs whole rows. The mask may be the same for all heads and batches.
 std::string soft_max(const Tensor& node) {
   const Tensor* mask = node.src[1];
   const std::string axes = mask == nullptr ? "-"
@@ -134,14 +133,14 @@ std::string soft_max(const Tensor& node) {
   return sources(node, {"(s) t h z", axes, "h"}) + " -> (s) t h z";
 }
 
-/// Pairs of a row are rotated by angles that depend on their place in it, so the row is needed whole; a rotation is
+/// Rotates pairs of a row by angles that depend on their place in the row, so it needs whole rows. A rotation is
 /// linear.
 std::string rope(const Tensor& node) {
   return sources(node, {"(d) h t z", "t", "(f)"}) + " -> (d) h t z | linear 0";
 }
 
-/// Heads, queries and batches are independent. Groups of heads share a KV head, which several devices have when a group
-/// is divided among them. The result is linear in v, but for an lse.
+/// Heads, queries and batches are independent. A group of heads shares a KV head. If the group is divided among
+/// devices, each of these devices has the KV head. The result is linear in v, unless it includes an lse.
 std::string attention(const Tensor& node) {
   const std::string heads = grouped('h', 'g', node.src[0]->shape[2], node.src[1]->shape[2]);
   const int64_t batches = node.shape[3];
@@ -153,8 +152,8 @@ std::string attention(const Tensor& node) {
   return operands + " -> (e) h t z" + linear(node, {2});
 }
 
-/// Heads are independent. Those that share a key head are neighbours or, tiled, lie the number of key heads apart: then
-/// heads are copies of the key heads, each split alike.
+/// Heads are independent. Heads that share a key head are neighbours. With `tiled`, the heads are instead copies of all
+/// key heads one after the other, and all copies are split in the same way.
 std::string gated_delta(const Tensor& node) {
   const int64_t heads = node.src[2]->shape[1], key_heads = node.src[0]->shape[1];
   std::string of_keys = grouped('h', 'g', heads, key_heads), of_values = "h";
@@ -166,13 +165,13 @@ std::string gated_delta(const Tensor& node) {
                      of_keys, of_values);
 }
 
-/// An axis of the result is n copies of the source's, each split alike.
+/// An axis of the result is n copies of the source's axis. All copies are split in the same way.
 std::string repeat(const Tensor& node) {
   std::string source, result;
   for (int axis = 0; axis < kMaxDims; ++axis) {
     const char letter = static_cast<char>('a' + axis);
     const int64_t from = node.src[0]->shape[axis], to = node.shape[axis];
-    // No copy at all: nothing of the source reaches the result.
+    // With 0 copies, no element of the source reaches the result.
     source += to == 0 && from != 0 ? fmt::format("({}) ", letter) : fmt::format("{} ", letter);
     if (from == to) {
       result += fmt::format("{} ", letter);
@@ -198,7 +197,7 @@ struct Row {
 
 constexpr Row kRules[] = {
     {Op::kGetRows, get_rows},
-    // A device writes the rows that it has and skips the others. The result lies as the cache does.
+    // A device writes the rows that it owns and skips all other rows. The result has the layout of the cache.
     {Op::kSetRows, "x [r] h z, x (i) h z, (i) -> x [r] h z"},
     {Op::kMulMat, mul_mat},
     {Op::kMulMatId, mul_mat_id},
@@ -210,20 +209,20 @@ constexpr Row kRules[] = {
     {Op::kUnary, unary},
     {Op::kClamp, "a b c d -> a b c d"},
     {Op::kGlu, glu},
-    // These need a row whole.
+    // These ops need whole rows.
     {Op::kRmsNorm, "(a) b c d -> (a) b c d"},
     {Op::kLayerNorm, "(a) b c d -> (a) b c d"},
     {Op::kSoftMax, soft_max},
     {Op::kRope, rope},
-    // A sum of parts is a part of the sum; the largest element needs the whole row.
+    // For sum_rows, the sum of one device's part of the row is an addend. For argmax, a device needs the whole row.
     {Op::kSumRows, "a b c d -> 1 b c d | sum a | linear 0"},
     {Op::kArgmax, "(a) b c d -> 1 b c d"},
-    // The k results are an axis of their own.
+    // The k results are a separate axis.
     {Op::kTopK, "(a) b c d -> (k) b c d"},
     {Op::kAttention, attention},
-    // A device adds up the parts that it has; what all parts count has to be known.
+    // A device sums its own parts of the first source, but needs the whole second source.
     {Op::kMergeAttention, "(n) h t z, (y) h t -> (e) h t | sum z"},
-    // Channels are independent; tokens need those before them.
+    // Channels are independent. A token depends on the tokens before it.
     {Op::kCausalConv, "c (t), (k) c, c (s), (t) -> c (n)"},
     {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},
@@ -231,7 +230,7 @@ constexpr Row kRules[] = {
     {Op::kRepeat, repeat},
 };
 
-/// The row of each op; nullptr where it has none.
+/// The row of each op; nullptr if the op has none.
 constexpr auto kRowOf = [] {
   std::array<const Row*, kOpCount> rows{};
   for (const Row& row : kRules) rows[static_cast<size_t>(row.op)] = &row;

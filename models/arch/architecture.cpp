@@ -13,7 +13,7 @@ namespace shoal::models {
   void read(const HparamsReader& in, Hparams& h);
 #include "models/arch/architectures.def"
 
-void nothing_more(const HparamsReader&, Hparams&) {}
+void no_extra_keys(const HparamsReader&, Hparams&) {}
 
 namespace {
 
@@ -39,7 +39,7 @@ std::vector<TensorSpec> Architecture::tensors(const Hparams& hparams, const IsTh
     return scratch.add(spec.name, DType::kF32, spec.shape);
   });
   define(decoder);
-  // Where saved states of sessions expect them.
+  // The fingerprint in saved session states depends on this order.
   std::stable_partition(specs.begin(), specs.end(),
                         [](const TensorSpec& spec) { return spec.role != TensorRole::kRopeFactors; });
   return specs;
@@ -57,7 +57,7 @@ DecoderGraph Architecture::build(const Hparams& hparams, const TensorContext& we
 }
 
 const Architecture& find_architecture(std::string_view name, std::string_view path) {
-  if (name == "gptoss") name = "gpt-oss";  // as Ollama's files call it
+  if (name == "gptoss") name = "gpt-oss";  // name in Ollama's files
   std::string known;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return architecture;

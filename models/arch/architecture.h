@@ -1,6 +1,7 @@
-// Architectures: one row per kind of model, one function each (decoder.h). The function is run twice: to declare, which
-// gives the tensors that a model file must or may hold, and to build the graph of one batch. An architecture is one file
-// and one row of architectures.def; scripts/reference makes the reference of its tests.
+// Architectures: one table row per model family. Each architecture has one function (decoder.h), which serves two
+// purposes: it lists the tensors that a model file must or may contain, and it creates the graph of one batch. An
+// architecture consists of one file and one row of architectures.def. scripts/reference creates the reference outputs
+// for its tests.
 //
 // Values and pure functions; thread-safe.
 #pragma once
@@ -21,37 +22,38 @@ namespace shoal::models {
 
 class Decoder;
 
-/// A tensor of the model at hand: what its architecture says of it and the dtype that the file gives it.
+/// A tensor of an opened model: the spec from its architecture and the dtype in the file.
 struct ModelTensor {
   const TensorSpec* spec = nullptr;
   DType dtype = DType::kF32;
 };
 
-/// What layers with a window have in place of positions and rows where their cache is a ring (kv_cache.h).
+/// Inputs of layers whose cache is a ring (kv_cache.h). Cache writes and attention of these layers use these inputs
+/// instead of DecoderGraph::cache_rows and positions.
 struct WindowInputs {
   int64_t window = 0, rows = 0;
-  Tensor* cache_rows = nullptr;  ///< i32 [n]: row that each token is written to; < 0: to none
-  Tensor* last_rows = nullptr;   ///< i32 [n]: no row behind this one has been written
-  Tensor* mask = nullptr;        ///< f16 [rows, n]: 0 for rows that the token sees, -inf for others
+  Tensor* cache_rows = nullptr;  ///< i32 [n]: row to which each token is written; < 0: not written
+  Tensor* last_rows = nullptr;   ///< i32 [n]: last row that holds a position
+  Tensor* mask = nullptr;        ///< f16 [rows, n]: 0 for rows that the token attends to, -inf for other rows
 };
 
-/// The graph of one batch. Inputs are written before each run; everything belongs to `graph`.
+/// The graph of one batch of n tokens. Inputs are written before each run. `graph` owns all tensors.
 struct DecoderGraph {
   std::unique_ptr<Graph> graph;
   Tensor* tokens = nullptr;       ///< i32 [n]: token ids
-  Tensor* positions = nullptr;    ///< i32 [n]: place of each token in its text
-  Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache that each token is written to; < 0: to none
-  Tensor* out_ids = nullptr;      ///< i32 [outputs]: tokens of the batch whose logits are wanted
-  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: what queries are multiplied by (AttentionTemperature); or nullptr
-  Tensor* state_rows = nullptr;   ///< i32 [n]: 0, 1, ... n - 1, for states that are written whole; or nullptr
-  /// Where the cache lies in parts (kv_cache.h): i32 [n, parts], of each part the last row that a token sees; and rows
-  /// of a part. Else nullptr.
+  Tensor* positions = nullptr;    ///< i32 [n]: position of each token in its sequence
+  Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache to which each token is written; < 0: not written
+  Tensor* out_ids = nullptr;      ///< i32 [outputs]: indices of the tokens whose logits are wanted
+  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors of the queries (AttentionTemperature); or nullptr
+  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, for writing states of r rows; or nullptr
+  /// i32 [n, parts]: for each token and part, the index of the last row of the part that the token attends to. nullptr
+  /// unless the cache is divided into parts (kv_cache.h). part_rows is the number of rows of each part.
   Tensor* last_rows = nullptr;
   int64_t part_rows = 0;
-  std::vector<WindowInputs> windows;  ///< one for each length of window whose caches are rings
-  Tensor* logits = nullptr;           ///< f32 [vocab, outputs], an output of the graph unless candidates are
-  /// The candidates best tokens of each output, best first, the lower id of equals: i32 [candidates, outputs] and f32
-  /// [1, candidates, outputs], outputs of the graph. nullptr where logits are.
+  std::vector<WindowInputs> windows;  ///< one entry per window length with ring caches
+  Tensor* logits = nullptr;           ///< f32 [vocab, outputs]; an output of the graph unless candidates are selected
+  /// Ids and logits of the best tokens of each output, best first, lower ids first among equals: i32 [candidates,
+  /// outputs] and f32 [1, candidates, outputs]. Outputs of the graph, or nullptr if the logits are the output.
   Tensor* candidate_ids = nullptr;
   Tensor* candidate_logits = nullptr;
 };
@@ -59,31 +61,32 @@ struct DecoderGraph {
 struct BatchShape {
   int64_t tokens = 1;
   int64_t outputs = 1;
-  int64_t candidates = 0;  ///< tokens that each output gives in place of all logits (at most the vocabulary); 0: logits
+  int64_t candidates = 0;  ///< number of best tokens to select per output, at most the vocabulary; 0: output all logits
   bool operator==(const BatchShape&) const = default;
 };
 
-/// Is a tensor there? Throws for one that must be and is not.
+/// Returns whether the tensor is in the file. Throws if a required tensor is missing.
 using IsThere = std::function<bool(const TensorSpec&)>;
 
 struct Architecture {
-  std::string_view name;    ///< general.architecture of the file, and the prefix of its keys
-  std::string_view models;  ///< whose files these are, for people
-  RopeMode rope;            ///< files do not say it
+  std::string_view name;    ///< general.architecture of the file, and prefix of its keys
+  std::string_view models;  ///< readable names of its models
+  RopeMode rope;            ///< which elements of a head are rotated together; files do not store it
   void (*define)(Decoder& decoder);
   ReadHparams read;
 
-  /// The tensors of a model file in the order in which they are used, frequency factors last; all, optional ones
-  /// included but no alternatives, unless `is_there` says which.
+  /// The tensors of a model file, in order of use, with frequency factors last. `is_there` selects tensors. Without
+  /// `is_there`, returns all required and optional tensors, but no TensorSpec::alternative.
   std::vector<TensorSpec> tensors(const Hparams& hparams, const IsThere& is_there = {}) const;
-  /// `weights` holds the tensors by name, `cache` those of the KV cache.
+  /// `weights` contains the weight tensors by name, `cache` the tensors of the KV cache.
   DecoderGraph build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,
                      BatchShape batch) const;
 };
 
-/// All of them, as listed in architectures.def.
+/// All architectures, in the order of architectures.def.
 std::span<const Architecture> architectures();
-/// Also by the name that Ollama's files have. Throws InvalidArgument that names the file and lists the known ones.
+/// Finds an architecture by its name, or by its name in Ollama's files. Throws InvalidArgument for an unknown name; the
+/// message contains the file and all known names.
 const Architecture& find_architecture(std::string_view name, std::string_view path);
 
 }  // namespace shoal::models

@@ -1,5 +1,5 @@
-// Command R and Cohere 2: one norm feeds attention and feed-forward block side by side, so a layer has one sum. Of
-// Cohere 2 only layers with a window turn heads.
+// Command R and Cohere 2: attention and the feed-forward block use the same norm, so each layer has only one residual
+// sum. In Cohere 2 only layers with a window apply RoPE.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -12,7 +12,7 @@ void command_r(Decoder& d) {
     Qkv heads = l.qkv(normed);
     heads.q = l.norm_heads(heads.q, CutGroup::kQueryHeads, "attn_q_norm", "q_normed");
     heads.k = l.norm_heads(heads.k, CutGroup::kKvHeads, "attn_k_norm", "k_normed");
-    Tensor* attended = l.attend(l.turn(heads));
+    Tensor* attended = l.attend(l.apply_rope(heads));
     x = l.residual(x, l.add(attended, l.feed_forward(normed, {}), "blocks"), "residual");
   }
   d.head(d.layer_norm(d.wanted_rows(x), "output_norm", "out_norm"));

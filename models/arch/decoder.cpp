@@ -25,8 +25,8 @@ Tensor* Layer::weight(std::string_view of, Shape shape, Cut cut, TensorRole role
   return d_.source_({name(of) + ".weight", shape, index_, cut, false, false, false, role});
 }
 
-/// `of`.weight [x, rows] times x, plus `of`.bias. A cut of the rows cuts the bias alike; one of axis 0 makes partial
-/// sums, to whose sum the whole bias is added.
+/// `of`.weight [x, rows] times x, plus `of`.bias. A cut of the rows also cuts the bias. A cut of axis 0 gives partial
+/// sums, and the whole bias is added after the partial sums have been reduced.
 Tensor* Layer::linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bias bias, std::string_view result) {
   return product(of, weight(of, {x->shape[0], rows, 1, 1}, cut), x, cut, bias, result);
 }
@@ -38,7 +38,7 @@ Tensor* Layer::product(std::string_view of, Tensor* matrix, Tensor* x, Cut cut, 
     const Cut with_rows = cut.axis == 1 ? Cut{cut.group, 0, cut.scale} : kMirrored;
     added = d_.source_({name(of) + ".bias", {rows, 1, 1, 1}, index_, with_rows, bias == Bias::kOptional, false, true});
   }
-  // Beside nvfp4 weights, which routers never are.
+  // nvfp4 weights have an additional scale tensor. Router weights are never nvfp4.
   Tensor* factor = nullptr;
   if (of != "ffn_gate_inp") {
     factor = d_.source_({name(of) + ".scale", {1, 1, 1, 1}, index_, kMirrored, true, true, true});
@@ -84,7 +84,8 @@ Tensor* Layer::by_tokens(Tensor* heads) {
   return permute(g_, heads, {0, 2, 1, 3}, heads->name + ".by_token");
 }
 
-/// One product for all three. Heads are told apart as rows of heads, so that nothing is moved.
+/// Computes q, k and v with one product if the file has attn_qkv. q, k and v are views of the product, so no data is
+/// moved.
 std::optional<Qkv> Layer::fused_qkv(Tensor* x, Bias bias) {
   const int64_t k = h_.head_dim_k, v = h_.head_dim_v, all = h_.heads + 2 * h_.kv_heads;
   Cut cut{CutGroup::kQueryHeads, 1, k, {{{CutGroup::kKvHeads, k}, {CutGroup::kKvHeads, v}}}};
@@ -190,13 +191,13 @@ Tensor* Layer::rope(Tensor* heads, Tensor* factors, std::string_view result) {
   return shoal::rope(g_, heads, d_.positions_, factors, h_.rope, name(result));
 }
 
-Tensor* Layer::temper(Tensor* queries) {
+Tensor* Layer::apply_temperature(Tensor* queries) {
   if (d_.out_.temperature == nullptr) return queries;
   return mul(g_, queries, d_.out_.temperature, name("q_tempered"));
 }
 
-Qkv Layer::turn(Qkv heads, Tensor* factors) {
-  heads.q = temper(rope(heads.q, factors, "q_rope"));
+Qkv Layer::apply_rope(Qkv heads, Tensor* factors) {
+  heads.q = apply_temperature(rope(heads.q, factors, "q_rope"));
   heads.k = rope(heads.k, factors, "k_rope");
   return heads;
 }
@@ -214,7 +215,7 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
   };
   if (h_.kv_layer < 0) {
-    check(d_.has_all_, "{} would not be written for all tokens", name("keys"));
+    check(d_.has_all_, "{}: after keep_requested_tokens() no layer may write a cache", name("keys"));
     keys_ = store(d_.cache_.layers[layer].k, k, "keys");
     values_ = h_.values_in_keys ? slice(g_, keys_, {0, 0, h_.head_dim_v}, name("values"))
                                 : store(d_.cache_.layers[layer].v, v, "values");
@@ -224,13 +225,13 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
   }
   if (d_.out_.last_rows != nullptr) return attention_to_parts(q);
   AttentionParams params = h_.attention;
-  if (ring != nullptr) params.window = 0;  // the mask has it
+  if (ring != nullptr) params.window = 0;  // the mask already applies the window
   Tensor* heads = shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.positions_,
                                    ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
-/// Each part gives what queries see of it, and all together what they see of all.
+/// Queries attend to each part separately. The partial results are then merged.
 Tensor* Layer::attention_to_parts(Tensor* q) {
   const int64_t parts = d_.cache_.parts, e = h_.head_dim_v;
   AttentionParams params = h_.attention;
@@ -255,13 +256,14 @@ Tensor* Layer::activate(Tensor* gate, Tensor* up, Activation activation, std::st
   constexpr float kMost = 7.0f, kInfinity = std::numeric_limits<float>::infinity();
   gate = clamp(g_, gate, {-kInfinity, kMost}, name(result) + ".gate");
   up = clamp(g_, up, {-kMost, kMost}, name(result) + ".up");
-  // Not times up + 1, which would not be 0 where gate and up are: of experts that a device does not have.
+  // Computes f(gate) * up + f(gate) instead of f(gate) * (up + 1). For experts that a device lacks, gate and up are 0,
+  // and every intermediate result must also be 0. The intermediate result up + 1 would be 1.
   Tensor* once = unary(g_, gate, UnaryKind::kGeluQuick, name(result) + ".gate_once");
   return add(glu(g_, gate, up, GluKind::kGegluQuick, name(result) + ".gated"), once, result);
 }
 
 Tensor* Layer::activate_fused(Tensor* gate_up, Activation activation, std::string_view result) {
-  check(activation != Activation::kClampedSwiglu, "no model has this fused");
+  check(activation != Activation::kClampedSwiglu, "fused matrices do not support the clamped SwiGLU");
   return glu_fused(g_, gate_up, activation == Activation::kSwiglu ? GluKind::kSwiglu : GluKind::kGeglu, name(result));
 }
 
@@ -272,13 +274,13 @@ Tensor* Layer::feed_forward(Tensor* x, const FeedForward& kind) {
 }
 
 Tensor* Layer::dense(Tensor* x, const FeedForward& kind) {
-  const bool beside = h_.experts > 0;
-  const CutGroup group = beside ? CutGroup::kSharedExpert : CutGroup::kFeedForward;
-  const int64_t ff = beside ? h_.shared_ff : h_.ff;
+  const bool is_shared = h_.experts > 0;
+  const CutGroup group = is_shared ? CutGroup::kSharedExpert : CutGroup::kFeedForward;
+  const int64_t ff = is_shared ? h_.shared_ff : h_.ff;
   const Cut columns{group, 1, 1}, rows{group, 0, 1};
   Tensor* hidden = nullptr;
   if (kind.fused) {
-    check(kind.bias == Bias::kNone, "no model has this fused");
+    check(kind.bias == Bias::kNone, "fused matrices of dense blocks do not support biases");
     const Cut both{group, 1, 1, {{{group, 1}}}};
     hidden = activate_fused(linear("ffn_up", x, 2 * ff, both, Bias::kNone, "gate_up"), kind.activation, "hidden");
   } else {
@@ -340,7 +342,7 @@ Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {
   return factor == 1.0f ? x : scale(*out_.graph, x, {factor}, result);
 }
 
-/// One for each element of axis 0.
+/// The weight `of`.weight, with one factor per element of axis 0 of x.
 Tensor* Decoder::factors(const std::string& of, Tensor* x, int layer, bool optional) {
   return source_({of + ".weight", {x->shape[0], 1, 1, 1}, layer, kMirrored, optional, false, true});
 }
@@ -359,7 +361,7 @@ Tensor* Decoder::usual_layers(Tensor* x, const Blocks& blocks,
 }
 
 Tensor* Decoder::embed() {
-  // The table stays whole: cut by rows, looking tokens up would cost one more all-reduce a step.
+  // The table is mirrored. A table divided by rows would cost one more all-reduce per step for token lookup.
   embedding_ = source_(
       {"token_embd.weight", {h_.embd, h_.vocab, 1, 1}, -1, kMirrored, false, false, false, TensorRole::kEmbedding});
   return scaled(get_rows(*out_.graph, embedding_, out_.tokens, {}, "embd"), h_.embedding_scale, "embd_scaled");
@@ -379,8 +381,8 @@ Tensor* Decoder::rope_factors(const RopeParams& rope) {
   Tensor* for_long = find("rope_factors_long.weight", true);
   Tensor* for_short = find("rope_factors_short.weight", true);
   require<InvalidArgument>((for_long == nullptr) == (for_short == nullptr),
-                           "rope_factors_long and rope_factors_short belong together, and one is missing; convert the "
-                           "model again");
+                           "only one of rope_factors_long and rope_factors_short is in the file; convert the model "
+                           "again");
   if (for_all != nullptr) return for_all;
   return is_long(h_, cache_.rows) ? for_long : for_short;
 }
@@ -401,7 +403,7 @@ Tensor* Decoder::wanted_rows(Tensor* x) {
   return has_all_ ? get_rows(*out_.graph, x, out_.out_ids, {}, "out_rows") : x;
 }
 
-/// Of i32 [tokens] those of the wanted ones.
+/// Selects the elements of an i32 [tokens] tensor that belong to the tokens whose logits are wanted.
 Tensor* Decoder::wanted_of(Tensor* of_tokens, std::string_view result) {
   Graph& g = *out_.graph;
   Tensor* rows = reshape(g, of_tokens, {1, batch_.tokens, 1, 1}, fmt::format("{}.rows", result));
@@ -409,8 +411,8 @@ Tensor* Decoder::wanted_of(Tensor* of_tokens, std::string_view result) {
   return reshape(g, wanted, {batch_.outputs, 1, 1, 1}, fmt::format("{}.flat", result));
 }
 
-void Decoder::go_on_with_wanted(std::initializer_list<Tensor**> values) {
-  check(out_.temperature == nullptr, "no model has both");
+void Decoder::keep_requested_tokens(std::initializer_list<Tensor**> values) {
+  check(out_.temperature == nullptr, "keep_requested_tokens() does not support attention temperatures");
   if (batch_.tokens == 1) return;
   for (Tensor** value : values) {
     if (*value != nullptr) *value = get_rows(*out_.graph, *value, out_.out_ids, {}, (*value)->name + ".wanted");
@@ -437,7 +439,7 @@ void Decoder::head(Tensor* x, Bias bias) {
     const Cut elements{CutGroup::kVocabulary, 0, 1};
     added = source_({"output.bias", {h_.vocab, 1, 1, 1}, -1, elements, bias == Bias::kOptional, false, true});
   }
-  // Beside nvfp4 weights.
+  // nvfp4 weights have an additional scale tensor.
   Tensor* factor = source_({"output.scale", {1, 1, 1, 1}, -1, kMirrored, true, true, true});
   Tensor* logits = mul_mat(g, matrix != nullptr ? matrix : embedding_, x, "logits");
   if (factor != nullptr) logits = mul(g, logits, factor, "logits.of_scale");
@@ -450,7 +452,7 @@ void Decoder::head(Tensor* x, Bias bias) {
   add_outputs(logits);
 }
 
-/// Makes the logits the graph's output, or their candidates.
+/// Makes the logits, or the candidates selected from them, outputs of the graph.
 void Decoder::add_outputs(Tensor* logits) {
   Graph& g = *out_.graph;
   out_.logits = logits;
@@ -467,7 +469,7 @@ void Decoder::add_outputs(Tensor* logits) {
 }
 
 DecoderGraph Decoder::take() {
-  check(out_.logits != nullptr, "the architecture of {} has no head", out_.graph->name());
+  check(out_.logits != nullptr, "the architecture of graph {} does not call head()", out_.graph->name());
   return std::move(out_);
 }
 

@@ -1,5 +1,5 @@
 // DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Mistral Large 3: latent attention, dense layers first,
-// then experts in groups beside one that all tokens use.
+// then layers with groups of experts and a shared expert.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -13,7 +13,8 @@ void deepseek2(Decoder& d) {
 
 namespace {
 
-/// Files with a matrix for each head have lengths of their own for heads; the others are those of the cached rows.
+/// Reads LatentHparams. Returns whether the file has separate matrices for keys (attn_k_b) and values (attn_v_b). Such
+/// files store head lengths in the *_mla keys; their other length keys describe the cached rows.
 bool read_latent(const HparamsReader& in, Hparams& h) {
   const LayerHparams& first = h.per_layer.front();
   const int64_t turned = first.rope.dims, rank = in.count("attention.kv_lora_rank");
@@ -25,9 +26,9 @@ bool read_latent(const HparamsReader& in, Hparams& h) {
   in.need(turned > 0 && turned < h.latent.head_dim_k, "rope.dimension_count",
           "is {}; it must be less than the {} elements of a head", turned, h.latent.head_dim_k);
   in.need(!keeps_rows || first.head_dim_k == rank + turned, "attention.key_length",
-          "is {}; it should be {}, of the latent row and what is turned", first.head_dim_k, rank + turned);
-  in.need(!keeps_rows || first.head_dim_v == rank, "attention.value_length", "is {}; it should be the latent row's {}",
-          first.head_dim_v, rank);
+          "is {}; it should be {}, the latent row plus the rotated elements", first.head_dim_k, rank + turned);
+  in.need(!keeps_rows || first.head_dim_v == rank, "attention.value_length",
+          "is {}; it should be {}, the length of the latent row", first.head_dim_v, rank);
   for (const LayerHparams& layer : h.per_layer) {
     const int64_t expected = keeps_rows ? 1 : layer.heads;
     in.need(layer.kv_heads == expected, "attention.head_count_kv", "is {}; it should be {}", layer.kv_heads, expected);
@@ -35,13 +36,14 @@ bool read_latent(const HparamsReader& in, Hparams& h) {
   return keeps_rows;
 }
 
-/// The key has 0.1 times the model's number, which is at most 1; llama.cpp's saver writes the number itself.
+/// Returns 0.1 times the model's multiplier. Converters store this product, which is at most 0.1. llama.cpp's saver
+/// stores the multiplier itself.
 float log_multiplier(const HparamsReader& in) {
   const float value = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
   return value > 0.3f ? 0.1f * value : value;
 }
 
-/// Softmax scores are larger in longer contexts; rotations keep lengths.
+/// Applies YaRN's magnitude to the attention scale and not to the rotated vectors.
 void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& layer) {
   float scale = 1.0f / std::sqrt(static_cast<float>(h.latent.head_dim_k));
   if (layer.rope.ext_factor != 0.0f) {
@@ -53,7 +55,7 @@ void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& la
   layer.attention.scale = scale;
 }
 
-/// Files of GLM 4.7 Flash lack the key.
+/// Whether the model is GLM 4.7 Flash. Its files lack the key expert_gating_func.
 bool is_glm_flash(const Hparams& h) {
   return (h.layers == 47 || h.layers == 48) && h.vocab == 154880;
 }

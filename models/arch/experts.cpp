@@ -1,16 +1,16 @@
-// Feed-forward blocks of experts: which ones a token takes, what they give, and the expert that all tokens use.
+// Feed-forward blocks of experts: routing, the routed experts, and the shared expert.
 #include "base/error.h"
 #include "models/arch/decoder.h"
 
 namespace shoal::models {
 namespace {
 
-// What weights of experts are divided by is at least this, as a sum of sigmoids may vanish.
+// Lower bound of the divisor that normalises expert weights, because a sum of sigmoids may be almost 0.
 constexpr float kLeastTotal = 6.103515625e-5f;  // 2^-14
 
 }  // namespace
 
-/// Preferences [experts, t] with those so low that they are not chosen which are of groups that are not used.
+/// Lowers the preferences [experts, t] of experts outside the best groups, so that these experts are never chosen.
 Tensor* Layer::without_other_groups(Tensor* preferred) {
   constexpr float kNever = -1e30f;
   const Routing& routing = d_.h_.routing;
@@ -32,7 +32,7 @@ Tensor* Layer::without_other_groups(Tensor* preferred) {
   return reshape(g_, shoal::add(g_, members, penalty, named("allowed")), {h_.experts, t, 1, 1}, named("preferred"));
 }
 
-/// Which experts each token takes, i32 [used, t], and their weights, f32 [1, used, t].
+/// Returns the chosen experts of each token, i32 [used, t], and their weights, f32 [1, used, t].
 Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   const int64_t count = h_.experts, used = d_.h_.experts_used, t = d_.batch_.tokens;
   const Routing& routing = d_.h_.routing;
@@ -45,13 +45,13 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
     Tensor* positive = unary(g_, logits, UnaryKind::kSoftplus, name("router.softplus"));
     all = unary(g_, positive, UnaryKind::kSqrt, name("router.probabilities"));
   }
-  // Some models choose by other numbers than they weigh by.
+  // Some models add a bias to the probabilities that select experts, but not to the weights.
   Tensor* preference = d_.source_({name("exp_probs_b.bias"), {count, 1, 1, 1}, index_, {}, true, false, true});
   Tensor* preferred = preference == nullptr ? all : add(all, preference, "router.preferred");
   if (routing.groups > 1) preferred = without_other_groups(preferred);
   Tensor* ids = top_k(g_, preferred, used, name("router.ids"));
   Tensor* rows = reshape(g_, all, {1, count, t, 1}, name("router.rows"));
-  // The token axis is a batch axis of get_rows: each token's ids choose among its own probabilities.
+  // The token axis is a batch axis of get_rows, so each token's ids select from the same token's probabilities.
   Tensor* best = get_rows(g_, rows, ids, {}, name("router.best"));
   Tensor* weights = reshape(g_, best, {used, t, 1, 1}, name("router.best_columns"));
   if (routing.gating == Gating::kSoftMaxOfChosen) {
@@ -67,8 +67,8 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
 }
 
-/// `x` of the chosen experts times what the file multiplies products with their matrices by, where it does. With
-/// nvfp4 weights it always does; `usual`: with others, too.
+/// Multiplies the results `x` of the chosen experts by the scales of the experts' matrices. Returns `x` if the file has
+/// no scales. Files with nvfp4 weights have scales. If `usual`, files with other weights also have scales.
 Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result) {
   const int64_t count = h_.experts, used = ids->shape[0], t = ids->shape[1];
   Tensor* of_all = d_.source_({name(of) + ".scale", {count, 1, 1, 1}, index_, {}, true, !usual, true});
@@ -80,7 +80,7 @@ Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool u
   return mul(g_, x, reshape(g_, of_ids, {1, used, t, 1}, named("factors")), name(result));
 }
 
-/// Of the experts that `ids` names, f32 [length, used, t]; nullptr where there are none.
+/// Biases of the experts in `ids`, f32 [length, used, t]; nullptr if there are none.
 Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, Cut cut, Bias bias) {
   if (bias == Bias::kNone) return nullptr;
   const Shape shape{length, h_.experts, 1, 1};
@@ -94,17 +94,17 @@ Tensor* Layer::expert_biases(std::string_view of, Tensor* ids, int64_t length, C
   return reshape(g_, rows, {table->shape[0], used, t, 1}, result + ".biases");
 }
 
-/// [n, used, t] times their weights, summed: [n, t].
+/// Weighted sum of the experts' results: [n, used, t] -> [n, t].
 Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view prefix, std::string_view result) {
   const auto named = [&](std::string_view what) { return name(fmt::format("{}.{}", prefix, what)); };
   Tensor* weighted = mul(g_, each, weights, named("weighted"));
-  // One chain from the partial products to their sum, so that nothing but the sum is ever reduced between devices.
+  // The nodes form a single chain from the partial products to the weighted sum, so that devices reduce only the sum.
   Tensor* by_element = contiguous(g_, permute(g_, weighted, {1, 0, 2, 3}, named("by_element")), named("columns"));
   return reshape(g_, sum_rows(g_, by_element, named("sum")), {each->shape[0], each->shape[2], 1, 1}, name(result));
 }
 
-/// What the experts that `ids` names make of their input [embd, 1, t] before ffn_down_exps: [ff, used, t]. The matrices
-/// of gate and up are one tensor (ffn_gate_up_exps) in some files.
+/// Computes the input of ffn_down_exps, [ff, used, t], for the experts in `ids` from `input` [embd, 1, t]. Some files
+/// fuse the matrices of gate and up (ffn_gate_up_exps).
 Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind) {
   const Shape shape{d_.h_.embd, h_.ff, h_.experts, 1}, both{shape[0], 2 * h_.ff, h_.experts, 1};
   const Cut columns{CutGroup::kFeedForward, 1, 1}, twice{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};
@@ -136,10 +136,10 @@ Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
   Tensor* hidden = hidden_of_experts(input, ids, kind);
   Tensor* down = weight("ffn_down_exps", {h_.ff, embd, h_.experts, 1}, rows, TensorRole::kExperts);
   Tensor* factors = times_factors("ffn_down_exps", weights, ids, kind.factors, "experts.weights");
-  // Directly before its weighted sum: devices may compute both at once.
+  // This product comes directly before the weighted sum, so that devices can fuse the product and the sum.
   Tensor* each = mul_mat_id(g_, down, hidden, ids, {}, name("experts.each"));
   Tensor* sum = sum_of_experts(each, factors, "experts", "ffn_out");
-  // Added once, to the sum over devices.
+  // The biases are added once, after the sum over devices.
   Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);
   if (biases == nullptr) return sum;
   return add(sum, sum_of_experts(biases, weights, "experts.biases", "experts.bias"), "ffn_out.biased");

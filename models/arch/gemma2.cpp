@@ -1,4 +1,4 @@
-// Gemma 2: norms before and after each block, caps on scores and logits, and a window in every other layer.
+// Gemma 2: norms before and after each block, soft-caps on scores and logits, and a window in every other layer.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -6,7 +6,7 @@ namespace shoal::models {
 
 void gemma2(Decoder& d) {
   Tensor* x = d.usual_layers(d.embed(), {.feed_forward = {Activation::kGeglu}, .norms_results = true},
-                             [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.qkv(normed))); });
+                             [](Layer& l, Tensor* normed) { return l.attend(l.apply_rope(l.qkv(normed))); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 

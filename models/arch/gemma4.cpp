@@ -1,20 +1,20 @@
-// Gemma 4: Gemma 3 whose full layers have heads, KV heads and a rotation of their own, and may take values from the
-// projection of keys. The last layers of some models read what earlier ones keep; some have an embedding for each
-// layer; some have experts beside the dense block.
+// Gemma 4: like Gemma 3, but layers without a window have their own head length, number of KV heads and RoPE, and may
+// use their keys as values. In some models, the last layers read the caches of earlier layers. Some models also have
+// per-layer embeddings, or experts in addition to the dense block.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
 namespace {
 
-/// Of each layer its own embedding of the tokens and its part of a projection of x, averaged: f32 [layer_embd * layers,
-/// t]; nullptr where layers have none.
+/// For each layer, (a + b) / sqrt(2): a is the layer's token embedding, and b is the layer's part of a normalised
+/// projection of x. f32 [layer_embd * layers, t]. Returns nullptr if the model has no per-layer embeddings.
 Tensor* layer_embeddings(Decoder& d, Tensor* x) {
   const Hparams& h = d.hparams();
   if (h.layer_embd == 0) return nullptr;
   Graph& g = d.graph();
   const int64_t all = h.layer_embd * h.layers, t = x->shape[1];
-  // The first layer's, which is the first to need them.
+  // The table belongs to layer 0, which uses it first.
   Tensor* table =
       d.weight({"per_layer_token_embd.weight", {all, h.vocab, 1, 1}, 0, {}, false, false, false, TensorRole::kLookup});
   Tensor* own = scale(g, get_rows(g, table, d.tokens(), {}, "layer_embd"),
@@ -31,7 +31,7 @@ Tensor* layer_embeddings(Decoder& d, Tensor* x) {
   return reshape(g, mean, {all, t, 1, 1}, "layer_inputs.rows");
 }
 
-/// x + rms(proj (gelu(inp_gate x) * the layer's embedding)) * post_norm.
+/// Adds the gated embedding of the layer to x: x + rms(proj * (gelu(inp_gate * x) * embedding)) * post_norm.
 Tensor* add_embedding(Decoder& d, Layer& l, Tensor* x, Tensor* embeddings) {
   Graph& g = d.graph();
   const int64_t length = d.hparams().layer_embd;
@@ -42,7 +42,8 @@ Tensor* add_embedding(Decoder& d, Layer& l, Tensor* x, Tensor* embeddings) {
   return l.residual(x, l.rms_norm(added, "post_norm", "layer_out_normed"), "layer_residual");
 }
 
-/// The dense block and the experts, each normed, added: experts are chosen by x itself.
+/// Returns the normalised result of the dense block plus the normalised result of the experts. The router uses a
+/// separate norm of x.
 Tensor* dense_and_experts(Decoder& d, Layer& l, Tensor* x) {
   Graph& g = d.graph();
   const int64_t embd = d.hparams().embd;
@@ -57,13 +58,13 @@ Tensor* dense_and_experts(Decoder& d, Layer& l, Tensor* x) {
   return l.add(dense, l.rms_norm(chosen, "post_ffw_norm_2", "experts_out_normed"), "ffn_sum");
 }
 
-/// x times the one factor that a layer may have for what it gives.
+/// x times the layer's output scale, if it has one.
 Tensor* scale_output(Decoder& d, Layer& l, Tensor* x) {
   Tensor* factor = d.weight({l.name("layer_output_scale.weight"), {1, 1, 1, 1}, l.index(), {}, true, false, true});
   return factor == nullptr ? x : mul(d.graph(), x, factor, l.name("scaled"));
 }
 
-/// The last layer before `end` that has a window, or has none.
+/// Index of the last layer before `end` that has a window (or has none, if `windowed` is false); -1 if not found.
 int64_t last_of_kind(const Hparams& h, int64_t end, bool windowed) {
   for (int64_t i = end - 1; i >= 0; --i) {
     if ((h.layer(i).attention.window > 0) == windowed) return i;
@@ -71,7 +72,8 @@ int64_t last_of_kind(const Hparams& h, int64_t end, bool windowed) {
   return -1;
 }
 
-/// The layer from which on all read what earlier ones keep; the number of layers where none does.
+/// The smallest i for which all layers from i on read the caches of earlier layers; the number of layers if there is
+/// none.
 int64_t first_shared(const Hparams& h) {
   int64_t first = h.layers;
   while (first > 0 && h.layer(first - 1).kv_layer >= 0) --first;
@@ -95,10 +97,12 @@ void read_shared(const HparamsReader& in, Hparams& h) {
   for (int64_t i = own; i < h.layers; ++i) {
     LayerHparams& layer = h.per_layer[static_cast<size_t>(i)];
     layer.kv_layer = last_of_kind(h, own, layer.attention.window > 0);
-    in.need(layer.kv_layer >= 0, kKey, "is {}, but no layer before {} is of the kind of layer {}", shared, own, i);
+    in.need(layer.kv_layer >= 0, kKey, "is {}, but no layer before {} has the attention type of layer {}", shared, own,
+            i);
     const LayerHparams& writer = h.layer(layer.kv_layer);
     in.need(writer.heads == layer.heads && writer.kv_heads == layer.kv_heads, "attention.head_count_kv",
-            "gives layer {} other heads than layer {}, whose keys and values it reads", i, layer.kv_layer);
+            "gives layer {} a different number of heads than layer {}, although both share keys and values", i,
+            layer.kv_layer);
   }
 }
 
@@ -111,7 +115,7 @@ void gemma4(Decoder& d) {
   const int64_t full = last_of_kind(h, h.layers, false);
   Tensor* factors = full < 0 ? nullptr : d.rope_factors(h.layer(full).rope);
   for (Layer& l : d.layers()) {
-    if (l.index() == first_shared(h)) d.go_on_with_wanted({&x, &embeddings});
+    if (l.index() == first_shared(h)) d.keep_requested_tokens({&x, &embeddings});
     Tensor* normed = l.rms_norm(x, "attn_norm", "attn_normed");
     auto [q, k, v] = l.qkv(normed, Bias::kOptional, Values::kMayBeKeys);
     Tensor* turning = l.hparams().attention.window > 0 ? nullptr : factors;

@@ -1,4 +1,4 @@
-// GLM 4 (0414) and Z1: norms before and after each block, gate and up in one matrix, half of each head turned.
+// GLM 4 (0414) and Z1: norms before and after each block, gate and up in one matrix, half of each head rotated.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -6,11 +6,11 @@ namespace shoal::models {
 
 void glm4(Decoder& d) {
   Tensor* x = d.usual_layers(d.embed(), {.feed_forward = {.fused = true}, .norms_results = true},
-                             [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.qkv(normed))); });
+                             [](Layer& l, Tensor* normed) { return l.attend(l.apply_rope(l.qkv(normed))); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 
-/// Files made from a model that sees have the rows of q and k in another order.
+/// In files converted from a vision model, the rows of q and k are in another order, which needs another RopeMode.
 void read_glm4(const HparamsReader& in, Hparams& h) {
   if (!in.is_set("rope.dimension_sections")) return;
   for (LayerHparams& layer : h.per_layer) layer.rope.mode = RopeMode::kHalves;

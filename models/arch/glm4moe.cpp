@@ -1,4 +1,4 @@
-// GLM 4.5 to 4.7: dense layers first, then experts chosen by sigmoids with an offset, beside one that all tokens use.
+// GLM 4.5 to 4.7: dense layers first, then layers with a shared expert and experts chosen by sigmoids with a bias.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -6,7 +6,7 @@ namespace shoal::models {
 
 void glm4moe(Decoder& d) {
   Tensor* x = d.usual_layers(d.embed(), {.norm = "post_attention_norm"}, [](Layer& l, Tensor* normed) {
-    return l.attend(l.turn(l.norm_each_head(l.qkv(normed), true)));
+    return l.attend(l.apply_rope(l.norm_each_head(l.qkv(normed), true)));
   });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }

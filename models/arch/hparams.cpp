@@ -17,26 +17,27 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kGroups{"attention.", "rope.", "expert_", "ssm."};
 
-/// Keys that change nothing in architectures that do not ask for them.
+/// Keys without effect in architectures that do not read them.
 constexpr auto kHarmless = std::to_array<std::string_view>({
-    "expert_weights_norm",      // the others always normalise, and savers write "false" for all
-    "expert_group_used_count",  // of one group
-    "rope.dimension_sections",  // axes of images: a text has one position on all of them
-    "rope.scaling.finetuned",   // how the model was trained
-    // Other descriptions of rope.dimension_sections.
+    "expert_weights_norm",      // other architectures always normalise, and savers always write "false"
+    "expert_group_used_count",  // no effect with one group
+    "rope.dimension_sections",  // image axes; text has the same position on all axes
+    "rope.scaling.finetuned",   // describes the training
+    // Other names for rope.dimension_sections.
     "rope.mrope_interleaved",
     "rope.mrope_section",
-    // Of layers with windows, which are as the others here; savers write them for all models.
+    // Sizes of layers with windows. Architectures that do not read these keys have the same sizes in all layers. Savers
+    // write the keys for all models.
     "attention.key_length_swa",
     "attention.value_length_swa",
     "rope.dimension_count_swa",
     "rope.freq_base_swa",
-    // Keys of other architectures, which savers write for all models.
+    // Keys of other architectures that savers write for all models.
     "attention.indexer.kpool_select_tail",
     "attention.recurrent_layers",
     "attention.rope_pattern",
     "expert_group_scale",
-    // Parameters of other types of scaling.
+    // Parameters of RoPE scaling types that the file does not use.
     "rope.scale_linear",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
@@ -47,7 +48,8 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "rope.scaling.yarn_log_multiplier",
 });
 
-/// rope.type describes the axes ("default", "mrope") or, in some files, how positions are scaled ("yarn").
+/// Whether the key rope.type names image axes ("default", "mrope"). In some files, the key names the scaling of
+/// positions ("yarn") instead.
 bool is_unscaled(const GgufFile& file, const GgufValue& value) {
   if (value.type != GgufType::kString) return false;
   const auto type = file.get<std::string>(value.key);
@@ -105,7 +107,7 @@ namespace {
 constexpr int64_t kMostLayers = 65536;
 constexpr std::string_view kRmsEpsilon = "attention.layer_norm_rms_epsilon", kEpsilon = "attention.layer_norm_epsilon";
 
-/// What all layers have alike, and the first layer's own.
+/// Reads the head lengths and the attention scale, which all layers share unless the architecture changes them.
 void read_heads(const HparamsReader& in, Hparams& h) {
   bool explicit_length = in.has("attention.key_length") && in.has("attention.value_length");
   in.need(explicit_length || h.embd % h.heads == 0, "attention.head_count",
@@ -116,7 +118,7 @@ void read_heads(const HparamsReader& in, Hparams& h) {
   h.attention.scale = scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(h.head_dim_k));
 }
 
-/// Counts of each layer.
+/// Counts with one entry per layer.
 struct LayerCounts {
   std::vector<int64_t> ff, heads, kv_heads;
 };
@@ -131,7 +133,7 @@ LayerCounts read_counts(const HparamsReader& in, const Hparams& h) {
   return counts;
 }
 
-/// Layers that keep a state may have no KV heads.
+/// Only layers that attend need KV heads.
 void check_kv_heads(const HparamsReader& in, const Hparams& h) {
   for (const LayerHparams& layer : h.per_layer) {
     in.need(!layer.attends() || (layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0), "attention.head_count_kv",
@@ -151,12 +153,12 @@ std::vector<LayerHparams> layers_of(const Hparams& h, const LayerCounts& counts)
 
 void scale_none(const HparamsReader&, Hparams&) {}
 
-/// Factors of their own for contexts beyond the original one are tensors (Decoder::rope_factors).
+/// For the scaling type longrope, whose factors are tensors (Decoder::rope_factors).
 void scale_by_factors(const HparamsReader& in, Hparams& h) {
   h.rope.original_context = in.count_or_zero("rope.scaling.original_context_length");
 }
 
-/// Absent or 0: the positions stay as they are. Files from before the scaling keys have another name for the factor.
+/// An absent factor or 0 means no scaling. Older files store the factor as rope.scale_linear.
 void scale_linear(const HparamsReader& in, Hparams& h) {
   const float factor = in.not_negative_or("rope.scaling.factor", in.not_negative_or("rope.scale_linear", 0.0f));
   h.rope.freq_scale = factor == 0.0f ? 1.0f : 1.0f / factor;
@@ -169,12 +171,12 @@ void scale_yarn(const HparamsReader& in, Hparams& h) {
   h.rope.ext_factor = in.set_or("rope.scaling.yarn_ext_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
-  // Savers write 1 where the model has none.
+  // Savers write 1 if the model has no magnitude.
   const float magnitude = in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
   if (magnitude != 1.0f) {
     h.rope.attn_factor *= magnitude / yarn_magnitude(h.rope);
   } else {
-    // The part of the magnitude that the model was trained without.
+    // Divides by the part of the magnitude that the model was not trained with.
     const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
     h.rope.attn_factor /= 1.0f + 0.1f * without * std::log(1.0f / h.rope.freq_scale);
   }
@@ -202,18 +204,19 @@ void read_rope(const HparamsReader& in, RopeMode mode, Hparams& h) {
   in.need(h.rope.dims % 2 == 0 && h.rope.dims <= h.head_dim_k, "rope.dimension_count",
           "is {}; it must be even and at most the head's {}", h.rope.dims, h.head_dim_k);
   h.rope.attn_factor = in.positive_or("rope.scaling.attn_factor", 1.0f);
-  // A factor counts without a type too, as it does for llama.cpp, which most files were made for.
+  // Without a type, a factor means linear scaling, as in llama.cpp.
   std::string kind = in.text_or("rope.scaling.type", "linear");
   for (const RopeScaling& scaling : kRopeScalings) {
     if (scaling.name == kind) return scaling.read(in, h);
   }
-  in.need(false, "rope.scaling.type", "is '{}'; known are none, linear, yarn and longrope", printable(kind));
+  in.need(false, "rope.scaling.type", "is '{}'; supported are none, linear, yarn and longrope", printable(kind));
 }
 
 Gating read_gating(const HparamsReader& in) {
   const int64_t number = in.count_or_zero("expert_gating_func");
   in.need(number <= static_cast<int64_t>(Gating::kSqrtSoftplus), "expert_gating_func",
-          "is {}; known are 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen) and 4 (root of softplus)", number);
+          "is {}; supported are 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen) and 4 (root of softplus)",
+          number);
   return number == 0 ? Gating::kSoftMax : static_cast<Gating>(number);
 }
 
@@ -226,8 +229,8 @@ void read_groups(const HparamsReader& in, Hparams& h) {
   routing.groups_used = in.count("expert_group_used_count");
   const int64_t room = routing.groups_used * (h.experts / routing.groups);
   in.need(routing.groups_used <= routing.groups && h.experts_used <= room, "expert_group_used_count",
-          "is {} of {} groups; {} of {} experts are used", routing.groups_used, routing.groups, h.experts_used,
-          h.experts);
+          "is {} of {} groups, which does not allow {} of {} experts", routing.groups_used, routing.groups,
+          h.experts_used, h.experts);
 }
 
 void read_experts(const HparamsReader& in, Hparams& h) {
@@ -241,14 +244,14 @@ void read_experts(const HparamsReader& in, Hparams& h) {
   h.routing.scale = in.factor("expert_weights_scale");
 }
 
-/// Layers of draft heads (multi-token prediction) at the end are not part of the model.
+/// Number of layers without the draft layers (multi-token prediction) at the end.
 int64_t read_layers(const HparamsReader& in) {
   const int64_t all = in.count("block_count", kMostLayers), drafts = in.count_or_zero("nextn_predict_layers");
-  in.need(drafts < all, "nextn_predict_layers", "is {}, but there are {} layers in all", drafts, all);
+  in.need(drafts < all, "nextn_predict_layers", "is {}, but the model has {} layers in total", drafts, all);
   return all - drafts;
 }
 
-/// The epsilon of norms; 0 where the file has none, as architectures may know it.
+/// The epsilon of norms. Returns 0 if the file has none; some architectures then set a default.
 float read_epsilon(const HparamsReader& in) {
   const bool has_rms = in.is_set(kRmsEpsilon), has_other = in.is_set(kEpsilon);
   const std::string_view name = has_rms || !has_other ? kRmsEpsilon : kEpsilon;
@@ -257,8 +260,8 @@ float read_epsilon(const HparamsReader& in) {
 
 void check_causal(const GgufFile& file, const HparamsReader& in) {
   require<InvalidArgument>(in.flag_or("attention.causal", true),
-                           "{}: key '{}' is false, so this is an embedding model, which is not supported; use a model "
-                           "that generates text",
+                           "{}: key '{}' is false: embedding models are not supported; use a model that generates "
+                           "text",
                            file.path(), printable(in.key("attention.causal")));
 }
 
@@ -293,7 +296,7 @@ Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more)
   in.need(h.norm_eps > 0.0f, kRmsEpsilon, "is missing");
   check_kv_heads(in, h);
   h.unread_keys = in.unread_keys();
-  // All alike: one for all of them.
+  // If all layers are alike, per_layer stays empty.
   static_cast<LayerHparams&>(h) = h.per_layer.front();
   if (std::equal(h.per_layer.begin() + 1, h.per_layer.end(), h.per_layer.begin())) h.per_layer.clear();
   return h;
@@ -312,7 +315,7 @@ void read_temperature(const HparamsReader& in, Hparams& h) {
 }
 
 void read_expert_width(const HparamsReader& in, Hparams& h) {
-  in.need(h.experts > 0, "expert_count", "is missing or 0 in a model of experts");
+  in.need(h.experts > 0, "expert_count", "is missing or 0 in a model with experts");
   for (LayerHparams& layer : h.per_layer) {
     layer.ff = in.set_count_or("expert_feed_forward_length", std::max<int64_t>(1, layer.ff / h.experts_used));
   }

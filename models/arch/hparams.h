@@ -1,9 +1,10 @@
-// Hyper-parameters of a model, read from GGUF metadata and checked before anything is computed from them. A plain
-// value; thread-safe. Keys are prefixed by the architecture: "llama.block_count". Numbers of heads and feed-forward
-// lengths may be arrays with one for each layer.
+// Hyper-parameters of a model, read from GGUF metadata and checked before use. A plain value; thread-safe. Keys start
+// with the architecture: "llama.block_count". Head counts and feed-forward lengths may be arrays with one entry per
+// layer.
 //
-// read_hparams throws one-line InvalidArgument errors that name the file and the key: a count that is 0 or absurdly
-// large, heads that do not divide, a rotation wider than a head, an unknown kind of RoPE scaling.
+// read_hparams throws InvalidArgument with one line that names the file and the key. Examples are a count that is 0 or
+// absurdly large, a number of KV heads that does not divide the number of heads, a rotation wider than a head, and an
+// unknown type of RoPE scaling.
 //
 //   tiny-kjv-5m: 6 layers, embd 256, 8 heads of 32 over 4 KV heads (2 query heads in each group), ff 768, vocab 1024
 #pragma once
@@ -17,92 +18,92 @@
 
 namespace shoal::models {
 
-/// Of a layer that keeps a state of fixed size in place of keys and values: a causal depthwise convolution, and behind
-/// it the gated delta rule (ops.h) where there are value heads.
+/// A recurrent layer, which has a state of fixed size instead of keys and values. It consists of a causal depthwise
+/// convolution, followed by the gated delta rule (ops.h) if there are value heads.
 struct RecurrentHparams {
-  int64_t taps = 0;  ///< of the convolution, the token's own among them; 0: the layer attends
+  int64_t taps = 0;  ///< taps of the convolution, including the current token; 0: an attention layer
   int64_t k_heads = 0, v_heads = 0, head_dim = 0;
-  bool tiled = false;  ///< value head h has the key of h % k_heads; else of h / (v_heads / k_heads)
+  bool tiled = false;  ///< value head h uses key head h % k_heads if true, h / (v_heads / k_heads) if false
 
-  /// That the convolution goes over: queries, keys and values, or `k_heads` of one element.
+  /// Number of channels of the convolution: queries, keys and values; or `k_heads` if there are no value heads.
   int64_t channels() const { return v_heads == 0 ? k_heads : (2 * k_heads + v_heads) * head_dim; }
-  /// Value heads that share a key head.
+  /// Number of value heads that share a key head.
   int64_t group() const { return v_heads / k_heads; }
   bool operator==(const RecurrentHparams&) const = default;
 };
 
-/// What layers may differ in.
+/// Hyper-parameters that may differ between layers.
 struct LayerHparams {
-  int64_t ff = 0;         ///< of the feed-forward block, of one expert where there are experts
-  int64_t experts = 0;    ///< 0: dense
-  int64_t shared_ff = 0;  ///< of the expert that all tokens use besides; 0: there is none
+  int64_t ff = 0;         ///< number of columns of the feed-forward block, or of one expert
+  int64_t experts = 0;    ///< number of experts; 0: a dense layer
+  int64_t shared_ff = 0;  ///< number of columns of the shared expert; 0: there is none
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim_k = 0;
   int64_t head_dim_v = 0;
-  RopeParams rope;  ///< dims 0: positions turn nothing
+  RopeParams rope;  ///< no rotation if `dims` is 0
   AttentionParams attention{.causal = true};
-  bool values_in_keys = false;  ///< values are the first head_dim_v elements of the keys, and not kept apart
-  int64_t kv_layer = -1;        ///< the layer whose keys and values it reads; -1: its own
+  bool values_in_keys = false;  ///< values are the first head_dim_v elements of the keys and have no cache
+  int64_t kv_layer = -1;        ///< index of the layer whose cache this layer reads; -1: its own cache
   RecurrentHparams recurrent;
 
   bool attends() const { return recurrent.taps == 0; }
-  /// Query heads that share a KV head.
+  /// Number of query heads that share a KV head.
   int64_t group() const { return heads / kv_heads; }
   bool operator==(const LayerHparams&) const = default;
 };
 
-/// Multi-head latent attention: the keys and values of all heads are made of one row of `rank` numbers for each token,
-/// and of rope.dims elements of keys beside it, which all heads share. Files have the matrices that make them for each
-/// head by themselves, so that they can be applied to queries and results instead and the cache keeps the rows (layers
-/// with values_in_keys); or in one tensor, in older files: then the cache keeps the keys and values of each head.
+/// Multi-head latent attention. The keys and values of all heads are computed from one row of `rank` numbers per token.
+/// All heads also share rope.dims key elements. Newer files store the matrices of keys and of values separately. shoal
+/// then applies these matrices to queries and attention results, and the cache holds only the rows (layers with
+/// values_in_keys). In older files both matrices are one tensor, and the cache holds the keys and values of each head.
 struct LatentHparams {
-  int64_t rank = 0;        ///< 0: the model has none
-  int64_t query_rank = 0;  ///< of the row that queries are made of; 0: they are made of activations
-  int64_t head_dim_k = 0;  ///< of a head, the rope.dims shared elements at the end included
+  int64_t rank = 0;        ///< 0: the model has no latent attention
+  int64_t query_rank = 0;  ///< length of the row from which queries are computed; 0: computed from the activations
+  int64_t head_dim_k = 0;  ///< length of a head's key, with the rope.dims shared elements at the end
   int64_t head_dim_v = 0;
   bool operator==(const LatentHparams&) const = default;
 };
 
-/// What a router makes of its logits. Numbers as in expert_gating_func.
+/// Function that turns router logits into probabilities. The numbers are the values of expert_gating_func.
 enum class Gating : uint8_t { kSoftMax = 1, kSigmoid, kSoftMaxOfChosen, kSqrtSoftplus };
 
-/// How experts are chosen and weighed.
+/// How experts are chosen and weighted.
 struct Routing {
   Gating gating = Gating::kSoftMax;
-  bool normalised = true;  ///< the weights of the chosen add up to 1
-  float scale = 1.0f;      ///< of the weights, after that
-  int64_t groups = 1;      ///< of experts side by side; those chosen are of the groups_used whose best sum to most
+  bool normalised = true;  ///< whether the weights of the chosen experts are scaled to a sum of 1
+  float scale = 1.0f;      ///< factor of the weights after normalisation
+  int64_t groups = 1;      ///< number of groups of consecutive experts; a token uses the best groups_used groups
   int64_t groups_used = 1;
-  int64_t group_best = 2;  ///< experts of a group that are summed
+  int64_t group_best = 2;  ///< number of best experts whose scores are summed to rank a group
   bool operator==(const Routing&) const = default;
 };
 
 /// Queries at position p are multiplied by 1 + scale * ln(1 + floor(p / context)).
 struct AttentionTemperature {
-  float scale = 0.0f;  ///< 0: they are not
+  float scale = 0.0f;  ///< 0: no temperature
   int64_t context = 0;
   bool operator==(const AttentionTemperature&) const = default;
 };
 
-/// As its own LayerHparams it has those of the first layer.
+/// The inherited LayerHparams describe layer 0.
 struct Hparams : LayerHparams {
   std::string architecture;
   int64_t layers = 0;
-  int64_t context = 0;  ///< positions the model was trained for
+  int64_t context = 0;  ///< number of positions in training
   int64_t embd = 0;
   int64_t vocab = 0;
   int64_t experts_used = 0;
-  int64_t layer_embd = 0;  ///< of the embedding that each layer has besides; 0: there is none
+  int64_t layer_embd = 0;  ///< length of the per-layer embeddings; 0: there are none
   Routing routing;
   AttentionTemperature temperature;
   LatentHparams latent;
   float norm_eps = 0.0f;
   float embedding_scale = 1.0f;
-  float residual_scale = 1.0f;  ///< of what attention and feed-forward block add
+  float residual_scale = 1.0f;  ///< factor of the results of attention and feed-forward blocks
   float logit_scale = 1.0f;
-  float logit_softcap = 0.0f;  ///< c > 0: logits become c * tanh(logit / c)
-  /// Keys of the file that should say how attention, rope, experts or states work, and that nothing reads.
+  float logit_softcap = 0.0f;  ///< logits become c * tanh(logit / c) for c > 0
+  /// Unread keys among the file's keys about attention, rope, experts and states.
   std::vector<std::string> unread_keys;
   std::vector<LayerHparams> per_layer;  ///< empty: all layers are alike
 
@@ -111,16 +112,16 @@ struct Hparams : LayerHparams {
   }
 };
 
-/// Does a context take the factors of rope for long ones, in models that have two lists?
+/// Whether this context uses the long RoPE factors, in models with long and short factors.
 inline bool is_long(const Hparams& h, int64_t context) {
   return context > h.rope.original_context;
 }
 
 class HparamsReader;
-/// What an architecture has beyond the keys that all have. Gets the model with all of `per_layer` filled in.
+/// Reads the keys that only one architecture has. All other fields of `h` are already set, including `per_layer`.
 using ReadHparams = void (*)(const HparamsReader& in, Hparams& h);
 
-/// `rope`: which elements of a head are turned together; files do not say.
+/// `rope` tells which elements of a head are rotated together; files do not store it.
 Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more = nullptr);
 
 }  // namespace shoal::models

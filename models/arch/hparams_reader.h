@@ -1,6 +1,6 @@
-// How hyper-parameters are read from a file: keys below the prefix of the architecture, with their ranges checked. What
-// architectures add (Architecture::read) is written with it. Refers to the file; a value for as long as one is read.
-// It remembers which keys were asked for, so that the others can be named (unread_keys).
+// Reads hyper-parameters from a file: keys below the prefix of the architecture, with range checks. Architecture::read
+// functions use a reader. A reader refers to the file and lives only during one read. It records which keys were read,
+// so that unread_keys() can name all other keys.
 //
 //   void read_gemma2(const HparamsReader& in, Hparams& h) {
 //     read_windows(in, h, 4096, 2);
@@ -24,7 +24,7 @@ namespace shoal::models {
 /// Reads keys below one prefix and checks their ranges.
 class HparamsReader {
  public:
-  /// Counts are kept below 2^30 so that the product of any two of them fits into int64.
+  /// Counts are at most 2^30, so that the product of two counts fits into int64.
   static constexpr int64_t kLargest = int64_t{1} << 30;
 
   HparamsReader(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
@@ -34,7 +34,7 @@ class HparamsReader {
     return prefix_ + "." + std::string(name);
   }
   bool has(std::string_view name) const { return file_.has(key(name)); }
-  /// The same with a value other than zeros, which mean "none".
+  /// Whether the key is present with a value other than zeros, which mean "none".
   bool is_set(std::string_view name) const;
 
   int64_t count(std::string_view name, int64_t most = kLargest) const {
@@ -44,8 +44,8 @@ class HparamsReader {
   }
   int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
 
-  /// Of each layer: the file has one number for all of them, or an array.
-  /// `least` is 1 or, where layers may have none of it, 0.
+  /// One count per layer. The file stores one number for all layers, or an array. `least` is 1, or 0 if layers may have
+  /// none.
   std::vector<int64_t> counts(std::string_view name, int64_t layers, int64_t least = 1) const {
     const GgufValue* value = file_.find_value(key(name));
     if (value == nullptr || value->type != GgufType::kArray) {
@@ -60,40 +60,40 @@ class HparamsReader {
     return all;
   }
 
-  /// Absent counts as 0, which means "none of these".
+  /// Returns 0 if the key is absent. 0 means "none".
   int64_t count_or_zero(std::string_view name) const {
     return file_.get_or<uint32_t>(key(name), 0) == 0 ? 0 : count(name);
   }
 
-  /// The same, but absent or 0 means `fallback`.
+  /// Returns `fallback` if the key is absent or 0.
   int64_t set_count_or(std::string_view name, int64_t fallback) const {
     const int64_t value = count_or_zero(name);
     return value == 0 ? fallback : value;
   }
-  /// 0 is a number that files use for "none"; absent means `fallback`.
+  /// Returns `fallback` if the key is absent. 0 in the file means "none".
   int64_t count_or_zero_or(std::string_view name, int64_t fallback) const {
     return has(name) ? count_or_zero(name) : fallback;
   }
-  /// A flag for each layer: an array of flags or of numbers, or a period n of which all but the last are "yes". Absent:
-  /// period `fallback`; 0: no for all.
+  /// A flag per layer, given as an array or as a period n (the last layer of each period is "no"). If the key is
+  /// absent, `fallback` is the period; period 0 means "no" for all layers.
   std::vector<bool> pattern_or(std::string_view name, int64_t layers, int64_t fallback) const;
 
   float positive(std::string_view name) const { return checked(name, file_.get<float>(key(name))); }
   float positive_or(std::string_view name, float fallback) const {
     return checked(name, file_.get_or<float>(key(name), fallback));
   }
-  /// 0 is a number that files use for "none".
+  /// 0 in the file means "none".
   float not_negative_or(std::string_view name, float fallback) const {
     const float value = file_.get_or<float>(key(name), fallback);
-    need(std::isfinite(value) && value >= 0.0f, name, "should be a number from 0 on, found {}", value);
+    need(std::isfinite(value) && value >= 0.0f, name, "should be a number >= 0, found {}", value);
     return value;
   }
-  /// A factor; 1 where the file has none, or 0 for "none".
+  /// A factor; 1 if the key is absent or 0.
   float factor(std::string_view name) const {
     const float value = not_negative_or(name, 0.0f);
     return value == 0.0f ? 1.0f : value;
   }
-  /// -1 is a number that files use for "not set".
+  /// Returns `fallback` if the key is absent or -1, which means "not set".
   float set_or(std::string_view name, float fallback) const {
     return file_.get_or<float>(key(name), -1.0f) == -1.0f ? fallback : not_negative_or(name, fallback);
   }
@@ -102,8 +102,8 @@ class HparamsReader {
     return file_.get_or<std::string>(key(name), std::move(fallback));
   }
 
-  /// Keys of the file that should say how attention, rope, experts or states work, but that were not asked for. Zeros
-  /// are left out, as they mean "none of these", and so are keys that change nothing.
+  /// Unread keys among the file's keys about attention, rope, experts and states. Omits keys with the value 0, which
+  /// means "none", and keys without effect.
   std::vector<std::string> unread_keys() const;
 
   template <class... Args>
@@ -114,7 +114,7 @@ class HparamsReader {
   }
 
  private:
-  /// Of an array of i32 or u32.
+  /// Reads an array of i32 or u32 as int64.
   std::vector<int64_t> numbers(std::string_view name, const GgufValue& value) const {
     return value.element == GgufType::kI32 ? widened<int32_t>(name) : widened<uint32_t>(name);
   }
@@ -123,13 +123,13 @@ class HparamsReader {
     const std::vector<T> stored = file_.get_array<T>(key(name));
     return {stored.begin(), stored.end()};
   }
-  /// Arrays have entries for layers of draft heads, too.
+  /// Arrays may also have entries for draft layers.
   void need_layers(std::string_view name, size_t found, int64_t layers) const {
     const bool fits = found == static_cast<size_t>(layers) || found == file_.get<uint32_t>(key("block_count"));
     need(fits, name, "has {} entries for {} layers", found, layers);
   }
   void within(std::string_view name, int64_t value, int64_t most) const {
-    need(value <= most, name, "is {}, more than the {} that can be right", value, most);
+    need(value <= most, name, "is {}; the largest valid value is {}", value, most);
   }
   float checked(std::string_view name, float value) const {
     need(std::isfinite(value) && value > 0.0f, name, "should be a positive number, found {}", value);
@@ -141,28 +141,29 @@ class HparamsReader {
   mutable std::set<std::string, std::less<>> asked_;
 };
 
-/// Of the convolution of a recurrent layer; models have 3 or 4.
+/// Limit for the convolution of a recurrent layer; models have 3 or 4 taps.
 inline constexpr int64_t kMostTaps = 1024;
 
-/// What the rotation multiplies by itself; files have the whole magnitude (attention_factor of transformers).
+/// The magnitude that the rope op itself applies. Files store the total magnitude (attention_factor of transformers).
 float yarn_magnitude(const RopeParams& rope);
 
-/// YaRN's keys, whatever rope.scaling.type says. Sets h.rope.
+/// Reads YaRN's keys for any rope.scaling.type. Sets h.rope.
 void scale_yarn(const HparamsReader& in, Hparams& h);
 
-/// Queries grow by attention.temperature_scale for each attention.temperature_length positions.
+/// Reads attention.temperature_scale and attention.temperature_length (AttentionTemperature).
 void read_temperature(const HparamsReader& in, Hparams& h);
 
-/// Which layers attend to the last attention.sliding_window positions only: sliding_window_pattern says so for each, or
-/// is a period n, of which the last layer sees everything. `window` and `period` are what absent keys mean; without a
-/// window, or with a period of 0, no layer has one.
+/// Sets the windows of layers that attend only to the last attention.sliding_window positions. sliding_window_pattern
+/// is a flag per layer or a period n: the last layer of each period has no window. `window` and `period` replace absent
+/// keys. Without a window, or with period 0, no layer has a window.
 void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t period);
 
-/// Layers have the width of one expert: expert_feed_forward_length or, in files without, what the experts used by a
-/// token have of feed_forward_length. Throws for a model without experts.
+/// Sets the number of feed-forward columns of all layers (`ff`) to the columns of one expert:
+/// expert_feed_forward_length, or else feed_forward_length divided by the number of experts that a token uses. Throws
+/// for a model without experts.
 void read_expert_width(const HparamsReader& in, Hparams& h);
 
-/// The first leading_dense_block_count layers have no experts, and a width of feed_forward_length.
+/// Makes the first leading_dense_block_count layers dense: no experts, and feed_forward_length columns.
 void read_leading_dense(const HparamsReader& in, Hparams& h);
 
 }  // namespace shoal::models

@@ -12,7 +12,7 @@
 namespace shoal::models {
 namespace {
 
-// Rows of a ring are a multiple of this, so that kernels have no rest.
+// The number of rows of a ring is a multiple of 32, so kernels have no partial tiles.
 constexpr int64_t kRowUnit = 32;
 constexpr std::array kCacheDTypes{DType::kF16,  DType::kF32,  DType::kBF16, DType::kQ8_0,  DType::kQ5_1,
                                   DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL};
@@ -32,7 +32,7 @@ int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
   return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
 }
 
-/// Queries, keys and values of a delta rule; or the channels of a convolution alone.
+/// Cuts the channels of a convolution: queries, keys and values of a delta rule, or plain channels.
 Cut by_channels(const RecurrentHparams& r) {
   if (r.v_heads == 0) return {CutGroup::kStateHeads, 0, 1};
   const CutSegment values{CutGroup::kStateHeads, r.tiled ? r.head_dim : r.head_dim * r.group(),
@@ -77,7 +77,7 @@ class Lister {
   }
 
  private:
-  /// The type asked for, or f16 if its blocks are not filled by heads.
+  /// Returns `dtype`, or f16 if heads do not fill the blocks of `dtype`.
   DType possible(std::string_view what, DType dtype, int64_t head_dim) {
     if (fills_blocks(head_dim, dtype)) {
       is_quantised_ |= traits(dtype).is_quantized;
@@ -98,11 +98,11 @@ class Lister {
 
   const KvCacheOptions& options_;
   std::vector<CacheTensor> out_;
-  bool is_quantised_ = false;  ///< something is
-  std::string refusal_;        ///< why something else is not
+  bool is_quantised_ = false;  ///< whether some tensor has a quantised type
+  std::string refusal_;        ///< message if some heads do not fill the requested blocks; else ""
 };
 
-/// By CachePart.
+/// Indexed by CachePart.
 constexpr std::array<Tensor * LayerCache::*, 4> kPlaces{&LayerCache::k, &LayerCache::v, &LayerCache::conv,
                                                         &LayerCache::state};
 
@@ -141,7 +141,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
 
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   require<InvalidArgument>(options.parts >= 1 && (options.parts == 1 || has_latent_cache(h)),
-                           "{} parts of a cache are not possible; use 1, or several where all caches are latent",
+                           "{} cache parts are not possible; use 1, or several if all caches are latent",
                            options.parts);
   Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {

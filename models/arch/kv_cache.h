@@ -1,18 +1,18 @@
-// What a model keeps of one text. A layer that attends has keys [head_dim, rows, kv_heads] and values of the tokens
-// seen, as f16 (default) or another type of cache_dtype_names(); or reads those of an earlier layer. A recurrent layer
-// has a state of fixed size, in f32: the latest inputs of its convolution, [channels, taps - 1], and the matrix of each
-// value head, [head_dim, head_dim, v_heads]. Declaring makes unplaced tensors; the owner of the cache allocates them on
-// its device. The tensors belong to `context` and live as long as the cache.
+// The cached state of one sequence. An attention layer has keys [head_dim, rows, kv_heads] and values of the tokens so
+// far, as f16 (default) or another type of cache_dtype_names(). Some attention layers read an earlier layer's cache
+// instead. A recurrent layer has a state of fixed size in f32: the latest taps - 1 inputs of its convolution, and the
+// matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache() creates unplaced tensors, and the owner of
+// the cache allocates them on its device. The tensors belong to `context` and live as long as the cache.
 //
-// A layer with a window keeps only what a batch can see, if that is less than the whole context: rows for the window
-// and for a batch. Position p is then in row p % rows:
+// A layer with a window has a ring buffer if the ring is smaller than the whole context. The ring has rows for the
+// window and for one batch. Position p is in row p % rows:
 //
-//   context 8192, window 1024, batch 512: 1536 rows; before 512 tokens from 2048 on they hold positions 512 to 2047,
-//   of which 1025 on are seen; the batch overwrites 512 to 1023
+//   context 8192, window 1024, batch 512: 1536 rows. Before the batch of positions 2048 to 2559, the ring holds 512 to
+//   2047. The first token of the batch needs positions from 1025 on, and the batch overwrites 512 to 1023.
 //
-// Latent caches, whose one row of a token is keys and values of all heads (LayerHparams::values_in_keys), may lie in n
-// parts of as many rows, which fill evenly: position p is in row p / n of part p % n, so that devices can have some
-// parts each, and all work at any length of the text:
+// Latent caches, in which one row per token holds the keys and values of all heads (LayerHparams::values_in_keys), may
+// be divided into n parts of equal size. Position p is in row p / n of part p % n. The parts fill evenly, so devices
+// with the same number of parts have equal work at any length of the sequence:
 //
 //   context 10, 3 parts of 4 rows: positions 0 3 6 9 | 1 4 7 | 2 5 8
 #pragma once
@@ -32,8 +32,8 @@ struct KvCacheOptions {
   int64_t rows = 0;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
-  int64_t batch = 0;  ///< most tokens written at a time; 0: any number, so that all layers keep all rows
-  int64_t parts = 1;  ///< of latent caches
+  int64_t batch = 0;  ///< maximum number of tokens written at a time; 0: no limit, so no layer has a ring
+  int64_t parts = 1;  ///< number of parts of latent caches
 };
 
 enum class CachePart : uint8_t { kKeys, kValues, kConv, kState };
@@ -43,43 +43,43 @@ struct CacheTensor : TensorSpec {
   DType dtype = DType::kF32;
 };
 
-/// What one layer keeps; nullptr: nothing of that kind. Layers that share keys and values have the same tensors.
+/// Tensors of one layer; nullptr for tensors that the layer lacks. Layers that share keys and values share tensors.
 struct LayerCache {
   Tensor *k = nullptr, *v = nullptr, *conv = nullptr, *state = nullptr;
 };
 
 struct KvCache {
   TensorContext context;
-  std::vector<CacheTensor> specs;  ///< of each of the context's tensors
+  std::vector<CacheTensor> specs;  ///< one for each tensor of `context`
   std::vector<LayerCache> layers;
-  int64_t rows = 0;   ///< of the whole context
-  int64_t parts = 1;  ///< of its layers, which are latent ones if there are several
+  int64_t rows = 0;   ///< number of rows for the whole context
+  int64_t parts = 1;  ///< number of parts per layer; more than 1 only for latent caches
 
   int64_t rows_of(size_t layer) const { return layers[layer].k->shape[1]; }
-  /// Does a layer keep its window only?
+  /// Whether the layer's cache is a ring buffer.
   bool is_ring(size_t layer) const { return layers[layer].k != nullptr && rows_of(layer) < rows; }
 };
 
-/// The types that it may have, as users write them: "f16, f32, ... or iq4_nl".
+/// The types that a cache may have, by their names in options. cache_dtype_names() returns "f16, f32, ... or iq4_nl".
 std::optional<DType> cache_dtype_from_name(std::string_view name);
 std::string cache_dtype_names();
 
-/// Can its caches lie in parts? All are latent ones.
+/// Whether the caches of the model can be divided into parts, which requires that all of them are latent.
 bool has_latent_cache(const Hparams& hparams);
-/// The row in which a position lies, of parts one behind the other; a position below 0 is none of them.
+/// Row of a position in a cache that stores all parts one after another. Returns a negative position unchanged.
 int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
-/// Of a part that cannot have all positions up to one: the last row that it has of them, -1 for none.
+/// Last row of `part` at or before `position`; -1 if there is no such row.
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 
-/// Its tensors, layer by layer. Keys or values whose heads do not fill the blocks of a quantised type are f16. Throws
-/// InvalidArgument for a dtype that a cache cannot have, for quantised types that neither keys nor values of any layer
-/// can have, and for parts of caches that are not latent.
+/// Cache tensors, layer by layer. Keys or values whose heads do not fill the blocks of a quantised type are f16. Throws
+/// InvalidArgument in these cases: caches do not support a dtype, a quantised type fits neither keys nor values of any
+/// layer, or several parts are requested although not all caches are latent.
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
-/// Throws InvalidArgument as cache_tensors does, and for no rows.
+/// Throws InvalidArgument like cache_tensors, and for a number of rows below 1.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
 
-/// A line that says which keys or values have another type than was asked for; "" if all have it.
+/// One line about keys or values whose type differs from the requested type; "" if there are none.
 std::string other_types(const KvCache& cache, DType dtype_k, DType dtype_v);
 
 }  // namespace shoal::models

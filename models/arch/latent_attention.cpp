@@ -1,22 +1,24 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). A token has a row of c = latent.rank numbers, from which
-// head h makes keys K_h row and values V_h row, and r = rope.dims turned elements that end the keys of all heads. Since
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). A token has a row of c = latent.rank numbers and r =
+// rope.dims rotated elements. Head h has the key (K_h row) and the value (V_h row). The rotated elements are appended
+// to the keys of every head. Since
 //
 //   q_h . (K_h row) = (K_h^T q_h) . row    and    sum of weights * (V_h row) = V_h (sum of weights * row)
 //
-// the rows themselves can be the only KV head, [row | turned], c + r elements whose first c are the values: 576 numbers
-// of a token in place of 128 heads * (192 + 128). Files with a matrix for each head (attn_k_b holds K_h^T) are run so.
+// the rows themselves can be the only KV head, [row | rotated]. It has c + r elements, and the first c elements are
+// also the values. A token then needs 576 numbers instead of 128 heads * (192 + 128). This applies to files with
+// separate matrices for keys and values (attn_k_b holds K_h^T).
 #include "models/arch/decoder.h"
 
 namespace shoal::models {
 
-/// Heads whose last elements are turned.
-Tensor* Layer::turn_last(Tensor* heads, std::string_view result) {
+/// Applies RoPE to the last elements of each head.
+Tensor* Layer::apply_rope_to_end(Tensor* heads, std::string_view result) {
   RopeParams params = h_.rope;
   params.offset = heads->shape[0] - params.dims;
   return shoal::rope(g_, heads, d_.out_.positions, nullptr, params, name(result));
 }
 
-/// f32 [latent.head_dim_k, heads, t].
+/// Returns the queries, f32 [latent.head_dim_k, heads, t].
 Tensor* Layer::latent_queries(Tensor* x) {
   const LatentHparams& latent = d_.h_.latent;
   const int64_t dim = latent.head_dim_k;
@@ -28,7 +30,7 @@ Tensor* Layer::latent_queries(Tensor* x) {
   return by_heads(linear(matrix, x, h_.heads * dim, {CutGroup::kQueryHeads, 1, dim}, Bias::kNone, "q"), dim);
 }
 
-/// All devices have all rows, or each a part of them (kv_cache.h); heads are divided.
+/// Heads are divided over devices. Cached rows are mirrored or divided into parts (kv_cache.h).
 Tensor* Layer::latent_attention(Tensor* x) {
   const int64_t rank = d_.h_.latent.rank, turned = h_.rope.dims;
   Tensor* q = latent_queries(x);
@@ -47,8 +49,8 @@ Tensor* Layer::attend_to_latents(Tensor* q, Tensor* latents, Tensor* shared) {
   Tensor* absorbed = mul_mat(g_, of_keys, slice(g_, by_tokens(q), {0, 0, plain}, name("q.plain")), name("q.absorbed"));
   q = concat(g_, {by_tokens(absorbed), slice(g_, q, {0, plain, turned}, name("q.turned"))}, 0, name("q.latent"));
   Tensor* k = concat(g_, {latents, shared}, 0, name("k"));
-  q = temper(turn_last(q, "q_rope"));
-  k = turn_last(k, "k_rope");
+  q = apply_temperature(apply_rope_to_end(q, "q_rope"));
+  k = apply_rope_to_end(k, "k_rope");
   Tensor* sums = by_tokens(by_heads(attention(q, k, nullptr), latent.rank));
   Tensor* of_values = weight("attn_v_b", {latent.rank, dim_v, h_.heads, 1}, by_matrices);
   Tensor* values = mul_mat(g_, of_values, sums, name("attention.values"));
@@ -65,8 +67,8 @@ Tensor* Layer::attend_to_heads(Tensor* q, Tensor* latents, Tensor* shared) {
   Tensor* both = by_heads(linear("attn_kv_b", flat, h_.heads * dim, by_rows, Bias::kNone, "kv"), dim);
   Tensor* of_all = repeat(g_, shared, {turned, h_.heads, t, 1}, name("k.shared"));
   Tensor* k = concat(g_, {slice(g_, both, {0, 0, plain}, name("k.plain")), of_all}, 0, name("k"));
-  q = temper(turn_last(q, "q_rope"));
-  k = turn_last(k, "k_rope");
+  q = apply_temperature(apply_rope_to_end(q, "q_rope"));
+  k = apply_rope_to_end(k, "k_rope");
   return attention(q, k, slice(g_, both, {0, plain, latent.head_dim_v}, name("v")));
 }
 

@@ -1,5 +1,5 @@
-// LFM 2: most layers are a gated convolution over three tokens, the others attend with normed heads. Layers without KV
-// heads are those of the first kind.
+// LFM 2: most layers are a gated convolution over three tokens; the other layers attend with normalised heads. Layers
+// without KV heads are convolutions.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -7,7 +7,7 @@ namespace shoal::models {
 
 void lfm2(Decoder& d) {
   Tensor* x = d.usual_layers(d.embed(), {}, [](Layer& l, Tensor* normed) {
-    return l.hparams().attends() ? l.attend(l.turn(l.norm_each_head(l.qkv(normed)))) : l.short_conv(normed);
+    return l.hparams().attends() ? l.attend(l.apply_rope(l.norm_each_head(l.qkv(normed)))) : l.short_conv(normed);
   });
   d.head(d.rms_norm(d.wanted_rows(x), "token_embd_norm", "out_norm"));
 }

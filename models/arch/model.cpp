@@ -15,7 +15,7 @@
 namespace shoal::models {
 namespace {
 
-/// A name that Ollama's files have for a tensor, or for that of each layer behind "blk.N.".
+/// A tensor name in Ollama's files and shoal's name for it. Names of layer tensors omit "blk.N.".
 struct OtherName {
   std::string_view architecture;
   std::string_view theirs, ours;
@@ -31,10 +31,10 @@ constexpr auto kOtherNames = std::to_array<OtherName>({
     {"qwen3next", "ssm_dt", "ssm_dt.bias"},
 });
 
-/// How the names of tensors begin that belong to images, sound and draft heads.
+/// Name prefixes of tensors for images, sound and draft heads.
 constexpr std::array<std::string_view, 4> kPassedOver{"v.", "mm.", "a.", "mtp."};
 
-/// "blk.12." of "blk.12.ssm_dt"; "" of other names.
+/// Returns "blk.12." for "blk.12.ssm_dt", and "" for other names.
 std::string_view layer_prefix(std::string_view name) {
   return name.starts_with("blk.") ? name.substr(0, name.find('.', 4) + 1) : std::string_view();
 }
@@ -61,10 +61,9 @@ const Architecture& architecture_of(const GgufFile& file) {
 }
 
 void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor& tensor) {
-  require<InvalidArgument>(
-      tensor.shape == spec.shape,
-      "{}: tensor '{}' should be {}, found {}; the metadata and the weights do not belong together", file.path(),
-      spec.name, to_string(spec.shape), to_string(tensor.shape));
+  require<InvalidArgument>(tensor.shape == spec.shape,
+                           "{}: tensor '{}' should be {}, found {}; the metadata do not match the weights", file.path(),
+                           spec.name, to_string(spec.shape), to_string(tensor.shape));
   require<InvalidArgument>(!spec.elementwise || tensor.dtype == DType::kF32,
                            "{}: tensor '{}' should be f32, found {}; convert the model again", file.path(), spec.name,
                            name_of(tensor.dtype));
@@ -74,7 +73,7 @@ void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor
                            file.path(), spec.name, type.name);
 }
 
-/// The specs whose tensors are in the file. Throws for one that is missing or of another shape.
+/// The specs whose tensors are in the file. Throws if a required tensor is missing or has another shape.
 std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architecture, const Hparams& hparams) {
   return architecture.tensors(hparams, [&](const TensorSpec& spec) {
     const GgufTensor* tensor = file.find_tensor(spec.name);
@@ -85,14 +84,14 @@ std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architec
   });
 }
 
-/// Of "blk.N.PART"; -1 for other names.
+/// Returns N for "blk.N.PART", and -1 for other names.
 int64_t layer_of(std::string_view name) {
   int64_t layer = -1;
   if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
   return layer;
 }
 
-/// How the name begins, if it is of a tensor that is passed over; else "".
+/// The prefix in kPassedOver that the name starts with; "" if there is none.
 std::string_view passed_over_as(std::string_view name) {
   const auto found = std::find_if(kPassedOver.begin(), kPassedOver.end(),
                                   [&](std::string_view beginning) { return name.starts_with(beginning); });
@@ -107,14 +106,14 @@ std::vector<std::string> passed_over_in(const GgufFile& file) {
   return {found.begin(), found.end()};
 }
 
-/// Is it of the keys and values that a layer has in the file, but does not use, as it reads those of another one?
+/// Whether the tensor belongs to the unused keys or values of a layer that reads another layer's cache.
 bool is_of_unused_keys(std::string_view name, const Hparams& hparams) {
   const int64_t layer = layer_of(name);
   if (layer < 0 || layer >= hparams.layers || hparams.layer(layer).kv_layer < 0) return false;
   return name.find(".attn_k") != std::string_view::npos || name.find(".attn_v") != std::string_view::npos;
 }
 
-/// A tensor that the graph would leave out would make the output silently wrong.
+/// Throws for an unknown tensor, because ignoring it would silently give wrong output.
 void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, const Hparams& hparams) {
   std::unordered_set<std::string_view> known;
   for (const TensorSpec& spec : specs) known.insert(spec.name);
@@ -122,10 +121,10 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const GgufTensor& tensor : file.tensors()) {
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
-    if (tensor.name.ends_with(".input_scale")) continue;  // of nvfp4 weights, for activations of four bits
+    if (tensor.name.ends_with(".input_scale")) continue;  // scale of 4-bit activations with nvfp4 weights
     if (!passed_over_as(tensor.name).empty()) continue;
     require<InvalidArgument>(known.contains(tensor.name),
-                             "{}: tensor '{}' is not part of a {} model as this program knows it; use another model",
+                             "{}: tensor '{}' is not part of a {} model known to this program; use another model file",
                              file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
   }
 }
@@ -137,7 +136,7 @@ Model::Model(const std::string& path)
       architecture(&architecture_of(file)),
       hparams(read_hparams(file, architecture->rope, architecture->read)),
       specs(match(file, *architecture, hparams)),
-      passed_over(passed_over_in(file)) {
+      ignored_prefixes(passed_over_in(file)) {
   refuse_unknown(file, specs, hparams);
   for (const TensorSpec& spec : specs) weights.add(spec.name, file.tensor(spec.name).dtype, spec.shape);
 }

@@ -1,5 +1,5 @@
-// OLMo 2 and 3: norms after the blocks instead of before, and over the whole of q and k. Layers of OLMo 3 that have a
-// window turn heads by plain angles, the others as YaRN has it.
+// OLMo 2 and 3: each block has a norm after it instead of before it, and q and k are normalised over all heads. In OLMo
+// 3, layers with a window use plain RoPE; the other layers use YaRN.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -8,7 +8,7 @@ namespace shoal::models {
 void olmo2(Decoder& d) {
   Tensor* x = d.embed();
   for (Layer& l : d.layers()) {
-    Tensor* attended = l.attend(l.turn(l.norm_projections(l.qkv(x))));
+    Tensor* attended = l.attend(l.apply_rope(l.norm_projections(l.qkv(x))));
     x = l.residual(x, l.rms_norm(attended, "post_attention_norm", "attn_out_normed"), "attn_residual");
     Tensor* ffn = l.feed_forward(x, {});
     x = l.residual(x, l.rms_norm(ffn, "post_ffw_norm", "ffn_out_normed"), "ffn_residual");
@@ -19,7 +19,7 @@ void olmo2(Decoder& d) {
 void read_olmo2(const HparamsReader& in, Hparams& h) {
   read_windows(in, h, 0, 4);
   for (LayerHparams& layer : h.per_layer) {
-    // Older files have the whole magnitude under this name, too; savers write 1 for none.
+    // Older files store the whole magnitude under this name; savers write 1 if the model has no magnitude.
     const float magnitude = in.positive_or("rope.scaling.attn_factor", 1.0f);
     if (magnitude != 1.0f) layer.rope.attn_factor = magnitude / yarn_magnitude(layer.rope);
     if (layer.attention.window == 0) continue;

@@ -1,5 +1,5 @@
-// Phi 3, 3.5 and 4: q, k and v in one matrix, and gate and up in another; part of each head is turned, by factors that
-// depend on how long the context is.
+// Phi 3, 3.5 and 4: q, k and v in one matrix, gate and up in another. A part of each head is rotated, with factors that
+// depend on the length of the context.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -9,7 +9,7 @@ void phi3(Decoder& d) {
   Tensor* x = d.embed();
   Tensor* factors = d.rope_factors();
   x = d.usual_layers(x, {{.fused = true}},
-                     [&](Layer& l, Tensor* normed) { return l.attend(l.turn(l.qkv(normed), factors)); });
+                     [&](Layer& l, Tensor* normed) { return l.attend(l.apply_rope(l.qkv(normed), factors)); });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"), Bias::kOptional);
 }
 

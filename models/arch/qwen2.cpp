@@ -1,13 +1,14 @@
-// Qwen 2 and 2.5: Llama with halves turned against each other and biases on q, k and v. With experts there is one that
-// all tokens use, weighed by a gate of its own, and the weights of the others are what soft_max gives.
+// Qwen 2 and 2.5: Llama with RoPE that pairs the halves of each head, and with biases on q, k and v. Models with
+// experts have a shared expert with its own gate, and the soft_max weights of the routed experts are not normalised.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
 
 void qwen2(Decoder& d) {
-  Tensor* x = d.usual_layers(d.embed(), {{.shared_gate = true}},
-                             [](Layer& l, Tensor* normed) { return l.attend(l.turn(l.qkv(normed, Bias::kRequired))); });
+  Tensor* x = d.usual_layers(d.embed(), {{.shared_gate = true}}, [](Layer& l, Tensor* normed) {
+    return l.attend(l.apply_rope(l.qkv(normed, Bias::kRequired)));
+  });
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"), Bias::kOptional);
 }
 

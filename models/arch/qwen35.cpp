@@ -1,5 +1,5 @@
-// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers keep a state by the gated delta rule, the fourth attends with
-// gated heads of which a part is turned. With experts there is one that all tokens use, weighed by a gate of its own.
+// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers are recurrent (gated delta rule). The fourth attends with gated
+// heads and rotates a part of each head. Models with experts have a shared expert with its own gate.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -9,7 +9,7 @@ void qwen35(Decoder& d) {
   const auto attend = [](Layer& l, Tensor* x) {
     Tensor* gates = nullptr;
     const Qkv heads = l.qkv_and_gates(x, gates);
-    const auto [q, k, v] = l.turn(l.norm_each_head(heads));
+    const auto [q, k, v] = l.apply_rope(l.norm_each_head(heads));
     return l.project(l.gate(l.attention(q, k, v), gates));
   };
   const Blocks blocks{{.shared_gate = true}, "post_attention_norm"};
@@ -21,7 +21,7 @@ void qwen35(Decoder& d) {
 
 namespace {
 
-/// Which layers keep a state: an array, or all but each full_attention_interval-th.
+/// Whether each layer is recurrent, from an array of flags, or from a period whose last layer attends.
 std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
   constexpr std::string_view kEach = "attention.recurrent_layers";
   if (in.has(kEach)) return in.pattern_or(kEach, h.layers, 0);
@@ -35,15 +35,15 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
   RecurrentHparams r{in.count("ssm.conv_kernel", kMostTaps), in.count("ssm.group_count"),
                      in.count("ssm.time_step_rank"), in.count("ssm.state_size"), tiled};
   in.need(r.taps >= 2, "ssm.conv_kernel", "is {}; a convolution has 2 taps or more", r.taps);
-  in.need(r.v_heads % r.k_heads == 0, "ssm.time_step_rank", "is {}, which the {} key heads do not divide", r.v_heads,
+  in.need(r.v_heads % r.k_heads == 0, "ssm.time_step_rank", "is {}, not a multiple of the {} key heads", r.v_heads,
           r.k_heads);
   const int64_t inner = in.count("ssm.inner_size");
-  in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {}", inner, r.v_heads,
-          r.head_dim);
+  in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {} elements", inner,
+          r.v_heads, r.head_dim);
   const bool reordered = in.flag_or("ssm.v_head_reordered", tiled);
   in.need(reordered == tiled, "ssm.v_head_reordered", "is {}; it should be {}", reordered, tiled);
   const std::vector<bool> recurrent = recurrent_layers(in, h);
-  // The array may have entries for draft heads, too.
+  // The array may also have entries for draft layers.
   for (size_t i = 0; i < h.per_layer.size(); ++i) {
     if (recurrent[i]) h.per_layer[i].recurrent = r;
   }

@@ -1,11 +1,11 @@
-// Layers that keep a state of fixed size in place of keys and values: the gated delta rule behind a causal convolution
-// (Qwen 3.5), and a gated convolution alone (LFM 2).
+// Recurrent layers, which have a state of fixed size instead of keys and values: the gated delta rule after a causal
+// convolution (Qwen 3.5), and a gated convolution alone (LFM 2).
 //
-// Everything is cut by key heads, with the value heads that use them. In tiled order, 2 key heads and 6 value heads,
-// the second of two devices has heads 1 of the queries and keys and heads 1, 3 and 5 of the values:
+// All tensors are cut by key heads, together with the value heads that use them. Example in tiled order with 2 key
+// heads and 6 value heads: the second of two devices has head 1 of the queries and keys, and value heads 1, 3 and 5.
 //
 //   attn_qkv   q0 q1 | k0 k1 | v0 v1 | v2 v3 | v4 v5     five segments, each cut alike
-//   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three: of each key head the values are side by side
+//   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three segments; the values of a key head are adjacent
 #include <cmath>
 
 #include "base/error.h"
@@ -14,12 +14,12 @@
 namespace shoal::models {
 namespace {
 
-/// An axis that has `scale` elements of each value head.
+/// Cuts an axis with `scale` elements per value head.
 Cut of_values(const RecurrentHparams& r, int axis, int64_t scale) {
   return {CutGroup::kStateHeads, axis, r.tiled ? scale : scale * r.group(), {}, r.tiled ? r.group() : 1};
 }
 
-/// An axis that has the channels of the convolution: queries, keys, values.
+/// Cuts an axis with the channels of the convolution: queries, keys, values.
 Cut of_channels(const RecurrentHparams& r, int axis) {
   const Cut values = of_values(r, axis, r.head_dim);
   return {CutGroup::kStateHeads,
@@ -30,14 +30,15 @@ Cut of_channels(const RecurrentHparams& r, int axis) {
 
 }  // namespace
 
-/// Rows of the convolution's result that follow the tokens' are its new state, and so are those of the delta rule.
+/// Writes the new state to the cache. `all` is the result of the convolution or the delta rule: the rows of the tokens,
+/// followed by the rows of the new state.
 Tensor* Layer::store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result) {
   Tensor* fresh = slice(g_, all, {1, d_.batch_.tokens, rows}, name(result) + ".rows");
   Tensor* ids = slice(g_, d_.out_.state_rows, {0, 0, rows}, name(result) + ".ids");
   return g_.output(set_rows(g_, cache, fresh, ids, {}, name(result)));
 }
 
-/// The causal convolution of x [channels, t], as wide.
+/// The causal convolution of x: [channels, t] -> [channels, t].
 Tensor* Layer::convolve(Tensor* x, std::string_view of, const Cut& cut) {
   const int64_t taps = h_.recurrent.taps;
   Tensor* kernel = d_.source_({name(of) + ".weight", {taps, x->shape[0], 1, 1}, index_, cut, false, false, true});
@@ -47,7 +48,8 @@ Tensor* Layer::convolve(Tensor* x, std::string_view of, const Cut& cut) {
   return slice(g_, all, {1, 0, d_.batch_.tokens}, name("conv.tokens"));
 }
 
-/// The logarithm of what is left of the state, and how much of an error is mended: f32 [v_heads, t] each.
+/// decay: logarithm of the fraction of the state that remains. beta: fraction of the error that is corrected. Both are
+/// f32 [v_heads, t].
 Layer::DeltaGates Layer::delta_gates(Tensor* x) {
   const RecurrentHparams& r = h_.recurrent;
   const int64_t t = d_.batch_.tokens, group = r.group();
@@ -56,9 +58,9 @@ Layer::DeltaGates Layer::delta_gates(Tensor* x) {
   Tensor* alpha = nullptr;
   if (Tensor* fused =
           d_.source_({name("ssm_ba.weight"), {x->shape[0], 2 * r.v_heads, 1, 1}, index_, both, true, true})) {
-    require<InvalidArgument>(!r.tiled, "{}: the value heads of one matrix for beta and alpha are never tiled",
+    require<InvalidArgument>(!r.tiled, "{}: a fused matrix for beta and alpha requires value heads in grouped order",
                              name("ssm_ba.weight"));
-    // Of each key head the betas of its value heads, then the alphas.
+    // The rows of each key head are the betas of its value heads, followed by the alphas.
     Tensor* heads = reshape(g_, mul_mat(g_, fused, x, name("ba")), {2 * group, r.k_heads, t, 1}, name("ba.heads"));
     const auto part = [&](int64_t begin, std::string_view result) {
       Tensor* some = contiguous(g_, slice(g_, heads, {0, begin, group}, name(result) + ".part"), name(result) + ".own");
@@ -79,7 +81,7 @@ Layer::DeltaGates Layer::delta_gates(Tensor* x) {
   return out;
 }
 
-/// The channels of the convolution, [channels, t], and the gates of its values, [head_dim, v_heads, t].
+/// Returns the input channels of the convolution, [channels, t], and the gates of the values, [head_dim, v_heads, t].
 Layer::DeltaInputs Layer::delta_inputs(Tensor* x) {
   const RecurrentHparams& r = h_.recurrent;
   const int64_t d = r.head_dim, t = d_.batch_.tokens, group = r.group(), each = 2 * (1 + group) * d;
@@ -90,9 +92,9 @@ Layer::DeltaInputs Layer::delta_inputs(Tensor* x) {
     Tensor* mixed = linear("attn_qkv", x, r.channels(), of_channels(r, 1), Bias::kNone, "qkv_mixed");
     return {mixed, by_heads(linear("attn_gate", x, d * r.v_heads, of_values(r, 1, d), Bias::kNone, "z"), d)};
   }
-  require<InvalidArgument>(!r.tiled, "{}: the value heads of one matrix for all are never tiled",
+  require<InvalidArgument>(!r.tiled, "{}: a fused input matrix requires value heads in grouped order",
                            name("ssm_in.weight"));
-  // Of each key head query, key, values and gates.
+  // The rows of each key head are its query, key, values and gates.
   Tensor* heads = reshape(g_, mul_mat(g_, fused, x, name("in")), {each, r.k_heads, t, 1}, name("in.heads"));
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     Tensor* some = contiguous(g_, slice(g_, heads, {0, begin, length}, name(result) + ".part"), name(result) + ".own");
@@ -115,9 +117,9 @@ Tensor* Layer::delta_net(Tensor* x) {
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     return slice(g_, heads, {1, begin, length}, name(result));
   };
-  // Of length 1; queries divided by the root of d besides.
+  // Scales vectors to length 1. Queries are also divided by the root of d.
   const auto unit = [&](Tensor* vectors, float factor, std::string_view result) {
-    const float least = d_.h_.norm_eps * d_.h_.norm_eps / static_cast<float>(d);  // of the mean of squares
+    const float least = d_.h_.norm_eps * d_.h_.norm_eps / static_cast<float>(d);  // epsilon for the mean of squares
     Tensor* normed = shoal::rms_norm(g_, vectors, {least}, name(result) + ".rms");
     return scale(g_, normed, {factor}, name(result));
   };

@@ -1,16 +1,16 @@
-// What an architecture says of one tensor, a weight or a part of the KV cache: its name and shape, what it is for, and
-// how it may be cut over devices. Plain values.
+// Describes one tensor of an architecture, either a weight or a part of the KV cache: name, shape, role, and how
+// devices may divide it. Plain values.
 //
-// A tensor that may be cut names what one of its axes counts: query heads, KV heads, feed-forward columns or
-// vocabulary rows. The split policy (models/place/split_policy.h) divides each of these groups once per layer, and all
-// tensors that count in the same group are cut alike; `scale` is how many elements of the axis one member of the group
-// takes. The axis of a fused tensor has segments, each of which is cut as the tensor that it stands for.
+// If a tensor may be cut, its Cut names the group of members along one axis: query heads, KV heads, feed-forward
+// columns or vocabulary rows. The split policy (models/place/split_policy.h) divides each group once per layer, so all
+// tensors of a group are cut alike. `scale` is the number of elements per member of the group. The axis of a fused
+// tensor has segments, each cut like the separate tensor that it replaces.
 //
-//   attn_q      [256, 256]: axis 1 counts query heads, 32 rows each     {kQueryHeads, 1, 32}
-//   attn_k      [256, 128]: axis 1 counts KV heads, 32 rows each        {kKvHeads, 1, 32}
-//   attn_output [256, 256]: axis 0 counts query heads, 32 columns each  {kQueryHeads, 0, 32}
-//   cache_k     [32, 512, 4]: axis 2 counts KV heads                    {kKvHeads, 2, 1}
-//   attn_qkv    [256, 512]: query heads, then KV heads, twice
+//   attn_q      [256, 256]: axis 1 has 32 rows per query head           {kQueryHeads, 1, 32}
+//   attn_k      [256, 128]: axis 1 has 32 rows per KV head              {kKvHeads, 1, 32}
+//   attn_output [256, 256]: axis 0 has 32 columns per query head        {kQueryHeads, 0, 32}
+//   cache_k     [32, 512, 4]: axis 2 has one element per KV head        {kKvHeads, 2, 1}
+//   attn_qkv    [256, 512]: query heads, then KV heads of k and of v
 //               {kQueryHeads, 1, 32, {{{kKvHeads, 32}, {kKvHeads, 32}}}}
 //   ssm_a       [6]: value heads of 2 key heads in tiled order, 0 1 0 1 0 1: each third is cut alike
 //               {kStateHeads, 0, 1, {}, 3}
@@ -24,9 +24,9 @@
 
 namespace shoal::models {
 
-/// kStateHeads: the key heads of a layer that keeps a state instead of keys and values. kExperts: where they lie whole,
-/// which no tensor says of itself (models/place/expert_split.h). kCacheParts: of a latent cache (kv_cache.h), each as
-/// many rows as there are.
+/// kStateHeads: key heads of a recurrent layer. kExperts: whole experts; only the split policy sets this group
+/// (models/place/expert_split.h), never a TensorSpec. kCacheParts: parts of a latent cache (kv_cache.h) with equal
+/// numbers of rows.
 enum class CutGroup : uint8_t {
   kNone,
   kQueryHeads,
@@ -40,27 +40,27 @@ enum class CutGroup : uint8_t {
 };
 
 struct CutSegment {
-  CutGroup group = CutGroup::kNone;  ///< kNone: there is no such segment
+  CutGroup group = CutGroup::kNone;  ///< kNone: the segment is absent
   int64_t scale = 1;
-  int64_t repeat = 1;  ///< this number of segments alike, one after the other
+  int64_t repeat = 1;  ///< number of consecutive segments that are cut alike
 };
 
 struct Cut {
-  CutGroup group = CutGroup::kNone;  ///< kNone: every device has all of it
+  CutGroup group = CutGroup::kNone;  ///< kNone: mirrored on every device
   int axis = 0;
-  int64_t scale = 1;  ///< axis length = group length * scale, in each of the segments alike
-  /// Of a fused tensor: what follows on the axis.
+  int64_t scale = 1;  ///< axis length = group length * scale in each repeated segment
+  /// Further segments on the axis of a fused tensor.
   std::array<CutSegment, 2> more = {};
-  int64_t repeat = 1;  ///< as CutSegment::repeat, of the first segment
+  int64_t repeat = 1;  ///< like CutSegment::repeat, for the first segment
 };
 
-/// What placement, loading and predictions want to know of a tensor; names are for files and messages.
+/// Role of a tensor. Placement, loading and predictions use the role and not the name.
 enum class TensorRole : uint8_t {
-  kBlock,        ///< used whole in every step: matrices, norms, biases
-  kEmbedding,    ///< rows are looked up; the output head too where there is no other
-  kLookup,       ///< rows are looked up, and nothing else
-  kHead,         ///< gives the logits
-  kExperts,      ///< one matrix for each expert, or one row of biases, of which a token uses some; cut as they are
+  kBlock,        ///< read completely in every step: matrices, norms, biases
+  kEmbedding,    ///< rows are looked up; also the output head if the file has no separate head
+  kLookup,       ///< rows are looked up; never the output head
+  kHead,         ///< the output head, which gives the logits
+  kExperts,      ///< one matrix (or row of biases) per expert; a token uses some experts
   kRopeFactors,  ///< frequency factors that all layers share
   kCache,
 };
@@ -68,12 +68,12 @@ enum class TensorRole : uint8_t {
 struct TensorSpec {
   std::string name;
   Shape shape{1, 1, 1, 1};
-  int layer = -1;  ///< -1: of the whole model
+  int layer = -1;  ///< index of the layer; -1: belongs to the whole model
   Cut cut = {};
   bool optional = false;
-  /// In place of tensors that most files have: not among "all tensors" of an architecture.
+  /// Whether the tensor replaces tensors that most files have. The list of all tensors of an architecture omits it.
   bool alternative = false;
-  bool elementwise = false;  ///< added or multiplied element by element (norms, biases): f32 in every file
+  bool elementwise = false;  ///< added or multiplied element by element (norms, biases); f32 in every file
   TensorRole role = TensorRole::kBlock;
 };
 

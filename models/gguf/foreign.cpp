@@ -16,7 +16,7 @@ bool is_web_page(std::string_view text) {
   return begin == "<!doctype html" || begin.starts_with("<html") || begin.starts_with("<?xml");
 }
 
-/// The length of a JSON object, and the object.
+/// A safetensors file begins with the length of a JSON object, followed by the object.
 bool is_safetensors(std::string_view text, size_t file_bytes) {
   uint64_t length = 0;
   if (text.size() < sizeof length + 2) return false;
@@ -54,7 +54,7 @@ std::string foreign_content(const GgufFile& file) {
   const std::string type = text_or_nothing(file, "general.type");
   if (type == "adapter") {
     return "is an adapter (LoRA) and not a model; merge it into its model (llama-export-lora of llama.cpp), and use "
-           "that";
+           "the result";
   }
   if (type == "imatrix") return "is an importance matrix and not a model; use the file of the model";
   if (type == "mmproj" || text_or_nothing(file, "general.architecture") == "clip") {

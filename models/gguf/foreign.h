@@ -1,5 +1,6 @@
-// Files that are no models: of other formats, by their first bytes, and GGUF files with something else inside. Each is
-// named in one sentence with a remedy, instead of the first detail that a reader stumbles over. Pure functions.
+// Recognises files that are not language models: other formats by their first bytes, GGUF files by their metadata. The
+// functions return one sentence that names the content of the file and a remedy. Without these checks, the error would
+// only name the first byte or key that a reader rejects. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +11,12 @@
 
 namespace shoal::models {
 
-/// "is a Git LFS pointer and not the model; ...": the format of a file that is no GGUF. "" if it is none of those
-/// known.
+/// Describes the format of a file that is not GGUF: "is a Git LFS pointer and not the model; ...". Returns "" if the
+/// format is unknown.
 std::string foreign_format(std::span<const std::byte> image);
 
-/// The same for a GGUF file that holds an adapter, an importance matrix, a projector or a vocabulary alone. "" for
-/// models.
+/// Describes a GGUF file that holds only an adapter, an importance matrix, a projector or a vocabulary. Returns "" for
+/// a model.
 std::string foreign_content(const GgufFile& file);
 
 }  // namespace shoal::models

@@ -20,7 +20,7 @@ namespace {
   X(int16_t, kI16) X(uint32_t, kU32) X(int32_t, kI32) X(uint64_t, kU64) X(int64_t, kI64) X(float, kF32) \
       X(double, kF64) X(bool, kBool) X(std::string, kString)
 
-// The type of the file that a C++ type stands for.
+// The GGUF type of a C++ type.
 template <class T>
 constexpr GgufType kTypeOf = GgufType::kCount;
 #define SHOAL_TYPE_OF(T, type) \
@@ -29,7 +29,7 @@ constexpr GgufType kTypeOf = GgufType::kCount;
 SHOAL_GGUF_TYPES(SHOAL_TYPE_OF)
 #undef SHOAL_TYPE_OF
 
-// Decodes one element and steps over it. The parser has checked that it lies in the image.
+// Decodes one element and advances `data`. The parser has checked that the element is inside the image.
 template <class T>
 T decode(const std::byte*& data) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -100,7 +100,7 @@ void GgufFile::index() {
   for (size_t i = 0; i < values_.size(); ++i) value_index_.emplace(values_[i].key, i);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     tensor_index_.emplace(tensors_[i].name, i);
-    tensor_bytes_ += tensors_[i].bytes;  // tensors do not overlap, so the sum is at most the files' size
+    tensor_bytes_ += tensors_[i].bytes;  // tensors do not overlap, so the sum does not exceed the size of the files
   }
 }
 
@@ -161,7 +161,7 @@ void GgufFile::rename_tensor(std::string_view name, const std::string& to) {
   const auto found = tensor_index_.find(name);
   if (found == tensor_index_.end() || tensor_index_.contains(to)) return;
   const size_t position = found->second;
-  tensor_index_.erase(found);  // whose key is a view of the old name
+  tensor_index_.erase(found);  // the key in tensor_index_ is a view of the old name
   tensors_[position].name = to;
   tensor_index_.emplace(tensors_[position].name, position);
 }
@@ -175,8 +175,8 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
 
 void GgufFile::require_range(const GgufTensor& tensor, size_t offset, size_t size) const {
   require<InvalidArgument>(offset <= tensor.bytes && size <= tensor.bytes - offset,
-                           "{}: tensor '{}' has {} bytes, asked for {} from {} on", path_, printable(tensor.name),
-                           tensor.bytes, size, offset);
+                           "{}: tensor '{}' has {} bytes, but {} bytes from offset {} on were requested", path_,
+                           printable(tensor.name), tensor.bytes, size, offset);
 }
 
 void GgufFile::read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const {

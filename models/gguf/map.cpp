@@ -19,7 +19,7 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-/// The pages that bytes lie in.
+/// The pages that contain the bytes.
 std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
@@ -29,8 +29,8 @@ std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
 
 [[noreturn]] void fail_short(const GgufMap::Part& part, size_t end) {
   fail<InvalidArgument>(
-      "{}: the file ends at byte {}, it had {} when it was opened; another program writes to it: "
-      "wait for that to end, then start again",
+      "{}: the file ends at byte {}, but had {} bytes when it was opened; another program writes to it: "
+      "wait until that program is done, then start again",
       part.path, end, part.size);
 }
 
@@ -65,7 +65,8 @@ GgufMap::GgufMap(const std::vector<std::string>& paths) {
       part.begin = (size + page - 1) / page * page;
       size = part.begin + part.size;
     }
-    // MAP_NORESERVE: a file larger than memory may become writable in unlock(), as only pages written to need memory.
+    // With MAP_NORESERVE, unlock() can make even a file larger than memory writable, because only written pages need
+    // memory.
     constexpr int kFlags = MAP_PRIVATE | MAP_NORESERVE;
     const auto map = [&](void* at, size_t bytes, int protection, int flags, int file) {
       void* address = mmap(at, bytes, protection, kFlags | flags, file, 0);
@@ -97,8 +98,8 @@ void GgufMap::read(size_t offset, std::span<std::byte> to) const {
     require<DeviceError>(count >= 0, "{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file",
                          part.path, to.size(), offset, reason(errno));
     if (count == 0) {
-      require_length(part, offset + to.size());  // which knows where the file ends
-      fail_short(part, offset);                  // should it have grown again
+      require_length(part, offset + to.size());  // reports the current end of the file
+      fail_short(part, offset);                  // reached only if the file has grown again
     }
     offset += static_cast<size_t>(count);
     to = to.subspan(static_cast<size_t>(count));
@@ -108,13 +109,13 @@ void GgufMap::read(size_t offset, std::span<std::byte> to) const {
 void GgufMap::fetch(size_t offset, size_t size) const {
   const Part& part = part_of(offset);
   const size_t end = offset - part.begin + size;
-  // Of the last page that the file has, the system maps what is missing as zeros.
+  // madvise() does not detect truncation within the last page, which the system fills with zeros.
   require_length(part, end);
   const std::span<std::byte> pages = pages_of(bytes_.subspan(offset, size));
 #ifdef MADV_POPULATE_READ
   while (madvise(pages.data(), pages.size(), MADV_POPULATE_READ) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) break;  // not known before Linux 5.14
+    if (errno == EINVAL) break;  // not supported before Linux 5.14
     const int code = errno;
     require_length(part, end);
     fail<DeviceError>("{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", part.path, size,

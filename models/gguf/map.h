@@ -1,11 +1,10 @@
-// Owns open files and one mapping of all of them, read-only until unlock(). The files lie one after the other, each
-// from a page on, so that a model in several parts is one range of bytes to all who use it:
+// Owns open files and one mapping of all of these files. The mapping is read-only until unlock(). Each file starts on a
+// page boundary after the previous file, so the parts of a model form one range of bytes:
 //
 //   files of 10000 and 5000 bytes   begin at 0 and 12288; bytes().size() is 17288
 //
-// Move-only; the mapped bytes stay where they are when it is moved. What is read through the mapping must be there:
-// where a file has become shorter the system sends SIGBUS. read() and fetch() say so instead, at the time they are
-// called.
+// Move-only. Moving keeps the addresses of the mapped bytes. Access to mapped bytes beyond the end of a truncated file
+// raises SIGBUS. read() and fetch() check the length of the file and throw instead.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +16,10 @@ namespace shoal::models {
 
 class GgufMap {
  public:
-  /// Maps nothing.
+  /// An empty map.
   GgufMap() = default;
-  /// Throws InvalidArgument for what the user can mend (missing, unreadable, empty, not a regular file), DeviceError
-  /// when the system refuses to map them.
+  /// Throws InvalidArgument for files that are missing, unreadable, empty or not regular, and DeviceError if the system
+  /// refuses to map them.
   explicit GgufMap(const std::vector<std::string>& paths);
   ~GgufMap();
   GgufMap(GgufMap&& other) noexcept;
@@ -29,21 +28,20 @@ class GgufMap {
   struct Part {
     std::string path;
     int file = -1;
-    size_t begin = 0;  ///< in bytes()
+    size_t begin = 0;  ///< offset in bytes()
     size_t size = 0;
   };
-  /// In the order of the paths.
+  /// The files, in the order of the paths.
   std::span<const Part> parts() const { return parts_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// Reads `to.size()` bytes from `offset` on, all of one part, into memory. Any number of threads may. Throws
-  /// InvalidArgument when the file ends before them, DeviceError when the system fails to read.
+  /// Copies `to.size()` bytes at `offset` into `to`. These bytes must belong to one part. Thread-safe. Throws
+  /// InvalidArgument if the file is shorter, DeviceError if the system fails to read.
   void read(size_t offset, std::span<std::byte> to) const;
-  /// Brings mapped bytes into memory, so that later reads of them neither wait for the disk nor for the system to map
-  /// pages. Any number of threads may. Throws as read() does.
+  /// Reads mapped bytes from the disk into memory and maps their pages. Later accesses then wait neither for the disk
+  /// nor for page faults. Thread-safe. Throws like read().
   void fetch(size_t offset, size_t size) const;
-  /// Lets a part of the mapping be written: what is written is seen by this process alone, as copies of the pages
-  /// concerned, and never reaches the file. Parts larger than memory may be unlocked. False where the system refuses
-  /// (vm.overcommit_memory=2, ulimit -d).
+  /// Makes a range of the mapping writable. Writes copy the affected pages for this process and never reach the file.
+  /// The range may be larger than memory. Returns false if the system refuses (vm.overcommit_memory=2, ulimit -d).
   bool unlock(size_t offset, size_t size);
 
  private:

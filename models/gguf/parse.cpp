@@ -14,16 +14,16 @@
 namespace shoal::models {
 namespace {
 
-static_assert(sizeof(size_t) == 8, "offsets of the file are used as they are");
-static_assert(std::endian::native == std::endian::little, "values are read from the map as they lie in the file");
+static_assert(sizeof(size_t) == 8, "offsets in the file are stored in size_t");
+static_assert(std::endian::native == std::endian::little, "values are read from the mapping without swapping bytes");
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kDefaultAlignment = 32;
 constexpr uint32_t kMinAlignment = 8;
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxNameBytes = 64;
-// The least bytes a key takes (length, one character, type, one byte) and a tensor info (length, one character,
-// number of dimensions, one dimension, type, offset): what bounds the counts in the header.
+// Minimum bytes of a key (length, one character, type, one byte) and of a tensor info (length, one character, number of
+// dimensions, one dimension, type, offset). They bound the counts in the header.
 constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr size_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
@@ -45,7 +45,7 @@ constexpr std::array<TypeTraits, kGgufTypeCount> kTypes{{{"u8", 1},
                                                          {"i64", 8},
                                                          {"f64", 8}}};
 
-/// Tensor types of the format that shoal does not compute with, so that a message can name them.
+/// Tensor types of the format that shoal does not support, with their names for messages.
 struct ForeignType {
   uint32_t number;
   std::string_view name;
@@ -55,8 +55,8 @@ constexpr ForeignType kForeignTypes[] = {
 #include "graph/dtypes.def"
 };
 
-/// A bounds-checked reading position. Every read names what it reads, so that a file that is cut short gives an error
-/// that says where. Borrows the image and the path.
+/// A reading position with bounds checks. The caller of each read names the item, so that errors for a truncated file
+/// name the item and the byte. Borrows the image and the path.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> image, const std::string& path) : image_(image), path_(path) {}
@@ -65,7 +65,7 @@ class Cursor {
   size_t remaining() const { return image_.size() - position_; }
   const std::byte* here() const { return image_.data() + position_; }
 
-  /// Names the thing being read in later messages: enter("key 'a.b'"); enter("") between things.
+  /// Sets the subject of later messages: enter("key 'a.b'"). enter("") clears it.
   void enter(std::string subject) { subject_ = std::move(subject); }
 
   template <class T>
@@ -76,11 +76,11 @@ class Cursor {
     position_ += sizeof(T);
     return value;
   }
-  /// A 64-bit length and that many bytes; longer than `limit` is an error.
+  /// Reads a 64-bit length and a string of that many bytes. A length above `limit` is an error.
   std::string_view read_string(std::string_view what, uint64_t limit = UINT64_MAX) {
     const size_t start = position_;
     const auto length = read<uint64_t>(what);
-    if (length > limit) reject(start, fmt::format("{} has {} bytes, the format allows {}", what, length, limit));
+    if (length > limit) reject(start, fmt::format("{} has {} bytes, but the format allows {}", what, length, limit));
     if (length > remaining()) {
       reject(start, fmt::format("{} has {} bytes, but only {} follow in the file", what, length, remaining()));
     }
@@ -88,7 +88,7 @@ class Cursor {
     position_ += length;
     return text;
   }
-  /// Steps over count elements of size bytes each; the product may be too big for 64 bits.
+  /// Skips `count` elements of `size` bytes. The product count * size may exceed 64 bits.
   void skip(uint64_t count, size_t size, std::string_view what) {
     if (count > remaining() / size) {
       reject(position_, fmt::format("{}: {} x {} bytes do not fit in the {} that follow in the file", what, count, size,
@@ -99,9 +99,9 @@ class Cursor {
 
   /// Throws "path: <what> of <subject> at byte <at>; <remedy>".
   [[noreturn]] void reject(size_t at, const std::string& what) const {
-    refuse(at, what, "the file is damaged or no valid GGUF: download or convert it again");
+    refuse(at, what, "the file is damaged or not valid GGUF: download or convert it again");
   }
-  /// The same with another remedy, for a file that is sound and has something that is not supported.
+  /// Like reject(), but with another remedy. Used for valid files with unsupported content.
   [[noreturn]] void refuse(size_t at, const std::string& what, const std::string& remedy) const {
     fail<InvalidArgument>("{}: {}{} (at byte {}); {}", path_, subject_.empty() ? "" : subject_ + ": ", what, at,
                           remedy);
@@ -131,10 +131,10 @@ Header read_header(Cursor& cursor) {
   Header header{};
   header.version = cursor.read<uint32_t>("the version");
   if ((header.version & 0xffff) == 0 && header.version != 0) {
-    cursor.reject(4, "is big-endian, and only little-endian files are supported");
+    cursor.reject(4, "is big-endian, but only little-endian files are supported");
   }
   if (header.version != 2 && header.version != 3) {
-    cursor.reject(4, fmt::format("has GGUF version {}, supported are 2 and 3", header.version));
+    cursor.reject(4, fmt::format("has GGUF version {}; versions 2 and 3 are supported", header.version));
   }
   header.tensors = cursor.read<uint64_t>("the number of tensors");
   header.keys = cursor.read<uint64_t>("the number of keys");
@@ -213,7 +213,7 @@ size_t read_alignment(const Cursor& cursor, std::span<const std::byte> image, co
 void read_shape(Cursor& cursor, GgufTensor& tensor) {
   const size_t start = cursor.position();
   const auto dims = cursor.read<uint32_t>("the number of dimensions");
-  if (dims < 1 || dims > kMaxDims) cursor.reject(start, fmt::format("{} dimensions, supported are 1 to 4", dims));
+  if (dims < 1 || dims > kMaxDims) cursor.reject(start, fmt::format("{} dimensions; 1 to 4 are supported", dims));
   tensor.dims = static_cast<int>(dims);
   int64_t elements = 1;
   for (uint32_t i = 0; i < dims; ++i) {
@@ -221,7 +221,7 @@ void read_shape(Cursor& cursor, GgufTensor& tensor) {
     const auto length = cursor.read<int64_t>("the dimensions");
     if (length <= 0) cursor.reject(at, fmt::format("dimension {} has length {}", i, length));
     if (__builtin_mul_overflow(elements, length, &elements)) {
-      cursor.reject(at, "the number of elements does not fit in 63 bits");
+      cursor.reject(at, "the number of elements exceeds 63 bits");
     }
     tensor.shape[i] = length;
   }
@@ -237,27 +237,27 @@ DType read_dtype(Cursor& cursor) {
   for (int i = 0; i < kDTypeCount; ++i) supported += fmt::format(" {}", name_of(static_cast<DType>(i)));
   if (foreign != std::end(kForeignTypes)) {
     cursor.refuse(start, fmt::format("type {} is not supported", foreign->name),
-                  fmt::format("quantise the model to another one, such as q4_K_M: types can be{}", supported));
+                  fmt::format("quantise the model to another type, such as q4_K_M; supported types are{}", supported));
   }
-  cursor.refuse(
-      start, fmt::format("unknown tensor type {}, supported are{}", number, supported),
-      "the file is damaged, or of a newer format: download it again, or convert it to a type that is supported");
+  cursor.refuse(start, fmt::format("unknown tensor type {}; supported types are{}", number, supported),
+                "the file is damaged or has a newer format: download it again, or convert it to a supported type");
 }
 
-// Sets bytes. Counting whole blocks first keeps the products small; the last one may still overflow.
+// Sets tensor.bytes. Counts whole blocks first, which keeps the products small. Only the last product may overflow, so
+// it is checked.
 void size_tensor(const Cursor& cursor, size_t at, GgufTensor& tensor) {
   const DTypeTraits& type = traits(tensor.dtype);
   if (tensor.shape[0] % type.block_elems != 0) {
-    cursor.reject(at, fmt::format("row length {} is no multiple of the {} elements in a block of {}", tensor.shape[0],
+    cursor.reject(at, fmt::format("row length {} is not a multiple of the {} elements of a {} block", tensor.shape[0],
                                   type.block_elems, type.name));
   }
   const int64_t elements = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3];
   if (__builtin_mul_overflow(static_cast<size_t>(elements / type.block_elems), type.block_bytes, &tensor.bytes)) {
-    cursor.reject(at, fmt::format("{} elements of {} do not fit in 64 bits of bytes", elements, type.name));
+    cursor.reject(at, fmt::format("{} elements of {} need more than 2^64 bytes", elements, type.name));
   }
 }
 
-// A tensor info; offset is still relative to the data section.
+// Reads a tensor info. The offset in the result is still relative to the data section.
 GgufTensor read_tensor_info(Cursor& cursor, std::unordered_set<std::string_view>& seen) {
   GgufTensor tensor;
   tensor.name = read_name(cursor, "a tensor name", kMaxNameBytes, seen);
@@ -270,12 +270,12 @@ GgufTensor read_tensor_info(Cursor& cursor, std::unordered_set<std::string_view>
   return tensor;
 }
 
-// Turns relative offsets into places in the image. `data_start` is the aligned end of the infos.
+// Converts the relative offset into an offset in the image. `data_start` is the aligned end of the tensor infos.
 void place_tensor(Cursor& cursor, std::span<const std::byte> image, size_t alignment, size_t data_start,
                   GgufTensor& tensor) {
   cursor.enter(fmt::format("tensor '{}'", printable(tensor.name)));
   if (tensor.offset % alignment != 0) {
-    cursor.reject(data_start, fmt::format("offset {} is no multiple of the alignment {}", tensor.offset, alignment));
+    cursor.reject(data_start, fmt::format("offset {} is not a multiple of the alignment {}", tensor.offset, alignment));
   }
   const size_t available = data_start <= image.size() ? image.size() - data_start : 0;
   if (tensor.offset > available || tensor.bytes > available - tensor.offset) {
@@ -324,7 +324,7 @@ GgufContents parse_gguf(std::span<const std::byte> image, const std::string& pat
   std::unordered_set<std::string_view> names;
   for (uint64_t i = 0; i < header.tensors; ++i) contents.tensors.push_back(read_tensor_info(cursor, names));
 
-  // Cannot overflow: the position is inside the image and the alignment below 2^32.
+  // This sum cannot overflow, because the position is inside the image and the alignment is below 2^32.
   const size_t data_start = (cursor.position() + contents.alignment - 1) & ~(contents.alignment - 1);
   for (GgufTensor& tensor : contents.tensors) place_tensor(cursor, image, contents.alignment, data_start, tensor);
   check_overlaps(cursor, contents.tensors);

@@ -2,11 +2,14 @@
 //
 //   magic "GGUF" | u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | tensor data
 //
-// Checked before anything is allocated or used: magic, byte order, version; counts and lengths against the bytes that
-// follow; value types, booleans (0 or 1), no arrays of arrays; keys and tensor names non-empty, within the format's
-// limits and unique; general.alignment a u32 power of two from 8 on; 1 to 4 positive dimensions whose product, and
-// whose bytes, fit in 63 bits; whole quantisation blocks; a known tensor type; offsets aligned, inside the file, not
-// overlapping. What keys mean is left to their readers. Pure functions; thread-safe.
+// All checks run before anything is allocated or used:
+// - magic, byte order and version
+// - counts and lengths, against the number of bytes that follow
+// - value types: booleans are 0 or 1; arrays do not contain arrays; general.alignment is a u32, a power of two >= 8
+// - keys and tensor names: non-empty, unique, within the format's limits
+// - tensors: 1 to 4 positive dimensions, below 2^63 elements and 2^64 bytes, whole quantisation blocks, a known type
+// - offsets: aligned, inside the file, without overlap
+// The functions that read a key check the meaning of the key's value. Pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +26,10 @@ struct GgufContents {
   uint32_t version = 0;
   size_t alignment = 0;
   std::vector<GgufValue> values;    ///< views into the image
-  std::vector<GgufTensor> tensors;  ///< data points into the image
+  std::vector<GgufTensor> tensors;  ///< their `data` points into the image
 };
 
-/// Throws InvalidArgument; `path` stands in messages.
+/// Throws InvalidArgument if a check fails. `path` appears in messages.
 GgufContents parse_gguf(std::span<const std::byte> image, const std::string& path);
 
 }  // namespace shoal::models

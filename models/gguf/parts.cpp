@@ -39,11 +39,11 @@ void require_present(const GgufFile& first, const std::vector<std::string>& path
 void check_numbers(const GgufFile& part, size_t index, int count) {
   const int number = part.get<uint16_t>("split.no");
   require<InvalidArgument>(count_of(part) == count,
-                           "{}: is one of {} parts of a model, not of {}; it belongs to another model: replace it",
+                           "{}: is a part of a model in {} parts, not in {}; replace it by the part of this model",
                            part.path(), count_of(part), count);
   require<InvalidArgument>(number == static_cast<int>(index),
-                           "{}: is part {} by what it says of itself, not part {}; a part was renamed or is there "
-                           "twice: download part {} again",
+                           "{}: is part {} by its metadata, but part {} by its name; a part was renamed or copied: "
+                           "download part {} again",
                            part.path(), number + 1, index + 1, index + 1);
 }
 
@@ -57,11 +57,11 @@ std::vector<std::string> part_paths(const GgufFile& first) {
   const bool named = std::regex_match(first.path(), found, form);
   const int number = first.get<uint16_t>("split.no");
   const std::string prefix = named ? found[1].str() : "PREFIX";
-  require<InvalidArgument>(number == 0, "{}: is part {} of the {} parts of a model; name the first: {}", first.path(),
+  require<InvalidArgument>(number == 0, "{}: is part {} of the {} parts of a model; open the first: {}", first.path(),
                            number + 1, count, part_path(prefix, 1, count));
   require<InvalidArgument>(named && std::stoi(found[2]) == 1 && std::stoi(found[3]) == count,
-                           "{}: is the first of the {} parts of a model, which its name does not say; name the parts "
-                           "{} to {}, in one folder",
+                           "{}: is the first of the {} parts of a model, but its name does not say so; rename the "
+                           "parts to {} ... {}, in one folder",
                            first.path(), count, part_path(prefix, 1, count), part_path(prefix, count, count));
   std::vector<std::string> paths;
   for (int part = 1; part <= count; ++part) paths.push_back(part_path(prefix, part, count));
@@ -77,18 +77,18 @@ void check_parts(std::span<const GgufFile> parts) {
     check_numbers(part, i, static_cast<int>(parts.size()));
     const auto tensors = part.get<int32_t>("split.tensors.count");
     require<InvalidArgument>(tensors == wanted,
-                             "{}: is part of a model of {} tensors, the first part of one of {}; it belongs to another "
-                             "model: replace it",
+                             "{}: is a part of a model with {} tensors, but the first part names {} tensors; replace "
+                             "it by the part of this model",
                              part.path(), tensors, wanted);
     for (const GgufTensor& tensor : part.tensors()) {
       const auto [owner, added] = owners.emplace(tensor.name, &part);
-      require<InvalidArgument>(added, "{}: tensor '{}' is in {}, too; one of the two is of another model: replace it",
+      require<InvalidArgument>(added, "{}: tensor '{}' is also in {}; one of the files is of another model: replace it",
                                part.path(), printable(tensor.name), owner->second->path());
     }
   }
   require<InvalidArgument>(static_cast<int64_t>(owners.size()) == wanted,
-                           "{}: the {} parts have {} tensors together, the model has {}; a part is of another model: "
-                           "download all again",
+                           "{}: the {} parts together have {} tensors, but the model has {}; a part is of another "
+                           "model: download all parts again",
                            parts.front().path(), parts.size(), owners.size(), wanted);
 }
 

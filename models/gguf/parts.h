@@ -1,6 +1,7 @@
-// A model in several GGUF files: PREFIX-00001-of-00003.gguf and so on. Each part is a whole GGUF file with some of the
-// tensors (the first may have none), and says which part of how many it is (split.no from 0, split.count) and how many
-// tensors the model has (split.tensors.count); what the model says of itself is in the first. Pure functions.
+// A model in several GGUF files: PREFIX-00001-of-00003.gguf and so on. Each part is a complete GGUF file with some of
+// the tensors; the first part may have none. Keys of each part state its number (split.no, from 0), the number of parts
+// (split.count) and the number of tensors in the model (split.tensors.count). Only the first part has the model's
+// metadata. Pure functions.
 //
 // Errors are InvalidArgument, one line that names the part:
 //   "m-00001-of-00003.gguf: part 2 of the model's 3 is missing: m-00002-of-00003.gguf; put all parts in one folder"
@@ -14,12 +15,12 @@
 
 namespace shoal::models {
 
-/// Where all parts of a model are, in order, from what its first file says; that file alone where it is the whole
-/// model. Throws for a later part, for names that do not say where the others are, and for parts that are not there.
+/// Paths of all parts of a model, in order, derived from its first file. Returns only one path for a model in one file.
+/// Throws if `first` is a later part, if its name has no part numbers, or if parts are missing.
 std::vector<std::string> part_paths(const GgufFile& first);
 
-/// Throws unless the parts, in this order, make one model: numbers and counts agree, no tensor is in two of them, and
-/// none is missing.
+/// Throws unless the parts, in this order, form one model: part numbers and tensor counts agree, and each tensor is in
+/// exactly one part.
 void check_parts(std::span<const GgufFile> parts);
 
 }  // namespace shoal::models

@@ -1,11 +1,11 @@
-// How routed experts are divided over the devices of a meta device:
+// Two modes of dividing routed experts among the devices of a meta device:
 //
-//   inside   every device has some columns of each expert: all are equally busy whichever experts a token takes, but
-//            columns come in units of quantisation blocks, of which narrow experts have few
-//   whole    every device has some of the experts: units are experts, and each keeps its width, but of the few that one
-//            token takes the busiest device has more than its share (machine/expert_load.h)
+//   inside   Every device has some columns of each expert. All devices have equal work whichever experts a token uses.
+//            Columns are divided in units of quantisation blocks, and narrow experts have few blocks.
+//   whole    Every device has some of the experts, in full width. A token uses few experts, so the busiest device
+//            computes more than its share (machine/expert_load.h).
 //
-// tuning/choose/ways.h compares them.
+// tuning/choose/ways.h compares both modes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace shoal::models {
 
 enum class ExpertSplit : uint8_t { kInside, kWhole };
-/// "inside", "whole".
+/// Returns "inside" or "whole".
 constexpr std::string_view name_of(ExpertSplit split) {
   return split == ExpertSplit::kInside ? "inside" : "whole";
 }

@@ -1,15 +1,16 @@
-// How a latent cache (models/arch/kv_cache.h), whose rows are keys and values of all heads, lies on the devices of a
-// meta device:
+// Two modes of dividing a latent cache (models/arch/kv_cache.h) among the devices of a meta device. Each row of the
+// cache holds the keys and values of all heads for one token.
 //
-//   mirrored   every device has all rows and attends with its own heads: nothing more to communicate, but all rows are
-//              read, and kept, on each device
-//   rows       every device has a part of the rows and attends to them with all heads: it reads and keeps 1 / n of
-//              them, but queries have to be gathered before and what the parts give merged behind
+//   mirrored   Every device stores all rows and attends with its own heads. This needs no further communication, but
+//              each device stores and reads all rows.
+//   rows       Every device stores 1 / n of the rows and attends to them with all heads. The queries are gathered
+//              before attention, and the partial results are merged after it.
 //
-// So rows are better for long texts. DeepSeek V3 makes 576 numbers a token and layer, 1152 bytes in f16, of which 8
-// devices read 1 / 8, for 128 heads that have to meet: 295 KB of queries and 263 KB of results for each token.
+// So `rows` is better for long sequences. Example: DeepSeek V3 stores 576 numbers (1152 bytes in f16) per token and
+// layer, and each of 8 devices reads 1/8 of them. In return, 295 KB of queries and 263 KB of results of the 128 heads
+// are exchanged per token and layer.
 //
-// tuning/choose/ways.h compares them.
+// tuning/choose/ways.h compares both modes.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 namespace shoal::models {
 
 enum class LatentSplit : uint8_t { kMirrored, kRows };
-/// "mirrored", "rows".
+/// Returns "mirrored" or "rows".
 constexpr std::string_view name_of(LatentSplit split) {
   return split == LatentSplit::kRows ? "rows" : "mirrored";
 }

@@ -10,7 +10,7 @@
 namespace shoal::models {
 namespace {
 
-/// Devices [0, n) that get anything at all.
+/// Number of devices with a share above 0.
 int64_t devices_with_share(const ShareLedger& ledger) {
   int64_t count = 0;
   for (int d = 0; d < ledger.devices(); ++d) count += ledger.share(d) > 0.0;
@@ -29,7 +29,7 @@ std::vector<double> wanted_members(const ShareLedger& ledger, int64_t length, do
   return wanted;
 }
 
-/// Devices that have something of `busy` come after others where units do not go round.
+/// If there are fewer units than devices, prefers devices that have no part of `busy`.
 meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest,
                              const meta::Partition* busy = nullptr) {
   const int64_t unit = plain_unit(needs, length, smallest);
@@ -42,7 +42,7 @@ meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64
   return meta::Partition::from_shares(counts);
 }
 
-/// Query heads. See the header: whole KV groups, or parts of groups when there are more devices than groups.
+/// Divides query heads (split_policy.h): whole KV groups, or parts of groups if there are more devices than groups.
 meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t unit, double bytes) {
   std::vector<double> wanted = wanted_members(ledger, h.heads, bytes);
   int64_t whole = std::lcm(unit, h.group());
@@ -61,7 +61,7 @@ bool is_of_experts(const TensorSpec& spec) {
 
 Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
   if (split == ExpertSplit::kInside || !is_of_experts(spec)) return spec.cut;
-  return {CutGroup::kExperts, spec.elementwise ? 1 : 2, 1};  // experts are counted by matrices, or by rows of biases
+  return {CutGroup::kExperts, spec.elementwise ? 1 : 2, 1};  // axis of experts: 2 in matrices, 1 in biases
 }
 
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
@@ -71,13 +71,13 @@ Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
     const Cut cut = cut_of(spec, split);
     if (cut.group == CutGroup::kNone) continue;
     GroupNeeds& group = needs[{spec.layer, cut.group}];
-    check(cut.axis != 0 || spec.elementwise || cut.more[0].group == CutGroup::kNone, "blocks of {} would be cut",
-          spec.name);
+    check(cut.axis != 0 || spec.elementwise || cut.more[0].group == CutGroup::kNone,
+          "the division would cut quantisation blocks of {}", spec.name);
     int64_t elements = std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
     group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
     if (cut.axis != 0) continue;
     int64_t block = traits(tensor.dtype).block_elems;
-    // Segments that do not begin with a block are not cut.
+    // Segments are cut only if their lengths are multiples of the block.
     const int64_t segment = spec.shape[0] / cut.repeat;
     const int64_t least = segment % block == 0 ? block : segment;
     group.block_unit = std::lcm(group.block_unit, std::lcm(least, cut.scale) / cut.scale);
@@ -98,7 +98,8 @@ GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer) {
   };
   for (int other = layer; other < h.layers; ++other) {
     if (other != layer && h.layer(other).kv_layer != layer) continue;
-    check(h.layer(other).heads == h.layer(layer).heads, "layer {} has other heads than layer {}", other, layer);
+    check(h.layer(other).heads == h.layer(layer).heads, "layers {} and {} share a KV cache but have different heads",
+          other, layer);
     const GroupNeeds q = find(other, CutGroup::kQueryHeads);
     all.block_unit = std::lcm(all.block_unit, q.block_unit);
     all.bytes += q.bytes + find(other, CutGroup::kKvHeads).bytes;
@@ -113,9 +114,9 @@ int64_t state_unit(const RecurrentHparams& r) {
 Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::span<const double> shares,
                 ExpertSplit split) {
   Division out;
-  // What all tokens use beside experts has its own: more of it would not help a device with fewer bytes of experts, of
-  // which a token uses few.
-  ShareLedger attention(shares), feed_forward(shares), experts(shares), beside(shares), whole(shares);
+  // The shared expert has its own ledger. A token reads few bytes of the routed experts, so bytes of the shared expert
+  // must not compensate for bytes of the routed experts.
+  ShareLedger attention(shares), feed_forward(shares), experts(shares), shared_experts(shares), whole(shares);
   Needs needs = collect_needs(tensors, split);
   for (int layer = 0; layer < h.layers; ++layer) {
     const LayerHparams& own = h.layer(layer);
@@ -141,19 +142,19 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
     };
     add(CutGroup::kExperts, experts, own.experts, 1);
     add(CutGroup::kFeedForward, feed_forward, own.ff, kFeedForwardUnit);
-    // Beside experts of which some devices have nothing these have more of the one that all tokens use.
+    // Devices without columns of the routed experts are preferred for the shared expert.
     const auto shared = needs.find({layer, CutGroup::kSharedExpert});
     const auto routed = out.partitions.find({layer, CutGroup::kFeedForward});
     if (shared != needs.end()) {
       out.partitions[shared->first] =
-          divide_plain(beside, shared->second, own.shared_ff, kFeedForwardUnit,
+          divide_plain(shared_experts, shared->second, own.shared_ff, kFeedForwardUnit,
                        split == ExpertSplit::kInside && routed != out.partitions.end() ? &routed->second : nullptr);
     }
   }
   whole.add(attention);
   whole.add(feed_forward);
   whole.add(experts);
-  whole.add(beside);
+  whole.add(shared_experts);
   if (auto head = needs.find({-1, CutGroup::kVocabulary}); head != needs.end()) {
     out.partitions[head->first] = divide_plain(whole, head->second, h.vocab, kVocabularyUnit);
   }

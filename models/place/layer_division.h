@@ -1,4 +1,4 @@
-// How all groups of all layers of a model are divided, layer by layer (split_policy.h). Pure functions.
+// Divides all groups of all layers of a model, layer by layer (split_policy.h). Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,35 @@
 
 namespace shoal::models {
 
-// Feed-forward columns and vocabulary rows are cut in multiples of this even where no block asks for it: shares that
-// fill whole vector registers and cache lines.
+// Feed-forward columns and vocabulary rows are cut in multiples of 32 even if no quantisation block requires it, so
+// that shares fill whole vector registers and cache lines.
 inline constexpr int64_t kFeedForwardUnit = 32;
 inline constexpr int64_t kVocabularyUnit = 32;
 
-/// What the tensors of one group of one layer ask of its division.
+/// Requirements for dividing one group of one layer, combined over all tensors of the group.
 struct GroupNeeds {
-  int64_t block_unit = 1;  ///< members per unit so that no quantisation block is cut
+  int64_t block_unit = 1;  ///< smallest number of members that keeps quantisation blocks whole
   double bytes = 0.0;
 };
 
 using Needs = std::map<std::pair<int, CutGroup>, GroupNeeds>;
 using Partitions = std::map<std::pair<int, CutGroup>, meta::Partition>;
 
-/// Does it have something for each expert that may be cut by columns?
+/// Whether the tensor belongs to routed experts and can be cut by columns.
 bool is_of_experts(const TensorSpec& spec);
-/// As the tensor says, or by experts.
+/// Cut of the tensor. With kWhole, tensors of routed experts are cut by experts; other tensors keep their own cut.
 Cut cut_of(const TensorSpec& spec, ExpertSplit split);
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split);
-/// What the query heads of a layer ask of their division, and those of layers that read what it keeps, which are
-/// divided alike; and the bytes that go with them.
+/// Combined requirements of the query heads of `layer` and of all later layers that read its KV cache, since all of
+/// them are divided alike. Includes the bytes of the KV heads.
 GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer);
-/// Members that a group of `length` is divided in, `smallest` where blocks do not ask for more.
+/// Number of members per unit in a group of `length` members: `smallest` unless quantisation blocks need more.
 int64_t plain_unit(const GroupNeeds& needs, int64_t length, int64_t smallest);
-/// Key heads; or channels, as vectors and cache lines have them.
+/// Number of members per unit in a recurrent layer: one key head, or kFeedForwardUnit channels if there are no value
+/// heads.
 int64_t state_unit(const RecurrentHparams& r);
 
-/// All groups of all layers, and the bytes of each device.
+/// Partitions of all groups in all layers, and the bytes of split weights on each device.
 struct Division {
   Partitions partitions;
   std::vector<double> bytes;

@@ -25,8 +25,8 @@ DeviceGroups groups_of(std::vector<Device*> devices, SplitMode mode) {
   return groups;
 }
 
-/// The group of each of `count` layers: layer i belongs where the middle of it falls when the ratio divides all of
-/// them.
+/// Returns the group of each of `count` layers. The shares divide all layers into ranges, and layer i belongs to the
+/// range that contains its midpoint.
 ///   8 layers, shares 3/4 and 1/4 -> 0 0 0 0 0 0 1 1
 std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   std::vector<int> groups;
@@ -44,9 +44,9 @@ std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   return groups;
 }
 
-/// Layers that read what an earlier one keeps, those that they read, and those in between go to one group: where their
-/// middle is. Else their queries would go to the cache, and the results back, one layer after the other.
-///   layers 0 0 0 0 1 1 1 1, of which 5 to 7 read what 2 and 3 keep -> 0 0 1 1 1 1 1 1
+/// Assigns layers that share a KV cache, and all layers between them, to one group: the group of the middle layer.
+/// Otherwise queries and results would travel between groups for each layer that reads another group's cache.
+///   groups of 8 layers, of which layers 5 to 7 read the caches of layers 2 and 3: 0 0 0 0 1 1 1 1 -> 0 0 1 1 1 1 1 1
 void keep_together(std::span<int> of_layer, const Hparams& h) {
   for (int64_t end = h.layers; end > 0;) {
     int64_t begin = end - 1;
@@ -55,13 +55,13 @@ void keep_together(std::span<int> of_layer, const Hparams& h) {
     }
     const auto shared = of_layer.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     const auto device = std::find_if(shared.begin(), shared.end(), [](int group) { return group != kHost; });
-    // Of those that are partly on the host the rest.
+    // If the first layers of the range are on the host, only the other layers of the range are moved.
     if (device != shared.end()) std::fill(device, shared.end(), device[(shared.end() - device) / 2]);
     end = begin;
   }
 }
 
-/// Tokens that a product is for; 0 for other nodes.
+/// Number of tokens in the batch of a product; 0 for other nodes.
 int64_t batch_of(const Tensor& node) {
   if (node.op == Op::kMulMat) return node.shape[1];
   return node.op == Op::kMulMatId ? node.shape[2] : 0;
@@ -84,8 +84,7 @@ std::regex regex_of(const std::string& pattern) {
   try {
     return std::regex(pattern);
   } catch (const std::regex_error&) {
-    fail<InvalidArgument>("'{}' is no regular expression for names of tensors; an example is blk\\.0\\.ffn_.*",
-                          pattern);
+    fail<InvalidArgument>("'{}' is not a regular expression for tensor names; an example is blk\\.0\\.ffn_.*", pattern);
   }
 }
 
@@ -122,14 +121,14 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
   require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
   require<InvalidArgument>(
       options.processes == nullptr || !options.uses_host(),
-      "over several processes nothing stays on the host beside the devices: no layers, no cache and "
-      "no tensors; name CPU devices among the others, or use one process");
+      "with several processes, no layers, caches or tensors can stay on the host outside the devices; "
+      "add CPU devices to the device list, or use one process");
   place_layers(model, groups, options);
   place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);
 }
 
-// First which group each tensor is for, then the devices that have something, with the policies of meta devices.
+// Finds the group of each tensor. Then adds each device that has tensors, and the split policy of each meta device.
 void Placement::place_layers(const Model& model, const DeviceGroups& groups, const PlacementOptions& options) {
   const bool by_layer = options.mode == SplitMode::kLayer;
   const std::vector<double> shares =
@@ -137,7 +136,8 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
   const int64_t layers = model.hparams.layers;
   const int64_t here = options.device_layers < 0 ? layers : std::min(options.device_layers, layers);
   const bool all = options.device_layers < 0;
-  // The head goes with the last layer where there is room for one more than all layers, as is usual for this option.
+  // The output head is placed with the last layer if device_layers exceeds the number of layers, as with -ngl of
+  // llama.cpp.
   const bool head_here = all || options.device_layers > layers;
   std::vector<int> of_layer(static_cast<size_t>(layers - here), kHost);
   const std::vector<double> one{1.0};
@@ -174,7 +174,7 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
 void Placement::add_device(const Model& model, const std::vector<Device*>& group, std::span<const double> shares,
                            const PlacementOptions& options) {
   groups_.push_back(group);
-  // A single device of one of several processes is a meta device, which knows in which processes it is.
+  // With several processes, even a single device becomes a meta device, which knows the process of each member.
   if (group.size() == 1 && options.processes == nullptr) {
     devices_.push_back(group.front());
     params_.push_back(member_params(*group.front(), options.threads));
@@ -188,7 +188,7 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   if (options.offload_batch > 0) {
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
-  // Of all tensors: those that lie elsewhere may be copied here for large batches.
+  // The policy covers all tensors, since weights of other devices may be copied to this device for large batches.
   policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, options.experts,
                                                     options.latent, latent_parts_));
   if (latent_parts_ == 0 && group.size() > 1) latent_parts_ = policies_.back()->latent_parts();
@@ -211,10 +211,10 @@ Device* find_host(const DeviceGroups& groups, Device* asked) {
   return host;
 }
 
-/// Added when it is needed.
+/// Index of the host in devices_. Adds the host if it is missing.
 int Placement::host_index(const DeviceGroups& groups) {
   Device* const host = find_host(groups, host_);
-  require<InvalidArgument>(host != nullptr, "there is no CPU device for what is to stay on the host");
+  require<InvalidArgument>(host != nullptr, "there is no CPU device for the part of the model that stays on the host");
   const auto known = std::find(devices_.begin(), devices_.end(), host);
   if (known != devices_.end()) return static_cast<int>(known - devices_.begin());
   devices_.push_back(host);
@@ -230,7 +230,7 @@ void Placement::place_experts(const Model& model, const DeviceGroups& groups, in
   std::set<int> chosen = layers_of_experts(model);
   require<InvalidArgument>(!chosen.empty(), "{} has no experts that could stay on the host", model.file.path());
   if (layers < static_cast<int64_t>(chosen.size())) chosen.erase(std::next(chosen.begin(), layers), chosen.end());
-  // With what belongs to them, such as biases.
+  // Includes tensors whose names differ only in the ending, such as biases.
   std::set<std::string_view> names;
   for (const TensorSpec& spec : model.specs) {
     if (spec.role == TensorRole::kExperts && chosen.contains(spec.layer)) names.insert(without_ending(spec.name));
@@ -253,7 +253,7 @@ void Placement::override_tensors(const Model& model, const DeviceGroups& groups,
       if (!named(devices_[static_cast<size_t>(host)]) && entry.device != "CPU") {
         std::vector<std::string> names;
         for (const Device* device : devices_) names.push_back(device->name());
-        fail<InvalidArgument>("tensors '{}' cannot be put on {}; there are {}", entry.pattern, entry.device,
+        fail<InvalidArgument>("tensors '{}' cannot be placed on {}; use one of {}", entry.pattern, entry.device,
                               fmt::join(names, ", "));
       }
       home = host;
@@ -264,14 +264,14 @@ void Placement::override_tensors(const Model& model, const DeviceGroups& groups,
       homes_[spec.name] = home;
       ++matches;
     }
-    require<InvalidArgument>(matches > 0, "no tensor of {} matches '{}'; names are such as {}", model.file.path(),
+    require<InvalidArgument>(matches > 0, "no tensor of {} matches '{}'; an example of a name is {}", model.file.path(),
                              entry.pattern, model.specs.back().name);
   }
 }
 
 int Placement::device_of(const Tensor& tensor) const {
   const auto found = homes_.find(tensor.name);
-  check(found != homes_.end(), "{} is no tensor of the model", tensor.name);
+  check(found != homes_.end(), "{} is not a tensor of the model", tensor.name);
   return found->second;
 }
 

@@ -1,14 +1,14 @@
-// Where a model runs: which device has each weight and each layer's cache. Devices act as one (a meta device with the
-// default split policy), or one after the other (each has some of the layers), or both; and layers, caches or single
-// tensors can stay on the host's CPU beside them. A Scheduler (sched/scheduler.h) runs the graphs on the devices of a
-// placement. Owns the meta devices; members belong to their families. Must outlive the buffers and backends made
-// from it.
+// Maps each weight and each layer's cache of a model to a device. The devices either act as one (a meta device with the
+// default split policy), or run one after the other (each with some of the layers), or both. Layers, caches or single
+// tensors can stay on the host's CPU. A Scheduler (sched/scheduler.h) runs the graphs on the devices of a placement. A
+// Placement owns its meta devices. The members of meta devices belong to their device families. The Placement must
+// outlive the buffers and backends made from it.
 //
 //   devices CPU0,CPU1                          META(CPU0,CPU1) has everything
-//   devices CPU0,CPU1, kLayer, ratio 3,1       of 8 layers CPU0 has the first 6, CPU1 the last 2 and the output head
+//   devices CPU0,CPU1, kLayer, ratio 3,1       with 8 layers: CPU0 has 6 layers, CPU1 has 2 and the output head
 //   devices CPU0+CPU1,CPU2+CPU3, kLayer        META(CPU0,CPU1) the first half of the layers, META(CPU2,CPU3) the second
 //   devices CPU0,CPU1, device_layers 2         the host has the embedding and all layers but the last two
-//   devices CUDA0, expert_layers 8             the host has the experts of the first eight layers that have any
+//   devices CUDA0, expert_layers 8             the host has the experts of the first 8 layers that have experts
 #pragma once
 
 #include <algorithm>
@@ -25,87 +25,86 @@
 
 namespace shoal::models {
 
-/// Devices in groups: those of a group act as one.
+/// Devices in groups. The devices of a group act as one.
 using DeviceGroups = std::vector<std::vector<Device*>>;
-/// All devices in one group.
+/// Returns one group with all devices.
 DeviceGroups joined(const DeviceGroups& groups);
 
-/// Layers of a model that have experts.
+/// Number of layers that have experts.
 int64_t layers_with_experts(const Model& model);
 
 enum class SplitMode : uint8_t {
-  kTensor,  ///< all devices act as one, whatever their groups
+  kTensor,  ///< all devices act as one, regardless of groups
   kLayer,   ///< each group has some of the layers
 };
 
-/// Weights whose names match lie on a device: one that the placement has anyway, or the host.
+/// Places weights with matching names on one device: a device of the placement, or the host.
 struct TensorOverride {
-  std::string pattern;  ///< regular expression (ECMAScript), found anywhere in the name
-  std::string device;   ///< "CPU0", "META(CPU0,CPU1)"
+  std::string pattern;  ///< ECMAScript regular expression, matched anywhere in the name
+  std::string device;   ///< name of the device, such as "CPU0" or "META(CPU0,CPU1)"
 };
-/// Throws InvalidArgument for what is no regular expression.
+/// Throws InvalidArgument if `pattern` is not a regular expression.
 void check_pattern(const std::string& pattern);
 
-/// A device for the model's part next to the groups: `asked`, else a CPU device that is none of them, else any;
-/// nullptr: there is none.
+/// The device for the part of the model on the host: `asked` if given, else a CPU device outside the groups, else any
+/// CPU device. Returns nullptr if there is none.
 Device* find_host(const DeviceGroups& groups, Device* asked);
 
 struct PlacementOptions {
-  std::string ratio;  ///< as parse_ratio reads it, of the devices (kTensor) or groups (kLayer); empty: even
-  int threads = 0;    ///< of each CPU device; 0: its default
+  std::string ratio;  ///< shares of devices (kTensor) or groups (kLayer) for parse_ratio(); empty: even shares
+  int threads = 0;    ///< number of threads of each CPU device; 0: the device's default
   SplitMode mode = SplitMode::kTensor;
-  int64_t device_layers = -1;  ///< the last N layers are on the devices, the rest on the host; -1: everything
-  int64_t expert_layers = 0;   ///< the experts of the first N layers that have any are on the host
+  int64_t device_layers = -1;  ///< the last N layers are on devices, earlier layers on the host; -1: all on devices
+  int64_t expert_layers = 0;   ///< the experts of the first N layers with experts are on the host
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
-  /// Where what stays on the host lies; nullptr: on a CPU device that is none of the devices, if there is one.
+  /// Device for the part that stays on the host; nullptr: chosen by find_host().
   Device* host = nullptr;
-  /// From this many tokens on, products with weights on the host run on the meta devices, which are sent the weights;
-  /// 0: where all members say so (Device::offload_op).
+  /// Minimum number of tokens in a batch for which meta devices copy weights from the host and compute the products. 0:
+  /// a meta device copies weights if all its members request the copies (Device::offload_op).
   int64_t offload_batch = 0;
-  /// The machine that the devices are of: meta devices plan for its speeds and links (meta::MetaOptions::machine).
+  /// The machine with the devices. Meta devices plan for its speeds and links (meta::MetaOptions::machine).
   std::shared_ptr<const machine::MachineModel> machine = {};
-  /// Collectives of meta devices by which implementation (meta::MetaOptions::comm); empty: its default.
+  /// Implementation of the collectives of meta devices (meta::MetaOptions::comm); empty: the default.
   std::string comm = {};
-  /// How meta devices divide routed experts, and have latent caches; tuning/choose/ways.h chooses.
+  /// How meta devices divide routed experts and latent caches. tuning/choose/ways.h selects these modes.
   ExpertSplit experts = ExpertSplit::kInside;
   LatentSplit latent = LatentSplit::kMirrored;
-  /// The processes that the devices belong to (processes/remote_device.h); nullptr: all are of this one.
+  /// The processes that own the devices (processes/remote_device.h); nullptr if all devices belong to this process.
   ProcessGroup* processes = nullptr;
 
-  /// Does something stay on the host, whatever the devices?
+  /// Whether these options keep a part of the model on the host, for any list of devices.
   bool uses_host() const { return device_layers >= 0 || expert_layers > 0 || cache_on_host || !overrides.empty(); }
 };
 
 class Placement {
  public:
-  /// Throws InvalidArgument for no devices, one listed twice, a ratio that does not fit, a pattern that is no regular
-  /// expression, or an override to a device that is not here.
+  /// Throws InvalidArgument in these cases: there are no devices, a device is listed twice, the ratio does not fit the
+  /// devices, a pattern is not a regular expression, or an override names a device outside the placement.
   Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options = {});
   Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options = {});
 
-  /// Simple devices, each once: members of meta devices too.
+  /// All simple devices, each once, including members of meta devices.
   std::span<Device* const> members() const { return members_; }
-  /// What the scheduler runs on, in order of priority: one for each group with layers, then the host where it is
-  /// needed.
+  /// Devices for the scheduler, in order of priority: one for each group with layers, then the host if needed.
   std::span<Device* const> devices() const { return devices_; }
-  /// The first of them.
+  /// The first of devices().
   Device& device() const { return *devices_.front(); }
-  /// Are all devices one meta device?
+  /// Whether there is only one device and it is a meta device.
   bool is_meta() const { return devices_.size() == 1 && policy_of(0) != nullptr; }
-  /// Where a weight, or a tensor of the KV cache, lies: a number in devices(). By name.
+  /// Index in devices() of the device that holds a weight or KV cache tensor. The tensor is looked up by name.
   int device_of(const Tensor& tensor) const;
-  /// How a meta device among devices() divides its tensors; nullptr for a simple device.
+  /// Split policy of devices()[device]; nullptr for a simple device.
   const SplitPolicy* policy_of(int device) const { return policies_[static_cast<size_t>(device)].get(); }
-  /// Of the first device, which must be a meta device.
+  /// Split policy of the first device, which must be a meta device.
   const SplitPolicy& policy() const { return *policies_.front(); }
-  /// Parts of latent caches on meta devices (SplitPolicy::latent_parts()), the same on all.
+  /// Number of parts of latent caches (SplitPolicy::latent_parts()), the same on all meta devices.
   int64_t latent_parts() const { return std::max<int64_t>(1, latent_parts_); }
-  /// Is one of devices() a meta device of several?
+  /// Whether devices() contains a meta device with several members.
   bool acts_as_one() const { return latent_parts_ > 0; }
-  /// Members of devices()[device]: it alone, if it is simple.
+  /// Members of devices()[device]. The only member of a simple device is the device itself.
   std::span<Device* const> members_of(int device) const;
-  /// A stream of work on each of devices(), with the threads asked for.
+  /// Creates a backend on each of devices(), with the requested number of threads.
   std::vector<std::unique_ptr<Backend>> init() const;
 
  private:
@@ -117,14 +116,14 @@ class Placement {
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
   int threads_ = 0;
-  int64_t latent_parts_ = 0;  ///< as the first meta device of several has; 0: there is none
+  int64_t latent_parts_ = 0;  ///< cache parts of the first meta device with several members; 0: no such device
   Device* host_ = nullptr;
   std::vector<Device*> members_, devices_;
-  std::vector<std::string> params_;                     ///< for Device::init, one for each of devices_
+  std::vector<std::string> params_;                     ///< parameters of Device::init, one entry per device
   std::vector<std::unique_ptr<SplitPolicy>> policies_;  ///< nullptr for simple devices
   std::vector<std::unique_ptr<meta::MetaDevice>> metas_;
-  std::vector<std::vector<Device*>> groups_;    ///< members of each of devices_
-  std::unordered_map<std::string, int> homes_;  ///< weights and caches by name
+  std::vector<std::vector<Device*>> groups_;    ///< members of each device in devices_
+  std::unordered_map<std::string, int> homes_;  ///< index in devices_, by the name of a weight or cache
 };
 
 }  // namespace shoal::models

@@ -8,11 +8,12 @@
 namespace shoal::models {
 namespace {
 
-// Differences below this part of a unit come from rounding and are no reason to prefer a device.
+// Differences below kTie come from rounding and do not decide between devices.
 constexpr double kTie = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// May one device have the heads from one unit to another? Asked for all pairs of them in each layer.
+/// Tells which ranges of heads one device may have. The ends of a range are unit boundaries. The constructor prepares
+/// the answers, because fill_table() asks for all pairs of boundaries in each layer.
 class Ranges {
  public:
   Ranges(int64_t units, int64_t group, int64_t unit) {
@@ -30,14 +31,15 @@ class Ranges {
 
  private:
   std::vector<char> begins_group_;
-  std::vector<int64_t> group_of_, group_before_;  ///< of the head behind a place, and of the one in front of it
+  std::vector<int64_t> group_of_, group_before_;  ///< KV groups of the heads after and before each boundary
 };
 
 double square(double x) {
   return x * x;
 }
 
-/// best[d][p]: least cost of giving the first p units to devices 0..d-1; from[d][p]: where the last device's begin.
+/// best[d][p]: least cost of giving the first p units to devices 0..d-1. from[d][p]: first unit of device d-1 in the
+/// division with this cost.
 struct Table {
   std::vector<std::vector<double>> best;
   std::vector<std::vector<int64_t>> from;

@@ -1,4 +1,4 @@
-// The arithmetic of the split policy: units to devices. Pure functions and one small value class.
+// The arithmetic of the split policy: assigns units to devices. Pure functions and one small value class.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace shoal::models {
 
-/// Keeps account of what each device got and what it should have got.
+/// Tracks two amounts for each device: the amount assigned so far, and the amount that its share entitles it to.
 class ShareLedger {
  public:
   explicit ShareLedger(std::span<const double> shares) : shares_(shares.begin(), shares.end()), given_(shares.size()) {}
   int devices() const { return static_cast<int>(shares_.size()); }
   double share(int device) const { return shares_[device]; }
   std::span<const double> given() const { return given_; }
-  /// What each device should get of the next `amount`, earlier errors made good; may be negative.
+  /// Part of the next `amount` that each device should get, corrected for earlier rounding errors. May be negative.
   std::vector<double> wanted(double amount) const;
   void give(int device, double amount) { given_[device] += amount, total_ += amount; }
-  /// Enters all that another account has.
+  /// Adds the amounts of another ledger.
   void add(const ShareLedger& other);
 
  private:
@@ -25,14 +25,15 @@ class ShareLedger {
   double total_ = 0.0;
 };
 
-/// Divides `length` in units (the last one may be shorter): each unit goes to the device that wants most, which
-/// minimises the sum of squares of what is left wanting. `wanted` is in elements. Devices without a share get nothing.
+/// Divides `length` elements into units; the last unit may be shorter. Each unit goes to the device with the largest
+/// deficit (wanted minus assigned elements), which minimises the sum of squares of the deficits. Devices without a
+/// share get nothing.
 ///   length 768, unit 256, wanted {384, 384} -> {512, 256}
 std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double> wanted, int64_t length, int64_t unit);
 
-/// Divides `heads` query heads, in groups of `group` that share a KV head, into consecutive ranges in device order,
-/// each a multiple of `unit` heads (`unit` divides `group`): whole groups, or part of one group. Minimises the sum of
-/// squares of what is left wanting, exactly (dynamic programming over devices and heads).
+/// Divides `heads` query heads into consecutive ranges in device order. Each group of `group` query heads shares a KV
+/// head. Each range is a multiple of `unit` heads (`unit` divides `group`) and consists of whole groups or of a part of
+/// one group. Minimises the sum of squares of the deficits exactly (dynamic programming over devices and heads).
 ///   8 heads in groups of 2, unit 1, 5 devices that want 1.6 each -> {1, 1, 2, 2, 2} (sum of squares 1.2)
 std::vector<int64_t> divide_groups(const ShareLedger& ledger, const std::vector<double>& wanted, int64_t heads,
                                    int64_t group, int64_t unit);

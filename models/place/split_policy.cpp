@@ -12,7 +12,7 @@
 namespace shoal::models {
 namespace {
 
-/// One KV head that all devices share.
+/// Whether all devices own every run of the partition, as for a single KV head that all devices share.
 bool is_everywhere(const meta::Partition& partition) {
   return std::all_of(partition.runs().begin(), partition.runs().end(), [&](const meta::Run& run) {
     return static_cast<int>(run.owners.size()) == partition.devices() && partition.devices() > 1;
@@ -26,7 +26,7 @@ double parse_share(std::string_view entry, std::string_view text) {
   auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), value);
   bool whole = error == std::errc() && end == entry.data() + entry.size();
   require<InvalidArgument>(whole && std::isfinite(value) && value >= 0.0,
-                           "bad ratio '{}': '{}' is no number >= 0; give one for each device, such as 3,1", text,
+                           "bad ratio '{}': '{}' is not a number >= 0; give one for each device, such as 3,1", text,
                            entry);
   return value;
 }
@@ -45,7 +45,7 @@ std::vector<double> parse_ratio(std::string_view text, int devices) {
                            "bad ratio '{}': it has {} numbers for {} devices; give one for each device", text,
                            shares.size(), devices);
   double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  if (std::isinf(sum)) {  // numbers that are fine, but too large to add up
+  if (std::isinf(sum)) {  // valid numbers, but their sum overflows
     double largest = *std::max_element(shares.begin(), shares.end());
     for (double& share : shares) share /= largest;
     sum = std::accumulate(shares.begin(), shares.end(), 0.0);
@@ -68,7 +68,7 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
     const CutGroup group = key.second;
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
     if (group == CutGroup::kQueryHeads && layer.kv_layer < 0) {
-      // A single KV head is shared as soon as there are two devices.
+      // If there is a single KV head, devices share it, so its query heads can be divided.
       const int64_t together = layer.kv_heads == 1 ? 1 : layer.group();
       add(group, layer.heads, std::lcm(needs_of_heads(all, h, key.first).block_unit, together));
     }
@@ -105,7 +105,7 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
   for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
 }
 
-// As evenly as goes: of groups of devices the first says how many parts there are.
+// Divides the parts as evenly as possible over the devices with a share.
 void SplitPolicy::divide_cache(const Hparams& h, std::span<const double> shares, int64_t sharers, int64_t parts) {
   std::vector<int64_t> counts;
   int64_t sharer = 0;
@@ -120,7 +120,7 @@ void SplitPolicy::divide_cache(const Hparams& h, std::span<const double> shares,
 
 const meta::Partition& SplitPolicy::partition(int layer, CutGroup group) const {
   auto found = partitions_.find({layer, group});
-  require<InvalidArgument>(found != partitions_.end(), "layer {} has no such group of tensors", layer);
+  require<InvalidArgument>(found != partitions_.end(), "layer {} has no tensors in this split group", layer);
   return found->second;
 }
 
@@ -133,7 +133,7 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   if (is_mirrored) return meta::SplitState::mirrored();
   if (cut.group == CutGroup::kCacheParts) {
     const meta::Partition& parts = partition(layer, cut.group);
-    if (tensor.shape[cut.axis] % parts.length() != 0) return meta::SplitState::mirrored();  // it is in no parts
+    if (tensor.shape[cut.axis] % parts.length() != 0) return meta::SplitState::mirrored();  // a cache without parts
     return meta::SplitState::split(cut.axis, parts.scale_up(tensor.shape[cut.axis] / parts.length()));
   }
   std::vector<meta::Partition> segments;

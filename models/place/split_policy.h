@@ -1,43 +1,46 @@
-// The default split-state callback: how the weights and the KV cache of a model lie over n devices.
+// The default split-state callback: divides the weights and the KV cache of a model over n devices.
 //
-// Each layer's attention is divided by query heads, its feed-forward block by columns, the output head by rows of the
-// vocabulary; everything else is mirrored. Tensors that count in the same group are cut alike (tensor_spec.h), so a
-// layer needs two all-reduces, after attn_output and after ffn_down, whatever the ratio.
+// Each layer's attention is divided by query heads, its feed-forward block by columns, and the output head by rows of
+// the vocabulary. All other tensors are mirrored. Tensors of the same group are cut alike (tensor_spec.h), so a layer
+// needs two all-reduces for any ratio: after attn_output and after ffn_down.
 //
-// Units. A cut must not fall inside a quantisation block of a row, so the smallest share of a group is
-//   lcm(block, elements per member) / elements per member,  over the tensors whose axis 0 counts in the group.
-// tiny-kjv-5m (8 heads of 32, 4 KV heads, ff 768; attn_output and ffn_down are what axis 0 cuts):
+// Units. A cut must not divide a quantisation block of a row, so groups are divided in units. For a tensor that is cut
+// along axis 0, the number of members per unit is
+//   lcm(block, elements per member) / elements per member
+// The unit of a group is the lcm over all of these tensors of the group.
+// tiny-kjv-5m (8 heads of 32, 4 KV heads, ff 768; attn_output and ffn_down are cut along axis 0):
 //
-//   file    block of attn_output    heads a unit      units   block of ffn_down    units of columns
+//   file    block of attn_output    heads per unit    units   block of ffn_down    column units
 //   f16     1                       1                 8       1 (taken as 32)      24
 //   q8_0    32                      1                 8       32                   24
 //   q4_k_m  256                     256 / 32 = 8      1       256                  3
 //
-// Heads go out in whole KV groups (2 query heads and their KV head; whole units where a unit is larger). Only when
-// there are more devices with a share than groups are the query heads of a group divided, and then its KV head, with
-// the rows of attn_k and attn_v and its cache, lies on all devices that have some of its query heads: 8 devices, f16:
+// Heads are assigned in whole KV groups (here 2 query heads and their KV head), or in whole units if a unit is larger.
+// If more devices have a share than there are groups, the query heads of a group are divided. Every device with query
+// heads of a group then also holds the group's KV head: its rows of attn_k and attn_v, and its cache. Example with 8
+// devices and f16, as number:{devices}:
 //   query heads 1:{0} 1:{1} ... 1:{7}, KV heads 1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}.
-// Where there are fewer units than devices some devices get none in this layer: q4_k_m has one unit of heads, so the
-// attention of a layer lies on one device, and which one changes from layer to layer.
+// If a layer has fewer units than devices, some devices get no unit of the layer. For example, q4_k_m has one unit of
+// heads, so each layer's attention is on one device, and the device changes from layer to layer.
 //
-// Layers that read what an earlier layer keeps (LayerHparams::kv_layer) have its division: units are such that it is
-// legal for all of them, and the bytes of all of them are given out with it.
+// Layers that read an earlier layer's cache (LayerHparams::kv_layer) are divided like the earlier layer. The units of
+// these layers are combined (lcm), and their bytes are assigned together.
 //
-// Experts. If a layer has routed experts, their columns are divided, or the experts (expert_split.h). Experts have an
-// account of their own, because a token reads few of their bytes. Devices without anything of a layer's routed experts
-// have more of its shared one. 8 devices, 128 experts of 768 columns in q4_k: 16:{0} 16:{1} ... 16:{7}.
+// Experts. Routed experts are divided either by their columns or as whole experts (expert_split.h). Their bytes are
+// counted in a separate ledger (ShareLedger), because a token reads few of them. Devices without any part of a layer's
+// routed experts get more of its shared expert. Example with 8 devices and 128 whole experts: 16:{0} 16:{1} ... 16:{7}.
 //
-// Latent caches lie whole on every device that has query heads, or in parts (latent_split.h), one for each device with
-// a share, whatever its size.
+// Latent caches are either whole on every device that has query heads, or divided into parts (latent_split.h). By
+// default, each device with a share gets one part, regardless of the size of the share.
 //
-// Ratios. Attention is divided so that the attention bytes given out so far, over all layers, come as close to the
-// ratio as units allow, and feed-forward blocks likewise: the rounding error of one layer is made good in the next
-// ones. Each unit goes to the device that is furthest behind its share (the lowest of equals). The two are accounted
-// for apart because devices wait for each other after each: a device with more than its share of a layer's attention is
-// not helped by less of its feed-forward block. The head comes last and evens out what is left of both. Example, 2
-// devices, even, q4_k_m: layer 0's attention goes to device 0 and layer 1's to device 1; of the 3 units of layer 0's
-// feed-forward block devices 0, 1, 0 get one each, of layer 1's devices 1, 0, 1. A device whose share is 0 gets
-// nothing, but keeps its mirrored tensors.
+// Ratios. The attention bytes assigned so far, over all layers, follow the ratio as closely as units allow. The same
+// holds for the bytes of feed-forward blocks. Later layers thus correct the rounding errors of earlier layers. Each
+// unit goes to the device with the largest deficit (the lowest index among equals). Attention and feed-forward blocks
+// have separate ledgers, because devices wait for each other after each block: less feed-forward work does not make up
+// for more attention work. The output head is assigned last and evens out the remaining errors of both ledgers. Example
+// with 2 devices, even shares and q4_k_m: device 0 gets the attention of layer 0, device 1 the attention of layer 1.
+// The 3 units of the feed-forward block go to devices 0, 1, 0 in layer 0 and to devices 1, 0, 1 in layer 1. A device
+// with share 0 gets only mirrored tensors.
 //
 // Immutable after construction; thread-safe. Construction throws InvalidArgument for a ratio that does not fit.
 #pragma once
@@ -56,34 +59,35 @@
 
 namespace shoal::models {
 
-/// "3,1" or "0.9:0.1" -> shares of 1 in all: {0.75, 0.25}. An empty text: even. Throws InvalidArgument when an entry
-/// is no number, negative or not finite, when all are 0, or when there is not one for each device.
+/// Converts a ratio such as "3,1" or "0.9:0.1" into shares with sum 1: "3,1" gives {0.75, 0.25}. An empty text gives
+/// even shares. Throws InvalidArgument if an entry is not a finite number >= 0, if all entries are 0, or if the number
+/// of entries is not `devices`.
 std::vector<double> parse_ratio(std::string_view text, int devices);
 
-/// Into how many units each group of a layer is divided (kVocabulary: the head), the least of all layers: shares that
-/// differ by less than one of them may well be the same split. kExperts: the routed ones, where they lie whole.
+/// Number of units of each group: the minimum over all layers. kVocabulary is the group of the output head. kExperts
+/// counts the routed experts themselves. Shares that differ by less than one unit may give the same split.
 ///   tiny-kjv-5m q8_0: query heads 4 (whole KV groups), feed-forward 24, vocabulary 32
 std::map<CutGroup, int64_t> split_units(const Hparams& hparams, std::span<const ModelTensor> tensors);
 
 class SplitPolicy {
  public:
-  /// `shares` as parse_ratio returns them. Weights only; the cache follows from the heads. `parts`: of latent caches by
-  /// rows; 0: one for each device with a share.
+  /// `shares` is a result of parse_ratio(). `tensors` are the weights; caches are divided like the heads. `parts` is
+  /// the number of parts of a latent cache that is divided by rows; 0: one part for each device with a share.
   SplitPolicy(const Hparams& hparams, std::span<const ModelTensor> tensors, std::span<const double> shares,
               ExpertSplit experts = ExpertSplit::kInside, LatentSplit latent = LatentSplit::kMirrored,
               int64_t parts = 0);
 
-  /// The answer for a weight or a tensor of the KV cache, by name.
+  /// The split state of a weight or KV cache tensor, looked up by name.
   meta::SplitState operator()(const Tensor& tensor) const;
 
   int devices() const { return devices_; }
-  /// How a group of a layer (-1 for the vocabulary) is divided.
+  /// Partition of a group in a layer. With layer -1, the partition of the vocabulary.
   const meta::Partition& partition(int layer, CutGroup group) const;
-  /// Inside if the model has no routed experts, or there is one device.
+  /// How routed experts are divided. kInside if the model has no routed experts or there is only one device.
   ExpertSplit experts() const { return experts_; }
-  /// Parts of the rows of latent caches; 1: mirrored, or there are none.
+  /// Number of parts of latent caches; 1 if these caches are mirrored or absent.
   int64_t latent_parts() const { return latent_parts_; }
-  /// Split weight bytes given to each device, a shared KV head counted once.
+  /// Bytes of split weights on each device. A shared KV head is counted once.
   std::span<const double> bytes() const { return bytes_; }
 
  private:

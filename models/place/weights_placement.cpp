@@ -9,10 +9,12 @@
 namespace shoal::models {
 namespace {
 
-/// What stays free of a device's memory when its weights are repacked rather than used in the mapping.
+/// If the weights could be used in the mapping, they are repacked only if 1 / kSparePart of the device's free memory
+/// stays unused.
 constexpr size_t kSparePart = 10;
 
-/// What a device answers for a product of a batch with the weight: with one expert for each token, or with all of it.
+/// Calls `question` of a device for the product of the weight and a batch. For a weight of experts, each token uses one
+/// expert.
 bool answer(const Device& device, bool (Device::*question)(const Tensor&) const, const Tensor& weight, int64_t batch) {
   TensorContext context;
   Graph graph;
@@ -25,21 +27,23 @@ bool answer(const Device& device, bool (Device::*question)(const Tensor&) const,
   return (device.*question)(*mul_mat_id(graph, same, x, graph.input("ids", DType::kI32, {1, batch, 1, 1})));
 }
 
-/// Would the device, for any batch, have the weight brought to it? The scheduler asks the same of each node; the
-/// largest batch of all is more than devices can compute, so that they are asked about a usual one.
-bool brings(const Device& device, const Tensor& weight) {
+/// Whether the scheduler would copy the weight to the device for some batch. Asks offload_op about a batch above every
+/// threshold, and supports_op about a usual batch.
+bool streams_to(const Device& device, const Tensor& weight) {
   constexpr int64_t kLargest = int64_t{1} << 24, kUsual = 512;
-  if (weight.shape[1] == 1) return false;  // norms and biases are for nodes beside the products
+  if (weight.shape[1] == 1) return false;  // norms and biases are not factors of a product
   return answer(device, &Device::offload_op, weight, kLargest) && answer(device, &Device::supports_op, weight, kUsual);
 }
 
-bool is_brought(std::span<Tensor* const> tensors, std::span<Device* const> before) {
+bool is_streamed(std::span<Tensor* const> tensors, std::span<Device* const> before) {
   return std::any_of(before.begin(), before.end(), [&](const Device* device) {
-    return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor* tensor) { return brings(*device, *tensor); });
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const Tensor* tensor) { return streams_to(*device, *tensor); });
   });
 }
 
-/// Does the device, or do its members, have room for the tensors in memory of this type, and `spare` besides?
+/// Whether the device (or its members) has room for the tensors in memory of this type. With `spare`, a reserve must
+/// stay free.
 bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferType& type, bool spare) {
   const size_t free = device.memory().free;
   size_t needed = 0;
@@ -54,7 +58,7 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
 }  // namespace
 
 std::unique_ptr<Buffer> buffer_of_mapping(const Model& model, Device& device, std::span<std::byte> bytes) {
-  // A meta device cuts weights up, and has its members' memory filled.
+  // A meta device cannot use the mapping: it divides weights and fills the memory of its members.
   if (bytes.empty() || device.type() == DeviceType::kMeta) return nullptr;
   auto buffer = device.buffer_from_host_ptr(bytes.data(), bytes.size());
   if (buffer == nullptr) return nullptr;
@@ -76,7 +80,7 @@ WeightsPlacement place_weights(const Model& model, Device& device, std::span<Ten
   const bool can_map = options.use_mapping && can_use_mapping(model, device);
   BufferType& own = device.weights_type();
   const bool repack = options.repack && !(can_map && options.prefer_mapping) && &own != &device.buffer_type() &&
-                      !(options.op_offload && device.buffer_type().is_host() && is_brought(tensors, before)) &&
+                      !(options.op_offload && device.buffer_type().is_host() && is_streamed(tensors, before)) &&
                       fits(device, tensors, own, can_map);
   if (repack) return {&own, false, true};
   return {&device.buffer_type(), can_map, false};

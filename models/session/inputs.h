@@ -1,4 +1,4 @@
-// What a batch's graph gets that follows from the positions of its tokens. Pure functions but for the writing.
+// Computes the inputs of a batch's graph from the positions of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace shoal::models {
 
-/// Writes the inputs of a graph but tokens and out_ids. `positions`: of each token of the batch, ascending; < 0 where
-/// there is none, which comes last. What the graph's ring caches hold before it are the positions before the first.
+/// Writes all inputs of a graph except tokens and out_ids. `positions` has the position of each token of the batch,
+/// ascending; padding at the end has negative positions. Before the batch, ring caches must hold the positions before
+/// its first token.
 void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<const int32_t> positions);
 
 }  // namespace shoal::models

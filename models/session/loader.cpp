@@ -14,19 +14,19 @@
 namespace shoal::models {
 namespace {
 
-// What a thread reads at a time: small enough to be still in its cache when it is cut up.
+// Bytes that a thread reads at a time. A piece stays in the CPU cache until it is divided among the devices.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// Groups of longer rows are cut anywhere.
+// Groups of rows above this size may be cut anywhere.
 constexpr size_t kLargestGroup = 4 * kPieceBytes;
 
-/// Pieces of at most `step` bytes of [0, bytes).
+/// Cuts `all` into pieces of at most `step` bytes.
 void cut_evenly(const Piece& all, size_t step, std::vector<Piece>& pieces) {
   for (size_t done = 0; done < all.bytes; done += step) {
     pieces.push_back({all.tensor, all.source, all.offset + done, std::min(step, all.bytes - done)});
   }
 }
 
-/// Hands out the pieces of all weights in the order of the files, and adds up what has been loaded.
+/// Hands out the pieces of all weights in file order, and counts the loaded bytes.
 class Work {
  public:
   Work(const Model& model, const LoadProgress& report) : total_(model.weight_bytes()), report_(report) {
@@ -37,7 +37,7 @@ class Work {
               [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
   }
 
-  /// nullptr when nothing is left, or something failed.
+  /// Returns nullptr if no piece is left or a thread has failed.
   const Piece* next() {
     std::lock_guard lock(mutex_);
     return error_ || next_ == pieces_.size() ? nullptr : &pieces_[next_++];
@@ -59,11 +59,11 @@ class Work {
   std::mutex mutex_;
   std::vector<Piece> pieces_;
   size_t next_ = 0, done_ = 0, total_;
-  std::exception_ptr error_;  // the first
+  std::exception_ptr error_;  // the first error
   const LoadProgress& report_;
 };
 
-/// Does the tensor lie where the file is mapped?
+/// Whether the tensor is used in the file's mapping.
 bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
   return tensor.data == source.data;
 }
@@ -96,13 +96,13 @@ void load_all(const Model& model, int threads, const LoadProgress& progress) {
     try {
       for (int i = 0; i < threads; ++i) team.emplace_back(load);
     } catch (...) {
-      work.fail(std::current_exception());  // those that did start stop
+      work.fail(std::current_exception());  // stops the threads that have started
     }
   }
   work.rethrow();
 }
 
-/// Places the tensors where the file is mapped; nullptr, and nothing done, where that cannot be.
+/// Places the tensors in the file's mapping. Returns nullptr, without changes, if that is not possible.
 std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span<Tensor* const> tensors) {
   if (!can_use_mapping(model, device)) return nullptr;
   const std::span<std::byte> bytes = model.file.unlock_tensors();
@@ -115,16 +115,15 @@ std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span
   return buffer;
 }
 
-/// Throws where weights that were to be used in the mapping, and could not, do not fit into the device as a copy
-/// either.
+/// Called if the mapping cannot be used. Throws if a copy of the weights does not fit into the device.
 void require_room_for_copy(const Model& model, const Device& device, std::span<Tensor* const> tensors,
                            const BufferType& type) {
   size_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += type.alloc_size(*tensor);
   const size_t free = device.memory().free;
   require<DeviceError>(bytes <= free,
-                       "{}: the system does not let {} of weights be used where the file is mapped, and {} has {} free "
-                       "for a copy; lift the limit (vm.overcommit_memory=2, ulimit -d), or use a smaller model",
+                       "{}: the system refuses a writable mapping for {} of weights, and {} has only {} free for a "
+                       "copy; lift the limit (vm.overcommit_memory=2, ulimit -d), or use a smaller model",
                        model.file.path(), format_bytes(bytes), device.name(), format_bytes(free));
 }
 
@@ -169,7 +168,7 @@ int loading_threads(int devices) {
 }
 
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
-  require<InvalidArgument>(!model.is_loaded(), "{} is loaded already; open it again for other devices",
+  require<InvalidArgument>(!model.is_loaded(), "{} is already loaded; open it again for other devices",
                            model.file.path());
   try {
     place(model, placement, options);

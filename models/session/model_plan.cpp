@@ -11,14 +11,16 @@
 namespace shoal::models {
 namespace {
 
-/// On a simple device, and on a meta device of one, everything lies whole, and there is nothing to communicate.
+/// Layout of a tensor on a device. Simple devices, and meta devices with one member, hold whole tensors and need no
+/// communication.
 meta::Layout layout_on(const Placement& placement, int device, const Tensor& tensor) {
   const SplitPolicy* policy = placement.policy_of(device);
   if (policy == nullptr || policy->devices() == 1) return meta::Layout::mirrored();
   return meta::to_layout((*policy)(tensor), tensor, policy->devices());
 }
 
-/// What a device has; simple ones can use what lies in host memory elsewhere too.
+/// Declares the tensors of a device. For a simple device, declares all tensors, because the device can also use tensors
+/// in host memory.
 void declare(meta::ShardStore& store, const Placement& placement, int device, std::span<Tensor* const> tensors) {
   for (const Tensor* tensor : tensors) {
     if (placement.policy_of(device) != nullptr && placement.device_of(*tensor) != device) continue;
@@ -33,7 +35,7 @@ std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::
   return found;
 }
 
-/// Plans graphs one by one, and remembers the most memory that they need.
+/// Plans graphs one by one and tracks the maximum memory of all graphs.
 class Planner {
  public:
   Planner(const Model& model, const Placement& placement, const SessionOptions& options,
@@ -69,7 +71,7 @@ class Planner {
   }
 
   size_t host_bytes() const { return host_bytes_; }
-  /// Compute memory of member `rank` of a device, for all graphs so far.
+  /// Compute memory that member `rank` of a device needs for all graphs planned so far.
   size_t compute(size_t device, size_t rank) const {
     if (rank >= chunks_[device].size()) return 0;
     const auto& sizes = chunks_[device][rank];
@@ -102,11 +104,11 @@ class Planner {
   const SessionOptions& options_;
   std::span<const WeightsPlacement> homes_;
   const ModelPlan& plan_;
-  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< by device, member, chunk
+  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< bytes by device, member and chunk
   size_t host_bytes_ = 0;
 };
 
-/// Bytes of a device's weights that are used in the file's mapping.
+/// Bytes of a device's weights that stay in the file's mapping.
 size_t mapped_bytes(const Model& model, const WeightsPlacement& home, std::span<Tensor* const> weights) {
   if (weights.empty() || !home.mapped) return 0;
   if (weights.size() == model.weights.tensors().size()) return model.file.tensor_span().size();
@@ -115,7 +117,7 @@ size_t mapped_bytes(const Model& model, const WeightsPlacement& home, std::span<
   return bytes;
 }
 
-/// Where weights and caches lie, and in what layout.
+/// Locations and layouts of weights and caches.
 struct Persistent {
   const Model& model;
   const Placement& placement;
@@ -124,7 +126,7 @@ struct Persistent {
   std::span<const WeightsPlacement> homes;
 };
 
-/// Calls `add` with each part of what a member of a device has.
+/// Memory of each simple device for weights and caches. Calls add(use, device, rank) for each member of each device.
 template <class Add>
 std::vector<DeviceUse> add_up(const Persistent& p, const Add& add) {
   std::vector<DeviceUse> uses;

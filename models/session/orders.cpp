@@ -9,7 +9,7 @@
 
 namespace shoal::models {
 
-void Orders::tell(Order::Kind kind, int64_t value, std::span<const std::byte> data) {
+void Orders::send(Order::Kind kind, int64_t value, std::span<const std::byte> data) {
   Note note{static_cast<uint32_t>(kind), 0, value, data.size(), {}};
   std::copy_n(data.begin(), std::min(data.size(), kInline), note.data);
   const std::span<const std::byte> rest = data.subspan(std::min(data.size(), kInline));
@@ -21,7 +21,7 @@ void Orders::tell(Order::Kind kind, int64_t value, std::span<const std::byte> da
   group_.exchange(messages, "orders of process 0");
 }
 
-Order Orders::hear() {
+Order Orders::receive() {
   Note note{};
   group_.receive(0, tag_, {reinterpret_cast<std::byte*>(&note), sizeof(note)}, "orders of process 0");
   Order order{static_cast<Order::Kind>(note.kind), note.value, std::vector<std::byte>(note.size)};
@@ -35,7 +35,7 @@ void follow(Session& session, ProcessGroup& group) {
   Orders orders(group);
   session.follow();
   for (;;) {
-    const Order order = orders.hear();
+    const Order order = orders.receive();
     switch (order.kind) {
       case Order::Kind::kEvaluate: {
         std::vector<int32_t> tokens(order.data.size() / sizeof(int32_t));
@@ -61,7 +61,7 @@ void follow(Session& session, ProcessGroup& group) {
       case Order::Kind::kRestore:
         try {
           restore_state(session, order.data);
-        } catch (const InvalidArgument&) {  // process 0 says what is wrong with it
+        } catch (const InvalidArgument&) {  // process 0 reports the error
         }
         break;
       case Order::Kind::kEnd:

@@ -1,8 +1,8 @@
-// What the session of process 0 tells those of the other processes: each call that makes devices work, in order. Theirs
-// do the same with their devices.
+// Messages from the session of process 0 to the sessions of other processes: every call that uses devices, in order.
+// Other sessions execute the same calls on their devices.
 //
 //   process 0                                   every other process
-//   session.lead(group);                        follow(session, group);   // returns when the session of process 0 goes
+//   session.lead(group);                        follow(session, group);   // until process 0's session is destroyed
 //   session.evaluate(prompt);
 //   session.logits();
 #pragma once
@@ -25,18 +25,18 @@ struct Order {
   std::vector<std::byte> data = {};  ///< tokens of kEvaluate, the checkpoint of kRewind, the state of kRestore
 };
 
-/// One end of the line between sessions.
+/// One end of the channel between sessions.
 class Orders {
  public:
-  /// Collective.
+  /// Opens the channel. Collective.
   explicit Orders(ProcessGroup& group) : group_(group), tag_(group.open_channel()) {}
-  /// To all others, by process 0. Throws CommError.
-  void tell(Order::Kind kind, int64_t value = 0, std::span<const std::byte> data = {});
-  /// The next one, in any other process. Waits as long as process 0 lives. Throws CommError.
-  Order hear();
+  /// Called in process 0. Sends an order to all other processes. Throws CommError.
+  void send(Order::Kind kind, int64_t value = 0, std::span<const std::byte> data = {});
+  /// Called in other processes. Returns the next order and waits as long as process 0 lives. Throws CommError.
+  Order receive();
 
  private:
-  /// What does not fit in comes as a second message.
+  /// Data beyond this size is sent as a second message.
   static constexpr size_t kInline = 40;
   struct Note {
     uint32_t kind;
@@ -50,8 +50,8 @@ class Orders {
   int tag_;
 };
 
-/// Does what the session of process 0 is asked to do until that goes. Collective with Session::lead(). Throws what
-/// failed.
+/// Executes the calls of process 0's session until that session is destroyed. Collective with Session::lead(). Throws
+/// the error of a failed call.
 void follow(Session& session, ProcessGroup& group);
 
 }  // namespace shoal::models

@@ -37,7 +37,7 @@ void fill_candidates(std::span<const float> logits, std::vector<TokenLogit>& can
   for (size_t i = 0; i < logits.size(); ++i) candidates[i] = {static_cast<int32_t>(i), logits[i]};
 }
 
-// Puts the k best of the candidates first, in order, and drops the rest.
+// Moves the k best candidates to the front, in order, and drops the other candidates.
 void keep_best(std::vector<TokenLogit>& candidates, size_t k) {
   k = std::min(k, candidates.size());
   const auto middle = candidates.begin() + static_cast<std::ptrdiff_t>(k);
@@ -64,7 +64,7 @@ void check_params(const SamplerParams& params) {
                            "repeat_penalty = {}: expected a number from 0.01 to 100; 1 is none", params.repeat_penalty);
   for (const float penalty : {params.presence_penalty, params.frequency_penalty}) {
     require<InvalidArgument>(penalty >= -100 && penalty <= 100,
-                             "a presence or frequency penalty of {}: expected a number from -100 to 100; 0 is none",
+                             "presence or frequency penalty of {}: expected a number from -100 to 100; 0 is none",
                              penalty);
   }
   require<InvalidArgument>(params.penalty_last_n >= -1, "penalty_last_n = {}: expected 0 or more, or -1 for all tokens",
@@ -89,7 +89,7 @@ int64_t candidates_needed(const SamplerParams& params) {
 }
 
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
-  require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
+  require<InvalidArgument>(k >= 0, "{} best logits were requested; expected 0 or more", k);
   require_logits(logits);
   std::vector<TokenLogit> candidates;
   fill_candidates(logits, candidates);
@@ -98,7 +98,7 @@ std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
 }
 
 std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
-  require<InvalidArgument>(k >= 0, "{} best logits were asked for; expected 0 or more", k);
+  require<InvalidArgument>(k >= 0, "{} best logits were requested; expected 0 or more", k);
   require_best(best);
   return {best.begin(), best.begin() + static_cast<std::ptrdiff_t>(std::min(best.size(), static_cast<size_t>(k)))};
 }
@@ -165,7 +165,7 @@ void Sampler::keep_top_k() {
   if (params_.top_k > 0) keep_best(candidates_, static_cast<size_t>(params_.top_k));
 }
 
-// Sorts only as many of the best as turn out to be needed: a large vocabulary rarely needs more than a few hundred.
+// Sorts only as many candidates as needed, rarely more than a few hundred of a large vocabulary.
 void Sampler::keep_top_p() {
   if (params_.top_p >= 1) return;
   const float top = highest(candidates_);
@@ -205,7 +205,7 @@ int32_t Sampler::draw() {
     sum += weight(candidate);
     if (sum > target) return candidate.id;
   }
-  return candidates_.back().id;  // target rounded up to the total
+  return candidates_.back().id;  // reached if rounding made the target equal to the total
 }
 
 }  // namespace shoal::models

@@ -18,9 +18,10 @@ namespace {
 
 constexpr BatchShape kSingle{1, 1};
 constexpr size_t kKeptPromptShapes = 4;
-// What one more run costs, in tokens of a long one: it reads all weights again.
+// Cost of one more run of a graph: in the same time, a long run computes this number of tokens. Each run reads all
+// weights.
 constexpr int64_t kRunCost = 32;
-// What the tokens are that fill a batch up: any token will do, it sees nothing and is written nowhere.
+// Padding tokens of a batch may have any id, because no token attends to them and no cache row stores them.
 constexpr int32_t kPaddingToken = 0, kNowhere = -1;
 
 int64_t round_up(int64_t count, int64_t most) {
@@ -50,8 +51,8 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   require<InvalidArgument>(options.candidates >= 0, "{} candidates are not possible; use 0 for all logits",
                            options.candidates);
   require<InvalidArgument>(options.checkpoints >= 0 && options.checkpoint_every >= 0,
-                           "{} checkpoints, one every {} tokens, are not possible; use 0 for none", options.checkpoints,
-                           options.checkpoint_every);
+                           "{} checkpoints, made every {} tokens, are not possible; use 0 for none",
+                           options.checkpoints, options.checkpoint_every);
   SessionSize size;
   size.context = options.context == 0 ? hparams.context : options.context;
   size.batch = std::min(options.batch, size.context);
@@ -94,8 +95,9 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
       checkpoint_every_(options.checkpoint_every) {
   const auto cached = cache_.context.tensors();
   require<InvalidArgument>(cached.empty() || cached.front()->buffer == nullptr,
-                           "the plan is another session's; make a plan for each session");
-  require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded", model.file.path());
+                           "the plan already belongs to another session; make a plan for each session");
+  require<InvalidArgument>(model.is_loaded(), "the weights of {} are not loaded; load them before making a session",
+                           model.file.path());
   for (const auto& backend : backends_) backend->set_tracer(options.tracer);
   const TraceScope scope(trace_.get(), TraceKind::kHost, {"make a session"});
   if (plan_ == nullptr) declare_cache(cache_, model.hparams, cache_options(size_, options, placement.latent_parts()));
@@ -123,10 +125,10 @@ sched::SchedulerOptions scheduler_options(const Placement& placement, const Sess
 
 Session::~Session() {
   try {
-    if (orders_ != nullptr) orders_->tell(Order::Kind::kEnd);
+    if (orders_ != nullptr) orders_->send(Order::Kind::kEnd);
     scheduler_->synchronize();
   } catch (...) {
-    // There is no caller left to tell; the work has ended, which is what matters here.
+    // No caller is left to report to. The work has ended, which is sufficient.
   }
 }
 
@@ -141,7 +143,7 @@ void Session::allocate_cache(const Placement& placement) {
   }
 }
 
-// The largest graph first: what comes later fits into its memory, so that nothing is planned twice.
+// Allocates the largest graph first. Later graphs fit into its memory, so nothing is planned twice.
 void Session::reserve() {
   if (plan_ != nullptr) return void(compiled({size_.batch, 1}));
   const auto largest = build({size_.batch, 1});
@@ -218,24 +220,24 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
                              token, model_.hparams.vocab);
   }
   int64_t last = (count - 1) % size_.batch + 1;
-  require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs asked of a last batch of {} tokens", outputs,
-                           last);
+  require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs requested from a last batch of {} tokens",
+                           outputs, last);
   check_whole();
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
+  if (orders_ != nullptr) orders_->send(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
-  // Only the last batch has more room than tokens.
+  // Only the last batch has padding.
   const Batch& end = batches.back();
   const int64_t room = count - end.tokens + end.shape.tokens;
   tokens_.assign(room, kPaddingToken);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin());
   positions_.assign(room, kNowhere);
   std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
-  // The first entry serves all batches but the last, whose output is not read; the rest are the last batch's, its
-  // latest output again where there is room for more.
+  // The first entry is the output of every batch except the last; these outputs are not read. The other entries are the
+  // outputs of the last batch. The latest output is repeated as padding.
   out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
   out_ids_[0] = 0;
   std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
-  latest_ = nullptr;  // nothing, should a batch fail
+  latest_ = nullptr;  // stays nullptr if a batch fails
   outputs_ = outputs;
   int64_t begin = 0;
   for (const Batch& batch : batches) {
@@ -272,7 +274,7 @@ void Session::synchronize() {
 }
 
 void Session::check_whole() const {
-  require<InvalidArgument>(!torn_, "what was evaluated since token {} has failed; go back to {} and evaluate again",
+  require<InvalidArgument>(!torn_, "the evaluation of tokens from {} on has failed; rewind to {} and evaluate again",
                            whole_, rewindable(position_));
 }
 
@@ -286,9 +288,9 @@ std::byte* Session::result_memory(size_t bytes) {
 std::span<const float> Session::logits() {
   require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
   require<InvalidArgument>(candidates_per_output_ == 0,
-                           "the devices select {} candidates and give no logits; make the session without",
+                           "the devices select {} candidates and return no logits; make the session without candidates",
                            candidates_per_output_);
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kLogits);
+  if (orders_ != nullptr) orders_->send(Order::Kind::kLogits);
   const Tensor& logits = *latest_->graph.logits;
   const auto count = static_cast<size_t>(outputs_ * model_.hparams.vocab);
   auto* const values = reinterpret_cast<float*>(result_memory(count * sizeof(float)));
@@ -299,8 +301,8 @@ std::span<const float> Session::logits() {
 
 std::span<const TokenLogit> Session::candidates() {
   require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
-  require<InvalidArgument>(candidates_per_output_ > 0, "the devices give logits; make the session with candidates");
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kCandidates);
+  require<InvalidArgument>(candidates_per_output_ > 0, "the devices return logits; make the session with candidates");
+  if (orders_ != nullptr) orders_->send(Order::Kind::kCandidates);
   const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
   std::byte* const memory = result_memory(count * (sizeof(int32_t) + sizeof(float)));
   auto* const ids = reinterpret_cast<int32_t*>(memory);
@@ -335,18 +337,18 @@ int64_t Session::rewindable(int64_t position) const {
 
 void Session::checkpoint() {
   check_whole();
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kCheckpoint);
+  if (orders_ != nullptr) orders_->send(Order::Kind::kCheckpoint);
   make_checkpoint();
 }
 
 void Session::make_checkpoint() {
-  if (!forgets() || position_ == 0 || most_checkpoints_ == 0 || checkpoints_.contains(position_)) return;
+  if (!needs_checkpoints() || position_ == 0 || most_checkpoints_ == 0 || checkpoints_.contains(position_)) return;
   wait_for("a checkpoint");
   std::vector<std::byte> bytes(checkpoint_bytes(position_));
   read_cache(cache_, model_.hparams, position_, CacheScope::kOverwritten, bytes.data());
   checkpoints_.emplace(position_, follows_ ? std::vector<std::byte>() : std::move(bytes));
   if (static_cast<int64_t>(checkpoints_.size()) <= most_checkpoints_) return;
-  // The one that leaves the smallest gap goes; the new one stays.
+  // Drops the checkpoint that leaves the smallest gap, but never the new checkpoint.
   auto closest = checkpoints_.begin();
   int64_t gap = std::numeric_limits<int64_t>::max(), before = 0;
   for (auto at = checkpoints_.begin(); std::next(at) != checkpoints_.end(); before = at->first, ++at) {
@@ -358,33 +360,33 @@ void Session::make_checkpoint() {
 }
 
 size_t Session::checkpoint_bytes(int64_t tokens) const {
-  return forgets() ? cache_bytes(cache_, model_.hparams, tokens, CacheScope::kOverwritten) : 0;
+  return needs_checkpoints() ? cache_bytes(cache_, model_.hparams, tokens, CacheScope::kOverwritten) : 0;
 }
 
 void Session::rewind(int64_t position) {
-  require<InvalidArgument>(position >= 0 && position <= position_, "cannot go back to token {} of {}", position,
+  require<InvalidArgument>(position >= 0 && position <= position_, "cannot rewind to token {} of {}", position,
                            position_);
   if (!can_rewind(position)) {
     if (position > whole_) check_whole();
     const std::string kept =
-        recurrent_ ? "recurrent layers keep the latest state only"
+        recurrent_ ? "recurrent layers keep only the latest state"
                    : fmt::format("layers with a window of {} keep tokens from {} on", longest_window_, oldest_);
     fail<InvalidArgument>(
-        "cannot go back to token {} of {}: {}, and there is no checkpoint; go back to {} and evaluate again", position,
+        "cannot rewind to token {} of {}: {}, and there is no checkpoint; rewind to {} and evaluate again", position,
         position_, kept, rewindable(position));
   }
   const auto found = checkpoints_.find(position);
   const bool is_needed = !keeps(position) && found != checkpoints_.end();
-  if (is_needed) wait_for("going back");  // before others are told
+  if (is_needed) wait_for("a rewind");  // waits before other processes are notified
   const std::span<const std::byte> bytes =
       is_needed ? std::span<const std::byte>(found->second) : std::span<const std::byte>();
-  if (orders_ != nullptr) orders_->tell(Order::Kind::kRewind, position, bytes);
+  if (orders_ != nullptr) orders_->send(Order::Kind::kRewind, position, bytes);
   rewind(position, bytes);
 }
 
 void Session::rewind(int64_t position, std::span<const std::byte> checkpoint) {
   if (!checkpoint.empty()) {
-    wait_for("going back");
+    wait_for("a rewind");
     write_cache(cache_, model_.hparams, position, CacheScope::kOverwritten, checkpoint.data());
     oldest_ = ring_rows_ == 0 ? 0 : std::max<int64_t>(0, position - longest_window_);
   }

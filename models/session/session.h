@@ -1,33 +1,32 @@
-// A session: one text going through a model on the devices of a placement. Owns the streams of work, the KV
-// cache and the compiled graphs. One thread at a time may use it; the model and the placement must outlive
-// it.
+// A session evaluates one sequence with a model on the devices of a placement. It owns the streams of work, the KV
+// cache and the compiled graphs. Only one thread at a time may use it. The model and the placement must outlive it.
 //
 //   Session session(model, placement, placement.init(), {.context = 512});
 //   session.evaluate(prompt);                         // in batches of at most options.batch tokens
 //   for (...) session.evaluate(std::array{sample(session.logits())});
 //
-// Graphs are static, so prompts run in batches of few different sizes (divide_into_batches). Tokens that fill a batch
-// up have no position and no row of the cache: they see nothing, nothing sees them, and their results are not read.
-// The graph for single tokens is kept, and those of the four shapes used last, so that prompts of different lengths and
-// generation can alternate without planning anything again:
+// Graphs are static, so prompts run in batches of a few different sizes (divide_into_batches). Padding tokens have no
+// position and no row of the cache. No other token attends to them, and their results are not read. A session caches
+// the graph for single tokens and the graphs of the four latest shapes. Prompts of different lengths and generation can
+// therefore alternate without new plans:
 //
-//   batch 512: 700 tokens run as 512, 128 and 64 (60 and padding), 20 tokens as 32, and then one by one
+//   batch 512: 700 tokens run as 512, 128 and 64 (60 and 4 padding tokens), 20 tokens as 32, then one token per run
 //
-// With options.candidates selecting the best tokens is the devices' work too. A Sampler does with these what it would
-// do with all logits:
+// With options.candidates, the devices also select the best tokens. A Sampler gives the same results with these tokens
+// as with all logits:
 //
 //   for (...) session.evaluate(std::array{sampler.sample_best(session.candidates())});
 //
-// Recurrent layers and those with a window forget. Checkpoints, host memory with what they will overwrite, let a
-// session go back to where they were made:
+// Recurrent layers and layers with a window overwrite their state. Checkpoints copy this state to host memory, so that
+// a session can rewind:
 //
 //   session.evaluate(system_prompt); session.checkpoint();
 //   session.evaluate(question);  ...
-//   session.rewind(session.rewindable(common_prefix));        // the largest place before it that is still known
+//   session.rewind(session.rewindable(common_prefix));        // the largest possible position up to common_prefix
 //
-// evaluate() queues work and returns; logits(), candidates() and synchronize() wait for it and throw what failed. What
-// tokens since the wait before have left is not known then: evaluate() and checkpoint() are refused until the session
-// has gone back to rewindable(position()).
+// evaluate() queues work and returns. logits(), candidates() and synchronize() wait for the work and throw its errors.
+// After an error, the effects of all tokens since the previous wait are unknown. evaluate() and checkpoint() then throw
+// until the session has been rewound to rewindable(position()).
 #pragma once
 
 #include <cstdint>
@@ -47,25 +46,25 @@
 namespace shoal::models {
 
 struct SessionOptions {
-  int64_t context = 0;  ///< tokens that fit; 0: what the model was trained for
-  int64_t batch = 512;  ///< most tokens in one run of a graph
+  int64_t context = 0;  ///< maximum number of tokens; 0: the model's training context
+  int64_t batch = 512;  ///< maximum number of tokens in one run of a graph
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   bool op_offload = true;  ///< see sched::SchedulerOptions
-  /// The devices select this number of tokens for each output, and only these come to the host: candidates() instead of
-  /// logits(). CUDA devices select at most 256. 0: logits().
+  /// Number of best tokens that the devices select for each output. Only these tokens reach the host: use candidates()
+  /// instead of logits(). CUDA devices select at most 256. 0: all logits.
   int64_t candidates = 0;
-  int64_t checkpoints = 8;  ///< kept at most; those go first that are close to others
+  int64_t checkpoints = 8;  ///< maximum number; beyond it, the checkpoint that leaves the smallest gap is dropped
   int64_t checkpoint_every =
-      0;  ///< made by itself after a batch from that number of tokens on; 0: at the caller's word
-  /// Gets a row for each stream, and one called "host"; must outlive the session. nullptr: nothing is recorded.
+      0;  ///< minimum number of tokens between automatic checkpoints; 0: checkpoints only on request
+  /// Receives one row per stream and a row "host". Must outlive the session. nullptr: no trace.
   Tracer* tracer = nullptr;
 };
 
-/// Batches of a prompt that may be on their way at a time where layers lie on several devices.
+/// Number of prompt batches that may be in flight if layers are on several devices.
 inline constexpr int kPipelineCopies = 4;
 
-/// What the options mean for a model: the context it gets and its largest batch.
+/// Resolved context and batch of a session.
 struct SessionSize {
   int64_t context = 0;
   int64_t batch = 0;
@@ -73,24 +72,26 @@ struct SessionSize {
 /// Throws InvalidArgument for a batch below 1 and for a context, candidates or checkpoints below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
-/// The KV cache of a session, in so many parts (Placement::latent_parts()).
+/// Options of a session's KV cache, with `parts` parts (Placement::latent_parts()).
 KvCacheOptions cache_options(const SessionSize& size, const SessionOptions& options, int64_t parts);
 
-/// One run of a graph: that many tokens in a graph of that shape.
+/// One run of a graph: the number of tokens without padding, and the shape of the graph.
 struct Batch {
   int64_t tokens = 1;
   BatchShape shape;
   bool operator==(const Batch&) const = default;
 };
-/// Full batches, and for the rest the next power of two or, where that saves more than another run costs, the power of
-/// two below and what then remains. The last batch has all outputs, which must fit into the rest.
-///   700 tokens, 1 output, batches of 512: 512 in {512, 1}, 128 in {128, 1}, 60 in {64, 1};  5, 5 and 512: 5 in {8, 8}
+/// Divides tokens into full batches and a rest. The rest is rounded up to the next power of two, or split into the
+/// power of two below and a remainder if the split saves more than the cost of another run. The last batch has all
+/// outputs, which must fit into the rest.
+///   700 tokens, 1 output, batches of 512: 512 in {512, 1}, 128 in {128, 1}, 60 in {64, 1}
+///   5 tokens, 5 outputs, batches of 512: 5 in {8, 8}
 std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most);
-/// The shapes that take most memory of those that a session has at a time beside single tokens, largest first:
+/// The prompt shapes that need the most memory, largest first, as many as a session caches:
 ///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
 std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
 
-/// How a session's scheduler works, and what a plan of it must assume.
+/// Options of a session's scheduler. Plans of the session must use the same options.
 sched::SchedulerOptions scheduler_options(const Placement& placement, const SessionOptions& options);
 
 struct ModelPlan;
@@ -98,71 +99,72 @@ struct ModelPlan;
 class Session {
  public:
   /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
-  /// the placement's devices; `backends`: one for each of them. The graphs of `plan`, if there is one for such a
-  /// session (model_plan.h), are run as they were planned; they are taken out of it.
+  /// the placement's devices. `backends` has one entry per device. `plan`, if given, must be made for the same model,
+  /// placement and options (model_plan.h); its graphs move into the session and run as planned.
   Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
           const SessionOptions& options = {}, std::shared_ptr<ModelPlan> plan = nullptr);
   ~Session();
 
   int64_t context() const { return size_.context; }
-  /// Most tokens in one run of a graph.
+  /// Maximum number of tokens in one run of a graph.
   int64_t batch() const { return size_.batch; }
-  /// Waits for queued work, and throws what failed.
+  /// Waits for queued work and throws its errors.
   void synchronize();
-  /// Throws InvalidArgument that says where one can go back to, if queued work has failed since then.
+  /// Throws InvalidArgument if queued work has failed since the last rewind. The message names a position for a rewind.
   void check_whole() const;
-  /// Tokens in the cache.
+  /// Number of tokens in the cache.
   int64_t position() const { return position_; }
-  /// Appends tokens and keeps the logits of the last `outputs` of them (of its last batch). Throws InvalidArgument when
-  /// the context is full, a token is outside the vocabulary, or more outputs are asked for than the last batch has.
+  /// Appends tokens and stores the logits of the last `outputs` tokens. Throws InvalidArgument if the context is full,
+  /// a token is outside the vocabulary, or `outputs` exceeds the number of tokens in the last batch.
   void evaluate(std::span<const int32_t> tokens, int64_t outputs = 1);
-  /// Logits of the latest evaluate: vocab values for each output, oldest first. Waits. Valid until the next call.
-  /// Throws InvalidArgument where the devices select candidates.
+  /// Logits of the latest evaluate(): vocab values for each output, oldest output first. Waits. Valid until the next
+  /// call. Throws InvalidArgument if the devices select candidates.
   std::span<const float> logits();
-  /// Do the devices select candidates?
+  /// Whether the devices select candidates.
   bool selects() const { return candidates_per_output_ > 0; }
-  /// What the devices selected in the latest evaluate: options.candidates tokens for each output, or the vocabulary if
-  /// that is less, as top_logits() of sampler.h gives them, except that the other logits were not read. Waits.
-  /// Valid until the next call. Throws InvalidArgument where they select nothing.
+  /// Tokens that the devices selected in the latest evaluate(): options.candidates tokens for each output, or the whole
+  /// vocabulary if it is smaller. They have the order of top_logits() of sampler.h. The logits of other tokens are not
+  /// checked. Waits. Valid until the next call. Throws InvalidArgument if the devices do not select candidates.
   std::span<const TokenLogit> candidates();
-  /// Forgets all tokens from `position` on. Throws InvalidArgument where can_rewind() is false.
+  /// Removes all tokens from `position` on. Throws InvalidArgument unless can_rewind(position).
   void rewind(int64_t position);
-  /// Are there layers that forget?
-  bool forgets() const { return recurrent_ || ring_rows_ > 0; }
-  /// Those with a window forget tokens before it, recurrent ones all that was, so that there may be too little
-  /// of what was before `position`, and no checkpoint: false if so. Everything can be taken back at any time, and in
-  /// models without recurrent layers one batch.
+  /// Whether the model has recurrent layers or ring caches.
+  bool needs_checkpoints() const { return recurrent_ || ring_rows_ > 0; }
+  /// Whether rewind(position) is possible. False if a layer has overwritten state that `position` needs and there is no
+  /// checkpoint at `position`. Position 0 is always possible. Without recurrent layers, the latest batch can always be
+  /// removed.
   bool can_rewind(int64_t position) const;
-  /// The largest position up to `position` that can be gone back to.
+  /// The largest position up to `position` for which can_rewind() is true.
   int64_t rewindable(int64_t position) const;
-  /// Remembers this place, so that can_rewind() is true for it as long as the text before it stays. Waits for queued
-  /// work. Nothing in models that forget nothing.
+  /// Saves the state at the current position. can_rewind() is true for this position until earlier tokens are removed
+  /// or the checkpoint is dropped. Waits for queued work. No-op in models without recurrent layers and ring caches.
   void checkpoint();
-  /// Host memory of a checkpoint after that many tokens.
+  /// Bytes of host memory of a checkpoint after `tokens` tokens.
   size_t checkpoint_bytes(int64_t tokens) const;
 
-  /// From now on the sessions of the other processes are told what this one, of process 0, is asked to do. They
-  /// follow() meanwhile (orders.h). Collective.
+  /// From now on, process 0's session forwards its calls to the sessions of other processes, which must run follow()
+  /// (orders.h). Collective.
   void lead(ProcessGroup& group) { orders_ = std::make_unique<Orders>(group); }
-  /// It is told what to do by that of process 0, which has the checkpoints of both and sends what it goes back to.
+  /// Makes this session a follower: process 0's session drives it, keeps its checkpoints and sends them on rewind.
   void follow() { follows_ = true; }
-  /// nullptr: it leads no others.
+  /// Channel to the other sessions; nullptr if the session does not lead other sessions.
   Orders* orders() { return orders_.get(); }
 
   sched::Scheduler& scheduler() { return *scheduler_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
   const Model& model() const { return model_; }
-  /// Its tensors, for session_state.h: to be read and written once scheduler() is synchronised.
+  /// The cache tensors, for session_state.h. Synchronise scheduler() before reading or writing them.
   const KvCache& cache() const { return cache_; }
-  /// Rows [0, position) of the cache have been written. There are no logits then.
+  /// Declares rows [0, position) of the cache as written. No logits are available afterwards.
   void set_position(int64_t position);
-  /// rewind(), with what the checkpoint there has; of another process, empty where none is needed.
+  /// Rewinds and restores the contents of a checkpoint. `checkpoint` may come from another process. An empty
+  /// `checkpoint` means that none is needed.
   void rewind(int64_t position, std::span<const std::byte> checkpoint);
-  /// The cache's memory, one buffer for each of the placement's devices; nullptr where it has none of it.
+  /// Memory of the cache: one buffer per device of the placement, nullptr for devices without cache.
   std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
-  /// How many graphs are at hand.
+  /// Number of graphs that the session caches.
   size_t kept_graphs() const { return compiled_.size(); }
-  /// How many graphs were built so far, those of the plan that the session was made from not among them.
+  /// Number of graphs built so far, without the graphs of the session's plan.
   int64_t compilations() const { return compilations_; }
 
  private:
@@ -170,20 +172,20 @@ class Session {
   void allocate_cache(const Placement& placement);
   void reserve();
   std::unique_ptr<Compiled> build(BatchShape shape) const;
-  /// Takes it from the plan; nullptr where it is not there.
+  /// Takes the graph of this shape from the plan. Returns nullptr if the plan does not contain the graph.
   std::unique_ptr<Compiled> take_planned(BatchShape shape);
-  /// Host memory that the devices copy to quickly; its contents are lost.
+  /// Host memory to which devices can copy fast. Its previous contents are lost.
   std::byte* result_memory(size_t bytes);
-  /// Waits for what is queued, `what` among it.
+  /// Waits for all queued work. `what` names the wait in traces.
   void wait_for(std::string_view what);
-  /// Does work that waits, or may. Should it throw, the session is torn.
+  /// Runs `work`. If it throws, torn_ becomes true and latest_ nullptr.
   template <class Work>
   void tearing(const Work& work);
-  /// Finds or makes it.
+  /// Finds or builds the graph of this shape.
   Compiled& compiled(BatchShape shape);
-  /// Drops the shape used longest ago where one more would be too many.
+  /// Drops the least recently used shape if another shape would exceed the limit.
   void make_room();
-  /// Is everything that is needed at `position` still in the caches?
+  /// Whether the caches still have all rows and states that `position` needs.
   bool keeps(int64_t position) const;
   void make_checkpoint();
   void drop_checkpoints_after(int64_t position);
@@ -193,28 +195,28 @@ class Session {
   SessionSize size_;
   int64_t candidates_per_output_ = 0;
   TraceRowUse trace_;
-  std::shared_ptr<ModelPlan> plan_;  ///< nullptr: made without one
+  std::shared_ptr<ModelPlan> plan_;  ///< nullptr if created without a plan
   KvCache own_cache_;
   KvCache& cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;
-  std::vector<std::unique_ptr<Backend>> backends_;  // after the buffers: their queues must end before they go
+  std::vector<std::unique_ptr<Backend>> backends_;  // declared after the buffers, so queues drain first
   std::unique_ptr<sched::Scheduler> scheduler_;
-  std::vector<std::unique_ptr<Compiled>> compiled_;  // the latest used first
+  std::vector<std::unique_ptr<Compiled>> compiled_;  // most recently used first
   int64_t compilations_ = 0;
   Compiled* latest_ = nullptr;
-  int64_t outputs_ = 0;  // of latest_ that were asked for
+  int64_t outputs_ = 0;  // number of requested outputs of latest_
   int64_t position_ = 0;
-  int64_t ring_rows_ = 0, longest_window_ = 0;  // of caches that are rings; the fewest rows; 0: there are none
-  int64_t oldest_ = 0;                          // they hold positions from this one on
-  bool recurrent_ = false;                      // some layer keeps a state
-  int64_t whole_ = 0;                           // the position when work was last waited for
-  bool torn_ = false;                           // work has failed: nothing after whole_ is known, nor any state
+  int64_t ring_rows_ = 0, longest_window_ = 0;  // rows of the smallest ring (0: no ring); longest window with a ring
+  int64_t oldest_ = 0;                          // oldest position that all rings hold
+  bool recurrent_ = false;                      // whether some layer is recurrent
+  int64_t whole_ = 0;                           // position at the last successful wait
+  bool torn_ = false;                           // work has failed: rows after whole_ and all states are invalid
   int64_t most_checkpoints_ = 0, checkpoint_every_ = 0;
   std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
-  std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the batches of an evaluate
+  std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the current evaluate()
   std::unique_ptr<Orders> orders_;
   bool follows_ = false;
-  std::unique_ptr<Buffer> results_;  // what the devices copy to the host, latest
+  std::unique_ptr<Buffer> results_;  // latest results copied to the host
   std::vector<TokenLogit> candidates_;
 };
 

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "states are little-end
 constexpr uint64_t kMagic = 0x3156'4b4c'414f'4853;  // "SHOALKV1"
 constexpr uint32_t kVersion = 2;
 
-/// FNV-1a.
+/// The hash function FNV-1a.
 class Hash {
  public:
   void add(std::span<const std::byte> bytes) {
@@ -37,15 +37,15 @@ class Hash {
   uint64_t value_ = 0xcbf2'9ce4'8422'2325;
 };
 
-/// As it lies in a state; no padding.
+/// The header of a state, without padding.
 struct Header {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
-  uint32_t dtype_k = 0, dtype_v = 0;  ///< numbers of GGUF
-  uint32_t long_factors = 0;          ///< 1: keys are turned by rope_factors_long
+  uint32_t dtype_k = 0, dtype_v = 0;  ///< GGUF type numbers
+  uint32_t long_factors = 0;          ///< 1: keys use rope_factors_long
   uint64_t model = 0;
   uint64_t rows = 0;
-  uint64_t checksum = 0;  ///< of the header with 0 here, and of all that follows
+  uint64_t checksum = 0;  ///< over the header (with 0 in this field) and all following bytes
 };
 static_assert(sizeof(Header) == 48);
 
@@ -65,7 +65,7 @@ void add_hparams(Hash& hash, const Hparams& h) {
   }
 }
 
-/// Models of one shape differ in their weights: a look at the first bytes of each tells them apart.
+/// Includes the first bytes of each weight, so that models of the same shape have different fingerprints.
 uint64_t fingerprint(const Model& model) {
   Hash hash;
   add_hparams(hash, model.hparams);
@@ -88,7 +88,7 @@ uint64_t checksum(Header header, std::span<const std::byte> rows) {
   return hash.value();
 }
 
-/// See Decoder::rope_factors().
+/// Whether keys use rope_factors_long, as in Decoder::rope_factors().
 bool uses_long_factors(const Session& session) {
   const Model& model = session.model();
   const bool has_both =
@@ -96,7 +96,7 @@ bool uses_long_factors(const Session& session) {
   return has_both && is_long(model.hparams, session.context());
 }
 
-/// 0 where a model has no such caches.
+/// GGUF type number of the caches of this part; 0 if the model has none.
 uint32_t type_of(const KvCache& cache, CachePart part) {
   const auto found =
       std::find_if(cache.specs.begin(), cache.specs.end(), [&](const CacheTensor& spec) { return spec.part == part; });
@@ -118,37 +118,39 @@ std::string type_name(uint32_t gguf_type) {
   return dtype ? std::string(name_of(*dtype)) : fmt::format("type {}", gguf_type);
 }
 
-/// The header of a state that fits the session.
+/// Returns the header if the state fits the session; throws otherwise.
 Header checked_header(const Session& session, std::span<const std::byte> state) {
   Header header;
   header.magic = 0;
   if (!state.empty()) std::memcpy(&header, state.data(), std::min(state.size(), sizeof header));
   require<InvalidArgument>(header.magic == kMagic && state.size() >= sizeof header,
-                           "these {} bytes are no state of a session; give what save_state returned", state.size());
+                           "these {} bytes are not a session state; use the bytes that save_state returned",
+                           state.size());
   require<InvalidArgument>(header.version == kVersion,
-                           "the state has version {}, this program knows {}; save it again with this program",
+                           "the state has version {}, but this program reads version {}; save it again with this "
+                           "program",
                            header.version, kVersion);
   const Header own = header_for(session, session.position());
   require<InvalidArgument>(header.model == own.model,
-                           "the state belongs to another model than {}; restore it with its own",
+                           "the state belongs to another model than {}; restore it with its own model",
                            session.model().file.path());
   require<InvalidArgument>(header.long_factors == own.long_factors,
-                           "the state is of a context {} the {} tokens that the model was first trained on, where keys "
-                           "are turned by other factors; use a context {} them, too",
+                           "the state was saved with a context {} the original {} tokens of the model, which uses "
+                           "other RoPE factors; use a context {} that length",
                            header.long_factors != 0 ? "beyond" : "within",
                            session.model().hparams.rope.original_context,
                            header.long_factors != 0 ? "beyond" : "within");
   require<InvalidArgument>(
       header.dtype_k == own.dtype_k && header.dtype_v == own.dtype_v,
-      "the state has keys of {} and values of {}, the cache {} and {}; use a cache of the same types",
+      "the state has keys of {} and values of {}, but the cache has {} and {}; use a cache of the same types",
       type_name(header.dtype_k), type_name(header.dtype_v), type_name(own.dtype_k), type_name(own.dtype_v));
   require<InvalidArgument>(header.rows <= static_cast<uint64_t>(session.context()),
-                           "the state has {} tokens, the context {}; use a larger context", header.rows,
+                           "the state has {} tokens, but the context has {}; use a larger context", header.rows,
                            session.context());
   const size_t expected = sizeof header + cache_bytes(session.cache(), session.model().hparams,
                                                       static_cast<int64_t>(header.rows), CacheScope::kAll);
   require<InvalidArgument>(state.size() == expected,
-                           "the state of {} tokens should have {} bytes, it has {}; save it again", header.rows,
+                           "the state of {} tokens should have {} bytes, but it has {}; save it again", header.rows,
                            expected, state.size());
   require<InvalidArgument>(checksum(header, state.subspan(sizeof header)) == header.checksum,
                            "the state is damaged: its checksum is wrong; save it again");
@@ -159,7 +161,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 
 std::vector<std::byte> save_state(Session& session) {
   session.check_whole();
-  if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kSave);
+  if (session.orders() != nullptr) session.orders()->send(Order::Kind::kSave);
   session.synchronize();
   const int64_t count = session.position();
   const Hparams& h = session.model().hparams;
@@ -172,11 +174,11 @@ std::vector<std::byte> save_state(Session& session) {
 }
 
 void restore_state(Session& session, std::span<const std::byte> state) {
-  // Checking a state reads weights, in all processes.
-  if (session.orders() != nullptr) session.orders()->tell(Order::Kind::kRestore, 0, state);
+  // Sends the order before the check, so that every process checks the state.
+  if (session.orders() != nullptr) session.orders()->send(Order::Kind::kRestore, 0, state);
   const Header header = checked_header(session, state);
   session.synchronize();
-  session.set_position(0);  // should a device fail on the way
+  session.set_position(0);  // in case a device fails during the write
   const auto count = static_cast<int64_t>(header.rows);
   write_cache(session.cache(), session.model().hparams, count, CacheScope::kAll, state.data() + sizeof header);
   session.set_position(count);

@@ -11,7 +11,8 @@ StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_) require<InvalidArgument>(!stop.empty(), "a stop string must not be empty");
 }
 
-/// Where the longest end of the held text begins that could become a stop string; its size where there is none.
+/// Finds the longest suffix of the held text that could become a stop string. Returns the index of its first character,
+/// or the size of the held text if there is none.
 size_t StopText::first_possible() const {
   const std::string_view held = held_;
   for (size_t begin = 0; begin < held.size(); ++begin) {

@@ -1,10 +1,10 @@
-// Stop strings: a text that comes in pieces ends where one of them is complete. What may be the beginning of one is
-// held back until that is decided, so that nothing that was shown has to be taken back.
+// Stop strings: a text that arrives in pieces ends as soon as it contains a stop string. Text that may be the beginning
+// of a stop string is held back, so text that was shown never has to be removed.
 //
 //   StopText text({"\n\n", "User:"});
 //   text.push("Yes.\nUs")  ->  "Yes.\n"      text.push("ers")  ->  "Users"      text.push(" User:x")  ->  " ", found()
 //
-// The string that is complete first ends the text, however the text is cut into pieces. Single-threaded value type.
+// The result does not depend on the division into pieces. Single-threaded value type.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace shoal::models {
 
 class StopText {
  public:
-  /// Throws InvalidArgument for an empty string, which would be everywhere.
+  /// Throws InvalidArgument for an empty string, which would match everywhere.
   explicit StopText(std::vector<std::string> stops);
-  /// What can be shown now; after found() nothing.
+  /// Adds text and returns the text that can be shown now; "" after found().
   std::string push(std::string_view text);
-  /// The text has ended: what was held back.
+  /// Ends the text and returns the text that was held back.
   std::string finish();
   bool found() const { return found_; }
 
@@ -27,7 +27,7 @@ class StopText {
   size_t first_possible() const;
 
   std::vector<std::string> stops_;
-  std::string held_;  // shorter than the longest stop string, between calls
+  std::string held_;  // shorter than the longest stop string between calls
   bool found_ = false;
 };
 

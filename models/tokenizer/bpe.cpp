@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 
-/// What merges make of pairs of symbols. Symbols are tokens, or texts that only merges have, with numbers of their own
-/// behind the vocabulary's.
+/// Table of merges, by pairs of symbols. A symbol is a token id, or a larger number for a text that occurs only in
+/// merges.
 class Merges {
  public:
   Merges(const GgufFile& file, const TokenizerVocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -40,7 +40,7 @@ class Merges {
     return found == pairs_.end() ? std::nullopt : std::optional(found->second);
   }
   bool is_token(int32_t symbol) const { return symbol >= 0 && symbol < vocabulary_.size(); }
-  /// -1: neither a token nor in a merge.
+  /// Returns -1 if the text is neither a token nor part of a merge.
   int32_t find_symbol(std::string_view text) const {
     const Token token = vocabulary_.find(text);
     if (token >= 0) return token;
@@ -64,10 +64,10 @@ class Merges {
   std::unordered_map<std::string, int32_t> others_;
 };
 
-/// U+FFFD stands for bytes that a vocabulary does not have, such as StarCoder's those that valid UTF-8 never has.
+/// Replaces bytes without a token. For example, StarCoder's vocabulary lacks the bytes that valid UTF-8 never contains.
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
-/// Pieces of bytes, each of which is a letter in the vocabulary.
+/// Byte-level encoder: each byte of a piece becomes one letter (letter_of_byte).
 class ByteBpeEncoder final : public Encoder {
  public:
   ByteBpeEncoder(const GgufFile& file, const TokenizerVocabulary& vocabulary, const PretokenizerKind& pre)
@@ -129,11 +129,12 @@ class ByteBpeEncoder final : public Encoder {
   Merges merges_;
   Pretokenizer pretokenizer_;
   bool whole_;
-  std::array<Token, 256> bytes_{};  // -1: none
-  std::vector<Token> replacement_;  // for bytes that have no token
+  std::array<Token, 256> bytes_{};  // -1: no token
+  std::vector<Token> replacement_;  // ids of kReplacement, for bytes without a token
 };
 
-/// Pieces of characters, spaces as U+2581: a line each, and the line breaks between them.
+/// Character-level encoder with U+2581 for spaces. Pieces are the lines of a text and the runs of line breaks between
+/// lines.
 class TextBpeEncoder final : public Encoder {
  public:
   TextBpeEncoder(const GgufFile& file, const TokenizerVocabulary& vocabulary)
@@ -151,7 +152,7 @@ class TextBpeEncoder final : public Encoder {
 
  private:
   void append_piece(std::string_view piece, bool breaks, std::vector<Token>& ids) const {
-    // No merges lead to several line breaks.
+    // Merges cannot produce the tokens of several line breaks.
     if (const Token token = breaks ? vocabulary_.find(piece) : -1; token >= 0) return ids.push_back(token);
     std::vector<Symbol> symbols;
     for (size_t at = 0; at < piece.size(); at += symbols.back().length) {

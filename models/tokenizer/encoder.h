@@ -1,5 +1,5 @@
-// What the kinds of tokenizers differ in: how a text without special tokens becomes tokens. Encoders refer to the
-// vocabulary, which outlives them; immutable, any number of threads may use one.
+// The part that differs between kinds of tokenizers: encoding a text without special tokens. Encoders refer to the
+// vocabulary, which must outlive them. Immutable; any number of threads may use an encoder.
 #pragma once
 
 #include <memory>
@@ -14,19 +14,20 @@ namespace shoal::models {
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  /// Appends the ids of a text; spaces are spaces.
+  /// Appends the ids of a text. Spaces in `text` are plain spaces, not U+2581.
   virtual void append(std::string_view text, std::vector<Token>& ids) const = 0;
 };
 
-/// SentencePiece: pieces are merged by score. `space_prefix`: a space is put before each text.
+/// SentencePiece: merges pieces by score. `space_prefix` puts a space before each text.
 std::unique_ptr<Encoder> make_spm_encoder(const TokenizerVocabulary& vocabulary, bool space_prefix);
 
 struct PretokenizerKind;
-/// Pairs are merged as tokenizer.ggml.merges says. Throws InvalidArgument for a merge that has not two parts, and for a
-/// byte that no token stands for.
+/// Merges pairs in the order of tokenizer.ggml.merges. Throws InvalidArgument for a merge without two parts, and if a
+/// byte of U+FFFD has no token.
 std::unique_ptr<Encoder> make_byte_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary,
                                                const PretokenizerKind& pre);
-/// The same on characters instead of bytes, with byte tokens for those that no token has; lines are pieces.
+/// Like make_byte_bpe_encoder(), but for characters instead of bytes. Pieces are lines. Characters without a token
+/// become byte tokens.
 std::unique_ptr<Encoder> make_text_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary);
 
 }  // namespace shoal::models

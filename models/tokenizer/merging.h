@@ -1,6 +1,6 @@
-// Merging of adjacent symbols, which all kinds of byte-pair encoding have in common: of all pairs that may be merged
-// the one with the lowest rank is, the leftmost of equals, until none may. Each merge queues at most two new pairs, so
-// it takes O(n log n) for any text. Pure function.
+// Merges adjacent symbols, for all kinds of byte-pair encoding. Repeatedly merges the pair with the lowest rank (the
+// leftmost pair among equal ranks) until no pair can be merged. Each merge queues at most two new pairs, so the time is
+// O(n log n) for any text. Pure function.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,22 @@
 
 namespace shoal::models {
 
-/// A stretch of a text; neighbours as indices, kNone at the ends. A symbol that was merged away has length 0.
+/// A range of a text, with the indices of its neighbours (kNone at the ends). Length 0: the symbol was merged into
+/// another symbol.
 struct Symbol {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t start = 0, length = 0;
   size_t previous = kNone, next = kNone;
-  int32_t id = -1;  ///< of a pair that was merged what the rank says; the caller's before
+  int32_t id = -1;  ///< set by the caller; after a merge, MergedPair::id
 };
 
-/// What a pair becomes.
+/// Result of merging a pair.
 struct MergedPair {
   float rank = 0;
   int32_t id = -1;
 };
 
-/// Joins symbols one after the other into a list.
+/// Links consecutive symbols as neighbours.
 inline void link(std::vector<Symbol>& symbols) {
   for (size_t i = 0; i < symbols.size(); ++i) {
     symbols[i].previous = i == 0 ? Symbol::kNone : i - 1;
@@ -33,13 +34,14 @@ inline void link(std::vector<Symbol>& symbols) {
   }
 }
 
-/// `rank(left, right)`: std::optional<MergedPair>, none if they are never merged.
+/// Merges `symbols` in place. `rank(left, right)` returns std::optional<MergedPair>; nullopt if the pair is never
+/// merged.
 template <class Rank>
 void merge(std::vector<Symbol>& symbols, const Rank& rank) {
   struct Pair {
     MergedPair merged;
     size_t left, right;
-    size_t length;  // of both together when the pair was found
+    size_t length;  // total length of both symbols when the pair was queued
     bool operator<(const Pair& other) const {
       return merged.rank != other.merged.rank ? merged.rank > other.merged.rank : left > other.left;
     }
@@ -56,7 +58,7 @@ void merge(std::vector<Symbol>& symbols, const Rank& rank) {
     queue.pop();
     Symbol& left = symbols[pair.left];
     Symbol& right = symbols[pair.right];
-    // One of them has been merged since.
+    // Skips an outdated pair: one of its symbols has been merged since.
     if (left.length == 0 || right.length == 0 || left.length + right.length != pair.length) continue;
     left.length = pair.length;
     left.id = pair.merged.id;

@@ -11,18 +11,18 @@
 namespace shoal::models {
 namespace {
 
-// White space as Unicode has it; what PCRE2 calls \s has U+180E besides.
+// White space in Unicode. PCRE2's \s also matches U+180E.
 #define S R"(\t-\r\x{85}\p{Z})"
 #define CONTRACTION R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
 #define ENDS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-// Letters from the point of view of capital ones, and of small ones.
+// Letters that count as capital letters (UPPER), and letters that count as small letters (LOWER).
 #define UPPER R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})"
 #define LOWER R"(\p{Ll}\p{Lm}\p{Lo}\p{M})"
 #define NOT_HAN R"((?!\p{sc:Han}))"
-// Where a word ends; superscripts and fractions of Latin-1 belong to words, as Oniguruma has it.
+// End of a word. As in Oniguruma, superscripts and fractions of Latin-1 belong to words.
 #define NO_WORD R"((?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]))"
 
-/// Puts classes for \s and \S, which stand alone or in classes.
+/// Replaces \s and \S, inside and outside of character classes, by S.
 std::string with_spaces(std::string_view expression) {
   std::string out;
   bool in_class = false;
@@ -60,7 +60,8 @@ constexpr std::string_view kQwen35 =
     CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" ENDS;
 constexpr std::string_view kTekken = R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER R"(]+|[^\r\n\p{L}\p{N}]?[)" UPPER
                                      "]+[" LOWER R"(]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
-// Words from the first capital letter or without any, each with a contraction.
+// A word is a run of capital letters followed by a run of small letters, with an optional contraction. One of the runs
+// may be empty.
 #define CAPITALS_AND_WORDS                                                                                 \
   R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER "]+" CONTRACTION R"(?|[^\r\n\p{L}\p{N}]?[)" UPPER "]+[" LOWER \
   "]*" CONTRACTION "?"
@@ -72,12 +73,13 @@ constexpr std::string_view kKimi = R"([\p{sc:Han}]+|[^\r\n\p{L}\p{N}]?(?:)" NOT_
 constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDeepseek3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" ENDS;
-// Numbers in groups of three from their end, `\d{1,3}(?=(?:\d{3})*\b)`, in two steps that take linear time: whole
-// numbers, then the one or two digits that a number has before its groups of three.
+// Two expressions divide numbers into groups of three digits from the end, like `\d{1,3}(?=(?:\d{3})*\b)`, but in
+// linear time. kNumber matches whole numbers. kShortGroup then matches the one or two digits before the groups of
+// three.
 constexpr std::string_view kNumber = R"((?<!\p{Nd})\p{Nd}++)" NO_WORD;
 constexpr std::string_view kShortGroup = R"(\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})++\z))";
 constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
-// The letters with capital and small forms, as the makers list them.
+// Letters with capital and small forms, as listed by the publishers.
 #define CASED                                                                                                 \
   R"(\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293})" \
   R"(\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c})"       \
@@ -95,7 +97,7 @@ constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f
 constexpr std::string_view kCasedWord = R"(\s?[)" CASED "]+";
 constexpr std::string_view kPunctuation =
     R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)";
-// `\s+$`, from the first space of a run on alone: in linear time.
+// `\s+$` in linear time: a match begins only at the first space of a run.
 constexpr std::string_view kLastSpaces = R"((?<!\s)\s++\z)";
 constexpr std::string_view kHanAndHangul = "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
 constexpr std::string_view kSeedCoder =
@@ -108,17 +110,18 @@ constexpr std::string_view kYoutuScripts =
     R"(|[\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018}\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c})"
     R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 constexpr std::string_view kViking = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
-// `(?=(\d{3})+(?!\d))` cuts a number before each group of three digits, counted from the end of a run of digits. These
-// expressions and kShortGroup do the same in linear time. kLastGroup: from the last group of a run (or the beginning of
-// the number) to the next cut, past numbers that are no digits and runs without a group.
+// `(?=(\d{3})+(?!\d))` cuts a number before each group of three digits, counted from the end of a run of digits.
+// kLastGroup, kShortGroup and kGroup do the same in linear time. kLastGroup matches from the last group of a run (or
+// the beginning of the number) to the next cut. The match may contain number characters that are not digits, and runs
+// without a group.
 constexpr std::string_view kLastGroup =
     R"((?:\p{Nd}{3}(?!\p{Nd})|\A\p{Nd}{1,2}(?!\p{Nd})|\A(?=[\p{Nl}\p{No}])))"
     R"((?:[\p{Nl}\p{No}]++\p{Nd}{1,2}(?!\p{Nd}))*+(?:[\p{Nl}\p{No}]++(?:\p{Nd}{1,2}(?=(?:\p{Nd}{3})++(?!\p{Nd})))?)?)";
 constexpr std::string_view kGroup = R"(\p{Nd}{3}(?=\p{Nd}))";
 
 const std::vector<PretokenizerKind>& kinds() {
-  // whole_pieces is `ignore_merges` of the makers' tokenizer.json, and on where they use tiktoken, which looks pieces
-  // up first. docs/models.md says which is known from where.
+  // whole_pieces is `ignore_merges` of the published tokenizer.json. It is also true for models published with
+  // tiktoken, which looks up whole pieces before merging. docs/models.md lists the sources.
   static const std::vector<PretokenizerKind> all{
       kind({"llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3", "midm-2.0"}, {kLlama3}, true, true),
       kind({"glm4", "glm5", "chatglm-bpe", "dbrx"}, {kLlama3}, true),
@@ -160,15 +163,16 @@ const std::vector<PretokenizerKind>& kinds() {
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
-/// What matching a text of `bytes` needs: a place to go back to for each character, which only the system's limits
-/// bound otherwise.
+/// Memory for matching a text of `bytes` bytes, with room for one backtracking point per character. Replaces PCRE2's
+/// own limits.
 class MatchSpace {
  public:
   explicit MatchSpace(size_t bytes)
       : context_(pcre2_match_context_create(nullptr)),
         stack_(pcre2_jit_stack_create(size_t{32} << 10, (size_t{1} << 20) + 64 * bytes, nullptr)),
         match_(pcre2_match_data_create(1, nullptr)) {
-    require<Error>(context_ && stack_ && match_, "no memory for cutting a text of {} bytes into pieces", bytes);
+    require<Error>(context_ && stack_ && match_, "not enough memory for dividing a text of {} bytes into pieces",
+                   bytes);
     pcre2_set_match_limit(context_.get(), UINT32_MAX);
     pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
   }
@@ -216,13 +220,13 @@ Pretokenizer::Pretokenizer(const std::vector<std::string>& expressions) {
   for (const std::string& expression : expressions) {
     int error = 0;
     PCRE2_SIZE at = 0;
-    // Categories of Unicode; invalid UTF-8 matches nothing.
+    // Uses Unicode categories. Invalid UTF-8 is never part of a match.
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF;
     const auto* text = reinterpret_cast<PCRE2_SPTR>(expression.data());
     Expression made{
         std::unique_ptr<pcre2_code, FreeCode>(pcre2_compile(text, expression.size(), options, &error, &at, nullptr))};
     check(made.code != nullptr, "bad expression {} at {}: {}", expression, at, message_of(error));
-    pcre2_jit_compile(made.code.get(), PCRE2_JIT_COMPLETE);  // where it is not possible, matching is slower
+    pcre2_jit_compile(made.code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is slower
     expressions_.push_back(std::move(made));
   }
 }
@@ -243,9 +247,9 @@ std::vector<std::string_view> Pretokenizer::cut(std::string_view text) const {
         const int found =
             pcre2_match(expression.code.get(), begin, piece.size(), done, 0, space.match(), space.context());
         if (found == PCRE2_ERROR_NOMATCH) break;
-        require<Error>(found >= 0, "cutting a text of {} bytes into pieces failed: {}", piece.size(),
+        require<Error>(found >= 0, "dividing a text of {} bytes into pieces failed: {}", piece.size(),
                        message_of(found));
-        check(bounds[1] > bounds[0], "an expression matches nothing");
+        check(bounds[1] > bounds[0], "an expression matches the empty string");
         if (bounds[0] > done) finer.push_back(piece.substr(done, bounds[0] - done));
         finer.push_back(piece.substr(bounds[0], bounds[1] - bounds[0]));
         done = bounds[1];

@@ -1,11 +1,11 @@
-// How byte-pair encodings cut a text into pieces before anything is merged: no token reaches over the end of a piece.
-// tokenizer.ggml.pre names one of a table of lists of regular expressions, those that the makers of the models publish.
-// Each expression in turn cuts the pieces that the one before left into its matches and what lies between them; nothing
-// is dropped.
+// Divides a text into pieces before byte-pair merging, so that no token extends beyond a piece. tokenizer.ggml.pre
+// names an entry of a table. Each entry is a list of regular expressions, which were published with the models. Each
+// expression divides the pieces of the previous expression into its matches and the text between matches. No text is
+// dropped.
 //
 //   llama-bpe:  "I'll pay 12345 euro!"  ->  I 'll " pay" " " 123 45 " euro" !
 //
-// Matched by PCRE2, with the categories of its version of Unicode; bytes that are no valid UTF-8 lie between matches.
+// PCRE2 does the matching, with the Unicode categories of its version. Invalid UTF-8 is never part of a match.
 // Immutable; any number of threads may use it.
 #pragma once
 
@@ -18,13 +18,13 @@ namespace shoal::models {
 
 /// A row of the table.
 struct PretokenizerKind {
-  std::vector<std::string_view> names;   ///< as in tokenizer.ggml.pre
-  std::vector<std::string> expressions;  ///< of PCRE2
-  bool whole_pieces = false;             ///< a piece that is a token is that token, whatever could be merged
-  bool adds_bos = false;                 ///< where the file does not say it
+  std::vector<std::string_view> names;   ///< names in tokenizer.ggml.pre
+  std::vector<std::string> expressions;  ///< in PCRE2 syntax
+  bool whole_pieces = false;             ///< a piece that is a token becomes that token without merging
+  bool adds_bos = false;                 ///< default if the file has no add_bos_token
 };
 
-/// nullptr where there is none of that name.
+/// Returns nullptr for an unknown name.
 const PretokenizerKind* find_pretokenizer(std::string_view name);
 /// All names, sorted.
 std::vector<std::string_view> pretokenizer_names();
@@ -35,7 +35,7 @@ class Pretokenizer {
   ~Pretokenizer();
   Pretokenizer(Pretokenizer&&) noexcept;
 
-  /// Pieces of a text, in order; together they are the text.
+  /// Pieces of a text, in order. Their concatenation is the text.
   std::vector<std::string_view> cut(std::string_view text) const;
 
  private:

@@ -1,10 +1,11 @@
-// Tokens that are cut out of a text before it is encoded: control tokens, which only templates may write, and
-// user-defined ones, which users may, too. From left to right the longest one at each place is taken.
+// Separates special tokens from a text before it is encoded: control tokens, which are recognised only in templates,
+// and user-defined tokens, which are recognised everywhere. Scans from left to right and takes the longest token at
+// each position.
 //
-//   <|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n     with "What is <|im_end|>?" a user's text
+//   <|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n     if a user wrote "What is <|im_end|>?"
 //   one token        ^^^^^^^ text ^^^^^^ one token
 //
-// Immutable; any number of threads may use it. Linear in the text times the length of the longest token.
+// Immutable; any number of threads may use it. Time is O(length of the text * length of the longest token).
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,13 @@
 
 namespace shoal::models {
 
-/// Part of a text: of a template, or of a user.
+/// Part of a text, written by a template or by a user.
 struct TextPart {
   std::string_view text;
   bool is_template = false;
 };
 
-/// A stretch of a text that is one token, or lies between such (-1).
+/// A range of a text: one special token, or ordinary text (token -1).
 struct TextFragment {
   std::string_view text;
   Token token = -1;
@@ -34,12 +35,12 @@ class SpecialTokens {
  public:
   struct Options {
     bool templates_only = false;
-    bool takes_space = false;  ///< white space that follows is a part of it
+    bool takes_space = false;  ///< the token includes the white space that follows it
   };
-  /// `text`: of a token, as it is found in texts.
+  /// `text` is the token's text as it appears in input.
   void add(std::string_view text, Token token, Options options);
 
-  /// Cuts `text`, of which [begin, end) of each of `templates`, ascending, are a template's.
+  /// Divides `text`. `templates` are the ranges [begin, end) that a template wrote, in ascending order.
   struct Range {
     size_t begin, end;
   };

@@ -7,7 +7,7 @@
 namespace shoal::models {
 namespace {
 
-constexpr int32_t kInvalid = -2;  // a byte that is no character, and never merged
+constexpr int32_t kInvalid = -2;  // a byte outside valid UTF-8, never merged
 
 class SpmEncoder final : public Encoder {
  public:

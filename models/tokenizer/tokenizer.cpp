@@ -20,13 +20,13 @@ namespace {
 constexpr std::string_view kModelKey = "tokenizer.ggml.model", kPreKey = "tokenizer.ggml.pre";
 constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id", kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-/// What separates files and repositories in models of code, which ends a text, too.
+/// Keys for separators of files and repositories in code models. These separators also end generation.
 constexpr std::string_view kCodeEndKeys[] = {"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
                                              "tokenizer.ggml.fim_sep_token_id"};
 
-/// A kind of tokenizer, and what absent keys mean to it.
+/// A kind of tokenizer, and its defaults for absent keys.
 struct Kind {
-  std::string_view name;  ///< tokenizer.ggml.model
+  std::string_view name;  ///< value of tokenizer.ggml.model
   PieceAlphabet alphabet;
   bool needs_scores;
   Token bos, eos;
@@ -76,18 +76,19 @@ const Kind& kind_of(const GgufFile& file) {
   return *kind;
 }
 
-/// An id from the metadata, checked against the vocabulary. Files without the key mean `fallback`, if it is an id.
+/// Reads an id from the metadata and checks it against the vocabulary. Without the key, returns `fallback` if it is a
+/// valid id, else -1.
 Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vocabulary_size) {
   if (!file.has(key) && (fallback < 0 || fallback >= vocabulary_size)) return -1;
   const auto id = file.get_or<uint32_t>(key, static_cast<uint32_t>(fallback));
-  if (id == UINT32_MAX) return -1;  // -1: none
+  if (id == UINT32_MAX) return -1;  // the file stores -1: no such token
   require<InvalidArgument>(id < static_cast<uint32_t>(vocabulary_size),
                            "{}: key '{}' is {}, but the vocabulary has {} tokens; convert the model again", file.path(),
                            key, id, vocabulary_size);
   return static_cast<Token>(id);
 }
 
-/// Tokens that end a turn or a text in some model, whatever keys its files have.
+/// Texts of tokens that end a turn or a text in some model, even if no key of the file names them.
 const std::set<std::string_view> kEndTexts{"<|eot_id|>",
                                            "<|im_end|>",
                                            "<|end|>",
@@ -110,18 +111,18 @@ const std::set<std::string_view> kEndTexts{"<|eot_id|>",
                                            "[EOT]",
                                            "[EOS]",
                                            "[e~["};
-/// Those of them that are also found in texts: only tokens that the file calls special.
+/// Members of kEndTexts that may also be ordinary text. They end generation only if the file marks them as special.
 const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["};
 
-/// Tokens that separate files and repositories in models of code, by their text. Users may write those that the file
-/// has as user-defined.
+/// Texts of tokens that separate files and repositories in code models. User text may contain these tokens if the file
+/// lists them as user-defined.
 const std::set<std::string_view> kCodeEndTexts{"<|fim_pad|>",   "<fim_pad>",  "<fim-pad>",  "<|fim_repo|>",
                                                "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
-/// Of Phi 3, whose other control tokens have white space after them as a part, which no key says.
+/// In Phi 3, all other control tokens include the white space that follows; no key states this.
 const std::set<std::string_view> kWithoutSpace{"<unk>", "<s>", "<|endoftext|>"};
 
-/// How control tokens are written, whatever kind a file gives them; not those that mark a gap to be filled in, which
-/// users write.
+/// Whether a token is written like a control token, regardless of its kind in the file. Excludes fill-in-the-middle
+/// tokens, which users write.
 bool looks_like_control(std::string_view text) {
   const auto between = [&](std::string_view begin, std::string_view end) {
     return text.starts_with(begin) && text.ends_with(end) && text.size() > begin.size() + end.size();
@@ -153,10 +154,10 @@ Tokenizer::Tokenizer(const GgufFile& file) {
   }
   guesses_pieces_ = kind.name == "gpt2" && pretokenizer_name(file) == "default";
   const bool by_default = kind.name != "gpt2" || pretokenizer_of(file).adds_bos;
-  // Gemma 4 needs it whatever its files say.
+  // Gemma 4 always needs a BOS.
   add_bos_ = bos_ >= 0 && (kind.name == "gemma4" || file.get_or<bool>("tokenizer.ggml.add_bos_token", by_default));
   add_eos_ = eos_ >= 0 && file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
-  // Those of Gemma 4 that are written so and user-defined are quotation marks and the like.
+  // In Gemma 4, user-defined tokens that look like control tokens are quotation marks and similar text.
   if (kind.name != "gemma4") protect_control_tokens();
   find_ends();
   index_special_tokens(kind.needs_scores && file.get_or<std::string>("general.architecture", "") == "phi3");
@@ -166,7 +167,7 @@ Tokenizer::Tokenizer(const GgufFile& file) {
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 
-/// Makes control tokens of those that files have as text, or let users write.
+/// Turns normal and user-defined tokens that look like control tokens into control tokens.
 void Tokenizer::protect_control_tokens() {
   for (Token id = 0; id < vocabulary_->size(); ++id) {
     const TokenKind kind = vocabulary_->kind(id);
@@ -175,7 +176,7 @@ void Tokenizer::protect_control_tokens() {
   }
 }
 
-/// Tokens that end a text by what they are called, and makes control tokens of those that files have as text.
+/// Finds end tokens by their text, and turns them into control tokens if the file has them as text.
 void Tokenizer::find_ends() {
   std::set<std::string_view> found;
   std::vector<Token> by_text;
@@ -191,7 +192,8 @@ void Tokenizer::find_ends() {
   }
   for (const Token id : by_text) {
     const std::string_view text = vocabulary_->piece(id);
-    // In models that return and call, a message ends before the turn does; in one that asks tools, so does "</s>".
+    // In models with return and call tokens, "<|end|>" ends a message but not the turn. In models with a tool response
+    // token, "</s>" does not end the turn.
     if (text == "<|end|>" && found.contains("<|return|>") && found.contains("<|call|>")) continue;
     if (text == "</s>" && found.contains("<|tool_response>")) continue;
     ends_.push_back(id);
@@ -237,7 +239,7 @@ std::vector<Token> Tokenizer::encode(std::span<const TextPart> parts) const {
   std::vector<SpecialTokens::Range> templates;
   for (const TextPart& part : parts) {
     const size_t begin = text.size();
-    // These tokenizers do not tell U+2581 from a space.
+    // These kinds of tokenizers do not distinguish U+2581 from a space.
     text += spaced ? replace_all(part.text, kSpacePiece, " ") : std::string(part.text);
     if (!part.is_template) continue;
     const bool follows = !templates.empty() && templates.back().end == begin;

@@ -1,20 +1,21 @@
-// Tokenizers as GGUF files store them, of three kinds (tokenizer.ggml.model): `llama`, SentencePiece with scores;
-// `gpt2`, byte-level byte-pair encoding, whose pretokenizer the file names (pretokenizer.h); `gemma4`, byte-pair
-// encoding of characters.
+// Tokenizers as stored in GGUF files, of three kinds (tokenizer.ggml.model):
+// - `llama`: SentencePiece with scores
+// - `gpt2`: byte-level byte-pair encoding with a pretokenizer that the file names (pretokenizer.h)
+// - `gemma4`: byte-pair encoding of characters
 //
-// Encoding: special tokens are cut out of the text first (special_tokens.h): user-defined ones anywhere, control tokens
-// only where a template wrote them, so that what users write never becomes one: their "<s>" is three characters. What
-// is left is merged from small symbols.
-//   llama: a space is put before each stretch of text (add_space_prefix) and every space becomes U+2581; characters are
-//     merged by the scores of the pieces that they make. With pieces \u2581 t h e he the \u2581the and scores falling
-//     in that order, "the" goes _ t h e -> _ t he -> _ the -> _the. What is then no piece is spelled with byte tokens.
-//   gpt2: the text is cut into pieces, whose bytes are merged in the order of tokenizer.ggml.merges.
+// Encoding first separates special tokens (special_tokens.h). User-defined tokens are recognised anywhere, control
+// tokens only in text of a template. So user text never becomes a control token: a user's "<s>" is three characters.
+// The remaining text is merged from small symbols.
+//   llama: a space is put before each stretch of text (add_space_prefix) and every space becomes U+2581. Characters are
+//     merged by the scores of the resulting pieces. Other text is spelled with byte tokens. Example with the pieces
+//     \u2581 t h e he the \u2581the, in the order of falling scores: "the" becomes _ t h e -> _ t he -> _ the -> _the.
+//   gpt2: the text is divided into pieces, whose bytes are merged in the order of tokenizer.ggml.merges.
 //
-// decode(encode(text)) == text for every text, valid UTF-8 or not; of kinds that write spaces as U+2581 for those
-// without.
+// decode(encode(text)) == text for every text, valid UTF-8 or not. For kinds that write spaces as U+2581, this holds
+// for texts without U+2581.
 //
-// A Tokenizer keeps its own copy of the vocabulary and is immutable: any number of threads may use it. A
-// StreamDecoder has state and belongs to one thread.
+// A Tokenizer keeps its own copy of the vocabulary and is immutable: any number of threads may use it. A StreamDecoder
+// has state and belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -34,33 +35,33 @@ class Encoder;
 
 class Tokenizer {
  public:
-  /// Reads tokenizer.ggml.*. Throws InvalidArgument when the tokenizer is of another kind or inconsistent.
+  /// Reads tokenizer.ggml.*. Throws InvalidArgument if the tokenizer has an unsupported kind or is inconsistent.
   explicit Tokenizer(const GgufFile& file);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
   const TokenizerVocabulary& vocabulary() const { return *vocabulary_; }
-  /// What a text begins and ends with; -1 where there is no such token.
+  /// Tokens at the beginning (BOS) and at the end (EOS) of a text; -1 if there is none.
   Token bos() const { return bos_; }
   Token eos() const { return eos_; }
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
   bool adds_space_prefix() const { return add_space_prefix_; }
-  /// The file does not name how texts are cut into pieces (tokenizer.ggml.pre); they are cut as GPT-2's, which may not
-  /// be what the model was trained on.
+  /// Whether the file does not name a pretokenizer (tokenizer.ggml.pre). GPT-2's pretokenizer is used then, although
+  /// the model may have been trained with another pretokenizer.
   bool guesses_pieces() const { return guesses_pieces_; }
-  /// Generation stops at these: EOS, the file's end-of-turn and end-of-message tokens, those with the text of one, such
-  /// as <|im_end|>, and in models of code what separates files.
+  /// Whether this token ends generation. True for EOS, the file's end-of-turn and end-of-message tokens, tokens with
+  /// the text of such a token (for example <|im_end|>), and the file separators of code models.
   bool is_end(Token id) const;
 
-  /// Token ids of a user's text, with the BOS and EOS that the file asks for.
+  /// Token ids of a user's text, with BOS and EOS if the file asks for them.
   std::vector<Token> encode(std::string_view text) const;
-  /// The same of the parts one after the other. A template may write the BOS itself: there is one then, too.
+  /// Encodes the concatenation of the parts. If a template also writes the BOS, the result still has only one BOS.
   std::vector<Token> encode(std::span<const TextPart> parts) const;
 
-  /// The text of ids; control tokens have none. `whole`: the ids are a text from its beginning, so the
-  /// spaces that encode() put into it are removed; false for the continuation of a text. May end inside a UTF-8
-  /// sequence. Throws InvalidArgument for an id outside the vocabulary.
+  /// The text of ids. Control tokens have no text. `whole` is true if the ids start at the beginning of a text, and
+  /// false for the continuation of a text. If `whole` is true, the spaces that encode() added are removed. The result
+  /// may end inside a UTF-8 sequence. Throws InvalidArgument for an id outside the vocabulary.
   std::string decode(std::span<const Token> ids, bool whole = true) const;
 
  private:
@@ -68,7 +69,7 @@ class Tokenizer {
   void find_ends();
   void index_special_tokens(bool of_phi3);
 
-  std::unique_ptr<TokenizerVocabulary> vocabulary_;  // where the encoder knows it
+  std::unique_ptr<TokenizerVocabulary> vocabulary_;  // on the heap, because the encoder refers to it
   std::unique_ptr<Encoder> encoder_;
   SpecialTokens special_;
   Token bos_ = -1, eos_ = -1;
@@ -76,28 +77,28 @@ class Tokenizer {
   bool add_bos_ = true, add_eos_ = false, add_space_prefix_ = true, guesses_pieces_ = false;
 };
 
-/// Is the file's tokenizer of a kind that Tokenizer reads? False where it has none.
+/// Whether Tokenizer supports the file's tokenizer. False if the file has no tokenizer.
 bool has_known_tokenizer(const GgufFile& file);
 
-/// The tokens that end a text as the file names them, whatever kind of tokenizer it has: EOS, end of turn, end of
-/// message.
+/// The end tokens that the file names: EOS, end of turn, end of message. Works with any kind of tokenizer.
 std::vector<Token> end_tokens(const GgufFile& file);
 
-/// Decodes a stream of tokens into text that can be shown at once: bytes that begin an incomplete UTF-8 sequence are
-/// held back until it is complete. push() and finish() together give what Tokenizer::decode() gives.
+/// Decodes a stream of tokens into text that can be shown immediately. Bytes of an incomplete UTF-8 sequence are held
+/// back until it is complete. The results of push() and finish() together equal Tokenizer::decode().
 class StreamDecoder {
  public:
-  /// Keeps a reference to the tokenizer. `whole` as for Tokenizer::decode().
+  /// Keeps a reference to the tokenizer. `whole` as in Tokenizer::decode().
   explicit StreamDecoder(const Tokenizer& tokenizer, bool whole = false);
-  /// The text that is complete now, often empty. Throws InvalidArgument for an id outside the vocabulary.
+  /// Adds a token and returns the complete text, which is often empty. Throws InvalidArgument for an id outside the
+  /// vocabulary.
   std::string push(Token id);
-  /// What was held back; afterwards the decoder is as new, in the middle of a text.
+  /// Returns the held bytes. Afterwards the decoder can decode another continuation of a text.
   std::string finish();
 
  private:
   const Tokenizer& tokenizer_;
-  bool drops_spaces_;  // whole text: those that encode() added
-  bool drop_space_;    // the next text may begin with one
+  bool drops_spaces_;  // in a whole text, removes the spaces that encode() added
+  bool drop_space_;    // the next text may begin with an added space
   std::string held_;   // at most 3 bytes
 };
 

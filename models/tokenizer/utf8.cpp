@@ -5,15 +5,15 @@
 namespace shoal::models {
 namespace {
 
-// White_Space of Unicode.
+// Characters with the Unicode property White_Space.
 constexpr std::string_view kSpaces[] = {" ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\u0085",
                                         "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004",
                                         "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028",
                                         "\u2029", "\u202f", "\u205f", "\u3000"};
 
 struct Lead {
-  size_t length;                         // of the whole sequence; 0: no sequence starts like this
-  unsigned char second_min, second_max;  // what the second byte may be; the rest are 80..bf
+  size_t length;                         // bytes of the whole sequence; 0: no sequence starts with this byte
+  unsigned char second_min, second_max;  // range of the second byte; later bytes are 80..bf
 };
 
 // The table of RFC 3629, section 4.
@@ -29,7 +29,7 @@ Lead lead_of(unsigned char byte) {
   return {0, 0, 0};
 }
 
-// Leading bytes of `text` that agree with `lead`, up to its length.
+// Number of bytes at the start of `text` that match the sequence of `lead`, at most the length of the sequence.
 size_t matching(std::string_view text, const Lead& lead) {
   size_t n = 1;
   for (; n < std::min(lead.length, text.size()); ++n) {

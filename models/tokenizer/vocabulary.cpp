@@ -11,7 +11,7 @@
 namespace shoal::models {
 namespace {
 
-// The byte of "<0x0A>"; nullopt for anything else.
+// Returns the byte of "<0x0A>", and nullopt for any other text.
 std::optional<uint8_t> byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
   uint8_t byte = 0;
@@ -20,12 +20,13 @@ std::optional<uint8_t> byte_of_piece(std::string_view piece) {
   return byte;
 }
 
-// Whether merging may make pieces of this kind.
+// Whether merging can produce pieces of this kind.
 bool is_mergeable(TokenKind kind) {
   return kind == TokenKind::kNormal || kind == TokenKind::kUnused || kind == TokenKind::kUndefined;
 }
 
-/// What letter_of_byte() has made of bytes; a text with other characters, such as an added token, is itself.
+/// The inverse of letter_of_byte(). If the text contains other characters, as some added tokens do, returns it
+/// unchanged.
 std::string bytes_of_letters(std::string_view text) {
   static const auto bytes = [] {
     std::unordered_map<std::string_view, char> all;
@@ -47,7 +48,7 @@ std::string bytes_of_letters(std::string_view text) {
 template <class T>
 void require_length(const GgufFile& file, std::string_view key, const std::vector<T>& elements, size_t tokens) {
   require<InvalidArgument>(elements.size() == tokens,
-                           "{}: key '{}' has {} elements, expected one for each of {} tokens; convert the model again",
+                           "{}: key '{}' has {} elements, but there are {} tokens; convert the model again",
                            file.path(), key, elements.size(), tokens);
 }
 
@@ -124,7 +125,7 @@ void TokenizerVocabulary::index(const std::string& path) {
   for (Token id = 0; id < size(); ++id) {
     const std::string& piece = pieces_[static_cast<size_t>(id)];
     if (is_mergeable(kind(id))) {
-      index_.insert_or_assign(piece, id);  // some vocabularies have a piece twice; the later one counts
+      index_.insert_or_assign(piece, id);  // if a vocabulary has a piece twice, the later token is used
     } else if (kind(id) == TokenKind::kByte) {
       const auto byte = byte_of_piece(piece);
       require<InvalidArgument>(byte.has_value(), "{}: byte token {} is not of the form <0x0A>; convert the model again",
@@ -151,7 +152,7 @@ void TokenizerVocabulary::append_spelled(std::string_view text, std::vector<Toke
 }
 
 const std::string& TokenizerVocabulary::piece(Token id) const {
-  require<InvalidArgument>(id >= 0 && id < size(), "token {} is outside the vocabulary; legal are 0 to {}", id,
+  require<InvalidArgument>(id >= 0 && id < size(), "token {} is outside the vocabulary; use ids from 0 to {}", id,
                            size() - 1);
   return pieces_[static_cast<size_t>(id)];
 }

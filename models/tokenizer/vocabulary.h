@@ -1,6 +1,6 @@
-// The vocabulary of a tokenizer, read from GGUF metadata and checked: pieces, scores, kinds, and the index that
-// encoding looks pieces up in. Immutable after construction; any number of threads may read it. Move-only,
-// because the index refers to the pieces.
+// The vocabulary of a tokenizer, read from GGUF metadata and checked: pieces, scores, kinds, and an index of pieces for
+// encoding. Immutable after construction; any number of threads may read it. Move-only, because the index refers to the
+// pieces.
 #pragma once
 
 #include <array>
@@ -20,26 +20,26 @@ using Token = int32_t;
 /// Numbers as in tokenizer.ggml.token_type.
 enum class TokenKind : int32_t { kUndefined, kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte, kCount };
 
-/// What pieces have in place of a space: U+2581.
+/// U+2581, which replaces spaces in pieces.
 inline constexpr std::string_view kSpacePiece = "\xe2\x96\x81";
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
 
-/// What pieces are written in.
+/// Spelling of pieces.
 enum class PieceAlphabet : uint8_t {
-  kText,   ///< UTF-8 with U+2581 for spaces; bytes are tokens of their own, <0x0A>
-  kBytes,  ///< a letter for each byte (letter_of_byte); control and user-defined tokens are plain text
+  kText,   ///< UTF-8 with U+2581 for spaces; bytes are separate tokens such as <0x0A>
+  kBytes,  ///< one letter per byte (letter_of_byte); control and user-defined tokens are plain text
 };
 
-/// What byte-level pieces have for a byte: the character of that number where it is printable (33 to 126, 161 to 172,
-/// 174 to 255), and for the other 68, in order, U+0100 to U+0143: "\n" is U+010A, a space U+0120.
+/// The letter of a byte in byte-level pieces: the character with this number if it is printable (33 to 126, 161 to 172,
+/// 174 to 255). The other 68 bytes are U+0100 to U+0143, in order: "\n" is U+010A, a space U+0120.
 std::string_view letter_of_byte(uint8_t byte);
 
 class TokenizerVocabulary {
  public:
-  /// Reads tokenizer.ggml.tokens, scores and token_type (without types, "<0x0A>" are bytes and the rest is normal).
-  /// Throws InvalidArgument when they are empty, disagree in length, hold a score that is no number or an unknown type;
-  /// of text when they have no scores but `needs_scores`, or do not spell each of the 256 bytes.
+  /// Reads tokenizer.ggml.tokens, scores and token_type. Without types, pieces such as "<0x0A>" are bytes and all other
+  /// pieces are normal. Throws InvalidArgument if the arrays are empty or differ in length, a score is not a number, or
+  /// a type is unknown. Also throws if `needs_scores` and there are no scores, and with kText if a byte has no token.
   TokenizerVocabulary(const GgufFile& file, PieceAlphabet alphabet, bool needs_scores);
 
   TokenizerVocabulary(TokenizerVocabulary&&) = default;
@@ -48,19 +48,19 @@ class TokenizerVocabulary {
 
   PieceAlphabet alphabet() const { return alphabet_; }
   int size() const { return static_cast<int>(pieces_.size()); }
-  /// The piece as the file has it. Throws InvalidArgument for an id outside the vocabulary, and so does text_of().
+  /// The piece as stored in the file. Like text_of(), throws InvalidArgument for an id outside the vocabulary.
   const std::string& piece(Token id) const;
-  /// The bytes that a token stands for, spaces as spaces; empty for control tokens and the unknown token.
+  /// The bytes that a token represents, with plain spaces. Empty for control tokens and the unknown token.
   std::string text_of(Token id) const;
   TokenKind kind(Token id) const { return kinds_[static_cast<size_t>(id)]; }
-  /// Makes a control token of one that the file has under another kind.
+  /// Turns a token of another kind into a control token.
   void set_control(Token id);
 
-  /// The token that merging may make of `text`, or -1: a piece that is neither control, byte nor user-defined.
+  /// The token that merging may produce for `text`, or -1. It is not a control, byte or user-defined token.
   Token find(std::string_view text) const;
   float score(Token id) const { return scores_[static_cast<size_t>(id)]; }
   Token byte_token(unsigned char byte) const { return byte_tokens_[byte]; }
-  /// Appends the piece that is `text`, or where there is none its bytes. Of text alone.
+  /// Appends the token of `text`, or its byte tokens if there is none. Only for kText.
   void append_spelled(std::string_view text, std::vector<Token>& ids) const;
   bool is_user_defined(Token id) const { return kind(id) == TokenKind::kUserDefined; }
 

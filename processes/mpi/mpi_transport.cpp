@@ -1,5 +1,5 @@
-// MPI as a transport: messages are non-blocking sends and receives of bytes among all processes that mpirun or srun has
-// started. Built as libshoal-mpi.so where MPI's headers are (cmake/mpi.cmake).
+// Transport over MPI: messages are non-blocking sends and receives of bytes between the processes started by mpirun or
+// srun. Built as libshoal-mpi.so if MPI's headers are available (cmake/mpi.cmake).
 #include <mpi.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-/// Throws CommError with MPI's own words.
+/// Throws CommError with MPI's error text.
 void require_success(int code, std::string_view what) {
   if (code == MPI_SUCCESS) return;
   std::string text(MPI_MAX_ERROR_STRING, '\0');
@@ -24,11 +24,12 @@ void require_success(int code, std::string_view what) {
   fail<CommError>("MPI {} failed: {}", what, text);
 }
 
-/// MPI's main thread: MPI is to be ended by the thread that has started it, and ending waits for all other processes,
-/// which no thread of the program may have to. It waits to the end of the program where MPI is never ended.
+/// MPI's main thread. The thread that initialises MPI must also finalise it, and finalising waits for all processes. A
+/// thread of its own does both, so that no other thread of the program waits. If MPI is never finalised, this thread
+/// waits until the program ends.
 class MainThread {
  public:
-  /// Returns when MPI has started, with the threads that it can serve. Throws CommError.
+  /// Returns after MPI_Init_thread; `provided` is MPI's level of thread support. Throws CommError.
   static std::shared_ptr<MainThread> start(int& provided) {
     auto started = std::make_shared<MainThread>();
     std::thread([started, &provided] {
@@ -58,7 +59,7 @@ class MpiTransport final : public Transport {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     require<CommError>(
         provided >= MPI_THREAD_MULTIPLE,
-        "this MPI does not let several threads use it; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
+        "this MPI does not support calls from several threads; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &own_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }

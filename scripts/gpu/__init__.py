@@ -1,1 +1,1 @@
-"""The parts of scripts/gpu_check. Only Python's standard library is used."""
+"""The parts of scripts/gpu_check. They use only Python's standard library."""

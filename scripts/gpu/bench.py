@@ -1,4 +1,4 @@
-"""The benchmarks of a synthetic 8B model, and their ratios to the most that the GPU can do."""
+"""Benchmarks of a synthetic 8B model, and their ratios to the limits of the GPU."""
 import re
 import time
 
@@ -11,14 +11,14 @@ from gpu.shell import CheckError, parse_json, run
 from gpu.steps import NEEDS, Step, good, with_notes
 
 TYPES = ("q4_k_m", "q8_0", "f16")
-# `make_model.py --preset 8b`: the parts of the model's bytes and products that a token does not use.
+# Sizes of `make_model.py --preset 8b`, for the bytes that a token reads and the operations of a prompt.
 EMBD, KV, VOCAB = 4096, 1024, 128256
-BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32, "f16": 2}  # of an element of the token embedding
+BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32, "f16": 2}  # bytes per element of the token embedding
 PROMPT, GENERATED = 512, 128
-DOUBTS = ("smoke", "logits")  # notes of these are added to all figures
+DOUBTS = ("smoke", "logits")  # steps whose notes are added to all figures
 DOUBTS_OF_TWO = (*DOUBTS, "smoke-two", "logits-two", "streams")
 
-# name, or name and type: (what it is, target, whether less is better)
+# name, or name and type: (description, target, whether less is better)
 GENERATION = "generation, bytes read per second over the copy rate"
 TARGETS = {
     "generation q4_k_m": (GENERATION, 0.75, False),
@@ -55,7 +55,8 @@ def bench_model(context, limit: float, kind: str, devices: str, step: str) -> Re
 
 
 def rates_of(rows: list[dict]) -> dict:
-    """From the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the model's size."""
+    """Rates and sizes from the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the
+    model's size."""
     prompt = next((row for row in rows if row["n_prompt"] == PROMPT and row["n_gen"] == 0), None)
     generation = next((row for row in rows if row["n_gen"] == GENERATED and row["n_prompt"] == 0), None)
     if prompt is None or generation is None:
@@ -81,20 +82,20 @@ def bench_comm(context, limit: float) -> Result:
 
 
 def bytes_per_token(kind: str, model_bytes: int, depth: float) -> float:
-    """Read for a token: the weights without the token embedding, of which it is one row, and the f16 cache."""
+    """Bytes that a token reads: all weights, with one row instead of the whole token embedding, and the f16 cache."""
     return model_bytes - VOCAB * EMBD * BLOCK_BYTES[kind] + depth * LAYERS[kind] * 2 * KV * 2
 
 
 def flops_of_prompt(kind: str, parameters: int, tokens: int) -> float:
-    """Products of a prompt: every token takes all weights but embedding and head, the last one the head, too; attention
-    multiplies each token by those before it twice."""
+    """Operations of a prompt. Every token is multiplied by all weights except embedding and head, and the last token
+    also by the head. Attention multiplies each token twice by the tokens before it."""
     weights = parameters - 2 * VOCAB * EMBD
     attention = LAYERS[kind] * 4 * EMBD * tokens * (tokens + 1) / 2
     return 2 * weights * tokens + 2 * VOCAB * EMBD + attention
 
 
 def compute_ratios(figures: dict) -> dict:
-    """By name of ratio and model: those whose parts have been measured."""
+    """The ratios whose figures have all been measured, by name of ratio and model."""
     found = {}
     ceiling = figures.get("ceilings", {})
     for kind in TYPES:
@@ -144,6 +145,6 @@ def first_steps() -> list[Step]:
 
 
 def later_steps() -> list[Step]:
-    """All wait for their models."""
+    """The steps of the other models. Each step waits until its model has been written."""
     return [step for kind, limit in (("q8_0", 45), ("f16", 50))
             for step in (logits.step(f"logits-{kind}", ONE, 20, f"logits-{kind}"), bench_step(kind, limit))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The build: CMake, all targets."""
+"""Builds all targets with CMake."""
 import os
 import pathlib
 import re
@@ -34,7 +34,7 @@ def configure_command(context, arch: str | None) -> list[str]:
     if context.emulated:
         return command
     command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF",
-                "-DSHOAL_WERROR=OFF"]  # any compiler; CI finds warnings  # fmt: skip
+                "-DSHOAL_WERROR=OFF"]  # any compiler may be used; CI checks warnings
     nvcc = cuda_tool("nvcc")
     return command + ([f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else [])
 
@@ -57,14 +57,14 @@ def first_error(output: str) -> str:
 
 
 def build(context, limit: float) -> Result:
-    """The step build. Targets that fail are added to `context.broken`; steps that do not need them still run."""
+    """Runs the step build. Failed targets stay in `context.broken`; steps that do not need them still run."""
     names, log, end = targets(context), context.log("build"), time.monotonic() + limit
-    context.broken = set(names)  # should it end early
+    context.broken = set(names)  # until the targets are built
     require_build_tools(context)
     log.unlink(missing_ok=True)
     configure(context, end, log)
     outcomes = []
-    for group in (names[:2], names[2:]):  # with the first two alone a run that is out of time learns something
+    for group in (names[:2], names[2:]):  # the first two targets allow some steps even if time runs out
         outcomes.append(run(build_command(context, group), end - time.monotonic(), log, context.environment(), append=True))
     context.broken = {name for name in names if not file_of(context, name).exists()}
     failed = next((one for one in outcomes if one.status != 0), None)

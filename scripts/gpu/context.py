@@ -1,16 +1,17 @@
-"""State shared by all steps: folders, the tested plug-in, the environment of its programs, and what was found wrong."""
+"""State that all steps share: folders, the tested plug-in, the environment of its programs, and problems found so far.
+"""
 import dataclasses
 import os
 import pathlib
 
 from gpu.shell import CheckError, Skip
 
-# A collective that hangs must report it within its step. The driver reads the two others at the first call of CUDA
-# (devices/cuda/driver_environment.h).
+# A collective that hangs must report a timeout before the limit of its step. The driver reads the other two variables
+# at the first CUDA call (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, whose ranks start at different times
-# For programs with one device: the kernels (6 MB, 30 MB uncompressed) are not loaded at the start. Kernels that wait for
-# each other need EAGER.
+# For programs with one device: the kernels (6 MB, 30 MB uncompressed) are not loaded at the start. Kernels that wait
+# for each other need EAGER.
 LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
 PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
 ONE, TWO = "CUDA0", "CUDA0.0,CUDA0.1"
@@ -25,12 +26,12 @@ class Context:
     jobs: int
     models: pathlib.Path
     commit: str = "unknown"
-    machine: dict = dataclasses.field(default_factory=dict)  # filled by the step environment
-    broken: set[str] = dataclasses.field(default_factory=set)  # targets that the steps build and programs did not bring
+    machine: dict = dataclasses.field(default_factory=dict)  # set by the step environment
+    broken: set[str] = dataclasses.field(default_factory=set)  # targets that no step has provided
     background: list = dataclasses.field(default_factory=list)  # models being written
-    off: tuple[str, ...] = ()  # features that SHOAL_CUDA_OFF switches off in all programs
-    figures: dict = dataclasses.field(default_factory=dict)  # of the benchmarks, for the ratios
-    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # by subject: a note for the steps that depend on it
+    off: tuple[str, ...] = ()  # features that SHOAL_CUDA_OFF disables in all programs
+    figures: dict = dataclasses.field(default_factory=dict)  # benchmark results, for the ratios
+    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # notes for dependent steps, by subject
 
     @property
     def plugin(self) -> pathlib.Path:
@@ -49,7 +50,8 @@ class Context:
         return self.build / "gpu_check" / f"{step}.log"
 
     def program(self, name: str, with_plugin=True) -> pathlib.Path:
-        """The program of this target. Raises Skip if the step build or programs has already reported it as missing."""
+        """Path of this target's program. Raises Skip if the step build or programs has already reported it as missing.
+        """
         path = self.build / "bin" / name
         for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
@@ -62,7 +64,7 @@ class Context:
         return [self.program("shoal"), command, "--plugin", self.plugin, "--devices", devices, *more]
 
     def environment(self, off=(), **more: str) -> dict:
-        """For every program, with features switched off."""
+        """Environment of all programs, with features disabled."""
         features = dict.fromkeys((*self.off, *off))
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
                **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip
@@ -72,9 +74,10 @@ class Context:
         return env
 
     def for_devices(self, devices: str) -> dict:
-        """Environment of a run of `shoal` with a model."""
+        """Environment for `shoal` with a model on these devices."""
         return {**LONG_RUN, **({PER_GPU: "2"} if devices == TWO else {})}
 
     def emulation(self) -> dict:
-        """As in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, and not this machine's NCCL."""
+        """Environment as in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, without this machine's NCCL.
+        """
         return {"SHOAL_EMULATED_PROCESSORS": "132", "SHOAL_NCCL_LIBRARY": str(self.nccl_standin)}

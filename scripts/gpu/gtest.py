@@ -1,4 +1,4 @@
-"""Parses the output of GoogleTest, even if the program did not come to its end."""
+"""Parses the output of GoogleTest, even if the program did not finish."""
 import dataclasses
 import re
 
@@ -13,7 +13,7 @@ class Tests:
     passed: list[str]
     failed: list[str]
     skipped: list[str]
-    unfinished: str | None  # what ran when the program ended
+    unfinished: str | None  # the running test when the program ended
 
     def counts(self) -> dict:
         return {"passed": len(self.passed), "failed": len(self.failed), "skipped": len(self.skipped),
@@ -49,7 +49,7 @@ def some(names: list[str], most: int = 3) -> str:
 
 
 def verdict(tests: Tests, outcome: Outcome) -> tuple[bool, str]:
-    """Whether a run of tests is good, and the line for the table."""
+    """Whether a run of tests passed, and its line for the table."""
     parts = [f"{len(tests.passed)} passed"]
     if tests.failed:
         parts.append(f"{len(tests.failed)} failed: {some(tests.failed)}")

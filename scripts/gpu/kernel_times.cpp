@@ -1,6 +1,6 @@
-// Records when kernels run, for the steps times-... of scripts/gpu_check, which compile it. The driver loads it into a
-// program that is started with CUDA_INJECTION64_PATH=FILE.so. It asks CUPTI (KERNEL_TIMES_CUPTI) for a record of each
-// kernel, also of those in graphs, and writes a line for each to the file KERNEL_TIMES_FILE: start and end in ns,
+// Records the run times of kernels for the steps times-... of scripts/gpu_check, which compile it. The driver loads it
+// into programs that start with CUDA_INJECTION64_PATH=FILE.so. It asks CUPTI (KERNEL_TIMES_CUPTI) for a record of each
+// kernel, including kernels in graphs. For each record it writes a line to KERNEL_TIMES_FILE: start and end in ns,
 // symbol.
 #include <dlfcn.h>
 
@@ -11,11 +11,11 @@
 
 namespace {
 
-// Declarations of cupti_activity.h, which need not be installed.
+// Declarations of cupti_activity.h, so that it need not be installed.
 constexpr int kConcurrentKernel = 10;
 constexpr uint32_t kForced = 1;
 
-/// The beginning of CUpti_ActivityKernel4 and all later ones.
+/// Common beginning of CUpti_ActivityKernel4 and all later versions.
 struct Kernel {
   int32_t kind;
   int32_t configuration[3];
@@ -40,13 +40,13 @@ void give_buffer(uint8_t** buffer, size_t* size, size_t* records) {
   constexpr size_t kBytes = 8 << 20;
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBytes));
   *size = *buffer == nullptr ? 0 : kBytes;
-  *records = 0;  // as many as fit
+  *records = 0;  // no limit
 }
 
 void take_buffer(void*, uint32_t, uint8_t* buffer, size_t, size_t used) {
   Kernel* record = nullptr;
   while (used > 0 && next_record(buffer, used, &record) == 0) {
-    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // CUPTI had no times for it
+    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // CUPTI has no times for it
     std::fprintf(file, "%llu %llu %s\n", static_cast<unsigned long long>(record->start),
                  static_cast<unsigned long long>(record->end), record->name);
   }
@@ -66,7 +66,7 @@ bool find(void* library, const char* name, Function& function) {
 
 }  // namespace
 
-/// Called by the driver when it is initialised. A failure leaves no file.
+/// The driver calls it during its initialisation. After a failure there is no file.
 extern "C" int InitializeInjection() {
   void* library = dlopen(std::getenv("KERNEL_TIMES_CUPTI"), RTLD_NOW);
   if (library == nullptr || !find(library, "cuptiActivityEnable", enable) ||

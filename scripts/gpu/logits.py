@@ -1,4 +1,5 @@
-"""Logits of an 8B shape with random weights on the GPU, compared with CPU0: the shapes that the benchmarks measure."""
+"""Compares the logits of the GPU with those on CPU0. The models have random weights and the same shapes as the models of the
+benchmarks."""
 import time
 
 from gpu import models
@@ -9,12 +10,12 @@ from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 PROMPTS = (40, 300)  # tokens
 MOST_NMSE = 1e-3
-RUN_SECONDS = 8.0  # of one run on a GPU
-ALL = 1_000_000  # more than any vocabulary
+RUN_SECONDS = 8.0  # limit of one run on a GPU
+ALL = 1_000_000  # larger than any vocabulary
 
 
 def top_logits(context, kind: str, devices: str, count: int, limit: float, log: str) -> dict[int, float]:
-    """Of the whole vocabulary, behind a prompt of `count` tokens. The output, a megabyte, has a log of its own."""
+    """Logits of the whole vocabulary after a prompt of `count` tokens. The output, a megabyte, has its own log."""
     prompt = ",".join(str(3 + i * 7919 % 500) for i in range(count))
     command = context.shoal("run", devices, "-m", models.path_of(context, kind), "--prompt-tokens", prompt, "-n", 1,
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
@@ -37,9 +38,9 @@ def run_seconds(context) -> float:
 
 
 def compare(context, limit: float, devices: str, step: str, kind="logits") -> Result:
-    """The steps logits..."""
+    """Runs a step logits-...: compares the logits after each prompt."""
     end = time.monotonic() + limit
-    context.doubts[step] = f"the output was not compared (step {step})"  # if a program fails
+    context.doubts[step] = f"the output was not compared (step {step})"  # replaced unless a program fails
     models.find(context, kind, limit)
     errors = {}
     for count in PROMPTS[:1] if context.emulated and devices == TWO else PROMPTS:

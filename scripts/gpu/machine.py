@@ -1,4 +1,4 @@
-"""What this machine has: the GPU, the compiler, libraries inside Python packages."""
+"""Describes this machine: the GPU, the compiler, and libraries inside Python packages."""
 import glob
 import json
 import os
@@ -15,7 +15,7 @@ from gpu.steps import good
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.memory",
               "clocks.sm", "power.limit")  # fmt: skip
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-PYTHON_SECONDS = 10.0  # that one may take to name its folders
+PYTHON_SECONDS = 10.0  # limit for the call of a Python that lists its folders
 
 
 def cuda_tool(name: str) -> str | None:
@@ -24,7 +24,7 @@ def cuda_tool(name: str) -> str | None:
 
 
 def parse_gpu(line: str) -> dict:
-    """A line of nvidia-smi --query-gpu=... --format=csv,noheader."""
+    """Parses a line of nvidia-smi --query-gpu=... --format=csv,noheader."""
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(GPU_FIELDS):
         raise CheckError(f"nvidia-smi says '{line.strip()}'")
@@ -34,7 +34,7 @@ def parse_gpu(line: str) -> dict:
 def find_gpus(limit: float, log: pathlib.Path) -> list[dict]:
     smi = cuda_tool("nvidia-smi")
     if not smi:
-        raise CheckError("no nvidia-smi: there is no NVIDIA driver here; --emulated runs the tests without a GPU")
+        raise CheckError("no nvidia-smi: this machine has no NVIDIA driver; --emulated runs the tests without a GPU")
     found = run([smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"], limit, log, append=True)
     if found.status != 0:
         raise CheckError(f"nvidia-smi: {found.ending()}; {found.last_line()}")
@@ -48,7 +48,7 @@ def version_line(tool: str, limit: float, log: pathlib.Path, pattern: str) -> st
 
 
 def package_folders() -> list[pathlib.Path]:
-    """site-packages of this Python and of the `python3` and `python` of PATH, which may be others."""
+    """site-packages of this Python and of `python3` and `python` in PATH, which may differ from it."""
     folders = {path for path in sys.path if path.endswith("-packages")}
     code = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
     for name in ("python3", "python"):
@@ -59,13 +59,13 @@ def package_folders() -> list[pathlib.Path]:
             found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True,
                                    timeout=PYTHON_SECONDS)  # fmt: skip
             folders |= set(json.loads(found.stdout))
-        except (OSError, ValueError, subprocess.SubprocessError):  # a Python that does not work has no packages
+        except (OSError, ValueError, subprocess.SubprocessError):  # a broken Python has no packages
             continue
     return sorted(pathlib.Path(folder) for folder in folders)
 
 
 def library_in_packages(name: str) -> str | None:
-    """nvidia/*/lib/<name> in a folder of Python packages, else of the system's CUDA."""
+    """Finds nvidia/*/lib/<name> in the folders of Python packages, otherwise in the system's CUDA."""
     patterns = [*(f"{folder}/nvidia/*/lib" for folder in package_folders()), "/usr/local/cuda/lib*",
                 "/usr/local/cuda/extras/CUPTI/lib*", "/usr/lib/x86_64-linux-gnu"]  # fmt: skip
     return next((file for pattern in patterns for file in sorted(glob.glob(f"{pattern}/{name}"))), None)
@@ -75,7 +75,7 @@ NVCC_VERSION = r"release [\d.]+, (\S+)"
 
 
 def build_tools(context) -> dict:
-    """By name: the program, None where it is missing, and the pattern of its version."""
+    """Build tools by name: the path of the program (None if it is missing) and the pattern of its version."""
     tools = {"compiler": (shutil.which("c++") or shutil.which("g++"), r"\A(.*)"),
              "cmake": (shutil.which("cmake"), r"version (\S+)")}  # fmt: skip
     return tools if context.emulated else {**tools, "nvcc": (cuda_tool("nvcc"), NVCC_VERSION)}
@@ -115,5 +115,5 @@ def examine(context, limit: float) -> Result:
 
 
 def architecture(gpus: list[dict]) -> str:
-    """Of the first GPU, as CMake names it: 90 for compute capability 9.0."""
+    """Architecture of the first GPU in CMake's notation: 90 for compute capability 9.0."""
     return gpus[0]["compute_cap"].replace(".", "")

@@ -1,4 +1,4 @@
-"""Arguments, and the order of the steps."""
+"""Arguments and the order of the steps."""
 import argparse
 import os
 import pathlib
@@ -18,7 +18,7 @@ MEMORY = pathlib.Path("/dev/shm")
 
 
 def all_steps(emulated: bool, carried=True) -> list[Step]:
-    """The most important failures first; docs/gpu-status.md has the budget."""
+    """All steps. Steps that find the most important failures come first. docs/gpu-status.md has the time budget."""
     every = [
         Step("environment", machine.examine, 20),
         Step("programs", programs.unpack, 40, NEEDS) if carried else Step("build", build.build, 330, NEEDS),
@@ -48,7 +48,7 @@ def find_commit(root: pathlib.Path) -> str:
 
 
 def temporary_models() -> pathlib.Path:
-    """In memory if there is room, because disks may be slow."""
+    """A folder in memory if there is room, because disks may be slow."""
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > models.ALL_BYTES
     return pathlib.Path(tempfile.mkdtemp(prefix="shoal-models-", dir=MEMORY if roomy else None))
 
@@ -56,29 +56,34 @@ def temporary_models() -> pathlib.Path:
 def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_check", description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build everything, pack it with its libraries, "
-                        "and exit")  # fmt: skip
-    parser.add_argument("--arch", default="90", help="with --pack: the architecture of the GPU (default: 90)")
-    parser.add_argument("--deps", type=pathlib.Path, metavar="DIR", help="what --pack wrote: its programs run, and nothing is built")
-    parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in; no "
-                        "benchmarks")  # fmt: skip
-    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="for gpu_check.json, summary.txt and log.txt "
-                        "(default: gpu_check in the build folder)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="for everything (default: 560; emulated: 7200)")
-    parser.add_argument("--only", metavar="STEP,...", help="these steps; bench stands for all bench-..., and so on")
-    parser.add_argument("--list", action="store_true", help="print the names of the steps, and end")
-    parser.add_argument("--build", type=pathlib.Path, metavar="DIR", help="default: build/gpu; emulated: build/release")
-    parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="where the 8B models are, or are written "
-                        "and stay (default: a temporary folder)")  # fmt: skip
-    parser.add_argument("-j", "--jobs", type=int, default=build.jobs())
-    parser.add_argument("--commit", help="what is tested, for machines without git")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR",
+                        help="build everything, pack it with its libraries into "
+                        "DIR, and exit")  # fmt: skip
+    parser.add_argument("--arch", default="90", help="architecture of the GPU, for --pack (default: 90)")
+    parser.add_argument("--deps", type=pathlib.Path, metavar="DIR",
+                        help="folder written by --pack; its programs are run, and nothing is built")  # fmt: skip
+    parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in, "
+                        "without benchmarks")  # fmt: skip
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.json, summary.txt and "
+                        "log.txt (default: gpu_check in the build folder)")  # fmt: skip
+    parser.add_argument("--seconds", type=float,
+                        help="time limit of all steps together (default: 560; with --emulated: 7200)")
+    parser.add_argument("--only", metavar="STEP,...",
+                        help="steps to run, separated by commas; bench stands for all steps bench-...")
+    parser.add_argument("--list", action="store_true", help="print the names of the steps and exit")
+    parser.add_argument("--build", type=pathlib.Path, metavar="DIR",
+                        help="build folder (default: build/gpu; with --emulated: build/release)")  # fmt: skip
+    parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="folder of the 8B models; missing models "
+                        "are written and kept there (default: a temporary folder)")  # fmt: skip
+    parser.add_argument("-j", "--jobs", type=int, default=build.jobs(), help="number of parallel build jobs")
+    parser.add_argument("--commit", help="name of the tested commit, for machines without git")
     return parser.parse_args(arguments)
 
 
 def make_context(args: argparse.Namespace, models_folder: pathlib.Path) -> Context:
     where = args.build or ROOT / "build" / ("release" if args.emulated else "gpu")
     if args.deps and args.emulated:
-        raise CheckError("--deps has programs for a GPU: leave out --emulated")
+        raise CheckError("--deps contains programs for a GPU; leave out --emulated")
     deps = args.deps.resolve() if args.deps else None
     if deps and not deps.is_dir():
         raise CheckError(f"--deps: there is no folder {deps}")

@@ -1,4 +1,4 @@
-"""Models of random weights, written in the background while other steps run."""
+"""Writes models with random weights in the background while other steps run."""
 import os
 import pathlib
 import subprocess
@@ -8,10 +8,10 @@ from gpu.report import Result
 from gpu.shell import CheckError, Outcome, Skip, end_group
 from gpu.steps import good
 
-# With all 32 layers the CPU's rounding of columns alone adds up to more than the limit of the step logits.
-LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}  # f16: 9.1 GB instead of 16
+# Number of layers by model. With 32 layers, rounding errors of the CPU alone would exceed the limit of the step logits.
+LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}  # f16: 9.1 GB instead of 16 GB
 FIRST, REST = ("logits", "q4_k_m"), ("logits-q8_0", "logits-f16", "q8_0", "f16")
-FEW_TOKENS = {1: ("--vocab", "8192")}  # models with one layer then have less than 600 MB
+FEW_TOKENS = {1: ("--vocab", "8192")}  # keeps models with one layer below 600 MB
 EMULATED = ("--layers", "1", "--embd", "512", "--ff", "1024", "--heads", "4", "--kv-heads", "2", "--vocab", "512")
 ALL_BYTES = 25_000_000_000
 
@@ -21,7 +21,7 @@ def path_of(context, kind: str) -> pathlib.Path:
 
 
 def start(context, limit: float, kinds=FIRST) -> Result:
-    """The steps models and models-rest."""
+    """Runs a step models or models-rest: starts to write the models in the background."""
     context.models.mkdir(parents=True, exist_ok=True)
     python = context.deps / "python" if context.deps else None
     env = {**os.environ, **({"PYTHONPATH": str(python)} if python and python.is_dir() else {})}
@@ -40,11 +40,11 @@ def start(context, limit: float, kinds=FIRST) -> Result:
                                        start_new_session=True)  # fmt: skip
         context.background.append((kind, process, log))
         started.append(kind)
-    return good(f"writing {' and '.join(started)} to {context.models}" if started else f"there already, in {context.models}")
+    return good(f"writing {' and '.join(started)} to {context.models}" if started else f"already in {context.models}")
 
 
 def find(context, kind: str, limit: float) -> pathlib.Path:
-    """Waits up to the limit until the model is written."""
+    """The path of a model. Waits until the model is written, up to the limit."""
     path = path_of(context, kind)
     for one in [one for one in context.background if one[0] == kind]:
         _, process, log = one

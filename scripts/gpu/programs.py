@@ -1,4 +1,4 @@
-"""Programs that are built on another machine and carried to the one with the GPU, with the libraries that it lacks."""
+"""Programs that are built on another machine and copied to the machine with the GPU, with their missing libraries."""
 import io
 import json
 import lzma
@@ -20,19 +20,21 @@ from gpu.steps import good
 ARCHIVE = "programs.tar.xz"
 FACTS = "programs.json"
 HOUR = 3600.0
-# Far enough back for the kernels (6 MB compressed, 30 MB uncompressed), which the plug-in and test_cuda_gpu both contain.
+# The dictionary is large enough to find the kernels (6 MB compressed, 30 MB uncompressed) again: the plug-in and
+# test_cuda_gpu both contain them.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
-MODELS = "tests/models"  # made while test_models is built
+MODELS = "tests/models"  # models that the build of test_models makes
 LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line of ldd
-# Every machine has these. Libraries of the GPU's own machine, such as NCCL, may need a newer one than this machine's.
+# Libraries that are not packed, because every machine has them. Libraries on the GPU's machine, such as NCCL, may need
+# newer versions than the build machine has.
 EVERYWHERE = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp)\.so)")
-# Python packages that make_model.py needs. NumPy is compiled for one version of Python and therefore not among them.
+# Python packages for make_model.py. NumPy is missing, because it is compiled for one version of Python.
 WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
-MOST_BYTES = 40_000_000  # with 26 MB of the tree itself, what is carried stays below 64 MiB
+MOST_BYTES = 40_000_000  # limit of the archive: with the 26 MB of the tree, the copy stays below 64 MiB
 
 
 def pack(context, arch: str, folder: pathlib.Path) -> None:
-    """Builds all targets, in context.build, and writes them stripped into the archive, with their libraries."""
+    """Builds all targets in context.build and writes the stripped programs with their libraries into the archive."""
     log = context.log("programs")
     require_success(run(configure_command(context, arch), HOUR, log), "configure")
     require_success(run(build_command(context, targets(context)), HOUR, log, append=True), f"build, see {log}")
@@ -48,7 +50,7 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         text = json.dumps(facts).encode()
         entry = tarfile.TarInfo(FACTS)
         entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))  # first, so that it is found at once
+        archive.addfile(entry, io.BytesIO(text))  # the first entry, so that it is found at once
         for program in files:
             stripped = pathlib.Path(work) / program.name
             require_success(run([strip, "-o", stripped, program], HOUR, log, append=True), f"strip {program.name}")
@@ -57,14 +59,14 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         for name, library in sorted(set(LIBRARY.findall(found.output))):
             if not EVERYWHERE.match(name):
                 archive.add(pathlib.Path(library).resolve(), f"lib/{name}")
-        for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # others are in the tree
+        for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # other models are in the tree
             archive.add(model, f"{MODELS}/{model.name}")
 
 
 def pack_wheels(context, folder: pathlib.Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder / "python"]
     require_success(run([*pip, *WHEELS], HOUR, context.log("programs"), append=True), "pip")
-    for compiled in (folder / "python").rglob("*.so"):  # of this Python only; PyYAML does without
+    for compiled in (folder / "python").rglob("*.so"):  # for this Python only; PyYAML works without it
         compiled.unlink()
 
 
@@ -73,20 +75,20 @@ def report_size(folder: pathlib.Path) -> int:
     size = sum(path.stat().st_size for path in files)
     print(f"{folder}: {size / 1e6:.1f} MB in {len(files)} files")
     if size > MOST_BYTES:
-        raise CheckError(f"--pack: more than {MOST_BYTES / 1e6:.0f} MB: look at what is so large")
+        raise CheckError(f"--pack: more than {MOST_BYTES / 1e6:.0f} MB: find out which files are large")
     return 0
 
 
 def unpack(context, limit: float) -> Result:
-    """The step programs. Refuses programs of another commit, GPU or build folder, and those that find no GPU."""
-    context.broken = set(targets(context))  # should it fail
+    """Runs the step programs. Rejects programs of another commit, GPU or build folder, and programs that find no GPU."""
+    context.broken = set(targets(context))  # until the programs are unpacked
     arch = architecture(context.machine["gpus"])
     end = time.monotonic() + limit
     try:
         with tarfile.open(context.deps / ARCHIVE, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
             require_fit(context, facts, arch)
-            shutil.rmtree(context.build / "bin", ignore_errors=True)  # not into files that may be running
+            shutil.rmtree(context.build / "bin", ignore_errors=True)  # does not write into files that may be running
             packed.extractall(context.build, filter="data")
     except (AttributeError, KeyError, ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise CheckError(f"{context.deps / ARCHIVE} cannot be read ({describe(error)}): pack again") from error
@@ -96,12 +98,12 @@ def unpack(context, limit: float) -> Result:
                         context.log("programs"), context.environment()))  # fmt: skip
     context.broken = set()
     here = context.machine.get("nvcc")
-    compiler = f", nvcc {facts['nvcc']}{f', not {here} as is here' if here not in (None, facts['nvcc']) else ''}"
+    compiler = f", nvcc {facts['nvcc']}{f', but this machine has {here}' if here not in (None, facts['nvcc']) else ''}"
     return good(f"of commit {facts['commit']}{compiler}{stand_in}", **facts)
 
 
 def require_working(tried: Outcome) -> None:
-    """By `shoal devices`, which is content with a plug-in that the machine's driver is too old for."""
+    """Checks with `shoal devices`, which does not fail if the machine's driver is too old for the plug-in."""
     require_success(tried, "shoal devices")
     if not re.search(r"^CUDA0 ", tried.output, re.MULTILINE):
         raise CheckError(f"shoal devices finds no GPU ({tried.last_line()})")
@@ -114,23 +116,23 @@ def require_fit(context, facts: dict, arch: str) -> None:
     if facts["architecture"] != arch:
         raise CheckError(f"the programs are for sm_{facts['architecture']}, not sm_{arch}: pack with --arch {arch}")
     if context.build != context.root / facts["build"]:
-        raise CheckError(f"the programs belong into {facts['build']}: name it with --build")
+        raise CheckError(f"the programs belong in {facts['build']}: name it with --build")
 
 
 def extract_models(context) -> None:
-    """As configuring does."""
+    """Extracts the models as the configure step does."""
     for packed in (context.root / "data/models").glob("*.gguf.tar.xz"):
         with tarfile.open(packed) as archive:
             archive.extractall(context.build / MODELS, filter="data")
 
 
 def stand_in_for(root: str, real: pathlib.Path) -> str:
-    """Tests find their data by the path of the tree that they were built in: a link to this one takes its place."""
+    """Makes the path of the tree on the build machine a link to this tree, because tests look for their data there."""
     if os.path.exists(root):
         return "" if pathlib.Path(root).resolve() == real.resolve() else f"; test data of {root}"
     try:
         os.makedirs(os.path.dirname(root), exist_ok=True)
         os.symlink(real, root)
     except OSError as error:
-        return f"; tests do not find their data, because {root} cannot be made: {error.strerror}"
+        return f"; tests do not find their data, because {root} cannot be created: {error.strerror}"
     return ""

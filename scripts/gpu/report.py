@@ -1,4 +1,4 @@
-"""The results: a line as each step ends, a table of all, and JSON that is rewritten after every step."""
+"""The results: a line at the end of each step, a table of all steps, and JSON that is rewritten after every step."""
 import dataclasses
 import datetime
 import functools
@@ -9,11 +9,11 @@ import pathlib
 from gpu.shell import CheckError
 from measuring import files
 
-OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a measured ratio below its target
-LOG_BYTES = 1_000_000  # of each step in log.txt
-ALL_LOG_BYTES = 8_000_000  # of log.txt: files above 16 MB may not travel
-LEAST_LOG_BYTES = 20_000  # of a step where that is used up
-MOST_NAMES = 200  # of a list or table in the JSON
+OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a measured ratio misses its target
+LOG_BYTES = 1_000_000  # limit per step in log.txt
+ALL_LOG_BYTES = 8_000_000  # limit of log.txt, because files above 16 MB may not be copied
+LEAST_LOG_BYTES = 20_000  # minimum per step beyond that limit
+MOST_NAMES = 200  # limit per list or table in the JSON
 
 
 @dataclasses.dataclass
@@ -43,13 +43,13 @@ def shortened(data):
 
 
 def require_own(folder: pathlib.Path) -> None:
-    """Throws CheckError where files of the report's names are not those of an earlier one."""
+    """Throws CheckError if files with the report's names are not from an earlier check."""
     report = folder / "gpu_check.json"
     nothing = files.Kind(b"\0")
     others = [] if report.is_file() else [folder / "summary.txt", folder / "log.txt"]
     for path, kind in [(report, files.Kind(b"{", b'"steps"')), *((path, nothing) for path in others)]:
         if not files.is_free(path, kind):
-            raise CheckError(f"{path}: is no file of an earlier check, and would be lost; name another folder with --out")
+            raise CheckError(f"{path}: is not a file of an earlier check and would be lost; name another folder with --out")
 
 
 class Report:
@@ -67,7 +67,7 @@ class Report:
         (folder / "log.txt").write_text("")
 
     def begin(self, step: str) -> None:
-        """The report of a killed run names this step."""
+        """Writes the name of the running step, for the report of a killed run."""
         self.running = step
         self.write()
 
@@ -80,7 +80,7 @@ class Report:
         self.write()
 
     def append_log(self, step: str, log: pathlib.Path) -> None:
-        """The output of a step; the middle of a very long one is left out."""
+        """Appends the output of a step, without the middle if it is very long."""
         written = (self.folder / "log.txt").stat().st_size
         most = max(min(LOG_BYTES, ALL_LOG_BYTES - written), LEAST_LOG_BYTES)
         data = log.read_bytes()

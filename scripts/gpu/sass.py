@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Counts registers, stack and instructions of CUDA kernels in their machine code (SASS); no GPU is needed.
+"""Counts registers, stack and instructions of CUDA kernels in their machine code (SASS). Needs no GPU.
 
-    scripts/gpu/sass.py build/release/bin/libshoal-cuda.so              a table of the hot kernels
-    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       of other kernels, by name
-    scripts/gpu/sass.py FILE --check                                    exit code 1 if a limit is broken
-    scripts/gpu/sass.py FILE --list                                     the names of all kernels
+    scripts/gpu/sass.py build/release/bin/libshoal-cuda.so              prints a table of the hot kernels
+    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       other kernels, by name
+    scripts/gpu/sass.py FILE --check                                    exits with 1 if a limit is exceeded
+    scripts/gpu/sass.py FILE --list                                     prints the names of all kernels
 
 FILE is the plug-in, an object file or a cubin. Limits: scripts/gpu/sass_limits.toml. Needs cuobjdump and nvdisasm, from the
 CUDA Toolkit or Python's packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (scripts/install_python).
@@ -29,15 +29,16 @@ from gpu.machine import CUDA_FOLDERS, package_folders  # noqa: E402
 from gpu.shell import CheckError, find_tool  # noqa: E402
 
 LIMITS = pathlib.Path(__file__).with_name("sass_limits.toml")
-NOTHING_TO_DO = 77  # exit code that tests take for "skipped"
+NOTHING_TO_DO = 77  # exit code that CTest treats as skipped
 COLUMNS = {"registers": "registers", "stack": "stack", "instructions": "instructions", "trigger": "next start",
            "wait": "wait", "first_load": "first load", "loop": "per pass", "per_byte": "per byte"}  # fmt: skip
 LIMITED = {"registers", "stack", "first_load", "per_byte"}
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+((?:@!?U?P[T\d]+ +)?([A-Z][\w.]*)[^;]*?) *;", re.MULTILINE)
 BACK = re.compile(r"\b(?:BRA|JMP)\b.*?0x([0-9a-f]+)\)?$")
-HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # of a kernel's code, or of its resources
+HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # the line before the code or the resources of a kernel
 RESOURCES = re.compile(r"\s+REG:(\d+) STACK:(\d+) ")
-# Copies to shared memory and wide loads bring weights, any load does in kernels without them. Work: most telling first.
+# Instructions that read weights, by preference: copies to shared memory, wide loads, any load. WORK: kinds of work, the
+# most significant first.
 LOADS = [re.compile(one) for one in (r"UBLKCP|UTMALDG|LDGSTS", r"LDG\..*128", r"LDG")]
 WORK = [re.compile(one) for one in (r"[HQIB]GMMA", r"[HIQ]MMA", r"IDP", r"FFMA|HFMA2")]
 
@@ -52,19 +53,19 @@ class Kernel:
 
 
 def element_types(root: pathlib.Path) -> list[str]:
-    """Names of the enumerators of DType, in their order."""
+    """Names of the enumerators of DType, in order."""
     rows = re.findall(r"^SHOAL_(?:PLAIN\((\w+)\)|QUANTIZED_\w+\(\w+, (\w+),)", (root / "graph/dtypes.def").read_text(),
                       re.MULTILINE)  # fmt: skip
     return [plain.lower() or quantized for plain, quantized in rows]
 
 
 def readable(name: str, types: list[str]) -> str:
-    """`void shoal::cuda::(anonymous namespace)::f<(shoal::DType)0>(int)` is `f<f32>`."""
+    """`void shoal::cuda::(anonymous namespace)::f<(shoal::DType)0>(int)` becomes `f<f32>`."""
     name = name.replace("(anonymous namespace)::", "")
     name = re.sub(r"\(shoal::DType\)(\d+)", lambda found: types[int(found.group(1))], name)
     name = re.sub(r"\b(?:shoal|cuda|collectives)::", "", re.sub(r"^void ", "", name)).replace("> >", ">>")
     depth = 0
-    for at, letter in enumerate(name):  # its parameters begin at the first ( that is not within <>
+    for at, letter in enumerate(name):  # parameters begin at the first ( outside of <>
         depth += {"<": 1, ">": -1}.get(letter, 0)
         if letter == "(" and depth == 0:
             return name[:at]
@@ -77,7 +78,7 @@ def demangled(symbols: list[str], types: list[str]) -> list[str]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The text behind the heading of each kernel, by its symbol."""
+    """The text after the heading of each kernel, by symbol."""
     marks = list(HEADING.finditer(text))
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return {mark.group(1): text[mark.end() : end] for mark, end in zip(marks, ends)}
@@ -91,7 +92,7 @@ def parse_kernels(resources: str, types: list[str]) -> list[Kernel]:
 
 
 def parse_code(text: str) -> list[tuple[int, str, str]]:
-    """Without the NOPs and the branch to itself that fill the end."""
+    """Parses code without the NOPs and the branch to itself at its end."""
     code = [(int(address, 16), line, name) for address, line, name in INSTRUCTION.findall(text)]
     while code and (code[-1][2] == "NOP" or branch_target(code[-1]) == code[-1][0]):
         code.pop()
@@ -108,7 +109,7 @@ def first(code: list, pattern: str | re.Pattern) -> int | None:
 
 
 def main_loop(code: list) -> int | None:
-    """Instructions of the innermost loop that works most, all of its code counted once."""
+    """Number of instructions in the innermost loop with the most work. Every instruction counts once."""
     ranges = [(target, one[0]) for one in code if (target := branch_target(one)) is not None and target < one[0]]
     inner = [one for one in ranges if not any(one[0] <= other[0] and other[1] <= one[1] and other != one for other in ranges)]
     bodies = [[one for one in code if begin <= one[0] <= end] for begin, end in inner]
@@ -120,7 +121,7 @@ def main_loop(code: list) -> int | None:
 
 
 def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
-    """By the keys of COLUMNS, in the order of the code; None: there is nothing to count."""
+    """The counts of a kernel by the keys of COLUMNS. None if the kernel has no such instruction or loop."""
     code = kernel.code
     loop = main_loop(code)
     loads = next((at for kind in LOADS if (at := first(code, kind)) is not None), None)
@@ -130,7 +131,7 @@ def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
 
 
 class Disassembler:
-    """cuobjdump over the parts of a file for one architecture."""
+    """Runs cuobjdump over the parts of a file for one architecture."""
 
     def __init__(self, file: pathlib.Path, arch: str, folder: pathlib.Path):
         packages = [str(one) for folder in package_folders() for one in sorted(folder.glob("nvidia/*/bin"))]
@@ -150,7 +151,7 @@ class Disassembler:
         return done.stdout
 
     def kernels(self, wanted) -> list[Kernel]:
-        """With the instructions of those whose names are wanted."""
+        """The kernels; those with wanted names include their instructions."""
         found, types = [], element_types(ROOT)
         for part in self.parts:
             here = parse_kernels(self.call("--dump-resource-usage", part), types)
@@ -171,9 +172,9 @@ def shown(value) -> str:
 
 
 def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
-    """A line for each: kernel, number and limit."""
+    """A line per broken limit: kernel, number and limit."""
     names = [kernel.name for kernel in kernels]
-    lines = [f"{pattern}: no kernel has this name; correct scripts/gpu/sass_limits.toml" for pattern in limits
+    lines = [f"{pattern}: no kernel matches; correct scripts/gpu/sass_limits.toml" for pattern in limits
              if not fnmatch.filter(names, pattern)]  # fmt: skip
     for kernel in kernels:
         entry = limits_of(kernel.name, limits)
@@ -207,12 +208,16 @@ def report(args: argparse.Namespace, kernels: list[Kernel], limits: dict) -> int
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="sass.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("file", type=pathlib.Path, help="the plug-in, an object file or a cubin")
-    parser.add_argument("--check", action="store_true", help="compare with the limits instead of printing a table")
-    parser.add_argument("--kernels", action="append", metavar="PATTERN", help="kernels of these names, with * and ?")
-    parser.add_argument("--list", action="store_true", help="print the names of the kernels, and end")
-    parser.add_argument("--arch", default="sm_90", help="code of this architecture; sm_90 includes sm_90a (default: sm_90)")
-    parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE", help=f"default: {LIMITS.name}")
+    parser.add_argument("file", type=pathlib.Path, help="plug-in, object file or cubin to read")
+    parser.add_argument("--check", action="store_true",
+                        help="compare the kernels with their limits instead of printing a table")
+    parser.add_argument("--kernels", action="append", metavar="PATTERN",
+                        help="names of kernels to count, with the wildcards * and ?; may be repeated")
+    parser.add_argument("--list", action="store_true", help="print the names of the kernels and exit")
+    parser.add_argument("--arch", default="sm_90",
+                        help="architecture of the code to count; sm_90 includes sm_90a (default: sm_90)")
+    parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE",
+                        help=f"file with the limits (default: {LIMITS.name})")  # fmt: skip
     args = parser.parse_args(arguments)
     try:
         if not args.file.is_file():

@@ -1,4 +1,4 @@
-"""Programs with a time limit, and their output."""
+"""Runs programs with a time limit and captures their output."""
 import contextlib
 import dataclasses
 import json
@@ -11,11 +11,11 @@ import time
 
 
 class CheckError(Exception):
-    """A step cannot go on; the message is one line for the table."""
+    """A step cannot continue; the message is one line for the table."""
 
 
 class Skip(Exception):
-    """A step has nothing to do here; the message says why."""
+    """A step has nothing to do; the message says why."""
 
 
 def describe(error: Exception) -> str:
@@ -25,7 +25,7 @@ def describe(error: Exception) -> str:
 
 @dataclasses.dataclass
 class Outcome:
-    """How a program ended. `status` is negative where a signal ended it, and None where the time limit did."""
+    """How a program ended. `status` is negative after a signal and None after the time limit."""
 
     status: int | None
     seconds: float
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def find_tool(name: str, *folders: str | pathlib.Path) -> str | None:
-    """The program of this name in PATH or else in one of the folders."""
+    """The program with this name in PATH, otherwise in one of the folders."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
 
 
@@ -56,8 +56,7 @@ KILL_SECONDS = 10.0
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Ends a program and what it has started, which share its process group. One that hangs in the driver cannot be
-    ended: it is left behind."""
+    """Kills a program and its process group. A process that hangs in the driver cannot be killed and is left behind."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -65,7 +64,7 @@ def end_group(process: subprocess.Popen) -> None:
 
 
 def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, append=False) -> Outcome:
-    """Runs a program to its end or the limit (seconds). Both its streams go to the file `log`."""
+    """Runs a program up to the limit (seconds). Its stdout and stderr go to the file `log`."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [str(word) for word in command]
@@ -94,7 +93,7 @@ def require_success(outcome: Outcome, what: str) -> Outcome:
 
 
 def parse_json(outcome: Outcome, what: str):
-    """The JSON in a program's output, which messages may surround."""
+    """The JSON in a program's output, which may be surrounded by messages."""
     require_success(outcome, what)
     starts = [at for at in (outcome.output.find("[\n"), outcome.output.find("{")) if at >= 0]
     if not starts:

@@ -1,4 +1,4 @@
-"""The first output: the small model's tokens on the GPU are those of CPU0."""
+"""First output: the small model must generate the same tokens on the GPU as on CPU0."""
 import dataclasses
 import json
 import pathlib
@@ -11,16 +11,16 @@ from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
 CASES = "data/models/expected/tiny-kjv-5m-q8_0.json"
-LONG_PROMPT = 300  # tokens: tiles of warpgroups, split k, joined q, k and v
+LONG_PROMPT = 300  # tokens; enough for warpgroup tiles, split k, and fused q, k and v
 TOKENS, EMULATED_TOKENS = 24, 3
-# Logits of the CPU that are nearer to each other than this are a tie: by rounding either may be the larger one.
+# CPU logits closer than this are a tie: after rounding either one may be larger.
 TIE = 0.01
 CANDIDATES = 8
-RUN_SECONDS = 15.0  # of one program
+RUN_SECONDS = 15.0  # limit of one run of a program
 
 
 class NoTime(Exception):
-    """Less than the limit of a run is left: it is not started, because its output would say nothing."""
+    """Less time than the limit of a run is left, so the run is not started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Run:
 
 
 def prompts(root: pathlib.Path) -> dict[int, list[int]]:
-    """By length: the first two prompts of the references, and the texts of all of them again and again."""
+    """Prompts by length: the first two prompts of the references, and all of their texts repeated."""
     cases = json.loads((root / CASES).read_text())["cases"]
     first, *text = [token for case in cases for token in (*case["prompt_ids"], *case["continuation_ids"])]
     long = [first, *(text * (LONG_PROMPT // len(text) + 1))[: LONG_PROMPT - 1]]
@@ -42,7 +42,7 @@ def prompts(root: pathlib.Path) -> dict[int, list[int]]:
 
 
 def runs(context, devices: str) -> list[Run]:
-    """Without graphs first. The emulator, which needs 60 ms for each token, has fewer long prompts."""
+    """The runs, first without graphs. The emulator takes 60 ms per token, so it gets fewer long prompts."""
     lengths = list(prompts(context.root))
     found = [Run(devices, length, off) for off in (("graphs",), ()) for length in lengths]
     if context.emulated:
@@ -56,7 +56,7 @@ def command(context, devices: str, prompt: list[int], tokens: int, *more) -> lis
 
 
 class Smoke:
-    """Runs of one step, which end at `end`."""
+    """Runs of one step, which must finish before `end`."""
 
     def __init__(self, context, step: str, end: float):
         self.context, self.end = context, end
@@ -86,7 +86,7 @@ class Smoke:
         return self.context.figures[key]
 
     def why_wrong(self, one: Run) -> str:
-        """Empty if the tokens are right, or differ from a tie on."""
+        """Empty if the tokens are right, or differ only after a tie."""
         expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
         try:
             found = self.shoal(str(one), one.devices, prompt, self.tokens,
@@ -106,7 +106,7 @@ class Smoke:
         return ""
 
     def gap(self, prompt: list[int], expected: int, found: int) -> float | None:
-        """The distance of the CPU's logits of two tokens; None if one is not a candidate, or the CPU fails."""
+        """Difference of the CPU's logits of two tokens; None if one is not a candidate or the CPU fails."""
         try:
             logits = dict(self.shoal("logits", "CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
         except CheckError:
@@ -115,8 +115,8 @@ class Smoke:
 
 
 def same_tokens(context, limit: float, devices: str, step: str) -> Result:
-    """The steps smoke and smoke-two."""
-    context.doubts[step] = f"the output was not compared (step {step})"  # if CPU0 fails
+    """Runs the step smoke or smoke-two: compares the tokens of all runs."""
+    context.doubts[step] = f"the output was not compared (step {step})"  # replaced unless CPU0 fails
     if devices != ONE and "smoke" in context.doubts:
         raise Skip(context.doubts["smoke"])
     tests = Smoke(context, step, time.monotonic() + limit)

@@ -1,4 +1,4 @@
-"""Steps one after the other, each with its own limit, all within one."""
+"""Runs steps one after another, each with its own time limit, within a total limit."""
 import dataclasses
 import time
 from collections.abc import Callable
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from gpu.report import FAILED, OK, SKIPPED, Report, Result
 from gpu.shell import CheckError, Skip, describe
 
-LEAST_SECONDS = 3.0  # a step with less is not started
-NEEDS = ("environment",)  # of every step that uses the GPU; Context.program looks for what it needs of the build
-EMULATED_FACTOR = 20  # the emulator is slower, and has no limit of ten minutes
+LEAST_SECONDS = 3.0  # a step with less time is not started
+NEEDS = ("environment",)  # steps that every GPU step needs; Context.program checks the needed build results
+EMULATED_FACTOR = 20  # the emulator is slower, without a limit of ten minutes
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """`work(context, limit)` returns a Result (whose step and seconds are set here), or raises CheckError or Skip."""
+    """`work(context, limit)` returns a Result (step and seconds are set here), or raises CheckError or Skip."""
 
     name: str
     work: Callable
     limit: float
-    needs: tuple[str, ...] = ()  # steps that must not have failed
-    doubts: tuple[str, ...] = ()  # subjects of Context.doubts: their notes are added to the result
+    needs: tuple[str, ...] = ()  # steps that must have passed
+    doubts: tuple[str, ...] = ()  # subjects of Context.doubts, whose notes are added to the result
     emulated: bool = True  # also runs with --emulated
 
 
@@ -72,8 +72,8 @@ def with_notes(result: Result, doubts: tuple[str, ...], context) -> Result:
 
 
 def choose(steps: list[Step], only: str | None) -> list[Step]:
-    """The steps named in a comma-separated list and those that they need. A name also stands for all names that begin with
-    it and a dash."""
+    """The steps in a comma-separated list and the steps that they need. A name also stands for all names that begin
+    with it and a dash."""
     if not only:
         return steps
     chosen = set()

@@ -1,4 +1,4 @@
-"""Where the time of a token and of a prompt goes, kernel by kernel, by CUPTI: the program runs nearly as fast as without."""
+"""Time of each kernel in a token and in a prompt, measured by CUPTI at nearly full speed."""
 import pathlib
 import re
 import shutil
@@ -15,7 +15,7 @@ from gpu.steps import NEEDS, Step, good
 
 TOKENS = 32
 SOURCE = pathlib.Path(__file__).with_name("kernel_times.cpp")
-MOST_SHOWN = 4  # kernels in the line of the table
+MOST_SHOWN = 4  # number of kernels in the table's line
 
 
 def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
@@ -30,7 +30,7 @@ def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
 
 
 def kernel_times(context, limit: float, name: str, work: list, units: int, off=()) -> Result:
-    """Launches and time of each kernel, for `units` tokens or prompts of shoal bench with the flags `work`."""
+    """Measures the launches and the time of each kernel. shoal bench runs `units` tokens or prompts with the flags `work`."""
     log, end = context.log(name), time.monotonic() + limit
     log.unlink(missing_ok=True)
     cupti = library_in_packages("libcupti.so.13")
@@ -50,8 +50,8 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
 
 
 def own_times(records: str) -> dict[str, tuple[int, int]]:
-    """Launches and nanoseconds by symbol. A kernel that starts early waits for the one in front of it: only the time after
-    the end of the kernels that ended before it is its own."""
+    """Launches and nanoseconds by symbol. A kernel may start early and wait for the previous kernel. Its time therefore counts
+    only from the end of the kernel that ended last before it."""
     found: dict[str, tuple[int, int]] = {}
     previous = 0
     for start, end, symbol in sorted((line.split(" ", 2) for line in records.splitlines()), key=lambda row: int(row[1])):
@@ -62,7 +62,7 @@ def own_times(records: str) -> dict[str, tuple[int, int]]:
 
 
 def summed(found: dict[str, tuple[int, int]], units: int, types: list[str], log: pathlib.Path) -> Result:
-    """Writes the table into the log, too."""
+    """Sums the records, and also writes the table into the log."""
     if not found:
         raise Skip("CUPTI saw no kernel")
     kernels = [{"kernel": name, "launches": count / units, "us": ns / 1e3 / units, "us_each": ns / 1e3 / count}

@@ -1,1 +1,1 @@
-"""Several hosts on one machine, for trying and testing: network namespaces and the cables between them."""
+"""Several hosts on one machine, for experiments and tests: network namespaces and the cables between them."""

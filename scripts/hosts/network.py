@@ -1,13 +1,13 @@
-"""Network namespaces that act as hosts, on one machine and as root: each has a name, an address, and cores of its own where
-there are enough; a cable leads from each to a switch, which is one more namespace.
+"""Network namespaces that act as hosts on one machine. Needs root. Each host has a name, an address and, if there are enough,
+cores of its own. A cable connects each host to a switch, which is another namespace.
 
     with Hosts(2, rate=1e9, delay=50) as hosts:              # shoal0, shoal1: 10.77.0.1, 10.77.0.2
         subprocess.run(hosts.mpirun(["shoal", "run", ...]), env=hosts.environment())
         hosts.cut(1)                                             # unplugs shoal1
 
-mpirun runs on the first host and starts the others' processes through scripts/hosts/enter. The rate is that of tbf at both
-ends of every cable. The delay is what a frame takes longer from one host to another: netem's at the switch where the
-kernel has it, otherwise the switch is scripts/hosts/relay.cpp, built when it is first needed.
+mpirun runs on the first host and starts processes on the other hosts through scripts/hosts/enter. tbf limits the rate at
+both ends of every cable. The delay is added to each frame between two hosts, by netem at the switch. If the kernel lacks
+netem, scripts/hosts/relay.cpp acts as the switch and adds the delay; it is built at its first use.
 """
 import contextlib
 import os
@@ -24,13 +24,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 RELAY = HERE.parents[1] / "build/hosts/relay"
 SUBNET, PORT = "10.77.0", "eth0"
 MOST = 32
-# What may pass at once: at least two frames, and what a timer that wakes late would lose. More would let messages through
-# faster than the rate. Longer queues would fill up with what TCP sends ahead.
+# FRAMES, LATENESS: a burst may have two frames, and the bytes of the seconds by which a timer wakes late. Larger bursts
+# would exceed the rate for short messages. QUEUE: longer queues would fill up with data that TCP sends ahead.
 FRAMES, LATENESS, QUEUE = 3200, 40e-6, "20ms"
 
 
 class NetworkError(Exception):
-    """What cannot be set up, in one line with the remedy."""
+    """The setup failed. str() is one line with the remedy."""
 
 
 def _tried(*command: object) -> subprocess.CompletedProcess:
@@ -55,7 +55,7 @@ def microseconds(text: str) -> float:
 
 
 def bits(text: str) -> float:
-    """"1gbit" -> 1e9, in a second."""
+    """"1gbit" -> 1e9 bits per second."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit", text)
     if not found:
         raise ValueError(f"{text!r}: expected a rate such as 1gbit or 100mbit")
@@ -64,21 +64,21 @@ def bits(text: str) -> float:
 
 def require_root() -> None:
     if os.geteuid() != 0:
-        raise NetworkError("network namespaces need root; run it as root, such as with sudo")
+        raise NetworkError("network namespaces need root; use sudo")
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux"), ("taskset", "util-linux")):
         if shutil.which(tool) is None:
             raise NetworkError(f"there is no {tool} here; install {package}")
 
 
 def _namespaces(name: str) -> list[str]:
-    """Those of the hosts and of their switch."""
+    """Network namespaces of the hosts and of their switch."""
     wanted = re.compile(re.escape(name) + r"(\d+|-switch)")
     words = [line.split()[0] for line in _tried("ip", "netns", "list").stdout.splitlines() if line.strip()]
     return [word for word in words if wanted.fullmatch(word)]
 
 
 def take_down(name: str = "shoal") -> int:
-    """Ends what runs on the hosts of that name and removes them; how many there were. As often as one likes."""
+    """Kills the programs on the hosts with this name, removes the hosts, and returns their number. May be repeated."""
     require_root()
     spaces = _namespaces(name)
     for space in spaces:
@@ -110,17 +110,17 @@ def built_relay() -> pathlib.Path:
 
 
 class Hosts:
-    """`rate` in bits/s, `delay` in microseconds. The hosts are named `name` with a number, from 0 on; hosts of other
-    names may be there at the same time. Throws NetworkError."""
+    """`rate` in bits/s, `delay` in microseconds. Hosts are named `name` with a number from 0 on. Hosts with other names
+    may exist at the same time. Throws NetworkError."""
 
     def __init__(self, count: int, rate: float | None = None, delay: float = 0, name: str = "shoal"):
         if not 1 <= count <= MOST:
             raise NetworkError(f"{count} hosts: expected 1 to {MOST}")
         if not re.fullmatch(r"[a-z][a-z-]{0,9}", name):
-            raise NetworkError(f"{name}: a name of hosts has up to 10 small letters")
+            raise NetworkError(f"{name}: a host name has up to 10 lower-case letters")
         require_root()
         if _namespaces(name):
-            raise NetworkError(f"there are hosts named {name} already; scripts/hosts_down --name {name} takes them down")
+            raise NetworkError(f"hosts named {name} already exist; remove them with scripts/hosts_down --name {name}")
         self.count, self.rate, self.delay, self.name = count, rate, delay, name
         self.switch = f"{name}-switch"
         self._relay: subprocess.Popen | None = None
@@ -143,7 +143,7 @@ class Hosts:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether the delay is that of relay.cpp."""
+        """Whether relay.cpp adds the delay."""
         return self._relay is not None
 
     def host(self, number: int) -> str:
@@ -154,7 +154,7 @@ class Hosts:
         return f"{SUBNET}.{number + 1}"
 
     def cores(self) -> list[str]:
-        """Of each host, as taskset takes them; nothing where there are fewer cores than hosts."""
+        """Cores of each host in the format of taskset; empty if there are fewer cores than hosts."""
         available = sorted(os.sched_getaffinity(0))
         share = len(available) / self.count
         if share < 1:
@@ -163,11 +163,11 @@ class Hosts:
                 for host in range(self.count)]
 
     def environment(self) -> dict[str, str]:
-        """For what mpirun() and entered() give."""
+        """Environment for the commands of mpirun() and entered()."""
         return {**os.environ, "HOSTS_UP_NAME": self.name, "HOSTS_UP_CORES": " ".join(self.cores())}
 
     def entered(self, number: int, command: Sequence[object]) -> list[str]:
-        """A command that runs another one on a host."""
+        """A command that runs another command on a host."""
         return [str(HERE / "enter"), self.address(number), shlex.join(map(str, command))]
 
     def mpirun(self, command: Sequence[object], per_host: int = 1, extra: Sequence[object] = ()) -> list[str]:
@@ -177,7 +177,7 @@ class Hosts:
                  "--mca", "plm_rsh_agent", HERE / "enter", "--mca", "plm_rsh_no_tree_spawn", 1,
                  "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", "--mca", "oob_tcp_if_include", f"{SUBNET}.0/24"]
         cores = self.cores()
-        if not cores or per_host > len(cores[0].split(",")):  # they wait for each other's core
+        if not cores or per_host > len(cores[0].split(",")):  # processes wait for each other's core
             flags += ["--mca", "mpi_yield_when_idle", 1]
         return self.entered(0, ["mpirun", *flags, *extra, *command])
 
@@ -223,7 +223,7 @@ class Hosts:
         return True
 
     def _shape(self, space: str, device: str, delay: float) -> None:
-        """What leaves a device."""
+        """Limits the rate of a device's output."""
         parent = ["root"]
         if delay:
             _do("tc", "-n", space, "qdisc", "add", "dev", device, "root", "handle", "1:", "netem", "delay", f"{delay:g}us",

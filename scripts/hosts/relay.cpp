@@ -1,13 +1,13 @@
-// A switch that takes its time: forwards Ethernet frames between network interfaces, each a fixed delay after it
-// arrived. For kernels without netem; scripts/hosts_up builds and starts it in the namespace that has one end of every
-// cable.
+// A switch with a delay, for kernels without netem. It forwards Ethernet frames between network interfaces, each frame
+// a fixed time after its arrival. scripts/hosts_up builds the switch and starts it in the namespace that has one end of
+// every cable.
 //
 //   relay 50 shoal0 shoal1 shoal2      delay in microseconds, interfaces
 //
-// One thread reads packet sockets and sends what is due. Frames come with the time at which the kernel got them, so
-// that how late this program wakes does not add up; they are as large as the sender's segmentation offload makes them
-// and keep what the receiver needs to know about that (PACKET_VNET_HDR), which is why gigabits pass. Needs root. Ends
-// with a signal.
+// One thread reads packet sockets and sends the frames that are due. Delays count from the arrival time that the kernel
+// reports, so late wake-ups do not add up. Frames are as large as the sender's segmentation offload makes them, and
+// keep the offload header for the receiver (PACKET_VNET_HDR); this allows gigabits per second. The program needs root.
+// A signal ends it.
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -33,10 +33,10 @@
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kSpin = 8'000;        // ns before a frame is due at which sleeping would come too late
-constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr; that header of Linux is not C++
+constexpr int64_t kSpin = 8'000;        // ns before a frame is due; a sleep would end too late
+constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr, whose Linux header is not valid C++
 constexpr size_t kLargest = 80 * 1024;  // a frame before segmentation, with its headers
-constexpr size_t kMost = 8192;          // frames on their way; more are dropped, as in any switch
+constexpr size_t kMost = 8192;          // frames in flight; further frames are dropped, as in any switch
 constexpr int kSocketBuffer = 32 << 20;
 
 using Address = std::array<unsigned char, ETH_ALEN>;
@@ -44,7 +44,7 @@ using Address = std::array<unsigned char, ETH_ALEN>;
 struct Frame {
   int64_t due = 0;
   size_t port = 0;
-  size_t size = 0;  // with the virtio header in front
+  size_t size = 0;  // including the virtio header
   std::unique_ptr<unsigned char[]> bytes = std::make_unique_for_overwrite<unsigned char[]>(kLargest);
   Address address(size_t offset) const {
     Address address;
@@ -58,7 +58,7 @@ struct Frame {
   std::exit(1);
 }
 
-int64_t now() {  // as the kernel's stamps
+int64_t now() {  // same clock as the kernel's timestamps
   timespec time{};
   clock_gettime(CLOCK_REALTIME, &time);
   return time.tv_sec * kSecond + time.tv_nsec;
@@ -126,7 +126,7 @@ class Relay {
     if (size < 0) return false;
     if (static_cast<size_t>(size) < kOffload + ETH_HLEN || (message.msg_flags & MSG_TRUNC) != 0 ||
         on_way_.size() == kMost) {
-      return true;  // dropped
+      return true;  // drops the frame
     }
     frame.due = delay_ + now();
     if (const cmsghdr* stamp = CMSG_FIRSTHDR(&message); stamp != nullptr && stamp->cmsg_type == SCM_TIMESTAMPNS) {
@@ -146,7 +146,7 @@ class Relay {
       home_[frame.address(ETH_ALEN)] = frame.port;
       const auto known = home_.find(frame.address(0));
       for (size_t port = 0; port < ports_.size(); ++port) {
-        // What cannot be sent now is dropped: cables that are cut or full.
+        // Drops frames that cannot be sent now, because a cable is cut or full.
         if (port != frame.port && (known == home_.end() || known->second == port)) {
           [[maybe_unused]] const ssize_t sent = ::send(ports_[port].fd, frame.bytes.get(), frame.size, MSG_DONTWAIT);
         }
@@ -160,7 +160,7 @@ class Relay {
   std::vector<pollfd> ports_;
   std::deque<std::unique_ptr<Frame>> on_way_;
   std::vector<std::unique_ptr<Frame>> free_;
-  std::map<Address, size_t> home_;  // behind which port an address is
+  std::map<Address, size_t> home_;  // port of each address
 };
 
 }  // namespace
@@ -170,7 +170,7 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "relay: error: expected a delay in microseconds and two interfaces or more\n");
     return 2;
   }
-  // Before all programs that compute: they may spin, and this one sleeps most of the time.
+  // Takes precedence over programs that compute. They may spin, but this program mostly sleeps.
   const sched_param first{1};
   if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) fail("SCHED_FIFO");
   Relay(static_cast<int64_t>(std::strtod(arguments[1], nullptr) * 1000), count - 2, arguments + 2).run();

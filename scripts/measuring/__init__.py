@@ -1,1 +1,1 @@
-"""Shared by the scripts that measure: running the program, journals, tables and charts."""
+"""Shared parts of the scripts that measure: running the program, journals, tables and charts."""

@@ -1,4 +1,4 @@
-"""Flags of a script: a wrong flag is one line on stderr and exit code 2, as in shoal itself.
+"""Flags of a script. A wrong flag gives one line on stderr and exit code 2, as in shoal itself.
 
     parser = arguments.Parser(description=__doc__)
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
@@ -14,8 +14,8 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors leave out the usage, which is far longer. The description is printed as it stands. Flags must be written
-    out: an abbreviation would change its meaning with the next flag."""
+    """Errors omit the usage, which is far longer. The description is printed unchanged. Flags must not be abbreviated,
+    because a new flag could change the meaning of an abbreviation."""
 
     def __init__(self, *arguments, **options):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -48,11 +48,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def words(text: str) -> list[str]:
-    """Words of a shell command; for flags that take flags of other programs."""
+    """Words of a shell command, for flags that contain flags of other programs."""
     try:
         return shlex.split(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: a quotation is not closed, or a backslash is the last") from None
+        raise argparse.ArgumentTypeError(f"{text}: a quotation is not closed, or the last character is a backslash") from None
 
 
 def positive(kind: type) -> Callable[[str], int | float]:
@@ -74,12 +74,12 @@ def count(text: str) -> int:
 
 
 def numbers(least: int) -> Callable[[str], list[int]]:
-    """Integers with commas between them."""
+    """Integers separated by commas."""
     def parse(text: str) -> list[int]:
         try:
             found = [int(word) for word in text.split(",")]
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas between them") from None
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers separated by commas") from None
         if min(found) < least:
             raise argparse.ArgumentTypeError(f"{text}: {min(found)} is less than {least}")
         return found

@@ -1,6 +1,5 @@
-"""Charts that are legible at a glance, small, and the same bytes for the same data: no dates, no random ids, text as
-text in SVG. Colours are those of Okabe and Ito, which people with any colour vision tell apart; series also differ in
-their markers and dashes.
+"""Small, legible charts with the same bytes for the same data: no dates, no random ids, and text as text in SVG. The
+colours are from Okabe and Ito and are distinguishable with any colour vision. Series also differ in markers and dashes.
 
     figure, axes = charts.figure("Generation by share", "share of CPU0", "tokens/s")
     charts.series(axes, 0, x, y, "measured", error=e)
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from measuring import files
 
-if TYPE_CHECKING:  # it takes a while to load, so that only drawing does
+if TYPE_CHECKING:  # loads slowly, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C8C00", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["-", "--", "-.", ":"]
-QUIET = "#6E6E6E"  # of grids, references and remarks
+QUIET = "#6E6E6E"  # for grids, references and remarks
 
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "shoal", "path.simplify": True, "path.simplify_threshold": 0.5,
@@ -50,7 +49,7 @@ def _pyplot():
 
 def figure(title: str, x: str, y: str, *, columns: int = 1, rows: int = 1,
            size: tuple[float, float] = (7.2, 4.2)) -> "tuple[Figure, Axes]":
-    """A figure, and its axes (an array of them where there are several); title and labels go to the first ones."""
+    """A figure and its axes (an array if there are several). Title and labels belong to the first axes."""
     made, axes = _pyplot().subplots(rows, columns, figsize=size)
     first = axes if rows * columns == 1 else axes.flat[0]
     label(first, title, x, y)
@@ -65,8 +64,8 @@ def label(axes: "Axes", title: str, x: str, y: str) -> None:
 
 def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], name: str, *,
            error: Sequence[float] | None = None, nearest: float | None = None) -> None:
-    """Points in the colour, marker and dashes of series `number`. `nearest`: how far apart points are that have no others
-    between them; where there could be some the line is thin and dashed, which the legend explains."""
+    """Draws points in the colour, marker and dashes of series `number`. `nearest`: the smallest possible
+    distance of two points. At larger distances the line is thin and dashed, and the legend explains this."""
     colour = COLOURS[number % len(COLOURS)]
     dashes = DASHES[number % len(DASHES)]
     axes.errorbar(x, y, yerr=error, label=name, color=colour, marker=MARKERS[number % len(MARKERS)],
@@ -80,7 +79,7 @@ def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], na
 
 
 def save(made: "Figure", path: str | os.PathLike) -> None:
-    """As SVG; closes the figure. Throws ChartError."""
+    """Writes an SVG and closes the figure. Throws ChartError."""
     path = pathlib.Path(path)
     check(path)
     try:
@@ -93,7 +92,7 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
 
 
 def check(path: str | os.PathLike) -> None:
-    """That a chart can have this name, before long work is done for it. Throws ChartError."""
+    """Checks the name of a chart before long work. Throws ChartError."""
     suffix = pathlib.Path(path).suffix
     if suffix != ".svg":
         raise ChartError(f"a chart ends in .svg, not '{suffix}': {path}")

@@ -1,4 +1,4 @@
-"""Files that a script writes after long work: checks before the work, and the writing.
+"""Checks output files before long work, and writes them afterwards.
 No output replaces an input of the script or, without --force, a file that is not of the output's own kind."""
 import contextlib
 import os
@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Iterable
 
 
-MOST_READ = 16 << 20  # bytes of a file whose kind is looked for
+MOST_READ = 16 << 20  # bytes that are searched for the marks of a kind
 
 
 class FileError(Exception):
     """str() is one line with the remedy."""
-    code = 1  # that the script exits with
+    code = 1  # exit code of the script
 
 
 class Refused(FileError):
@@ -22,7 +22,7 @@ class Refused(FileError):
 
 
 class Kind:
-    """Files of one kind: their bytes start with `beginning`, blanks before it skipped, and contain the marks."""
+    """A kind of file: its bytes start with `beginning` after any blanks, and contain the marks."""
 
     def __init__(self, beginning: bytes, *marks: bytes):
         self.beginning = beginning
@@ -44,8 +44,8 @@ def is_free(path: str | os.PathLike, kind: Kind) -> bool:
 
 def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Iterable[str | os.PathLike] = (),
                    force: bool = False) -> None:
-    """Throws Refused if writing the file would destroy one of the inputs, by whatever name, or without `force` a file of
-    another kind."""
+    """Throws Refused if writing the file would destroy one of the inputs, under any name, or, without `force`, a file
+    of another kind."""
     for one in inputs:
         with contextlib.suppress(OSError):
             if os.path.samefile(path, one):
@@ -56,7 +56,7 @@ def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Itera
 
 
 def _found(path: pathlib.Path) -> os.stat_result | None:
-    """Status of the file, links followed; None without a file."""
+    """Status of the file after following links; None if it does not exist."""
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -64,33 +64,33 @@ def _found(path: pathlib.Path) -> os.stat_result | None:
 
 
 def check(path: str | os.PathLike, what: str) -> None:
-    """That a file of this name can be written or replaced. Leaves nothing behind. Throws FileError."""
+    """Checks that a file with this name can be written or replaced. Leaves nothing behind. Throws FileError."""
     path = pathlib.Path(path)
     try:
         found = _found(path)
         if found is not None and not stat.S_ISREG(found.st_mode):
-            kind = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file"
-            raise FileError(f"cannot write the {what} {path}: {kind}; name another")
+            kind = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
+            raise FileError(f"cannot write the {what} {path}: {kind}; name another file")
         if found is not None and not os.access(path, os.W_OK):
-            raise FileError(f"cannot write the {what} {path}: it is read-only; name another")
+            raise FileError(f"cannot write the {what} {path}: it is read-only; name another file")
         folder = path.resolve().parent
         if not folder.is_dir():
-            raise FileError(f"cannot write the {what} {path}: there is no folder {folder}; make it, or name another")
+            raise FileError(f"cannot write the {what} {path}: there is no folder {folder}; create it, or name another file")
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        why = getattr(error, "strerror", None) or "its links lead nowhere"
-        raise FileError(f"cannot write the {what} {path}: {why}; name another") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links
+        why = getattr(error, "strerror", None) or "its symbolic link is broken"
+        raise FileError(f"cannot write the {what} {path}: {why}; name another file") from None
 
 
 def write_text(path: str | os.PathLike, value: str) -> None:
-    """All of it or nothing: a reader never sees half a file. Links are followed. Throws OSError."""
+    """Writes all of the text or nothing, so that readers never see a partial file. Follows links. Throws OSError."""
     target = pathlib.Path(path).resolve()
     if target.exists() and not target.is_file():
-        raise OSError(0, "it is no regular file")
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+        raise OSError(0, "it is not a regular file")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_text(value)
-        os.replace(beside, target)
+        temporary.write_text(value)
+        os.replace(temporary, target)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,5 +1,4 @@
-"""CPU time that other programs used during a measurement, as `shoal probe` counts it. Children that have exited count
-as ours.
+"""CPU time of other programs during a measurement, counted as in `shoal probe`. Exited child processes count as our own.
 
     others = Others()
     with others.watched():
@@ -12,9 +11,9 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-AT_REST = 0.2  # cores that system services and a terminal may keep busy
-TICKS = 0.03  # seconds: the system counts in ticks of 10 ms
-BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq and steal; guests are part of user
+AT_REST = 0.2  # cores that system services and a terminal may use
+TICKS = 0.03  # seconds; the system counts in ticks of 10 ms
+BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq and steal; user includes guests
 STAT, OWN_GROUP, GROUPS = "/proc/stat", "/proc/self/cgroup", "/sys/fs/cgroup"
 
 
@@ -26,7 +25,7 @@ def _lines(path: str | os.PathLike) -> list[str]:
 
 
 def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
-    """The processors that this process may run on, and no more than the quotas of its control group and of its parents
+    """Number of processors that this process may use, limited by the quotas of its control group and the parents
     (version 2), rounded up: "150000 100000" is 2."""
     found = len(os.sched_getaffinity(0))
     place = next((line.removeprefix("0::") for line in _lines(own) if line.startswith("0::")), "/")
@@ -39,7 +38,7 @@ def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
 
 
 def busy_seconds(stat: str, processors: set[int], ticks: int) -> float | None:
-    """CPU seconds of work of these processors since the system started; None if `stat` lacks them."""
+    """Busy CPU seconds of these processors since the system started; None if `stat` lacks them."""
     rows = {words[0]: words[1:] for words in map(str.split, stat.splitlines()) if words}
     try:
         return sum(int(rows[f"cpu{one}"][column]) for one in processors for column in BUSY_COLUMNS) / ticks
@@ -61,11 +60,11 @@ class Others:
     """CPU time of other programs during several runs."""
 
     def __init__(self):
-        self.cores: list[float] = []  # kept busy by other programs, by run; 0: no more than on a machine at rest
+        self.cores: list[float] = []  # used by other programs, by run; 0 on an idle machine
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """A run."""
+        """Watches one run."""
         began, before = time.monotonic(), _others_seconds()
         yield
         seconds, after = time.monotonic() - began, _others_seconds()

@@ -1,8 +1,8 @@
-"""A journal: the results of a long measurement, in a file to which each record is added as soon as there is one.
+"""A journal: a file of results to which a long measurement adds each record at once.
 
-The file is JSON Lines. The first line holds the settings, {"journal": "tune_split", "version": 1, "settings": {...}};
-each further line is a record. A record is on the disk when add() returns; a record that a crash has torn is cut off when
-the journal is opened again. One process may have a journal open.
+The file is JSON Lines. The first line holds the settings, {"journal": "tune_split", "version": 1, "settings": {...}}.
+Each further line is a record. A record is on the disk when add() returns. Opening a journal again removes a record that a
+crash has truncated. Only one process at a time may open a journal.
 
     with Journal.open(path, "tune_split", settings) as journal:
         for record in journal.records: ...                # of earlier runs
@@ -16,7 +16,7 @@ import pathlib
 from typing import Any
 
 VERSION = 1
-LONGEST_HEADER = 1 << 20  # bytes that are read of a file that is no journal
+LONGEST_HEADER = 1 << 20  # bytes to read from a file that may not be a journal
 
 
 class JournalError(Exception):
@@ -41,19 +41,19 @@ def _value(line: bytes) -> dict | None:
 
 
 def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
-    """Value of the first line; {} if the file is empty or a torn beginning of `own`, the line that would be written.
-    Any other file is no journal and is left alone."""
+    """Value of the first line; {} if the file is empty or a truncated beginning of `own`, the line that would be
+    written. Any other file is not a journal and is left unchanged."""
     if not line.endswith(b"\n") and own.startswith(line):
-        return {}  # torn, or empty
+        return {}  # truncated, or empty
     value = _value(line) if line.endswith(b"\n") else None
     if value is None or "journal" not in value or not isinstance(value.get("settings"), dict):
-        raise JournalError(f"{path}:1: this is no line of a journal; move the file away, or name another")
+        raise JournalError(f"{path}:1: this is not a line of a journal; move the file away, or name another journal")
     return value
 
 
 def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], int]:
-    """The first line, the records, and how many bytes of the file hold them; `own` is the first line that this run
-    would write. Throws JournalError if a line is no record, unless it is torn."""
+    """The first line, the records, and the number of bytes that they take in the file. `own` is the first line that
+    this run would write. Throws JournalError if a line is not a record, unless it is truncated."""
     records: list[dict] = []
     with open(path, "rb") as file:
         line = file.readline(LONGEST_HEADER)
@@ -63,11 +63,11 @@ def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], i
         good = len(line)
         for number, line in enumerate(file, 2):
             if not line.endswith(b"\n"):
-                break  # torn
+                break  # truncated
             value = _value(line)
             if value is None:
-                raise JournalError(f"{path}:{number}: this is no line of a journal; move the file away, or name "
-                                   "another")
+                raise JournalError(f"{path}:{number}: this is not a line of a journal; move the file away, or name "
+                                   "another journal")
             records.append(value)
             good += len(line)
     return header, records, good
@@ -76,17 +76,17 @@ def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], i
 class Journal:
     def __init__(self, path: pathlib.Path, file: Any, records: list[dict]):
         self.path = path
-        self.records = records  # those of earlier runs, then those added
+        self.records = records  # records of earlier runs, then added records
         self._file = file
 
     @classmethod
     def open(cls, path: str | os.PathLike, kind: str, settings: dict) -> "Journal":
-        """Begins a journal, or resumes that of earlier runs if it has the same settings."""
+        """Creates a journal, or resumes a journal with the same settings."""
         path = pathlib.Path(path)
         own = {"journal": kind, "version": VERSION, "settings": json.loads(json.dumps(settings))}
         try:
             if path.exists() and not (path.is_file() or path.is_dir()):
-                raise JournalError(f"{path} is no regular file; name another journal")
+                raise JournalError(f"{path} is not a regular file; name another journal")
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as on_error:
                 journal = cls._opened(path, on_error.enter_context(open(path, "ab")), own)
@@ -105,11 +105,11 @@ class Journal:
         journal = cls(path, file, records)
         if header and (header["journal"], header.get("version")) != (own["journal"], VERSION):
             raise JournalError(f"{path} is a journal of {header['journal']}, version {header.get('version')}, not of "
-                               f"{own['journal']}, version {VERSION}; name another")
+                               f"{own['journal']}, version {VERSION}; name another file")
         if header and header["settings"] != own["settings"]:
             different = _different(header["settings"], own["settings"])
             raise JournalError(f"{path} was made with other settings: {different}; remove it to start again, or name "
-                               "another")
+                               "another journal")
         file.truncate(good)
         if not header:
             journal._write(own)

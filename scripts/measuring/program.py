@@ -1,11 +1,11 @@
-"""Running the program `shoal` for a measurement: its JSON as Python values, its failures as one exception.
+"""Runs the program `shoal` for a measurement. Returns its JSON as Python values, and its failures as one exception.
 
     shoal = Shoal()                                                  # build/release/bin/shoal
     rows = shoal.bench("model.gguf", "CPU0,CPU1", generate=64, tensor_split=[3, 1], environment={"OMP_NUM_THREADS": 1})
     rows[0]["samples_ts"]                                            # tokens/s of each repetition
 
-A child runs in a session of its own, so that Ctrl-C reaches this process alone; whatever ends the call (a time-out, a
-signal, the death of this process) ends the child and its children. For the main thread only.
+A child runs in its own session, so that Ctrl-C reaches only this process. If the call ends by a timeout, a signal or the
+death of this process, the child and its children are killed. For the main thread only.
 """
 import contextlib
 import copy
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class ProgramError(Exception):
-    """The program failed; str() is one line: the last one that it wrote to stderr, or what became of it."""
+    """The program failed. str() is one line: its last line on stderr, or how it ended."""
 
     def __init__(self, message: str, command: Sequence[str] = (), code: int | None = None):
         super().__init__(message)
@@ -32,20 +32,20 @@ class ProgramError(Exception):
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM; raised where the main thread is. `code` is what the script is to exit with."""
+    """Ctrl-C or SIGTERM, raised in the main thread. `code` is the exit code for the script."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.code = 128 + number
 
 
-_stopped: Stopped | None = None  # the signal that is being dealt with
+_stopped: Stopped | None = None  # the signal that is being handled
 
 
 @contextlib.contextmanager
 def signals_stop() -> Iterator[None]:
-    """Within it SIGINT and SIGTERM raise Stopped. While that is dealt with, further signals change nothing. Python drops
-    what is raised inside some callbacks, such as those around a fork: Shoal.run raises it again."""
+    """In this context, SIGINT and SIGTERM raise Stopped. Further signals are ignored while it is handled. Python drops
+    exceptions in some callbacks, such as callbacks around a fork; Shoal.run raises them again."""
     global _stopped
     wanted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
 
@@ -66,7 +66,7 @@ def signals_stop() -> Iterator[None]:
 
 
 def ratio_text(shares: Sequence[float]) -> str:
-    """As --tensor-split takes it: [18, 6] -> "18,6"."""
+    """Text for --tensor-split: [18, 6] -> "18,6"."""
     return ",".join(f"{share:.6g}" for share in shares)
 
 
@@ -77,7 +77,7 @@ def _die_with_parent() -> None:
 
 
 def _finish(child: subprocess.Popen, limit: float | None) -> tuple[str, str]:
-    """What it writes until it ends. Throws TimeoutExpired, and Stopped for a signal that was dropped."""
+    """Output of the process until it exits. Throws TimeoutExpired, and Stopped for a dropped signal."""
     deadline = math.inf if limit is None else time.monotonic() + limit
     while True:
         if _stopped is not None:
@@ -101,24 +101,25 @@ def _end(child: subprocess.Popen) -> None:
 
 
 def _why(name: str, code: int, stderr: str, is_launched: bool = False) -> str:
-    """Of several processes each may have told why, and their launcher says more, between lines of dashes."""
+    """The reason of a failure. With several processes, each may report it, and the launcher adds text between lines of
+    dashes."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip(" -*\n")]
     if is_launched:
         lines = ([line for line in lines if line.startswith("shoal: error: ")] or lines)[:1]
     if code < 0:
         died = f"{name} was ended by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
-            died += " (perhaps for want of memory)"
-        return f"{died}; its last words: {lines[-1]}" if lines else died
+            died += " (perhaps out of memory)"
+        return f"{died}; its last message: {lines[-1]}" if lines else died
     if not lines:
         return f"{name} failed with exit code {code} and no message"
     return lines[-1].removeprefix("shoal: ").removeprefix("error: ")
 
 
 class Shoal:
-    """The program at `path`; without one at $SHOAL_PROGRAM, or what the preset `release` builds. `environment` is
-    added to that of this process in every call; `timeout` (seconds) holds where a call names none. `flag` is what the
-    script's users name a program with."""
+    """The program at `path`, otherwise at $SHOAL_PROGRAM, otherwise the build of the preset `release`. `environment` is
+    added to this process's environment in every call. `timeout` (seconds) is the default of calls. `flag` is the
+    script's flag for the program."""
 
     def __init__(self, path: str | os.PathLike | None = None, environment: Mapping[str, object] | None = None,
                  timeout: float | None = None, flag: str = "--shoal"):
@@ -132,15 +133,15 @@ class Shoal:
             raise ProgramError(f"there is no program {self.path}; {remedy}")
 
     def started_by(self, launcher: Sequence[object]) -> "Shoal":
-        """The same program as several processes, started by another one: ["mpirun", "-n", "2"]. What is in the environment
-        of a call, and this process' own variables of shoal and OpenMP, go to all of them."""
+        """The same program as several processes, started by a launcher: ["mpirun", "-n", "2"]. All processes get the
+        environment of the call, and this process's variables of shoal and OpenMP."""
         several = copy.copy(self)
         several.launcher = [str(word) for word in launcher]
         return several
 
     def run(self, arguments: Sequence[object], environment: Mapping[str, object] | None = None,
             timeout: float | None = None) -> str:
-        """What it writes to stdout. Throws ProgramError."""
+        """Output on stdout. Throws ProgramError."""
         added = {**self.environment, **(environment or {})}
         command = [*self._start(added), str(self.path), *map(str, arguments)]
         values = {**os.environ, **{name: str(value) for name, value in added.items()}}
@@ -165,7 +166,7 @@ class Shoal:
         return stdout
 
     def _start(self, added: Mapping[str, object]) -> list[str]:
-        """What comes before the program: launchers do not all pass variables on, and each in its own way."""
+        """Words of the command before the program. Launchers need different flags to pass variables on."""
         if not self.launcher:
             return []
         own = {name: value for name, value in os.environ.items()
@@ -173,11 +174,11 @@ class Shoal:
         return [*self.launcher, "env", *(f"{name}={value}" for name, value in {**own, **added}.items())]
 
     def json(self, arguments: Sequence[object], **options) -> dict:
-        """Of a command that writes one JSON object."""
+        """Output of a command that writes one JSON object."""
         return self._parsed(arguments, self.run(arguments, **options))
 
     def rows(self, arguments: Sequence[object], **options) -> list[dict]:
-        """Of a command that writes a JSON object on each line."""
+        """Output of a command that writes a JSON object per line."""
         text = self.run(arguments, **options)
         found = [self._parsed(arguments, line) for line in text.splitlines() if line.strip()]
         if not found:
@@ -189,7 +190,7 @@ class Shoal:
               prompt: int | str = 0, generate: int | str = 0, depth: int | str = 0, repetitions: int = 5,
               threads: int | None = None, extra: Sequence[object] = (),
               environment: Mapping[str, object] | None = None, timeout: float | None = None) -> list[dict]:
-        """The rows of `shoal bench -o jsonl` (docs/benchmarks.md), a test each; `extra` are further arguments."""
+        """The rows of `shoal bench -o jsonl` (docs/benchmarks.md), one per test. `extra` are further arguments."""
         arguments = ["bench", "-m", model, "--devices", devices, "-p", prompt, "-n", generate, "-d", depth,
                      "-r", repetitions, "-o", "jsonl", *self._common(tensor_split, threads), *extra]
         return self.rows(arguments, environment=environment, timeout=timeout)
@@ -218,5 +219,5 @@ class Shoal:
         if not isinstance(value, dict):
             start = text.strip().splitlines()[0][:60] if text.strip() else "nothing"
             command = [str(self.path), *map(str, arguments)]
-            raise ProgramError(f"{self.path.name} {arguments[0]} wrote no JSON object but: {start}", command)
+            raise ProgramError(f"{self.path.name} {arguments[0]} wrote no JSON object; its output: {start}", command)
         return value

@@ -1,4 +1,4 @@
-"""Which Python runs a script. Needs the standard library only; to be called before any package is imported.
+"""Chooses the Python that runs a script. Needs only the standard library. Call it before importing any package.
 
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
     from measuring import python
@@ -13,8 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def use_packages(script: str, *packages: str) -> None:
-    """Goes on in the Python of build/venv where this one lacks packages; exits with one line where that has not got
-    them either."""
+    """Continues in the Python of build/venv if this Python lacks packages. Exits with one line if they are missing
+    there as well."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if not missing:
         return

@@ -1,4 +1,4 @@
-"""Aligned tables and a progress bar by rich: with colour on terminals, plain text elsewhere."""
+"""Aligned tables and a progress bar by rich: coloured on terminals, plain text elsewhere."""
 import contextlib
 import os
 import sys
@@ -11,14 +11,14 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def _console(stream: TextIO, **options):
-    from rich.console import Console  # takes a while to load
+    from rich.console import Console  # loads slowly
     return Console(file=stream, highlight=False, soft_wrap=True, no_color="NO_COLOR" in os.environ, **options)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None,
                 best: int | None = None) -> None:
-    """Columns whose name begins with "<" are aligned to the left, the others to the right; row `best` is bold on a
-    terminal. Nothing is cut, however narrow the terminal is."""
+    """Columns whose names begin with "<" are left-aligned, all other columns right-aligned. Row `best` is bold on a
+    terminal. Cells are never truncated, even on a narrow terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -37,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: T
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """With the alignment of print_table."""
+    """A Markdown table with the alignment of print_table."""
     rule = ["---" if column.startswith("<") else "--:" for column in columns]
     lines = [[column.removeprefix("<") for column in columns], rule, *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -53,14 +53,14 @@ class Progress:
         self._bar.update(self._task, completed=done, description=what)
 
     def say(self, line: str) -> None:
-        """A line of its own; above the bar on a terminal."""
+        """Prints a line, above the bar on a terminal."""
         from rich.text import Text
         self._bar.console.print(Text(line), soft_wrap=True)
 
 
 @contextlib.contextmanager
 def progress(total: float | None, stream: TextIO | None = None) -> Iterator[Progress]:
-    """A bar on stderr while in the block if stderr is a terminal; otherwise only the lines of say()."""
+    """Shows a bar on stderr inside the block if stderr is a terminal; otherwise only the lines of say()."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
     stream = stream or sys.stderr
     columns = [BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),

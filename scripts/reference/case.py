@@ -1,7 +1,7 @@
-"""What a case is: a tiny random model as its GGUF file has it, and changes to it that must show in its logits.
+"""A case: a tiny random model as in its GGUF file, and changes to it that must change its logits.
 
-Shapes are in GGUF order, the row length first. Weights come from the raw words of PCG64 and from exact or correctly
-rounded arithmetic only, so that a file has the same bytes on every machine and with every version of NumPy.
+Shapes are in GGUF order, the row length first. Weights are calculated from the raw words of PCG64 with exact or correctly
+rounded arithmetic, so that a file has the same bytes on every machine and with every version of NumPy.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """Elements spread uniformly over centre - spread .. centre + spread; or the rows of `parts` as one, in the order
-    of the numbers in `rows` if there are any."""
+    """Elements distributed uniformly over centre - spread .. centre + spread. Or the concatenated rows of `parts`,
+    reordered by `rows` if it is given."""
 
     shape: tuple[int, ...]
     centre: float = 0.0
@@ -27,7 +27,7 @@ class Tensor:
 
 
 def matrix(*shape, gain=1.0):
-    """Results have `gain` squared times the variance of the input's elements."""
+    """A matrix whose results have `gain` squared times the variance of the input's elements."""
     return Tensor(shape, 0.0, gain * math.sqrt(3 / shape[0]))
 
 
@@ -40,7 +40,7 @@ def bias(*shape, spread=0.6):
 
 
 def joined(tensors, names):
-    """The rows of the named tensors as one, with the elements that they would have apart."""
+    """The rows of the named tensors in one tensor, with the same elements as in separate tensors."""
     parts = tuple((name, tensors[name]) for name in names)
     *length, _ = parts[0][1].shape
     return Tensor((*length, sum(part.shape[-1] for _, part in parts)), parts=parts)
@@ -51,10 +51,10 @@ Change = Callable[[np.ndarray, "Case", str], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """Keys (None: without it) and what becomes of the tensors whose whole name matches a regular expression.
+    """Changed keys (None removes a key), and changes of the tensors whose whole name matches a regular expression.
 
-    What follows from the architecture and is in no file can only be changed in transformers' configuration: `config`.
-    Of files that must answer the same: other names of the architecture and of tensors (ends of names), `extra` tensors.
+    `config` changes transformers' configuration, for properties that follow from the architecture and are in no file.
+    For files with the same logits: other names of the architecture and of tensors (ends of names), and `extra` tensors.
     """
 
     keys: dict = dataclasses.field(default_factory=dict)
@@ -70,15 +70,15 @@ def fill(value) -> Change:
 
 
 def other_order(dims, rope):
-    """Of the elements of a head that rope turns: the order in which the right kind of rope does with them what the
-    wrong one does with the original's."""
+    """An order of a head's rotated elements. With this order, the right kind of rope has the same effect as the wrong kind
+    has with the original order."""
     order = np.arange(dims)
     return (order.reshape(2, -1).T if rope == "norm" else order.reshape(-1, 2).T).reshape(-1)
 
 
 def as_other_rope_from(start, stride, dims=None) -> Change:
-    """`as_other_rope` where each `stride` rows hold those that rope turns (by default as many as keys say) from row
-    `start` on."""
+    """Like `as_other_rope`, but in each block of `stride` rows only `dims` rows from row `start` on are rotated (default:
+    as many as the keys say)."""
 
     def change(values, case, _):
         turned = dims or case.rope_dims
@@ -90,7 +90,7 @@ def as_other_rope_from(start, stride, dims=None) -> Change:
 
 
 def as_other_rope(values, case, name):
-    """Rows of q and k such that the right kind of rope does with them what the wrong one does with the original's."""
+    """Reorders rows of q and k. The right kind of rope then has the same effect as the wrong kind on the original rows."""
     length = case.head_length
     order = np.arange(length)
     order[: case.rope_dims] = other_order(case.rope_dims, case.rope)
@@ -100,7 +100,7 @@ def as_other_rope(values, case, name):
     return np.concatenate([heads[:, order].reshape(rows.shape), rest])
 
 
-# What llama.cpp's saver writes for keys that a model does not have.
+# Keys that llama.cpp's saver writes even if a model does not have them.
 ZEROS = """
     attention.compress_ratios attention.indexer.block_size attention.indexer.head_count attention.indexer.types
     attention.key_length_mla attention.kv_lora_rank attention.output_group_count attention.q_lora_rank
@@ -123,16 +123,16 @@ UNSET = dict.fromkeys(ZEROS, 0) | dict.fromkeys(FLOAT_ZEROS, 0.0) | {
     "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
     "rope.scaling.yarn_ext_factor": -1.0, "ssm.dt_b_c_rms": False,
 }  # fmt: skip
-# Every how many layers one has no window, unless a file says it.
+# Period of the layers without a window, unless a file defines it.
 PERIODS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`keys` are without the architecture's prefix; `rope` is the architecture's kind, "norm" or "neox". Cases of one
+    """`keys` have no architecture prefix. `rope` is the architecture's kind, "norm" or "neox". Cases with the same
     `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts. `general`:
-    whether there are the mutations that every architecture has. `ollama`: the same model as Ollama's files have it.
-    """
+    whether the mutations that all architectures share are included. `ollama`: changes that give the same model as in
+    Ollama's files."""
 
     name: str
     architecture: str
@@ -171,7 +171,7 @@ class Case:
         return (unit * tensor.spread + tensor.centre).astype(np.float32).reshape(tensor.shape[::-1])
 
     def all_mutations(self) -> dict[str, Mutation]:
-        """The case's own, and the general ones: norms, biases, the kind and base of rope, epsilon."""
+        """The case's own mutations and the general ones: norms, biases, the kind and base of rope, epsilon."""
         found = {}
         if not self.general:
             return self.mutations
@@ -193,12 +193,12 @@ class Case:
         return found | self.mutations
 
     def files(self) -> dict[str, Mutation]:
-        """The mutations that a file can have."""
+        """The mutations that a file can express."""
         return {name: one for name, one in self.all_mutations().items() if not one.config}
 
     def saved(self) -> Mutation:
-        """The keys as llama.cpp's saver writes them, which must not change the logits: all of them, and flags of layers
-        as numbers, here in tuples."""
+        """All keys as llama.cpp's saver writes them; they must not change the logits. Flags of layers are numbers, here
+        in tuples."""
         found = {key: value for key, value in UNSET.items() if key not in self.keys}
         swa = {"attention.key_length_swa": self.head_length, "rope.dimension_count_swa": self.rope_dims}
         found |= {key: value for key, value in swa.items() if key not in self.keys}
@@ -218,7 +218,7 @@ class Case:
         return Mutation(found)
 
     def same(self) -> dict[str, Mutation]:
-        """Files of the same model that must give the same logits."""
+        """Changes to the file that must give the same logits."""
         return {"saved": self.saved()} | ({"ollama": self.ollama} if self.ollama else {})
 
     def fused(self, name):
@@ -233,7 +233,7 @@ class Case:
         return dataclasses.replace(self, name=name, tensors=tensors, seed=self.name)
 
     def write(self, path, mutation=Mutation()):
-        """The file; `path` is replaced."""
+        """Writes the file and replaces `path`."""
         architecture = mutation.architecture or self.architecture
         writer = gguf.GGUFWriter(path, architecture)
         writer.add_license("cc0-1.0")

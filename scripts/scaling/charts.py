@@ -1,4 +1,4 @@
-"""The charts of speed-up and memory by matplotlib, a file for each model."""
+"""Charts of speed-up and memory by matplotlib, one file per model."""
 
 from matplotlib.figure import Figure
 
@@ -7,11 +7,11 @@ from scaling.results import Row
 
 WIDTH = 8.4  # inches
 PARTS = {"weights": "weights", "mapped": "weights in the mapped file", "kv": "KV cache", "compute": "compute",
-         "communication": "communication"}  # of the memory of a device, as `shoal plan` names them
+         "communication": "communication"}  # parts of a device's memory, as `shoal plan` names them
 
 
 def bars(titles: list[str], labels: list[str], height: float) -> tuple[Figure, list]:
-    """A panel for each title, one below the other, with a place for each bar."""
+    """A panel per title, one below the other, with a place for each bar."""
     size = (WIDTH, len(titles) * (0.6 + height * len(labels)) + 0.6)
     figure, axes = charts.figure("", "", "", rows=len(titles), size=size)
     found = [axes] if len(titles) == 1 else list(axes)
@@ -30,13 +30,13 @@ def legend_below(figure: Figure, axes: list) -> None:
 
 
 def value_right(axes, place: int, text: str) -> None:
-    """In a column at the right of the panel, where it covers nothing."""
+    """Writes the value in a column to the right of the panel, where it covers nothing."""
     axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
 
 
 def speedup(rows: list[Row]) -> Figure | None:
-    """Rows of one model: bars of the speed-up with the range of the rounds, marks of the ideal and the prediction. None
-    without a speed-up."""
+    """Chart of one model's rows: bars of the speed-up with the range of the rounds, marks for the ideal and the
+    prediction. None without a speed-up."""
     rows = [row for row in rows if row.speedup]
     if not rows:
         return None
@@ -61,7 +61,8 @@ def speedup(rows: list[Row]) -> Figure | None:
 
 
 def memory(plans: dict[str, list[dict]]) -> Figure | None:
-    """Of one model: devices as `shoal plan` lists them, by configuration. A bar for each device. None without any."""
+    """Chart of one model's memory, with a bar per device, as `shoal plan` lists them by configuration. None without
+    devices."""
     devices = [(name, one) for name, listed in plans.items() for one in listed]
     if not devices:
         return None

@@ -1,4 +1,5 @@
-"""The compared configurations: lists of devices with split mode, shares and processes. Only profiles are read."""
+"""The compared configurations: lists of devices with split mode, shares and processes. Reads no files except profiles.
+"""
 
 import dataclasses
 import json
@@ -9,8 +10,8 @@ MODES = ("tensor", "layer")
 
 
 class ConfigurationError(Exception):
-    """Flags that make no sense; one line with the remedy. `code` is the script's exit code: 2 for an error of the command
-    line alone, 1 for files."""
+    """Invalid flags; one line with the remedy. `code` is the script's exit code: 2 if the command line alone is wrong,
+    1 for files."""
 
     def __init__(self, message: str, code: int = 2):
         super().__init__(message)
@@ -19,7 +20,7 @@ class ConfigurationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """As `shoal bench -p prompt` or `-n generate`, with `-d depth`."""
+    """A test of `shoal bench -p prompt` or `-n generate`, with `-d depth`."""
 
     prompt: int
     generate: int
@@ -44,11 +45,11 @@ class Configuration:
     shares: str = ""
     processes: int = 0  # started by a launcher; 0: without a launcher
     is_whole_machine: bool = False  # the CPU as one device with all cores
-    profile: str = ""  # content of the file that `shares` names; another one has other results
+    profile: str = ""  # content of the file in `shares`, because other contents give other results
 
     @property
     def members(self) -> list[str]:
-        """Devices of all processes; the devices of a process are named like those of the first."""
+        """Devices of all processes. All processes use the device names of process 0."""
         return re.split("[,+]", self.devices) * max(self.processes, 1)
 
     @property
@@ -75,7 +76,7 @@ class Configuration:
 
 
 def tests_of(prompts: list[int], generations: list[int], depths: list[int]) -> list[Test]:
-    """In the order of `shoal bench`."""
+    """Tests in the order of `shoal bench`."""
     found = []
     for depth in depths:
         found += [Test(count, 0, depth) for count in prompts if count]
@@ -90,7 +91,7 @@ class Shares:
     """A value of --tensor-split: numbers, `auto`, or a profile of scripts/tune_split.py (`@FILE`)."""
 
     text: str
-    devices: str = ""  # of a profile
+    devices: str = ""  # the profile's devices
     mode: str = ""
     content: str = ""
 
@@ -104,9 +105,9 @@ class Shares:
             profile = json.loads(content)
             return Shares(text, ",".join(profile["devices"]), profile.get("split_mode", "tensor"), content)
         except OSError as error:
-            raise ConfigurationError(f"--tensor-split {text}: {error.strerror}; @ names a profile", 1) from None
+            raise ConfigurationError(f"--tensor-split {text}: {error.strerror}; @ is followed by the name of a profile", 1) from None
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            raise ConfigurationError(f"--tensor-split {text}: this is no profile of tune_split.py", 1) from None
+            raise ConfigurationError(f"--tensor-split {text}: this is not a profile of tune_split.py", 1) from None
 
     def fit(self, one: Configuration) -> bool:
         if self.devices:
@@ -118,8 +119,8 @@ class Shares:
 def configurations_of(
     lists: list[str], modes: list[str], shares: list[str], processes: list[int]
 ) -> list[Configuration]:
-    """Each list of devices with each mode, each number of processes, and all shares for as many devices; without such
-    shares, an even split. A list of one device has neither mode nor shares."""
+    """Combines each list of devices with each mode, each number of processes, and all shares for that number of
+    devices, or an even split without such shares. A list of one device has neither mode nor shares."""
     known = [Shares.of(text) for text in shares]
     found = []
     for mode in modes:
@@ -134,7 +135,7 @@ def configurations_of(
             for count in processes:
                 even = Configuration(devices, mode, processes=count)
                 if not all(even.members) or len(set(even.members)) * max(count, 1) != even.count:
-                    raise ConfigurationError(f"--devices {devices!r}: a name is empty or there twice")
+                    raise ConfigurationError(f"--devices {devices!r}: a name is empty or listed twice")
                 if even.count == 1:
                     found.append(dataclasses.replace(even, mode="tensor"))
                     continue
@@ -147,17 +148,17 @@ def configurations_of(
 
 
 def cpu_devices(configurations: list[Configuration]) -> int:
-    """How many devices of the CPU these names need; 0: none."""
+    """Number of CPU devices that these names need; 0: none."""
     found = [CPU_DEVICE.match(device) for one in configurations for device in one.members]
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def baseline_of(configurations: list[Configuration]) -> Configuration:
-    """The first with the fewest devices."""
+    """The first configuration with the fewest devices."""
     return min((one for one in configurations if not one.is_whole_machine), key=lambda one: one.count)
 
 
 def order_of_round(configurations: list[Configuration], number: int) -> list[Configuration]:
-    """Each round begins with the next configuration."""
+    """Configurations in the order of a round. Each round begins with the next configuration."""
     first = number % len(configurations)
     return configurations[first:] + configurations[:first]

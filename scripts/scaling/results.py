@@ -1,6 +1,6 @@
-"""Results of the finished runs: one row for each model, test and configuration. Pure functions of the records.
+"""Results of the finished runs: one row per model, test and configuration. Pure functions of the records.
 
-A speed-up is the median of the rounds' own ratios to the baseline, so that a disturbance of a whole round cancels out:
+A speed-up is the median of each round's ratio to the baseline, so that a disturbance of a whole round cancels out:
 
     round 1: one device 100 t/s, two 180: 1.80;  round 2: 80 and 150: 1.88;  round 3: 90 and 160: 1.78
     speed-up 1.80 (1.78 - 1.88), ideal 2, efficiency 0.90
@@ -69,12 +69,12 @@ class Row:
     speedup: float | None = None
     speedup_least: float | None = None
     speedup_most: float | None = None
-    ideal: float | None = None  # speed-up if nothing were lost
+    ideal: float | None = None  # speed-up without any loss
     efficiency: float | None = None
     predicted_ts: float | None = None
     predicted_speedup: float | None = None
-    prediction_error: float | None = None  # 0.1: predicted 10 % too much
-    device_bytes: int | None = None  # of the device that needs most
+    prediction_error: float | None = None  # 0.1: the prediction is 10 % too high
+    device_bytes: int | None = None  # of the device that needs most memory
     failure: str = ""
 
     def cells(self) -> list[str]:
@@ -95,18 +95,18 @@ class Row:
 
 
 def ratios(rates: Rates, base: Rates) -> list[float]:
-    """Of the rounds that both have finished."""
+    """Ratios of the rounds that both configurations have finished."""
     return [rates[number] / base[number] for number in sorted(rates) if number in base]
 
 
 def likeness(descriptions: dict[str, str], device: str) -> str:
-    """The same for devices that do the same work in the same time; parts of a divided GPU are alike."""
+    """A key that is equal for devices of the same speed. Parts of a divided GPU are equal."""
     return re.sub(r", part \d+ of \d+", "", descriptions.get(device, device))
 
 
 def ideal_of(one: Configuration, alone: dict[str, Rates], descriptions: dict[str, str]) -> Rates:
-    """The sum of the rates of its devices alone, by round. A device counts as one that was measured alone and has the
-    same description; empty if there is none."""
+    """Sum of the rates of the configuration's single devices, by round. A device has the rate of a device that was
+    measured alone and has the same description. Empty if there is none."""
     by_likeness = {likeness(descriptions, device): rates for device, rates in reversed(alone.items())}
     parts = [alone.get(device) or by_likeness.get(likeness(descriptions, device), {}) for device in one.members]
     rounds = set.intersection(*map(set, parts))
@@ -115,7 +115,7 @@ def ideal_of(one: Configuration, alone: dict[str, Rates], descriptions: dict[str
 
 def rows_of(found: Findings, models: list[Model], tests: list[Test], configurations: list[Configuration],
             baseline: Configuration, descriptions: dict[str, str]) -> list[Row]:
-    """descriptions: of devices by name, as `shoal devices` lists them."""
+    """`descriptions`: device descriptions by name, as `shoal devices` lists them."""
     rows = []
     for model in models:
         for test in tests:
@@ -162,7 +162,7 @@ def csv_text(rows: list[Row]) -> str:
 
 
 def table_of(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells, without columns that are empty throughout."""
+    """Columns and cells, without empty columns."""
     lines = [row.cells() for row in rows]
     kept = [place for place in range(len(COLUMNS)) if any(line[place] for line in lines)]
     return [COLUMNS[place] for place in kept], [[line[place] for place in kept] for line in lines]

@@ -1,5 +1,5 @@
-"""The runs of `shoal`: their arguments, their order, and their records in the journal. The key of a record is made of
-everything that its result depends on, so that a later call finds it."""
+"""The runs of `shoal`: their arguments, their order, and their records in the journal. The key of a record contains all
+inputs of its result, so that later calls find it."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from measuring.program import ProgramError, Shoal
 from measuring.text import Progress
 from scaling.configurations import Configuration, Test, order_of_round
 
-INSIDE = 3  # repetitions in a process, whose median counts
+INSIDE = 3  # repetitions in a process, of which the median counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Common to all runs."""
+    """Settings that all runs share."""
 
     models: list[Model]
     tests: list[Test]
@@ -36,13 +36,13 @@ class Setup:
     threads: int | None
     environment: dict[str, str]
     extra: list[str]  # arguments of `shoal bench` and `shoal plan`
-    launcher: list[str]  # of several processes
-    build: str  # hash of the program: another build has other results
+    launcher: list[str]  # for several processes
+    build: str  # hash of the program, because another build has other results
 
 
 @dataclasses.dataclass
 class Job:
-    record: dict  # kind ("probe", "bench" or "plan"), key, and what it is for
+    record: dict  # kind ("probe", "bench" or "plan"), key, and subject
     name: str
     run: Callable[[Shoal], dict]
 
@@ -65,7 +65,7 @@ def environment_of(setup: Setup, one: Configuration) -> dict[str, str]:
 
 
 def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
-    """The variables that change results."""
+    """The environment variables that change results."""
     return {
         name: value
         for name, value in sorted({**os.environ, **environment}.items())
@@ -74,7 +74,7 @@ def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
 
 
 def started(shoal: Shoal, setup: Setup, processes: int) -> Shoal:
-    """mpirun and srun both know -n."""
+    """The launcher's command; mpirun and srun both accept -n."""
     return shoal.started_by([*setup.launcher, "-n", processes]) if processes else shoal
 
 
@@ -84,7 +84,7 @@ def flags_of(setup: Setup, model: Model, one: Configuration) -> list[str]:
 
 
 def counts_of(tests: list[Test]) -> list[str]:
-    """Flags for all tests: a process measures every prompt and generation at every depth."""
+    """Flags for all tests, so that a process measures every prompt and generation at every depth."""
     kinds = {"-p": [test.prompt for test in tests], "-n": [test.generate for test in tests]}
     counts = {flag: sorted(set(found) - {0}) or [0] for flag, found in kinds.items()}
     counts["-d"] = sorted({test.depth for test in tests})
@@ -108,7 +108,7 @@ def measure(shoal: Shoal, setup: Setup, model: Model, one: Configuration) -> dic
 
 
 def plan(shoal: Shoal, setup: Setup, model: Model, one: Configuration, test: Test) -> dict:
-    """Memory by device for the test's context, and the predicted tokens/s."""
+    """Memory by device for the test's context, and predicted tokens/s."""
     flags = ["plan", *flags_of(setup, model, one), "-c", test.context, "--output", "json"]
     if not one.is_whole_machine:  # the probe measured the divided CPU
         flags += ["-p", test.prompt, "-n", test.generate, "-d", test.depth]
@@ -123,7 +123,7 @@ def plan(shoal: Shoal, setup: Setup, model: Model, one: Configuration, test: Tes
 
 
 def probe(shoal: Shoal, setup: Setup, devices: list[str], processes: int) -> dict:
-    """`shoal` keeps the result in its machine file, where `shoal plan` finds it."""
+    """Probes the devices. `shoal` stores the figures in its machine file, where `shoal plan` reads them."""
     threads = [] if setup.threads is None else ["-t", setup.threads]
     flags = ["probe", "--devices", ",".join(devices), *threads, "--output", "json"]
     started(shoal, setup, processes).json(flags, environment=setup.environment)
@@ -137,7 +137,8 @@ def job(setup: Setup, record: dict, needs: list, name: str, run: Callable[[Shoal
 
 
 def jobs_of(setup: Setup) -> list[Job]:
-    """In the order in which they run. The probe with the most processes comes last: `shoal plan` uses its figures."""
+    """Jobs in the order of their runs. The probe with the most processes is last, because `shoal plan` uses its
+    figures."""
     devices = sorted({device for one in setup.configurations for device in one.members})
     found = []
     for count in sorted({one.processes for one in setup.configurations}):
@@ -164,8 +165,8 @@ def jobs_of(setup: Setup) -> list[Job]:
 
 
 class Study:
-    """All jobs, and the records of the finished ones by key. After a failure the configuration is not run again by this
-    call; the next call tries again."""
+    """All jobs, and the records of finished jobs by key. After a failure, this call does not run the configuration
+    again; the next call does."""
 
     def __init__(self, jobs: list[Job], journal: Journal):
         self.jobs, self.journal = jobs, journal
@@ -180,14 +181,14 @@ class Study:
         return [one for one in self.jobs if one.record["key"] not in self.done and one.place not in failed]
 
     def run(self, shoal: Shoal, progress: Progress) -> None:
-        """Each record is on the disk before the next job begins."""
+        """Runs the jobs. Each record is on the disk before the next job begins."""
         while missing := self.missing:
             job = missing[0]
             progress.show(len(self.jobs) - len(missing), job.name)
             try:
                 record = {**job.record, **job.run(shoal)}
             except (ProgramError, KeyError, TypeError, AttributeError) as error:
-                why = str(error) if isinstance(error, ProgramError) else f"its JSON lacks something ({error!r})"
+                why = str(error) if isinstance(error, ProgramError) else f"its JSON lacks a value ({error!r})"
                 record = {**job.record, "error": why}
                 progress.say(f"bench_scaling: {job.name} failed: {why}")
             self.journal.add(record)

@@ -1,1 +1,1 @@
-"""Shapes of models for make_model.py: sizes (shape.py), and what that means for tensors and keys of a file (layers.py)."""
+"""Shapes of models for make_model.py: sizes (shape.py), and the tensors and keys that follow from them (layers.py)."""

@@ -1,17 +1,17 @@
-"""What a file of an architecture holds: the tensors of each layer, and keys. Names without "blk.N." and ".weight";
-shapes with the row length last."""
+"""Contents of an architecture's file: the tensors of each layer, and keys. Names are without "blk.N." and ".weight". Shapes
+have the row length last."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What layers of an architecture have besides Llama's matrices and norms."""
+    """Parts of an architecture's layers in addition to Llama's matrices and norms."""
 
     head_norms: bool = False
     biases: bool = False
     sinks: bool = False
-    gated_queries: bool = False  # each head's query is followed by a gate
+    gated_queries: bool = False  # a gate follows each head's query
     gated_shared: bool = False  # the shared expert has a gate
     ffn_norm: str = "ffn_norm"
 
@@ -81,7 +81,7 @@ def feed_forward(shape, parts, layer):
     ff = shape.dense_ff if shape.experts and not has_experts else shape.ff
     if has_experts:
         yield from linear(parts, "ffn_gate_inp", shape.experts, shape.embd)
-        if ("expert_gating_func", 2) in shape.keys:  # a sigmoid's scores are corrected where experts are chosen
+        if ("expert_gating_func", 2) in shape.keys:  # sigmoid scores are corrected for the choice of experts
             yield "exp_probs_b.bias", (shape.experts,)
     for part, rows, row in (("gate", ff, shape.embd), ("up", ff, shape.embd), ("down", shape.embd, ff)):
         yield from linear(parts, f"ffn_{part}{suffix}", rows, row, per_expert)
@@ -112,7 +112,7 @@ def full_name(name):
 
 
 def is_matrix(name, dims):
-    """Of a quantised type; norms, biases, sinks, convolutions and the choice of experts are float32."""
+    """Whether the tensor has a quantised type. Norms, biases, sinks, convolutions and routers are float32."""
     return len(dims) > 1 and not name.endswith(".bias") and "ffn_gate_inp" not in name and "ssm_conv1d" not in name
 
 
@@ -130,7 +130,7 @@ def add_key(writer, key, value):
 
 
 def more_keys(shape):
-    """Keys of what only some shapes have."""
+    """Keys of optional parts."""
     if shape.latent:
         one = shape.latent
         if one.query_rank:
@@ -165,7 +165,7 @@ def more_keys(shape):
 
 
 def add_keys(writer, shape):
-    """All keys of the architecture."""
+    """Adds all keys of the architecture."""
     writer.add_vocab_size(shape.vocab)
     writer.add_context_length(shape.ctx)
     writer.add_embedding_length(shape.embd)

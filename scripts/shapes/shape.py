@@ -5,18 +5,18 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Latent:
-    """Attention over a latent row for each token: sizes of the rows, and of a head's parts."""
+    """Attention with one latent row per token: sizes of the rows and of a head's parts."""
 
-    query_rank: int  # 0: queries have no low-rank part
+    query_rank: int  # 0: queries have full rank
     rank: int
-    plain: int  # elements of a head's key that are not turned
+    plain: int  # number of unrotated elements in a head's key
     turned: int
     value: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Recurrent:
-    """Layers that keep a state: all but every `interval`th."""
+    """Layers with a recurrent state: all except every `interval`th."""
 
     interval: int
     key_heads: int
@@ -29,7 +29,7 @@ class Recurrent:
 class Shape:
     embd: int
     layers: int
-    ff: int  # of one expert where there are experts
+    ff: int  # width of the feed-forward block, or of one expert
     heads: int
     kv_heads: int
     vocab: int
@@ -40,14 +40,14 @@ class Shape:
     architecture: str = "llama"
     experts: int = 0
     experts_used: int = 0
-    window: int = 0  # of attention, where the architecture has one
-    shared_ff: int = 0  # of the expert that all tokens use
-    dense_layers: int = 0  # the first ones, which have no experts
-    dense_ff: int = 0  # of those
-    rope_dims: int = 0  # 0: the whole head
+    window: int = 0  # attention window, if the architecture has one
+    shared_ff: int = 0  # width of the shared expert
+    dense_layers: int = 0  # number of first layers without experts
+    dense_ff: int = 0  # feed-forward width of the first layers without experts
+    rope_dims: int = 0  # number of rotated elements of a head; 0: all
     latent: Latent | None = None
     recurrent: Recurrent | None = None
-    keys: tuple[tuple[str, object], ...] = ()  # more of the file, without the architecture
+    keys: tuple[tuple[str, object], ...] = ()  # further keys, without the architecture's prefix
 
     @property
     def head_dim(self):

@@ -1,1 +1,1 @@
-"""The search of scripts/tune_split.py; docs/tuning.md says how it works."""
+"""The search of scripts/tune_split.py, which docs/tuning.md explains."""

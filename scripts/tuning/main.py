@@ -1,4 +1,4 @@
-"""scripts/tune_split.py behind its command line: runs the search, writes the results."""
+"""The work of scripts/tune_split.py after its command line: runs the search and writes the results."""
 import argparse
 import contextlib
 import datetime
@@ -19,15 +19,15 @@ from tuning.search import End, Search, Step
 from tuning.splits import Grid, units_of
 from tuning.trials import Objective, Trials, level
 
-USAGE = 2  # exit code of the program for unknown flags: every trial would fail
-NOISE = 0.1  # relative standard error of the best split's score from which on there is no profile
-OWN_VARIABLES = {"SHOAL_PROGRAM"}  # variables that do not change the measurements
+USAGE = 2  # exit code of the program for unknown flags, with which every trial would fail
+NOISE = 0.1  # relative standard error of the best score above which no profile is written
+OWN_VARIABLES = {"SHOAL_PROGRAM"}  # variables that do not change measurements
 PROFILE = files.Kind(b"{", b'"tensor_split"', b'"version"')
 ANY = files.Kind(b"")
 
 
 class Failure(Exception):
-    """str() is one line for people; `code` is the exit code of the script."""
+    """str() is one line for the user; `code` is the exit code of the script."""
 
     def __init__(self, message: str, code: int = 1):
         super().__init__(message)
@@ -35,7 +35,7 @@ class Failure(Exception):
 
 
 def tell(line: str) -> None:
-    """Prints on stderr; measuring continues if that is closed."""
+    """Prints to stderr. Measuring continues if stderr is closed."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -54,13 +54,13 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
-    """Refuses files that could not be written, or must not be replaced, before anything is measured."""
+    """Rejects files that cannot be written or must not be replaced, before anything is measured."""
     profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
     chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
     journal = pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))
     try:
         files.check_replaced(profile, "profile", PROFILE, [arguments.model], arguments.force)
-        files.check_replaced(journal, "journal", ANY, [arguments.model])  # opening it refuses other files
+        files.check_replaced(journal, "journal", ANY, [arguments.model])  # opening the journal rejects other files
         files.check(profile, "profile")
         if chart is not None:
             charts.check(chart)
@@ -72,7 +72,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
     names = {"profile": profile, "chart": chart, "journal": journal}
     given = [path for path in names.values() if path is not None]
     if len({path.resolve() for path in given}) < len(given):
-        raise Failure(f"two of profile, chart and journal are the same file: {', '.join(map(str, given))}; name others")
+        raise Failure(f"two of profile, chart and journal are the same file: {', '.join(map(str, given))}; name other files")
     return names
 
 
@@ -87,7 +87,7 @@ class Tuning:
         setup = Setup(arguments.model, arguments.devices, objective, arguments.n_depth, arguments.threads,
                       arguments.split_mode, tuple(arguments.extra))
         self._program = Program(Shoal(arguments.shoal), setup, arguments.repetitions, arguments.timeout)
-        about = self._program.plan_of(None)  # it fails if every trial would
+        about = self._program.plan_of(None)  # fails if every trial would fail
         devices = len(setup.names())
         units = arguments.units or units_of(about, devices)
         if units < devices:
@@ -97,7 +97,7 @@ class Tuning:
         self._others = Others()
 
     def settings(self) -> dict:
-        """The values that must be the same for trials to be comparable."""
+        """The values that trials must share to be comparable."""
         setup = self._report.setup
         return {
             "model": os.path.basename(setup.model), "model_bytes": os.path.getsize(setup.model),
@@ -115,12 +115,12 @@ class Tuning:
         predicted = self._report.predicted and self._report.grid.rounded(self._report.predicted["tensor_split"])
         search = Search(self._report.grid, self._trials, self._program.plan, predicted, self._arguments.trials)
         if journal.records:
-            tell(f"tune_split: going on from {journal.path}: {self._trials.runs()} runs")
+            tell(f"tune_split: resuming from {journal.path}: {self._trials.runs()} runs")
         try:
             ended = self._measure_all(search, journal)
         except Stopped as stopped:
             self._show(End(f"stopped by {stopped}", complete=False))
-            tell(f"tune_split: stopped; the same command goes on from {journal.path}")
+            tell(f"tune_split: stopped; the same command resumes from {journal.path}")
             return stopped.code
         if self._trials.best() is None:
             failures = [trial.failure for trial in self._trials if trial.failure]
@@ -130,7 +130,7 @@ class Tuning:
         return 0
 
     def _prediction(self) -> dict | None:
-        """The shares of `--tensor-split auto`, and their rates; None if the program predicts nothing."""
+        """The shares of `--tensor-split auto` and their rates; None if there is no prediction."""
         setup, sizes = self._report.setup, self._report.setup.sizes()
         try:
             plan = self._program.plan_of("auto", ["--objective", setup.objective.name, "-p", sizes["prompt"],
@@ -145,7 +145,7 @@ class Tuning:
         return {"tensor_split": shares, **{kind: rate["tokens_per_second"] for kind, rate in rates.items() if rate}}
 
     def _take(self, record: dict, retry_failed: bool = False) -> None:
-        """A record of the journal."""
+        """Adds a record of the journal."""
         if record.get("others") is not None:
             self._others.cores.append(record["others"])
         if "failed" in record and retry_failed:
@@ -153,7 +153,7 @@ class Tuning:
         try:
             self._trials.add(record)
         except (KeyError, TypeError, ValueError) as error:
-            raise Failure(f"the journal has a record that is none of this script ({error}); name another") from None
+            raise Failure(f"the journal has a record of another format ({error}); name another journal") from None
 
     def _measure_all(self, search: Search, journal: Journal) -> End:
         with text.progress(None) as progress:
@@ -189,7 +189,7 @@ class Tuning:
         return {**record, "seconds": round(time.monotonic() - start, 3)}
 
     def _finish(self, ended: End) -> None:
-        """Shows and writes the results; an error with one of them does not prevent the others."""
+        """Shows and writes the results. An error with one of them does not prevent the other ones."""
         if doubt := self._others.line():
             tell(f"tune_split: {doubt}")
         failures, closed = [], None
@@ -231,7 +231,7 @@ class Tuning:
     def _write_profile(self) -> None:
         path, journal = self._names["profile"], self._names["journal"]
         if (error := self._trials.error(self._trials.best())) > NOISE:
-            raise Failure(f"no profile, as the speed of the best split is only known to {100 * error:.0f} %: measure "
+            raise Failure(f"no profile, because the speed of the best split is uncertain by {100 * error:.0f} %: measure "
                           f"again while nothing else runs, without {journal}")
         remedy = f"the same command with another -o and --journal {journal} writes it without measuring again"
         with failing_with(f"cannot write the profile {path}", remedy):
@@ -241,7 +241,7 @@ class Tuning:
         if (path := self._names["chart"]) is None:
             return
         try:
-            with failing_with(f"cannot write the chart {path}", "name another"):
+            with failing_with(f"cannot write the chart {path}", "name another file"):
                 self._report.write_chart(path)
         except charts.ChartError as error:
             raise Failure(str(error)) from None
@@ -249,7 +249,7 @@ class Tuning:
 
 @contextlib.contextmanager
 def failing_with(what: str, remedy: str):
-    """An OSError within becomes a Failure, except a closed pipe."""
+    """An OSError in this context becomes a Failure, except for a closed pipe."""
     try:
         yield
     except BrokenPipeError:

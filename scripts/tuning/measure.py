@@ -1,4 +1,4 @@
-"""Plans and measurements of splits, by `shoal plan` and `shoal bench`."""
+"""Plans and measures splits with `shoal plan` and `shoal bench`."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from tuning.trials import Objective, Samples
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs have in common."""
+    """Settings that all runs share."""
     model: str
-    devices: str  # as --devices takes them
+    devices: str  # value of --devices
     objective: Objective
     depth: int = 0
     threads: int | None = None
@@ -23,7 +23,7 @@ class Setup:
         return self.devices.split(",")
 
     def sizes(self) -> dict[str, int]:
-        """Tokens of the tests that the objective needs."""
+        """Numbers of tokens in the tests of the objective."""
         kinds = self.objective.kinds()
         return {"prompt": self.objective.prompt if "prompt" in kinds else 0,
                 "generate": self.objective.generate if "generation" in kinds else 0, "depth": self.depth}
@@ -46,7 +46,7 @@ class Program:
         return self._plans[split]
 
     def plan_of(self, split: Split | str | None, more: Sequence[object] = ()) -> dict:
-        """All of the plan; `split` may be "auto"."""
+        """The complete plan; `split` may be "auto"."""
         setup, sizes = self._setup, self._setup.sizes()
         context = setup.depth + max(sizes["prompt"], sizes["generate"])
         return self._shoal.plan(setup.model, setup.devices, tensor_split=split, context=context, threads=setup.threads,
@@ -64,7 +64,7 @@ class Program:
 
 
 def lacking(plan: dict) -> str | None:
-    """Why a plan does not fit into the devices' memory."""
+    """Explains why a plan does not fit into the devices' memory."""
     if plan["fits"]:
         return None
     lacks = [f"{row['device']} needs {_size(row['total'])} and has {_size(row['free'])}"
@@ -73,7 +73,7 @@ def lacking(plan: dict) -> str | None:
 
 
 def full_devices(plan: dict) -> list[int]:
-    """Numbers of the devices whose memory is too small."""
+    """Indices of the devices with too little memory."""
     return [number for number, row in enumerate(plan["memory"]) if not plan["fits"] and row["total"] > row["free"]]
 
 

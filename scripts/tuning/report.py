@@ -1,4 +1,4 @@
-"""The result of a search: a table, JSON, a profile for `--tensor-split @FILE`, and a chart."""
+"""Results of a search: a table, JSON, a profile for `--tensor-split @FILE`, and a chart."""
 import json
 import math
 import os
@@ -20,7 +20,7 @@ class Report:
     grid: Grid
     trials: Trials
     predicted: dict | None = None  # shares and rates of `--tensor-split auto`
-    about: dict = field(default_factory=dict)  # model type, commit and devices, as the program names them
+    about: dict = field(default_factory=dict)  # model type, commit and devices, as named by the program
 
     def _kinds(self) -> tuple[str, ...]:
         return self.setup.objective.kinds()
@@ -30,11 +30,11 @@ class Report:
         return self.trials[even] if even in self.trials and self.trials[even].scores else None
 
     def _versus_even(self, trial: Trial) -> float | None:
-        """0.1: 10 % faster than even shares."""
+        """The gain over even shares; 0.1: 10 % faster."""
         return math.expm1(trial.score - self._even().score) if trial.scores and self._even() else None
 
     def print_table(self, stream) -> None:
-        """Measured splits by score, then those that failed."""
+        """Prints measured splits by score, then failed splits."""
         trials, best = self.trials, self.trials.best()
         columns = ["<split", "<shares", *(f"{kind} t/s" for kind in self._kinds()), f"vs {self.grid.name_of_even()}",
                    "runs", "<why", "<remark"]
@@ -58,7 +58,8 @@ class Report:
         return found
 
     def write_profile(self, path: str | os.PathLike) -> None:
-        """`--tensor-split @FILE` reads all up to "split_mode"; the rest is for people. Throws OSError."""
+        """Writes the profile. `--tensor-split @FILE` reads the keys up to "split_mode"; further keys are for readers.
+        Throws OSError."""
         setup, best, even = self.setup, self.trials.best(), self._even()
         workload = {name: value for name, value in {**setup.sizes(), "threads": setup.threads}.items() if value}
         profile = {
@@ -88,8 +89,8 @@ class Report:
                 "all": [row(trial) for trial in self.trials]}
 
     def write_chart(self, path: str | os.PathLike) -> None:
-        """With two devices the speed by the first one's share, a panel for each kind; with more the score by share, a
-        panel for each device. Throws charts.ChartError and OSError."""
+        """Writes the chart. With two devices: speed by the first device's share, one panel per kind. With more devices:
+        score by share, one panel per device. Throws charts.ChartError and OSError."""
         names, best = self.setup.names(), self.trials.best()
         title = f"{pathlib.Path(self.setup.model).name} on {self.setup.devices}: best {split_text(best.split)} " \
                 f"of {self.grid.units}"
@@ -133,7 +134,7 @@ class Report:
         self._mark(axes, device, 100, max([100, *parts]))
 
     def _mark(self, axes, device: int, best_at: float, top: float) -> None:
-        """The best split, and lines at even and predicted shares."""
+        """Marks the best split, and even and predicted shares."""
         best = self.trials.best().split
         axes.plot([self._percent(best, device)], [best_at], marker="o", markersize=12, markerfacecolor="none",
                   linestyle="none", color=charts.COLOURS[1], label=f"best: {split_text(best)}")

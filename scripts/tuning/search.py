@@ -1,19 +1,19 @@
-"""The search: the next split to measure, given those measured, until no neighbour of the best split is better.
+"""The search: chooses the next split to measure, until no neighbour of the best split is better.
 
     prediction   the predicted shares
     even         even shares
     alone        each device alone, if there is no prediction or even shares are better
     memory       shares in proportion to the devices' memory, if even shares do not fit
-    half         half of the model on each device in turn, if none of these works
-    speeds       the shares that follow from these
-    leap         the last gaining move of units once more, then its half, its quarter, ...
-    neighbour    a split with one unit of the best one on another device
-    again        the best split once more, which shows the noise between runs
-    round        the best split and a contender in turn, until the contender is not better by more than the tolerance
+    half         half of the model on each device in turn, if none of these splits works
+    speeds       shares calculated from the measurements so far
+    leap         the last successful move again, then half of it, a quarter of it, ...
+    neighbour    the best split with one unit moved to another device
+    again        the best split again, which shows the noise between runs
+    round        the best split and a contender alternately, until the contender is not better by more than the tolerance
 
-At most `most` splits are measured; those are then told apart by further runs all the same.
+At most `most` splits are measured. Further runs then compare the best of them.
 
-Decisions depend on the trials alone: a resumed search goes on as if it had not been interrupted.
+Decisions depend only on the trials, so a resumed search continues as if it had not been interrupted.
 """
 import math
 from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ from tuning.speeds import Speeds
 from tuning.splits import Grid, Split
 from tuning.trials import Trial, Trials
 
-FEWEST_TRIALS = 8  # also the fewest runs that may repeat
-FEW_DEVICES = 3  # all neighbours of the best split are measured up to this many
+FEWEST_TRIALS = 8  # also the minimum of repeated runs
+FEW_DEVICES = 3  # up to this many devices, all neighbours of the best split are measured
 NOT_FIRST = ("half", "speeds", "leap", "neighbour")
 CLIMBING = ("leap", "neighbour")
-ROUNDS = 4  # of the best split and one contender, at most
+ROUNDS = 4  # limit per contender
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Step:
     origin: str
     key: str = ""
     round: dict | None = None
-    failed: str | None = None  # known without a run
-    full: tuple[int, ...] = ()  # devices whose memory is too small
+    failed: str | None = None  # failure that is known without a run
+    full: tuple[int, ...] = ()  # devices with too little memory
 
     def record(self) -> dict:
-        """The journal's record without the result."""
+        """The journal's record, without the result."""
         made = {"split": list(self.split), "key": self.key, "origin": self.origin}
         if self.round:
             made["round"] = self.round
@@ -59,7 +59,7 @@ class End:
 
 
 class Search:
-    """`plan` gives the plan of a split as JSON, or throws ProgramError. `most`: splits to measure."""
+    """`plan` returns the plan of a split as JSON, or throws ProgramError. `most`: limit of measured splits."""
 
     def __init__(self, grid: Grid, trials: Trials, plan: Callable[[Split], dict], predicted: Split | None = None,
                  most: int | None = None):
@@ -87,7 +87,7 @@ class Search:
     def _settled(self, full: bool) -> str:
         undecided = [text(trial.split) for trial in self.trials.contenders()]
         if not undecided:
-            return f"no {'other of them' if full else 'neighbour'} is significantly better"
+            return f"no {'other split' if full else 'neighbour'} is significantly better"
         more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
         return f"no split is significantly better, but {', '.join(undecided[:3])}{more} may be"
 
@@ -95,7 +95,7 @@ class Search:
         return next((self._step(split, origin) for split, origin in self._starts() if not self._is_known(split)), None)
 
     def _starts(self) -> Iterator[tuple[Split, str]]:
-        """Asked for one at a time: later ones depend on the trials of the earlier ones."""
+        """Yields the starts one at a time, because later ones depend on trials of earlier ones."""
         grid, even = self.grid, self.grid.even()
         if self.predicted is not None:
             yield self.predicted, "prediction"
@@ -111,7 +111,7 @@ class Search:
             yield grid.rounded(self._speeds().balanced()), "speeds"
 
     def _is_lost(self) -> bool:
-        """Whether there is no prediction, or one that is worse than even shares."""
+        """Whether there is no prediction, or it is slower than even shares."""
         known = self._measured(self.grid.even()), self._measured(self.predicted)
         if self.predicted is None or None in known:
             return self.predicted is None
@@ -122,12 +122,12 @@ class Search:
         return self.trials[split] if split in self.trials and self.trials[split].scores else None
 
     def _speeds(self) -> Speeds:
-        """From all measured splits; there must be one."""
+        """Speeds from all measured splits, of which there must be one."""
         measured = [(self.grid.shares(trial.split), math.exp(-trial.score)) for trial in self.trials.measured()]
         return Speeds(measured, self.trials.tolerance)
 
     def _leap(self) -> Step | None:
-        """The sum of the last two gaining moves, so that a long way takes growing moves."""
+        """The sum of the last two successful moves, so that moves grow if several succeed in one direction."""
         way = self._way()
         if len(way) < 2:
             return None
@@ -142,7 +142,7 @@ class Search:
         return None
 
     def _way(self) -> list[Split]:
-        """The best split of the starts, and those that were better in turn."""
+        """The best split of the starts, and each better split after it."""
         climbing = [trial for trial in self.trials if trial.scores and trial.origin in CLIMBING]
         starts = [trial for trial in self.trials.measured() if trial.origin not in CLIMBING]
         way = starts[:1]
@@ -152,8 +152,8 @@ class Search:
         return [trial.split for trial in way]
 
     def _neighbour(self) -> Step | None:
-        """The one that is expected to be fastest. With many devices those are left out that cannot be faster: a unit
-        must leave the device for which the others wait."""
+        """The neighbour with the best expected speed. With many devices, neighbours that cannot be faster are excluded:
+        a unit must leave the slowest device."""
         best = self.trials.best()
         if best is None:
             return None
@@ -170,7 +170,7 @@ class Search:
         return self._step(min(untried, key=expected), "neighbour") if untried else None
 
     def _distinct_neighbours(self, best: Split) -> Iterator[Split]:
-        """One unit away; if that has the same layouts, the next ones in the same direction."""
+        """Splits one unit away; if such a split has the same layouts, the next one in the same direction."""
         for split in self.grid.neighbours(best):
             move = [new - old for new, old in zip(split, best)]
             while min(split) >= 0 and self._twin(split) == best:
@@ -185,12 +185,12 @@ class Search:
         try:
             key = self._plan(split)["split_key"]
         except ProgramError:
-            return None  # it is measured for its message
+            return None  # measured to get its error message
         return next((trial.split for trial in self.trials if trial.key == key), None)
 
     def _is_known(self, split: Split) -> bool:
-        """Whether a trial tells the result: one with the same layouts, or one that was too large for a device that gets
-        no less here."""
+        """Whether a trial determines the result: a trial with the same layouts, or a trial that was too large for a
+        device which gets at least as much here."""
         too_large = any(split[d] >= trial.split[d] for trial in self.trials for d in trial.full)
         return too_large or self._twin(split) is not None
 

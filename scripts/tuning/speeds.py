@@ -1,20 +1,20 @@
-"""The time that splits can take, by those measured so far. Devices wait for each other, so that
+"""Possible times of splits, from the splits measured so far. Devices wait for each other, so:
 
     seconds = c + max over devices of b_d * share_d
 
-Every measurement bounds each b_d from above. It also says that one of the devices took the whole time; only a device
-whose bound is not smaller elsewhere can be the one.
+Every measurement bounds each b_d from above. One of the devices took the whole measured time. That device has no smaller
+bound from another measurement.
 
     (12, 12) 0.55 s, (24, 0) 1.05 s, (0, 24) 0.38 s:  c = 0.05, b = (1, 0.33), balanced at (6, 18) of 24
 """
 import math
 from collections.abc import Sequence
 
-COMMON_STEPS = 32  # the parts of the shortest time that are tried as c
+COMMON_STEPS = 32  # number of values for c, as parts of the shortest time
 
 
 class Speeds:
-    """`measured`: shares (their sum is 1) and seconds; `error`: the relative error of seconds."""
+    """`measured`: shares (with sum 1) and seconds. `error`: relative error of the seconds."""
 
     def __init__(self, measured: Sequence[tuple[Sequence[float], float]], error: float):
         self._measured, self._error = measured, error
@@ -24,7 +24,7 @@ class Speeds:
         self._possible = [c for c, misfit in misfits.items() if misfit <= misfits[self._likeliest] + error**2]
 
     def balanced(self) -> list[float]:
-        """Shares for which all devices need the same time."""
+        """Shares with which all devices take the same time."""
         return [1 / b for b in self._bounds(self._likeliest)]
 
     def most(self, shares: Sequence[float]) -> float:
@@ -32,7 +32,8 @@ class Speeds:
         return self._seconds(self._likeliest, self._bounds(self._likeliest), shares)
 
     def least(self, shares: Sequence[float]) -> float:
-        """Seconds if in each measurement that device took the time which has the least left here."""
+        """Lower bound of the seconds. For each measurement, the slowest device is assumed to be the one that takes
+        least time here."""
         return min(self._least(c, self._bounds(c), shares) for c in self._possible)
 
     def _least(self, common: float, bounds: Sequence[float], shares: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
-"""Splits: the number of the model's units that each device gets.
+"""Splits: the number of the model's units on each device.
 
-A split is a tuple of whole numbers, one for each device, whose sum is the grid's units: (18, 6) of 24 is
+A split is a tuple with one whole number per device. Their sum is the grid's number of units: (18, 6) of 24 is
 `--tensor-split 18,6`.
 """
 import itertools
@@ -23,7 +23,8 @@ class Grid:
         return math.comb(self.units + self.devices - 1, self.devices - 1)
 
     def rounded(self, shares: Sequence[float]) -> Split:
-        """The split nearest to shares of any sum: whole parts first, then one unit each for the largest remainders."""
+        """The split nearest to shares with any sum: whole parts first, then one unit each for the largest remainders.
+        """
         total = math.fsum(shares)
         wanted = [share * self.units / total for share in shares]
         split = [int(one) for one in wanted]
@@ -36,7 +37,7 @@ class Grid:
         return self.rounded([1.0] * self.devices)
 
     def name_of_even(self) -> str:
-        """Units that cannot be divided evenly are named by their numbers."""
+        """"even", or the numbers of units if the units cannot be divided evenly."""
         even = self.even()
         return "even" if min(even) == max(even) else ",".join(map(str, even))
 
@@ -47,7 +48,7 @@ class Grid:
         return [units / self.units for units in split]
 
     def neighbours(self, split: Split) -> list[Split]:
-        """All splits with one unit on another device."""
+        """All splits with one unit moved to another device."""
         found = []
         for giver, taker in itertools.permutations(range(self.devices), 2):
             if split[giver] > 0:
@@ -59,7 +60,7 @@ class Grid:
 
 
 def units_of(plan: dict, devices: int) -> int:
-    """The largest count of units among the model's tensors, within bounds: with two devices a unit is between 1/64 and
+    """The largest number of units of the model's tensors, within bounds. With two devices, a unit is between 1/64 and
     1/16 of the model."""
     found = max((count for name, count in plan["units"].items() if name != "vocabulary"), default=0)
     return min(max(found, FEWEST_UNITS * devices), MOST_UNITS * devices)

@@ -1,9 +1,9 @@
 """Trials: the measurements of each split, and the certainty of a difference between two splits.
 
-A trial is one split; a run is one call of `shoal bench` for it, with a few repetitions. Scores are compared as
-logarithms, so that differences are relative. More repetitions do not average out the noise between runs (memory placed
-elsewhere, a machine that became slower), so that only further runs tell close splits apart. The best split and a
-contender are measured in rounds, in turn; rounds are compared pair by pair, which cancels the drift of the machine.
+A trial is one split. A run is one call of `shoal bench` for it, with a few repetitions. Scores are compared as logarithms,
+so that differences are relative. More repetitions do not reduce the noise between runs (other memory pages, a slower
+machine), so only further runs distinguish close splits. The best split and a contender are measured alternately in rounds.
+Rounds are compared pair by pair, which cancels the drift of the machine.
 """
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 from tuning.splits import Split
 
-# Before runs were repeated: runs differ by half a per cent, and this weighs as much as four repeated runs.
+# Prior of the noise between runs: half a per cent, with the weight of four repeated runs.
 RUN_NOISE, RUN_NOISE_WEIGHT = 0.005, 4
-MARGIN = 1.65  # standard errors beyond which a difference counts as real: 95 % for one side
+MARGIN = 1.65  # number of standard errors of a real difference: 95 %, one-sided
 
 Samples = dict[str, list[float]]  # tokens/s of each repetition, by kind ("prompt", "generation")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The quantity to maximise; the tokens of its tests."""
+    """The quantity to maximise, and the tokens of its tests."""
     name: str  # generation, prompt, mix
     prompt: int = 0
     generate: int = 0
@@ -29,7 +29,7 @@ class Objective:
         return ("prompt", "generation") if self.name == "mix" else (self.name,)
 
     def scores(self, run: Samples) -> list[float]:
-        """Logarithms of tokens/s of each repetition; in a mix of all tokens, as in `shoal plan --objective mix`."""
+        """Logarithms of each repetition's tokens/s; for a mix, of all tokens as in `shoal plan --objective mix`."""
         if self.name != "mix":
             return [math.log(rate) for rate in run[self.name]]
         return [math.log((self.prompt + self.generate) / (self.prompt / p + self.generate / g))
@@ -39,16 +39,16 @@ class Objective:
 @dataclass
 class Trial:
     split: Split
-    origin: str  # why it was tried
+    origin: str  # reason of the trial
     key: str = ""  # equal for splits with the same layouts
     runs: list[Samples] = field(default_factory=list)
     scores: list[list[float]] = field(default_factory=list)  # by run
     failure: str | None = None
-    full: tuple[int, ...] = ()  # devices whose memory is too small for it
+    full: tuple[int, ...] = ()  # devices with too little memory for it
 
     @property
     def score(self) -> float:
-        """Logarithm; the mean of the runs."""
+        """Mean of the runs, as a logarithm."""
         return _mean([_mean(run) for run in self.scores])
 
     @property
@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Level:
-    """Tokens/s of a split in one of the kinds."""
+    """Tokens/s of a split for one kind of test."""
     value: float
     deviation: float  # of single repetitions
 
@@ -76,8 +76,7 @@ def level(runs: Sequence[Sequence[float]]) -> Level | None:
 
 
 class Trials:
-    """All trials, by split, in the order in which they were first tried. `tolerance`: a relative difference that does
-    not matter."""
+    """All trials by split, in the order of first attempts. `tolerance`: a relative difference that does not matter."""
 
     def __init__(self, objective: Objective, tolerance: float = 0.01):
         self.objective = objective
@@ -95,18 +94,18 @@ class Trials:
         return self._trials[split]
 
     def runs(self) -> int:
-        """Splits that are known not to fit take none."""
+        """Number of runs. Splits that are known not to fit have none."""
         return sum(len(trial.runs) + (trial.failure is not None and trial.was_run) for trial in self)
 
     def splits_run(self) -> int:
         return sum(trial.was_run for trial in self)
 
     def repeats(self) -> int:
-        """Runs of splits that had been measured before."""
+        """Number of runs of splits that had already been measured."""
         return sum(max(len(trial.runs) - 1, 0) for trial in self)
 
     def add(self, record: Mapping) -> None:
-        """A record of the journal."""
+        """Adds a record of the journal."""
         split = tuple(record["split"])
         trial = self._trials.setdefault(split, Trial(split, record["origin"], record.get("key", "")))
         if "failed" in record:
@@ -122,11 +121,11 @@ class Trials:
             self._rounds.setdefault(pair, {}).setdefault(record["round"]["number"], {})[split] = _mean(scores)
 
     def measured(self) -> list[Trial]:
-        """Those with a score, best first; among equals the earlier."""
+        """Trials with a score, best first; ties in order of measurement."""
         return sorted((trial for trial in self if trial.scores), key=lambda trial: -trial.score)
 
     def best(self) -> Trial | None:
-        """The one with the best score, unless another has beaten it in rounds between the two."""
+        """The trial with the best score, unless another trial has beaten it in rounds between the two."""
         measured = self.measured()
         best, seen = (measured[0] if measured else None), set()
         while best is not None and best.split not in seen:
@@ -145,30 +144,30 @@ class Trials:
         return math.sqrt((RUN_NOISE_WEIGHT * expected + freedom * between) / (RUN_NOISE_WEIGHT + freedom))
 
     def error(self, trial: Trial) -> float:
-        """Standard error of its score."""
+        """Standard error of the trial's score."""
         return self.noise() / math.sqrt(len(trial.scores))
 
     def rounds(self, a: Split, b: Split) -> list[float]:
-        """a - b of each finished round of the two."""
+        """a - b of each finished round of the two trials."""
         pairs = self._rounds.get(frozenset((a, b)), {})
         return [pair[a] - pair[b] for _, pair in sorted(pairs.items()) if len(pair) == 2]
 
     def next_of_rounds(self, a: Split, b: Split) -> tuple[Split, int]:
-        """The split that is measured next, and the number of its round: a b, b a, a b, ..."""
+        """The next split of a round, and the number of the round: a b, b a, a b, ..."""
         pairs = self._rounds.get(frozenset((a, b)), {})
         number = next(number for number in range(len(pairs) + 1) if len(pairs.get(number, {})) < 2)
         order = sorted((a, b), reverse=number % 2 == 1)
         return next(split for split in order if split not in pairs.get(number, {})), number
 
     def difference(self, a: Trial, b: Trial) -> tuple[float, float]:
-        """Score of a less the score of b, and its standard error."""
+        """Score of a minus score of b, and its standard error."""
         rounds = self.rounds(a.split, b.split)
         if len(rounds) > 1:
             return _mean(rounds), self.noise() * math.sqrt(2 / len(rounds))
         return a.score - b.score, math.hypot(self.error(a), self.error(b))
 
     def contenders(self) -> list[Trial]:
-        """Those that may be better than the best by more than the tolerance, the likeliest first."""
+        """Trials that may be better than the best by more than the tolerance, the likeliest first."""
         best = self.best()
         reach = {}
         for trial in self.measured():

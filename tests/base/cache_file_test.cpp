@@ -21,7 +21,7 @@ CacheFile own(const std::filesystem::path& path) {
   return {path, "VARIABLE"};
 }
 
-TEST(CacheFile, IsWrittenWholeInFoldersThatItMakes) {
+TEST(CacheFile, WritesWholeFilesAndCreatesFolders) {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "a" / "file.json";
   write_cache_file(own(path), "first");
@@ -30,19 +30,20 @@ TEST(CacheFile, IsWrittenWholeInFoldersThatItMakes) {
   write_cache_file(own(path), "second");
   EXPECT_EQ(test::text_of(path), "second");
   const auto files = std::filesystem::directory_iterator(path.parent_path());
-  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "no draft is left";
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "the draft was removed";
 }
 
-TEST(CacheFile, WhatIsNoFileIsNotReplaced) {
+TEST(CacheFile, ReplacesOnlyRegularFiles) {
   EXPECT_EQ(read_cache_file(own("/dev/null")), "");
   EXPECT_THAT([] { write_cache_file(own("/dev/null"), "text"); },
-              ThrowsMessage<DeviceError>(HasSubstr("/dev/null: is no regular file; name one in VARIABLE")));
+              ThrowsMessage<DeviceError>(HasSubstr("/dev/null: is not a regular file; set VARIABLE to one")));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_THAT([] { check_cache_file(own("/proc/nothing/file.json")); },
-              ThrowsMessage<DeviceError>(HasSubstr("cannot be written: No such file or directory; name another file")));
+              ThrowsMessage<DeviceError>(
+                  HasSubstr("cannot be written: No such file or directory; set VARIABLE to another file")));
 }
 
-TEST(CacheFile, ReplacesNoInput) {
+TEST(CacheFile, DoesNotReplaceInputs) {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "model.gguf";
   write_cache_file(own(path), "weights");
@@ -52,12 +53,12 @@ TEST(CacheFile, ReplacesNoInput) {
   EXPECT_EQ(test::text_of(path), "weights");
 }
 
-TEST(CacheFile, WithoutAHomeIsNotWritten) {
+TEST(CacheFile, RefusesToWriteWithoutHome) {
   const test::Environment cache("XDG_CACHE_HOME", std::nullopt), home("HOME", std::nullopt);
   const CacheFile none = cache_file("SHOAL_NO_SUCH_FILE", "file.json");
   EXPECT_EQ(read_cache_file(none), "");
   EXPECT_THAT([&] { write_cache_file(none, "text"); },
-              ThrowsMessage<DeviceError>(HasSubstr("HOME is not set; set it, or name a file in SHOAL_NO_SUCH_FILE")));
+              ThrowsMessage<DeviceError>(HasSubstr("HOME is not set; set HOME, or set SHOAL_NO_SUCH_FILE to a file")));
 }
 
 }  // namespace

@@ -21,17 +21,17 @@ std::string nested(int levels) {
   return text;
 }
 
-TEST(JsonText, HasALimitOfItsDepth) {
+TEST(JsonText, LimitsNestingDepth) {
   EXPECT_EQ(parse_json(nested(kDeepestJson)), nlohmann::json::parse(nested(kDeepestJson)));
   for (const int levels : {kDeepestJson + 1, 400'000}) {
-    const auto refused = ThrowsMessage<InvalidArgument>("lists and objects in each other, more than 16 deep");
+    const auto refused = ThrowsMessage<InvalidArgument>("lists and objects are nested more than 16 deep");
     EXPECT_THAT([&] { parse_json(nested(levels)); }, refused) << levels;
     EXPECT_THAT([&] { parse_json<nlohmann::ordered_json>(nested(levels)); }, refused) << levels;
     EXPECT_TRUE(parse_json_or_nothing(nested(levels)).is_discarded()) << levels;
   }
 }
 
-TEST(JsonText, WhatIsNoneIsNothing) {
+TEST(JsonText, InvalidJsonIsDiscardedOrThrows) {
   for (const char* text : {"", "{", "[1 2]", "{\"a\": 1e400}", "\"\xff\""}) {
     EXPECT_THROW(parse_json(text), nlohmann::json::exception) << text;
     EXPECT_TRUE(parse_json_or_nothing(text).is_discarded()) << text;
@@ -39,7 +39,7 @@ TEST(JsonText, WhatIsNoneIsNothing) {
   EXPECT_EQ(parse_json_or_nothing("[1, 2]"), nlohmann::json({1, 2}));
 }
 
-TEST(JsonText, ThresholdsThatAreTooDeepAreNone) {
+TEST(JsonText, ThresholdsFileNestedTooDeepCountsAsEmpty) {
   const test::TemporaryFile file("deep.json", R"({"version": 1, "meshes": {"": )" + nested(400'000) + "}}");
   setenv("SHOAL_COMM_THRESHOLDS", file.path.c_str(), 1);
   EXPECT_EQ(collectives::find_thresholds({}), std::nullopt);

@@ -12,7 +12,7 @@ TEST(Printable, EscapesControlsAndInvalidBytes) {
   EXPECT_EQ(escaped("\xff\xc0\x80\xed\xa0\x80\xf5"), "\\xff\\xc0\\x80\\xed\\xa0\\x80\\xf5") << "overlong, surrogate";
 }
 
-TEST(Printable, EscapesWhatTurnsTheDirection) {
+TEST(Printable, EscapesDirectionAndInvisibleCharacters) {
   for (const auto& [text, shown] : {std::pair("\u202e", "\\u202e"),
                                     {"\u202a", "\\u202a"},
                                     {"\u2066", "\\u2066"},
@@ -30,7 +30,7 @@ TEST(Printable, EscapesWhatTurnsTheDirection) {
       << "a joiner is part of a word";
 }
 
-TEST(Printable, CutsAfterCharactersAndSaysHowManyFollow) {
+TEST(Printable, CutsLongTextAndCountsTheRest) {
   EXPECT_EQ(printable("abc", 3), "abc");
   EXPECT_EQ(printable("abcd", 3), "abc... (1 more)");
   EXPECT_EQ(printable("\u00e9\n\u00e9\u00e9\u00e9", 2), "\u00e9\\n... (3 more)");

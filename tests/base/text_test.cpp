@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(Params, PairsInOrder) {
+TEST(Params, ParsesPairsInOrder) {
   const auto pairs = parse_params("a=1,b=,c=x=y");
   ASSERT_EQ(pairs.size(), 3U);
   EXPECT_EQ(pairs[0], (std::pair<std::string, std::string>("a", "1")));
@@ -23,7 +23,7 @@ TEST(Params, PairsInOrder) {
   EXPECT_THROW(parse_params("=1"), InvalidArgument);
 }
 
-TEST(Params, Sizes) {
+TEST(Params, ParsesAndFormatsSizes) {
   EXPECT_EQ(parse_bytes("0"), 0U);
   EXPECT_EQ(parse_bytes("1000"), 1000U);
   EXPECT_EQ(parse_bytes("3k"), 3072U);
@@ -37,7 +37,7 @@ TEST(Params, Sizes) {
   EXPECT_EQ(format_bytes(size_t{16} << 30), "16.0 GiB");
 }
 
-TEST(Params, ValuesAreChecked) {
+TEST(Params, RefusesBadValuesAndKeys) {
   const Params params("CPU0", "threads=4,memory=1M", {"threads", "memory", "node"});
   EXPECT_EQ(params.integer("threads", 1, 1, 8), 4);
   EXPECT_EQ(params.integer("node", -1, -1, 8), -1);

@@ -18,7 +18,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(UserFile, OpeningWaitsForNothing) {
+TEST(UserFile, OpeningNeverBlocks) {
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -32,7 +32,7 @@ TEST(UserFile, OpeningWaitsForNothing) {
   refuses(folder.path() / "none", "cannot open the profile: No such file or directory; check the path");
 }
 
-TEST(UserFile, AStreamIsAwaitedAndReadToItsEnd) {
+TEST(UserFile, WaitsForAStreamAndReadsAllOfIt) {
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -55,9 +55,9 @@ TEST(UserFile, AStreamIsAwaitedAndReadToItsEnd) {
   writer.join();
 }
 
-TEST(UserFile, HasALargestSize) {
+TEST(UserFile, LimitsFileSize) {
   EXPECT_THAT([] { read_file({.path = "/dev/zero", .what = "prompt", .takes_streams = true, .most_bytes = 100'000}); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("/dev/zero: has more than 97.7 KiB, too much for a prompt")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("/dev/zero: is larger than 97.7 KiB, the limit for a prompt")));
 }
 
 TEST(CheckOutput, RefusesInputsByAnyName) {
@@ -76,10 +76,10 @@ TEST(CheckOutput, RefusesInputsByAnyName) {
         ThrowsMessage<OutputRefused>(HasSubstr(name + ": this command reads it; name another file for the trace")));
   }
   std::filesystem::remove(path);
-  EXPECT_NO_THROW(check_output(hard, "trace")) << "the file that was read is gone";
+  EXPECT_NO_THROW(check_output(hard, "trace")) << "the file that was read was removed";
 }
 
-TEST(CheckOutput, RefusesTheFileBehindStdout) {
+TEST(CheckOutput, RefusesTheFileThatReceivesStdout) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() / "rows";
   const int before = dup(STDOUT_FILENO), file = open(path.c_str(), O_WRONLY | O_CREAT, 0600);

@@ -1,5 +1,5 @@
-// Meshes that are wholly in another process ("processes" are threads here): their communicators are what that process
-// says, not what they would be like here.
+// Meshes that belong entirely to another process ("processes" are threads here). Their communicators have the traits
+// that the other process sends, not the traits that they would have in this process.
 #include "collectives/absent_communicator.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(AbsentCommunicator, IsWhatItsProcessSays) {
+TEST(AbsentCommunicator, HasTheTraitsSentByItsProcess) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::vector<Device*> own;
     if (group.own() == 1) own.push_back(Registry::instance().find_device("CPU0"));
@@ -39,8 +39,8 @@ TEST(AbsentCommunicator, IsWhatItsProcessSays) {
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }
 
-// Collectives in which all processes take part, with ranks or without, have communicators as ever.
-TEST(AbsentCommunicator, IsNoneWhereAllProcessesTakePart) {
+// If all processes construct the communicator, even processes without ranks, the usual communicators are used.
+TEST(AbsentCommunicator, IsNotUsedIfAllProcessesTakePart) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::vector<Device*> own;
     if (group.own() == 1) own.push_back(Registry::instance().find_device("CPU0"));
@@ -49,7 +49,7 @@ TEST(AbsentCommunicator, IsNoneWhereAllProcessesTakePart) {
     const auto made =
         communicator_for(mesh)(std::vector<Backend*>{backend.get()}, {.implementation = "auto", .processes = &group});
     EXPECT_EQ(made->name(), "mpi");
-    group.gather("", "test");  // before one of them goes
+    group.gather("", "test");  // keeps both processes alive until here
   });
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }

@@ -1,5 +1,4 @@
-// Collectives with what must come out, independent of the communicator: for suites of communicators and tests of single
-// ones.
+// Collectives with their expected results, for tests of all communicators.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace shoal::collectives {
 
 using Bytes = std::vector<std::byte>;
 
-/// Values of rank `rank`: whole numbers up to 14, so that sums of 16 ranks are exact in every dtype.
+/// Values of rank `rank`: whole numbers up to 14, so that sums over 16 ranks are exact in every dtype.
 inline std::vector<float> values(int rank, int64_t count, int seed = 0) {
   std::vector<float> result(count);
   for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
@@ -34,7 +33,7 @@ inline int64_t prefix(const std::vector<int64_t>& counts, int end) {
   return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
 }
 
-/// One collective on all ranks: what goes in, what must come out.
+/// One collective with the inputs and expected outputs of all ranks.
 struct CollectiveCase {
   Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
@@ -111,7 +110,7 @@ inline CollectiveCase broadcast_case(int ranks, DType dtype, int64_t count, int 
   return test;
 }
 
-/// step, 2 * step + 1, nothing, 4 * step + 3, ...: every third part is empty.
+/// Counts of uneven parts: step, 2 * step + 1, 0, 4 * step + 3, ... Every third part is empty.
 inline std::vector<int64_t> uneven(int parts, int64_t step) {
   std::vector<int64_t> counts(parts);
   for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;

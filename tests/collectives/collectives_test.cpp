@@ -1,5 +1,6 @@
-// Every collective against arithmetic done here, on meshes of 1 to 16 ranks: counts that do not divide, zero counts,
-// all dtypes, in place and not, small (staged) and large (in peers' memory), many times over in mixed order.
+// Compares every collective with results computed by the test, on meshes of 1 to 16 ranks: uneven and zero counts, all
+// dtypes, in place or not, small messages (in staging slots) and large ones (in peers' memory), and many calls in mixed
+// order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,13 +15,13 @@
 namespace shoal::collectives {
 namespace {
 
-// Fits a staging slot, and far above it for every dtype here; neither divides by 3, 4, 7 or 16.
+// kSmall fits a staging slot, kLarge exceeds it for every dtype here. Neither is divisible by 3, 4, 7 or 16.
 constexpr int64_t kSmall = 1013;
 constexpr int64_t kLarge = 40009;
-// More than goes through the stages of 1 MiB at a time, whatever the dtype.
+// Exceeds the staging buffers of 1 MiB for every dtype.
 constexpr int64_t kHuge = 1600033;
 
-/// A case in the memory of a mesh.
+/// A collective case whose data are in the memory of a mesh.
 struct Case : CollectiveCase {
   Case(CollectiveCase one) : CollectiveCase(std::move(one)) {
     for (const Bytes& bytes : expected) out.emplace_back(bytes.size(), std::byte{0x5a});
@@ -50,7 +51,7 @@ struct Case : CollectiveCase {
 
 using MeshParam = std::tuple<Streams, int>;
 
-class CollectivesTest : public testing::TestWithParam<MeshParam> {
+class Collectives : public testing::TestWithParam<MeshParam> {
  protected:
   int ranks() const { return std::get<int>(GetParam()); }
   void run(Case test) {
@@ -71,13 +72,13 @@ class CollectivesTest : public testing::TestWithParam<MeshParam> {
   static Streams streams() { return std::get<Streams>(GetParam()); }
   static bool is_missing() { return needs_plugin(streams()) && test::plugin_device() == nullptr; }
   void SetUp() override {
-    if (is_missing()) GTEST_SKIP() << "no plug-in named by SHOAL_TEST_PLUGIN";
+    if (is_missing()) GTEST_SKIP() << "SHOAL_TEST_PLUGIN names no plug-in";
   }
   Mesh mesh_{is_missing() ? 0 : ranks(), streams()};
   std::unique_ptr<Communicator> communicator_ = is_missing() ? nullptr : mesh_.communicator();
 };
 
-TEST_P(CollectivesTest, AllReduceOfEveryDType) {
+TEST_P(Collectives, AllReduceWorksForEveryDType) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
     for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{16}, kSmall, kLarge}) {
       run(all_reduce_case(ranks(), dtype, count));
@@ -85,7 +86,7 @@ TEST_P(CollectivesTest, AllReduceOfEveryDType) {
   }
 }
 
-TEST_P(CollectivesTest, AllReduceInPlace) {
+TEST_P(Collectives, AllReduceWorksInPlace) {
   for (int64_t count : {kSmall, kLarge}) {
     Case test = all_reduce_case(ranks(), DType::kF32, count);
     for (int rank = 0; rank < ranks(); ++rank) {
@@ -98,7 +99,7 @@ TEST_P(CollectivesTest, AllReduceInPlace) {
   }
 }
 
-TEST_P(CollectivesTest, AllGatherOfUnevenParts) {
+TEST_P(Collectives, AllGatherWorksWithUnevenParts) {
   for (int64_t step : {0, 1, 37, 9001}) {
     run(all_gather_case(DType::kF32, uneven(ranks(), step)));
     run(all_gather_case(DType::kBF16, uneven(ranks(), step)));
@@ -106,23 +107,23 @@ TEST_P(CollectivesTest, AllGatherOfUnevenParts) {
   run(all_gather_case(DType::kF32, std::vector<int64_t>(ranks(), 0)));
 }
 
-TEST_P(CollectivesTest, AllGatherInPlace) {
+TEST_P(Collectives, AllGatherWorksInPlace) {
   for (int64_t step : {37, 9001}) run_gather_in_place(all_gather_case(DType::kF32, uneven(ranks(), step)));
 }
 
-TEST_P(CollectivesTest, AllGatherOfQuantisedRows) {
+TEST_P(Collectives, AllGatherWorksWithQuantisedRows) {
   std::vector<int64_t> counts = uneven(ranks(), 32);
   for (int64_t& count : counts) count = count / 32 * 32;
   run(all_gather_case(DType::kQ8_0, counts));
 }
 
-TEST_P(CollectivesTest, ReduceScatterOfUnevenParts) {
+TEST_P(Collectives, ReduceScatterWorksWithUnevenParts) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
     for (int64_t step : {0, 1, 37, 9001}) run(reduce_scatter_case(dtype, uneven(ranks(), step)));
   }
 }
 
-TEST_P(CollectivesTest, AllToAllOfUnevenParts) {
+TEST_P(Collectives, AllToAllWorksWithUnevenParts) {
   for (int64_t step : {0, 1, 400}) {
     std::vector<int64_t> counts = uneven(ranks() * ranks(), step);
     run(all_to_all_case(DType::kF32, ranks(), counts));
@@ -131,14 +132,15 @@ TEST_P(CollectivesTest, AllToAllOfUnevenParts) {
   run(all_to_all_case(DType::kF32, ranks(), std::vector<int64_t>(ranks() * ranks(), kLarge / ranks())));
 }
 
-TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
+TEST_P(Collectives, BroadcastWorksFromEveryRoot) {
   for (int root = 0; root < ranks(); ++root) {
     for (int64_t count : {int64_t{0}, kSmall, kLarge}) run(broadcast_case(ranks(), DType::kF32, count, root));
   }
 }
 
-// Hundreds of collectives of all kinds and sizes queued at once: staging slots must never be overtaken.
-TEST_P(CollectivesTest, ManyInMixedOrder) {
+// Queues 100 collectives of all kinds and sizes before it waits for them. No call may overwrite a staging slot that is
+// still in use.
+TEST_P(Collectives, ManyQueuedCallsWorkInMixedOrder) {
   std::mt19937 random(7);
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   for (int batch = 0; batch < 20; ++batch) {
@@ -172,7 +174,7 @@ TEST_P(CollectivesTest, ManyInMixedOrder) {
   }
 }
 
-TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
+TEST_P(Collectives, TimeOutIsReportedToTheProgram) {
   if (ranks() == 1) GTEST_SKIP() << "a single rank cannot be late";
   const test::TimeOuts time_outs;
   Case test = all_reduce_case(ranks(), DType::kF32, 1);
@@ -185,13 +187,13 @@ TEST_P(CollectivesTest, ATimeOutIsToldToTheProgram) {
                 testing::ElementsAre(testing::HasSubstr("[all_reduce x] rank " + std::to_string(ranks() - 1))));
     EXPECT_EQ(open_timeouts(), 1);
   }
-  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
+  EXPECT_EQ(open_timeouts(), 0) << "the program may continue";
 }
 
-TEST_P(CollectivesTest, IsAsItsFactoryDescribesItWhateverHasBeenCalled) {
+TEST_P(Collectives, TraitsMatchTheirDescriptionBeforeAndAfterCalls) {
   std::vector<Device*> devices(static_cast<size_t>(ranks()), &Registry::instance().device("CPU0"));
   if (streams() != Streams::kThread) devices = devices_of(mesh_.backends());
-  communicator_.reset();  // what it holds of a GPU counts for those that come after it
+  communicator_.reset();  // otherwise the next communicator would find less free GPU memory
   const CommunicatorTraits described = mesh_.factory().describe(devices);
   communicator_ = mesh_.communicator();
   EXPECT_EQ(communicator_->describe(), described);
@@ -211,7 +213,7 @@ TEST_P(CollectivesTest, IsAsItsFactoryDescribesItWhateverHasBeenCalled) {
   cases.push_back(reduce_scatter_case(DType::kF16, one_part));
   cases.push_back(all_to_all_case(DType::kF16, n, parts_of_about(n * n, n * kHuge)));
   cases.push_back(broadcast_case(n, DType::kF32, kHuge, n - 1));
-  for (Case& test : cases) test.queue(mesh_, *communicator_);  // pieces of all behind each other
+  for (Case& test : cases) test.queue(mesh_, *communicator_);  // the pieces of all calls are queued in a row
   mesh_.synchronize();
   for (const Case& test : cases) test.verify();
   run_gather_in_place(all_gather_case(DType::kF32, parts_of_about(n, kHuge)));
@@ -221,23 +223,23 @@ TEST_P(CollectivesTest, IsAsItsFactoryDescribesItWhateverHasBeenCalled) {
 std::string mesh_name(const testing::TestParamInfo<MeshParam>& info) {
   return std::to_string(std::get<int>(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(Threads, CollectivesTest,
+INSTANTIATE_TEST_SUITE_P(Threads, Collectives,
                          testing::Combine(testing::Values(Streams::kThread), testing::Values(1, 2, 3, 4, 7, 16)),
                          mesh_name);
-INSTANTIATE_TEST_SUITE_P(Cpu, CollectivesTest,
-                         testing::Combine(testing::Values(Streams::kCpu), testing::Values(1, 2, 5)), mesh_name);
-INSTANTIATE_TEST_SUITE_P(CpuStaged, CollectivesTest,
+INSTANTIATE_TEST_SUITE_P(Cpu, Collectives, testing::Combine(testing::Values(Streams::kCpu), testing::Values(1, 2, 5)),
+                         mesh_name);
+INSTANTIATE_TEST_SUITE_P(CpuStaged, Collectives,
                          testing::Combine(testing::Values(Streams::kCpuStaged), testing::Values(1, 2, 5)), mesh_name);
-INSTANTIATE_TEST_SUITE_P(Plugin, CollectivesTest,
+INSTANTIATE_TEST_SUITE_P(Plugin, Collectives,
                          testing::Combine(testing::Values(Streams::kPlugin), testing::Values(1, 2, 3, 5)), mesh_name);
-INSTANTIATE_TEST_SUITE_P(PluginStaged, CollectivesTest,
+INSTANTIATE_TEST_SUITE_P(PluginStaged, Collectives,
                          testing::Combine(testing::Values(Streams::kPluginStaged), testing::Values(1, 2, 3)),
                          mesh_name);
-INSTANTIATE_TEST_SUITE_P(PluginAndCpu, CollectivesTest,
+INSTANTIATE_TEST_SUITE_P(PluginAndCpu, Collectives,
                          testing::Combine(testing::Values(Streams::kMixed), testing::Values(2, 5)), mesh_name);
 
-// Sums that depend on the order of their addends: every rank must get the bits of the sum in rank order.
-TEST(Determinism, SumsAreMadeInRankOrderOnEveryRank) {
+// The rounded sums depend on the order of their addends. Every rank must get the bits of the sum in rank order.
+TEST(Determinism, SumsAreInRankOrderOnEveryRank) {
   constexpr int kRanks = 5;
   Mesh mesh(kRanks);
   const auto communicator = mesh.communicator();

@@ -1,4 +1,4 @@
-// The checks of a call.
+// Communicator::validate() and the options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-class ValidateTest : public testing::Test {
+class Validate : public testing::Test {
  protected:
   void expect_refused(int rank, const Call& call, const std::string& why) {
     EXPECT_THAT([&] { communicator_->enqueue(rank, call); }, ThrowsMessage<InvalidArgument>(HasSubstr(why)));
@@ -23,7 +23,7 @@ class ValidateTest : public testing::Test {
   std::unique_ptr<Communicator> communicator_ = mesh_.communicator();
 };
 
-TEST_F(ValidateTest, RefusesBadCallsWithTheReason) {
+TEST_F(Validate, RefusesBadCallsWithTheReason) {
   const Call good{Collective::kAllReduce, DType::kF32, data_, data_, 8, {}, 0, "x"};
   const auto with = [&](auto change) {
     Call call = good;
@@ -44,7 +44,7 @@ TEST_F(ValidateTest, RefusesBadCallsWithTheReason) {
   EXPECT_EQ(mesh_.errors(), std::vector<std::optional<std::string>>(2)) << "a refused call must not be queued";
 }
 
-TEST_F(ValidateTest, RefusesCountsOfTheWrongLengthOrSize) {
+TEST_F(Validate, RefusesCountsOfTheWrongLengthOrSize) {
   const std::vector<int64_t> three{1, 2, 3}, negative{1, -2}, odd{32, 33};
   const Call gather{Collective::kAllGather, DType::kF32, data_, data_, 0, three, 0, "x"};
   expect_refused(0, gather, "[all_gather x] expected 2 counts for 2 ranks, got 3");
@@ -57,12 +57,12 @@ TEST_F(ValidateTest, RefusesCountsOfTheWrongLengthOrSize) {
   call = gather;
   call.dtype = DType::kQ8_0;
   call.counts = odd;
-  expect_refused(0, call, "count 33 is no multiple of the 32 elements of a q8_0 block");
+  expect_refused(0, call, "count 33 is not a multiple of the 32 elements of a q8_0 block");
   call = {Collective::kAllReduce, DType::kF32, data_, data_, 2, odd, 0, "x"};
   expect_refused(0, call, "expected 0 counts");
 }
 
-TEST_F(ValidateTest, NullIsFineWhereNothingIsReadOrWritten) {
+TEST_F(Validate, AllowsNullForRanksWithoutElements) {
   const std::vector<int64_t> counts{0, 4};
   Call calls[2] = {{Collective::kAllGather, DType::kF32, nullptr, data_, 0, counts, 0, "x"},
                    {Collective::kAllGather, DType::kF32, data_ + 16, data_ + 32, 0, counts, 0, "x"}};
@@ -74,7 +74,7 @@ TEST_F(ValidateTest, NullIsFineWhereNothingIsReadOrWritten) {
   EXPECT_NO_THROW(mesh_.synchronize());
 }
 
-TEST(Options, TheTimeOutComesFromTheEnvironment) {
+TEST(Options, ReadTheTimeOutFromTheEnvironment) {
   ::unsetenv("SHOAL_COMM_TIMEOUT");
   EXPECT_EQ(Options().timeout, std::chrono::seconds(120));
   ::setenv("SHOAL_COMM_TIMEOUT", "7", 1);

@@ -1,4 +1,4 @@
-// What connects the devices of a family, where the family comes from a plug-in (tests/devices/plugins).
+// The communicator factory of a family that comes from a plug-in (tests/devices/plugins).
 #include "collectives/factory.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A plug-in for the length of a test.
+/// Keeps a plug-in loaded while this object lives.
 class Loaded {
  public:
   explicit Loaded(const std::string& name) : family_(Registry::instance().load(file(name))) {}
@@ -28,7 +28,7 @@ class Loaded {
   BackendReg& family_;
 };
 
-TEST(FactoryTest, OfAPlugin) {
+TEST(FamilyFactory, ComesFromThePlugin) {
   const Loaded loaded("factory");
   const CommunicatorFactory factory = factory_of(loaded.family());
   ASSERT_TRUE(factory);
@@ -36,17 +36,17 @@ TEST(FactoryTest, OfAPlugin) {
               ThrowsMessage<InvalidArgument>("the communicator factory returned no communicator for 0 ranks"));
 }
 
-TEST(FactoryTest, OfAFamilyThatOffersNone) {
+TEST(FamilyFactory, IsEmptyIfTheFamilyOffersNone) {
   const Loaded loaded("good");
   EXPECT_FALSE(factory_of(loaded.family()));
 }
 
-TEST(FactoryTest, OfAPluginWithOtherClasses) {
+TEST(FamilyFactory, RefusesPluginsWithOtherClassSizes) {
   const Loaded loaded("other_factory_sizes");
   EXPECT_THAT([&] { factory_of(loaded.family()); },
               ThrowsMessage<DeviceError>(
-                  AllOf(HasSubstr("[plug-in " + Loaded::file("other_factory_sizes") + "] its compiler laid out"),
-                        HasSubstr("build both from the same version of shoal"), testing::Not(HasSubstr("\n")))));
+                  AllOf(HasSubstr("[plug-in " + Loaded::file("other_factory_sizes") + "] its class layouts differ"),
+                        HasSubstr("build both with the same version of shoal"), testing::Not(HasSubstr("\n")))));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What happens when a rank stalls, stops, disagrees, or when one is aborted: every rank gets a CommError that says
-// who, what and how long, within the time-out, and the communicator stays failed.
+// A rank stalls, stops, queues another collective or is aborted. Within the time-out, every rank then gets a CommError
+// that names the rank, the call and the waiting time. The communicator stays failed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ using testing::Optional;
 const Options kImpatient{.timeout = milliseconds(100), .spin = std::chrono::microseconds(50)};
 constexpr int64_t kCount = 100;
 
-class FailureTest : public testing::Test {
+class Failure : public testing::Test {
  protected:
-  /// Queues one all_reduce of each of the given ranks.
+  /// Queues an all_reduce on each of the given ranks.
   void all_reduce(Communicator& communicator, const std::vector<int>& ranks) {
     for (int rank : ranks) communicator.enqueue(rank, call_);
   }
@@ -43,7 +43,7 @@ class FailureTest : public testing::Test {
   std::vector<Call> calls_ = std::vector<Call>(4, call_);
 };
 
-TEST_F(FailureTest, StalledRankIsNamedOnEveryRankWithinTheTimeOut) {
+TEST_F(Failure, StalledRankIsNamedOnEveryRankInTime) {
   FaultyCommunicator communicator(mesh_.communicator(kImpatient), mesh_.backends(),
                                   {Fault::kStall, 2, 1, milliseconds(600)});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
@@ -52,21 +52,21 @@ TEST_F(FailureTest, StalledRankIsNamedOnEveryRankWithinTheTimeOut) {
   EXPECT_THROW(mesh_.backend(0).synchronize(), CommError);
   const auto waited = std::chrono::steady_clock::now() - start;
   EXPECT_GE(waited, milliseconds(100));
-  EXPECT_LT(waited, milliseconds(600)) << "rank 0 waited for the stalled rank itself";
-  auto errors = mesh_.errors();  // rank 0 has reported already
+  EXPECT_LT(waited, milliseconds(600)) << "rank 0 waited until the stalled rank arrived";
+  auto errors = mesh_.errors();  // rank 0 has thrown already
   errors.erase(errors.begin());
   EXPECT_THAT(errors, Each(Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 2 of 4"),
                                           HasSubstr("did not arrive within 0.1")))));
 }
 
-TEST_F(FailureTest, ALateRankWithinTheTimeOutIsNoFailure) {
+TEST_F(Failure, LateRankWithinTheTimeOutDoesNotFail) {
   FaultyCommunicator communicator(mesh_.communicator({.timeout = milliseconds(20000)}), mesh_.backends(),
                                   {Fault::kStall, 1, 0, milliseconds(50)});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
   EXPECT_THAT(data_, Each(4.0f));
 }
 
-TEST_F(FailureTest, AllMissingRanksAreNamed) {
+TEST_F(Failure, AllMissingRanksAreNamed) {
   const auto communicator = mesh_.communicator(kImpatient);
   all_reduce(*communicator, {0, 2});
   const auto errors = mesh_.errors();
@@ -75,7 +75,7 @@ TEST_F(FailureTest, AllMissingRanksAreNamed) {
   EXPECT_EQ(errors[1], std::nullopt);
 }
 
-TEST_F(FailureTest, AFailedCommunicatorStaysFailedWithItsFirstMessage) {
+TEST_F(Failure, FailedCommunicatorKeepsItsFirstMessage) {
   const auto communicator = mesh_.communicator(kImpatient);
   all_reduce(*communicator, {0});
   const auto first = mesh_.errors()[0];
@@ -86,8 +86,8 @@ TEST_F(FailureTest, AFailedCommunicatorStaysFailedWithItsFirstMessage) {
   EXPECT_THAT(all_reduce_all(*fresh), Each(Eq(std::nullopt)));
 }
 
-TEST_F(FailureTest, AbortEndsPendingAndLaterCallsAtOnce) {
-  const auto communicator = mesh_.communicator();  // with the time-out of earnest runs
+TEST_F(Failure, AbortEndsPendingAndLaterCallsImmediately) {
+  const auto communicator = mesh_.communicator();  // with the default time-out
   const auto start = std::chrono::steady_clock::now();
   all_reduce(*communicator, {0, 1, 3});
   std::thread other([&] {
@@ -102,7 +102,7 @@ TEST_F(FailureTest, AbortEndsPendingAndLaterCallsAtOnce) {
   EXPECT_THAT(all_reduce_all(*communicator), Each(Optional(HasSubstr("aborted: user pressed Ctrl-C"))));
 }
 
-TEST_F(FailureTest, AnErrorOnOneStreamReachesAllRanksAtOnce) {
+TEST_F(Failure, StreamErrorReachesAllRanksImmediately) {
   const auto start = std::chrono::steady_clock::now();
   FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kFail, 1, 0});
   const auto errors = all_reduce_all(communicator);
@@ -114,7 +114,7 @@ TEST_F(FailureTest, AnErrorOnOneStreamReachesAllRanksAtOnce) {
   }
 }
 
-TEST_F(FailureTest, DifferentCollectivesAreNoticed) {
+TEST_F(Failure, DetectsDifferentCollectives) {
   const auto communicator = mesh_.communicator();
   calls_[3].kind = Collective::kBroadcast;
   EXPECT_THAT(all_reduce_all(*communicator),
@@ -122,7 +122,7 @@ TEST_F(FailureTest, DifferentCollectivesAreNoticed) {
                                   HasSubstr("rank 3 broadcast f32 x 100")))));
 }
 
-TEST_F(FailureTest, DifferentCountsAreNoticed) {
+TEST_F(Failure, DetectsDifferentCounts) {
   const auto communicator = mesh_.communicator();
   const std::vector<int64_t> counts[2] = {{1, 2, 3, 4}, {1, 2, 4, 3}};
   for (int rank = 0; rank < 4; ++rank) {
@@ -136,11 +136,11 @@ TEST_F(FailureTest, DifferentCountsAreNoticed) {
   EXPECT_THAT(mesh_.errors(), Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 2")))));
 }
 
-/// Calls that the staged communicator cuts into pieces.
-class PiecesFailureTest : public testing::Test {
+/// Failures of calls that the staged communicator divides into pieces.
+class PiecesFailure : public testing::Test {
  protected:
   static constexpr int64_t kPart = int64_t{1} << 20;
-  /// Of each of the given ranks an all_gather of its counts.
+  /// Runs an all_gather in which each rank passes its own counts.
   std::vector<std::optional<std::string>> all_gather(const std::vector<std::vector<int64_t>>& counts,
                                                      const Options& options = {}) {
     const auto communicator = mesh_.communicator(options);
@@ -158,13 +158,13 @@ class PiecesFailureTest : public testing::Test {
   std::vector<Call> calls_;
 };
 
-TEST_F(PiecesFailureTest, AMissingRankIsNamedWithTheCallThatWasQueued) {
+TEST_F(PiecesFailure, NamesTheMissingRankAndTheWholeCall) {
   EXPECT_THAT(all_gather({{kPart, kPart}}, kImpatient)[0],
               Optional(AllOf(HasSubstr("[all_gather logits] rank 1 of 2"), HasSubstr("did not arrive within 0.1"))));
 }
 
-// The first pieces are alike, and one rank has more of them.
-TEST_F(PiecesFailureTest, DifferentCountsAreNoticed) {
+// The first pieces of all ranks are equal, but one rank has more pieces.
+TEST_F(PiecesFailure, DetectsDifferentCounts) {
   for (const std::vector<int64_t>& other :
        {std::vector{kPart, kPart / 2}, {kPart / 2, kPart}, {kPart + 1, kPart - 1}}) {
     EXPECT_THAT(all_gather({{kPart, kPart}, other}),
@@ -172,8 +172,8 @@ TEST_F(PiecesFailureTest, DifferentCountsAreNoticed) {
   }
 }
 
-// In one piece, and with the same sum: the error shows that the counts differ.
-TEST_F(PiecesFailureTest, DifferentCountsAreTold) {
+// The ranks' calls have one piece each and the same sum of counts, but different counts.
+TEST_F(PiecesFailure, MessageShowsDifferentCounts) {
   for (const std::optional<std::string>& error : all_gather({{10, 20}, {20, 10}})) {
     ASSERT_TRUE(error);
     const size_t first = error->find('#'), second = error->find('#', first + 1);
@@ -182,8 +182,9 @@ TEST_F(PiecesFailureTest, DifferentCountsAreTold) {
   }
 }
 
-// Nothing is moved, although the first pieces of the two calls are as long as each other.
-TEST_F(PiecesFailureTest, ACallsPieceIsNoWholeCall) {
+// One rank queues two smaller calls, each as long as a piece of the other rank's call. The calls must fail before data
+// are moved.
+TEST_F(PiecesFailure, PieceDoesNotMatchAWholeCall) {
   for (const Collective kind : {Collective::kAllReduce, Collective::kBroadcast}) {
     const auto communicator = mesh_.communicator();
     std::fill(data_.begin(), data_.end(), 1.0f);
@@ -200,7 +201,7 @@ TEST_F(PiecesFailureTest, ACallsPieceIsNoWholeCall) {
   }
 }
 
-TEST_F(FailureTest, CorruptionOfOneRankChangesOnlyThatRank) {
+TEST_F(Failure, CorruptedResultOfOneRankChangesNoOtherRank) {
   FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kCorrupt, 3, 0});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(data_[rank * kCount] == 4.0f, rank != 3);
@@ -216,7 +217,7 @@ class DeafBackend final : public ThreadBackend {
   bool enqueue(const HostTask&) override { return false; }
 };
 
-TEST(MakeHostCommunicator, RefusesBackendsThatCannotServe) {
+TEST(MakeHostCommunicator, RefusesUnsuitableBackends) {
   ThreadBackend good("good");
   DeafBackend deaf;
   EXPECT_THROW(make_host_communicator({}), InvalidArgument);

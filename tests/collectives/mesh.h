@@ -1,4 +1,4 @@
-// A mesh of ranks for tests of communicators: one backend for each rank, and runs of one collective on all of them.
+// A mesh of ranks for tests of communicators: owns one backend per rank and runs a collective on all ranks.
 #pragma once
 
 #include <exception>
@@ -14,8 +14,9 @@
 
 namespace shoal::collectives {
 
-/// Plain threads, or streams of a CPU device or of a plug-in's devices: with the communicator of their family, or with
-/// the staged one. kMixed: of a plug-in's devices and the CPU by turns, which is staged.
+/// The ranks' streams: plain threads, CPU backends, or backends of a plug-in's devices. They use the communicator of
+/// their family, with three exceptions: kCpuStaged and kPluginStaged use the staged communicator, and so does kMixed,
+/// in which plug-in and CPU devices alternate.
 enum class Streams : uint8_t { kThread, kCpu, kCpuStaged, kPlugin, kPluginStaged, kMixed };
 inline bool needs_plugin(Streams streams) {
   return streams == Streams::kPlugin || streams == Streams::kPluginStaged || streams == Streams::kMixed;
@@ -53,7 +54,8 @@ class Mesh {
   }
   std::unique_ptr<Communicator> communicator(const Options& options = {}) { return factory()(backends_, options); }
 
-  /// Where a rank finds host bytes: there, or in a copy on its device, which comes back with synchronize().
+  /// The address at which a rank accesses host bytes: the same address, or a copy on the rank's device. synchronize()
+  /// copies the bytes back.
   std::byte* at(int rank, std::byte* host, size_t size) {
     Backend& backend = *backends_[static_cast<size_t>(rank)];
     if (!backend.has_own_memory()) return host;
@@ -68,7 +70,7 @@ class Mesh {
     return device;
   }
 
-  /// Synchronizes all ranks: the message of each rank's error, nullopt where there was none.
+  /// Synchronizes all ranks. Returns each rank's error message, or nullopt if it had no error.
   std::vector<std::optional<std::string>> errors() {
     std::vector<std::optional<std::string>> messages(backends_.size());
     for (int rank = 0; rank < size(); ++rank) {
@@ -80,7 +82,7 @@ class Mesh {
     }
     return messages;
   }
-  /// Synchronizes all ranks; throws the first error after all have ended.
+  /// Synchronizes all ranks, then throws the first error.
   void synchronize() {
     for (const Copy& copy : copies_) {
       backends_[static_cast<size_t>(copy.rank)]->read_bytes_async(copy.device->base(), copy.host, copy.size);

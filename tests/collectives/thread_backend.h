@@ -1,7 +1,6 @@
-// ThreadBackend: a stream of host functions on a thread of its own, and nothing else: no memory, no ops, and a
-// device of a family that can do nothing.
-// Keeps the contract of Backend::enqueue: in order; the first failure is kept, later tasks are told, synchronize()
-// throws it and clears it.
+// ThreadBackend: a stream of host functions on its own thread. It has no memory and no ops, and the family of its
+// device offers no functions. It fulfils the contract of Backend::enqueue: tasks run in order, the first failure is
+// kept, and later tasks see that an earlier task failed. synchronize() throws the failure and clears it.
 #pragma once
 
 #include <condition_variable>
@@ -66,7 +65,7 @@ class ThreadBackend : public Backend {
       }
       lock.lock();
       if (!failure_) failure_ = failure;
-      tasks_.pop_front();  // only now: synchronize() waits for the end of the last task
+      tasks_.pop_front();  // removed only now, because synchronize() waits for the end of the last task
       changed_.notify_all();
     }
   }

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Architectures, CodeRunsOnItsGenerationFromItsRevisionOn) {
+TEST(Architectures, CodeRunsOnNewerRevisionsOfItsGeneration) {
   for (const int gpu : {80, 86, 89}) EXPECT_TRUE(runs_on(80, gpu)) << gpu;
   EXPECT_TRUE(runs_on(120, 121));
   EXPECT_FALSE(runs_on(89, 86));
@@ -23,7 +23,7 @@ TEST(Architectures, CodeRunsOnItsGenerationFromItsRevisionOn) {
   EXPECT_FALSE(runs_on(100, 120));
 }
 
-TEST(Architectures, EmbeddedGpusAndTheirCodeBelongTogether) {
+TEST(Architectures, EmbeddedGpusNeedTheirOwnCode) {
   for (const int gpu : {87, 88, 101, 110}) EXPECT_TRUE(runs_on(gpu, gpu)) << gpu;
   for (const int gpu : {87, 88}) EXPECT_FALSE(runs_on(80, gpu)) << gpu;
   EXPECT_FALSE(runs_on(100, 101));
@@ -32,12 +32,12 @@ TEST(Architectures, EmbeddedGpusAndTheirCodeBelongTogether) {
   EXPECT_FALSE(runs_on(110, 111));
 }
 
-TEST(Architectures, AGpuWithoutCodeHasAReasonAndARemedy) {
+TEST(Architectures, GpuWithoutCodeIsReportedWithReasonAndRemedy) {
   constexpr int kBuilt[] = {80, 90};
   for (const int gpu : {80, 86, 89, 90}) EXPECT_EQ(lack_of_code(kBuilt, gpu), "") << gpu;
-  EXPECT_EQ(
-      lack_of_code(kBuilt, 120),
-      "the plug-in has no code for it (it has sm_80, sm_90): build with -DSHOAL_CUDA_ARCHITECTURES=\"80;90;120\"");
+  EXPECT_EQ(lack_of_code(kBuilt, 120),
+            "the plug-in has no code for this GPU (only for sm_80, sm_90): "
+            "build with -DSHOAL_CUDA_ARCHITECTURES=\"80;90;120\"");
   EXPECT_EQ(lack_of_code(kBuilt, 75), "shoal needs compute capability 8.0 or later");
 }
 
@@ -50,7 +50,8 @@ TEST(Architectures, OnlyGpusWithCodeAreDevices) {
   EXPECT_EQ(family.devices()[0]->name(), "CUDA1");
   EXPECT_EQ(family.devices()[1]->name(), "CUDA3");
   EXPECT_EQ(family.reason(), "");
-  EXPECT_THAT(family.unusable(), HasSubstr("CUDA0, CUDA2 (Emulated GPU, sm_100): the plug-in has no code for it"));
+  EXPECT_THAT(family.unusable(),
+              HasSubstr("CUDA0, CUDA2 (Emulated GPU, sm_100): the plug-in has no code for this GPU"));
   for (const auto& [gpu, status] : {std::pair{0, cudaErrorNoKernelImageForDevice}, std::pair{3, cudaSuccess}}) {
     const CurrentGpu current(gpu);
     launch(nullptr, do_nothing, dim3(1), dim3(1), 0);

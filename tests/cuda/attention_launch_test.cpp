@@ -1,5 +1,5 @@
-// Attention that is split over KV as a plan runs it: one launch, again and again by a CUDA graph, on several devices of
-// one GPU at once, while its blocks count themselves.
+// Attention that a plan splits over KV takes one launch. The CUDA graphs of several devices of one GPU repeat this
+// launch concurrently. The kernel counts the blocks of a launch, so the counters must be reset after each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace {
 const char* const kStep =
     "input %q f32 [64, 8, 1]\ncache %k f16 [64, 700, 2]\ncache %v f16 [64, 700, 2]\ninput %pos8.p i32 [1]\n"
     "%qt = permute(%q) {axes=[0,2,1,3]}\n%out = attention(%qt, %k, %v, %pos8.p, _, _) {scale=0.125, causal=true}\n"
-    "%e = unary(%out) {kind=silu}\noutput %e\n";  // of a single node no CUDA graph is made
+    "%e = unary(%out) {kind=silu}\noutput %e\n";  // a second node, because a plan with one node uses no CUDA graph
 
-/// A step of one device.
+/// The decoding step of one device.
 struct Step {
   Step(Device& device, Backend& backend)
       : loaded(kStep, device), backend(backend), plan(backend.create_plan(loaded.graph)) {
@@ -36,7 +36,7 @@ struct Step {
   std::unique_ptr<GraphPlan> plan;
 };
 
-TEST(CudaAttentionLaunch, IsOneAndCountsAgainInEveryRunAndOnEveryDevice) {
+TEST(CudaAttentionLaunch, SplitAttentionIsOneRepeatableLaunch) {
   constexpr int kDevices = 3;
   const int positions[] = {650, 20, 650, 300, 64, 650, 127, 300};
   test::CudaMesh mesh(1, kDevices);
@@ -54,7 +54,8 @@ TEST(CudaAttentionLaunch, IsOneAndCountsAgainInEveryRunAndOnEveryDevice) {
     }
     if (seen.size() > 1) continue;
     const auto calls = emulator::take_calls();
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), 2 * kDevices) << "with those of unary";
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"), 2 * kDevices)
+        << "including the launches of unary";
   }
   EXPECT_NE(seen[650], seen[300]);
 }

@@ -1,6 +1,9 @@
-// attention on CUDA kernels, beyond the cases of PluginConformance: every pair of cache dtypes, sizes of groups,
-// prompts, caches and heads around the edges of tiles, rows out of sight, numbers at the edge of 16-bit floats, and
-// positions that change between runs.
+// Attention on CUDA kernels, beyond the cases of PluginConformance:
+//
+// - all pairs of cache dtypes;
+// - group sizes, prompts, caches and heads around the limits of tiles;
+// - masked rows, and values at the limits of 16-bit floats;
+// - positions that change between runs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -28,12 +31,12 @@ struct Sizes {
   DType keys = DType::kF16, values = keys;
   int64_t d = 64, e = 64, t = 1, s = 100, group = 4, kv_heads = 2, batches = 1;
   AttentionParams params{.scale = 0.2f, .causal = true};
-  DType mask = DType::kI32;  ///< kI32: none
+  DType mask = DType::kI32;  ///< kI32 means no mask
   bool sinks = false;
-  bool latent = false;  ///< values are the first elements of the keys' rows
+  bool latent = false;  ///< the values are the first elements of the key rows
 };
 
-/// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
+/// A node with its leaves. Keys are stored as [d, kv, s] and values as [e, s, kv], so rows of keys have gaps.
 struct Attention {
   explicit Attention(const Sizes& n) {
     const int64_t heads = n.group * n.kv_heads;
@@ -51,8 +54,8 @@ struct Attention {
     node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), keys, v, positions, mask, sinks, n.params));
     leaves = random_leaves(graph, 11);
   }
-  /// Positions of a prompt whose last token is the cache's last row, of further parts a row before; the first token
-  /// sees nothing of those.
+  /// Sets the positions of a prompt whose last token has position `last`. In each further part all positions are one
+  /// lower, and the first token sees no row.
   void end_at(int64_t last) {
     if (!positions) return;
     const int64_t count = positions->shape[0];
@@ -71,7 +74,7 @@ struct Attention {
     const Values values = run();
     EXPECT_TRUE(close_to(values, reference_eval(graph, leaves).at(node), {bound}));
   }
-  /// Scores grow from tile to tile.
+  /// Changes the keys so that scores grow from tile to tile.
   void grow(DType rounded_to) {
     Values& keys = leaves[k];
     const auto tile = static_cast<size_t>(k->shape[0] * k->shape[1] * 64);
@@ -93,7 +96,7 @@ void check(const Sizes& sizes) {
   attention.check();
 }
 
-TEST(CudaAttention, EveryGroupAndPrompt) {
+TEST(CudaAttention, MatchesReferenceForAnyGroupAndPromptLength) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0}) {
     for (const int64_t group : {1, 3, 4, 8}) {
       for (const int64_t t : {1, 2, 7, 8, 9, 64, 100}) {
@@ -105,7 +108,7 @@ TEST(CudaAttention, EveryGroupAndPrompt) {
   check({.keys = DType::kF32, .t = 3, .s = 40, .group = 70, .kv_heads = 1});
 }
 
-TEST(CudaAttention, EveryLengthOfCache) {
+TEST(CudaAttention, MatchesReferenceForAnyCacheLength) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t s : {1, 17, 64, 65, 300, 1000}) {
       check({.keys = dtype, .s = s, .kv_heads = 2, .batches = s < 100 ? 3 : 1});
@@ -114,7 +117,7 @@ TEST(CudaAttention, EveryLengthOfCache) {
   }
 }
 
-TEST(CudaAttention, EverySizeOfHead) {
+TEST(CudaAttention, MatchesReferenceForAnyHeadSize) {
   for (const int64_t d : {1, 8, 33, 40, 72, 80, 96, 192, 256, 264, 300}) {
     for (const int64_t t : {1, 20}) {
       check({.d = d, .e = d, .t = t, .s = 90, .kv_heads = 2});
@@ -136,7 +139,7 @@ const AttentionParams kParameters[] = {
     {.scale = -0.3f, .softcap = 1.0f, .causal = true, .window = 65},
 };
 
-TEST(CudaAttention, EveryParameter) {
+TEST(CudaAttention, MatchesReferenceForAllParameters) {
   for (const DType dtype : kCacheDTypes) {
     for (const AttentionParams& params : kParameters) {
       for (const DType mask : {DType::kI32, DType::kF32, DType::kF16}) {
@@ -154,8 +157,8 @@ TEST(CudaAttention, EveryParameter) {
   }
 }
 
-/// After `change` the results are NaN where odd(attention, query, head) says so and what they were elsewhere. With one
-/// split and several, by both kernels.
+/// After `change`, results must be NaN where odd(attention, query, head) is true, and unchanged elsewhere. Runs both
+/// kernels with one split and with several splits.
 template <class Change, class Odd>
 void check_odd(const Change& change, const Odd& odd) {
   for (const DType dtype : kCacheDTypes) {
@@ -177,7 +180,7 @@ void check_odd(const Change& change, const Odd& odd) {
   }
 }
 
-TEST(CudaAttention, NaNAndInfinitiesOfAQueryReachItsResultAlone) {
+TEST(CudaAttention, NaNAndInfinityInAQueryReachOnlyItsResult) {
   const std::pair<double, int64_t> all[] = {{kNaN, 0}, {-kNaN, 37}, {kInfinity, 63}, {-kInfinity, 8}};
   for (const auto& [value, at] : all) {
     SCOPED_TRACE(fmt::format("{} at {}", value, at));
@@ -187,8 +190,8 @@ TEST(CudaAttention, NaNAndInfinitiesOfAQueryReachItsResultAlone) {
   }
 }
 
-TEST(CudaAttention, NaNInAKeyReachesTheQueriesThatSeeIt) {
-  for (const int64_t back : {1, 2, 20}) {  // from the end of the cache
+TEST(CudaAttention, NaNInAKeyReachesOnlyQueriesThatSeeIt) {
+  for (const int64_t back : {1, 2, 20}) {  // distance from the end of the cache, in rows
     SCOPED_TRACE(back);
     check_odd([&](Attention& a) { a.leaves[a.k][(a.k->shape[2] - back) * 64 + 40] = kNaN; },
               [&](const Attention& a, int64_t q, int64_t) { return a.q->shape[2] - q <= back; });
@@ -197,7 +200,7 @@ TEST(CudaAttention, NaNInAKeyReachesTheQueriesThatSeeIt) {
             [](const Attention&, int64_t, int64_t) { return true; });
 }
 
-TEST(CudaAttention, QueriesThatSeeNothingGiveZeros) {
+TEST(CudaAttention, ResultsAreZeroForQueriesThatSeeNoKey) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t t : {1, 3, 30}) {
       SCOPED_TRACE(fmt::format("{} t {}", name_of(dtype), t));
@@ -205,14 +208,14 @@ TEST(CudaAttention, QueriesThatSeeNothingGiveZeros) {
       Attention attention(sizes);
       for (double& position : attention.leaves[attention.positions]) position = -1;
       EXPECT_EQ(attention.run(), Values(attention.node->elements(), 0));
-      attention.end_at(t / 2 - 1);  // half of them
+      attention.end_at(t / 2 - 1);  // half of the queries see keys
       attention.check();
     }
   }
   check({.s = 0});
 }
 
-TEST(CudaAttention, NumbersAtTheEdgesOf16Bits) {
+TEST(CudaAttention, MatchesReferenceAtLimitsOf16BitFloats) {
   struct Magnitudes {
     double q, kv;
     float scale;
@@ -236,14 +239,14 @@ TEST(CudaAttention, NumbersAtTheEdgesOf16Bits) {
   }
 }
 
-TEST(CudaAttention, WeightsFarApartNeitherOverflowNorVanish) {
+TEST(CudaAttention, LargeScoresDoNotOverflow) {
   for (const DType dtype : kCacheDTypes) {
     Attention attention({.keys = dtype, .s = 700, .group = 2, .kv_heads = 1, .params = {.scale = 100}});
-    attention.check(1e-8);  // scores of hundreds have that much of an error in f32
+    attention.check(1e-8);  // f32 scores of several hundred have errors of this size
   }
 }
 
-TEST(CudaAttention, CachesThatAreNotAligned) {
+TEST(CudaAttention, MatchesReferenceForUnalignedCaches) {
   for (const DType dtype : {DType::kF16, DType::kF32}) {
     Graph graph;
     TensorContext weights;
@@ -258,8 +261,8 @@ TEST(CudaAttention, CachesThatAreNotAligned) {
   }
 }
 
-// Scores that grow from tile to tile, with one split (nine KV heads) and with one for each tile.
-TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
+// Scores grow from tile to tile. With nine KV heads the kernel uses one split; with fewer heads, one split per tile.
+TEST(CudaAttention, LaterTilesMayOutweighEarlierTiles) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t kv_heads : {1, 3, 9}) {
       const bool one_split = kv_heads == 9;
@@ -276,9 +279,9 @@ TEST(CudaAttention, LaterTilesMayOutweighEarlierOnes) {
   }
 }
 
-// What was queued once serves every step: only the positions in device memory change. The bits do not depend on the
-// block that is last.
-TEST(CudaAttention, TheSameLaunchServesEveryPositionWithTheSameBits) {
+// One queued launch serves every step: only the positions in device memory change. The bits do not depend on which
+// block finishes last.
+TEST(CudaAttention, OneLaunchServesAllPositionsWithTheSameBits) {
   for (const DType dtype : kCacheDTypes) {
     for (const auto& [t, e] :
          {std::pair<int64_t, int64_t>{1, 64}, {2, 64}, {20, 64}, {1, 1}, {20, 1}, {1, 200}, {20, 200}}) {
@@ -300,7 +303,7 @@ TEST(CudaAttention, TheSameLaunchServesEveryPositionWithTheSameBits) {
   }
 }
 
-/// Splits of a decoder's step on a GPU of 132 processors.
+/// Returns the number of splits of a decoding step on a GPU with 132 multiprocessors.
 int64_t splits(int64_t kv_heads, int64_t keys) {
   Attention attention({.d = 128, .e = 128, .s = keys, .kv_heads = kv_heads});
   const size_t bytes = cuda::kernel_for(Op::kAttention).workspace(*attention.node, {.processors = 132});
@@ -309,13 +312,13 @@ int64_t splits(int64_t kv_heads, int64_t keys) {
   return bytes == 0 ? 1 : static_cast<int64_t>(bytes / each);
 }
 
-TEST(CudaAttention, ShortContextsAreSplitToo) {
+TEST(CudaAttention, ShortContextsAreAlsoSplit) {
   const std::array<int64_t, 3> all[] = {{8, 64, 1},    {8, 128, 1},     {8, 129, 3},   {8, 255, 4},
                                         {8, 1000, 16}, {1, 10000, 128}, {132, 1000, 1}};
   for (const auto& [kv_heads, keys, expected] : all) EXPECT_EQ(splits(kv_heads, keys), expected) << keys;
 }
 
-TEST(CudaAttention, TilesTakeBF16OfAnySize) {
+TEST(CudaAttention, TilesHandleBF16ValuesOfAnyMagnitude) {
   for (const int64_t t : {1, 20}) {
     Attention attention({.keys = DType::kBF16, .t = t, .kv_heads = 1});
     EXPECT_EQ(attention.choice(), Choice::kTiles);
@@ -325,9 +328,9 @@ TEST(CudaAttention, TilesTakeBF16OfAnySize) {
   }
 }
 
-/// The first key has nearly all of the weight, and a value of zeros: what is left are sums of weights of 4e-5, of which
-/// f16 would keep ten bits.
-TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
+/// The first key has nearly all of the weight, but its value is zero. The result is a sum of the remaining values with
+/// weights of 4e-5. In f16 these weights would have only ten bits.
+TEST(CudaAttention, SmallWeightsOfF16ValuesAreNotLost) {
   for (const auto& [keys, choice] : {std::pair{DType::kF16, Choice::kTiles}, {DType::kBF16, Choice::kSlices}}) {
     Attention attention({.keys = keys, .values = DType::kF16, .t = 20, .kv_heads = 1});
     EXPECT_EQ(attention.choice(), choice);
@@ -340,14 +343,14 @@ TEST(CudaAttention, SmallWeightsOfF16ValuesCount) {
   }
 }
 
-/// Results of the kernel that must be chosen.
+/// Checks the choice of kernel, and the results of this kernel.
 void check_choice(Choice choice, const Sizes& sizes) {
   Attention attention(sizes);
   attention.end_at(sizes.s - 1);
   EXPECT_EQ(attention.choice(), choice);
   attention.check();
 }
-/// Of many rows that tiles do not take.
+/// Returns the kernel for many rows whose cache dtypes the tile kernel does not support.
 Choice choice_for(DType keys, DType values) {
   return keys == DType::kF32 || values == DType::kF32 ? Choice::kRows : Choice::kSlices;
 }
@@ -355,7 +358,7 @@ void check_slices(const Sizes& sizes) {
   check_choice(choice_for(sizes.keys, sizes.values), sizes);
 }
 
-TEST(CudaAttention, EveryPairOfCacheDTypes) {
+TEST(CudaAttention, MatchesReferenceForAllPairsOfCacheDTypes) {
   for (const DType keys : kCacheDTypes) {
     for (const DType values : kCacheDTypes) {
       for (const int64_t t : {1, 9}) {
@@ -372,8 +375,8 @@ TEST(CudaAttention, EveryPairOfCacheDTypes) {
   }
 }
 
-// Values of more than 288 columns are parts, each with blocks, partials and merges of its own.
-TEST(CudaAttention, SlicesOfWideValues) {
+// Values with more than 288 columns are divided into parts. Each part has its own blocks, partial results and merges.
+TEST(CudaAttention, HandlesValuesWiderThan288Columns) {
   const DType f16 = DType::kF16, bf16 = DType::kBF16, q8 = DType::kQ8_0;
   check_slices({.keys = bf16, .values = f16, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
   check_slices({.keys = f16, .d = 512, .e = 512, .t = 7, .s = 700, .kv_heads = 2, .sinks = true});
@@ -383,7 +386,7 @@ TEST(CudaAttention, SlicesOfWideValues) {
   check_slices({.keys = q8, .values = f16, .d = 576, .e = 512, .t = 40, .s = 400, .kv_heads = 1, .params = params});
 }
 
-// Values in the keys' rows, as latent attention has them.
+// As in latent attention, the values are stored in the key rows.
 Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
   return {.keys = dtype,
           .d = 576,
@@ -396,7 +399,7 @@ Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
           .latent = true};
 }
 
-TEST(CudaAttention, LatentsOfAnyDTypeAndNumberOfHeads) {
+TEST(CudaAttention, LatentsMatchReferenceForAnyDTypeAndHeadCount) {
   for (const DType dtype : kCacheDTypes) {
     const bool is_16_bit = dtype == DType::kF16 || dtype == DType::kBF16;
     const auto check_few = [&](const Sizes& sizes) {
@@ -411,7 +414,7 @@ TEST(CudaAttention, LatentsOfAnyDTypeAndNumberOfHeads) {
   }
 }
 
-TEST(CudaAttention, LatentsOfOtherSizes) {
+TEST(CudaAttention, LatentsMatchReferenceForAnyKeyAndValueSize) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const auto& [d, e] : {std::pair<int64_t, int64_t>{264, 8}, {320, 256}, {328, 328}, {576, 504}, {512, 512}}) {
       Sizes sizes = latent(dtype, 12, 1, 300);
@@ -423,7 +426,7 @@ TEST(CudaAttention, LatentsOfOtherSizes) {
   }
 }
 
-TEST(CudaAttention, LatentsWithEveryParameter) {
+TEST(CudaAttention, LatentsMatchReferenceForAllParameters) {
   for (AttentionParams params : kParameters) {
     params.scale /= 4;
     for (const DType mask : {DType::kI32, DType::kF32, DType::kF16}) {
@@ -434,7 +437,7 @@ TEST(CudaAttention, LatentsWithEveryParameter) {
   }
 }
 
-TEST(CudaAttention, PartsEndWithTheirLse) {
+TEST(CudaAttention, PartialResultsEndWithTheirLse) {
   const auto check_parts = [](Choice choice, Sizes sizes) {
     sizes.batches = 3;
     sizes.params.parts = 5;
@@ -455,7 +458,7 @@ TEST(CudaAttention, PartsEndWithTheirLse) {
   }
 }
 
-/// Queries see two windows of 20 keys in turns; a mask hides key 25. What no query sees is NaN.
+/// Queries alternately see one of two windows of 20 keys, and a mask hides key 25. Rows that no query sees are NaN.
 void check_unseen_rows(const Sizes& sizes) {
   Attention attention(sizes);
   SCOPED_TRACE(to_string(attention.graph));
@@ -472,13 +475,13 @@ void check_unseen_rows(const Sizes& sizes) {
       if (!sizes.latent) std::fill_n(attention.leaves[attention.v].begin() + row * sizes.e, sizes.e, value);
     }
   };
-  fill(sizes.keys == DType::kQ8_0 ? 1e30 : kNaN);  // of q8_0 the scale becomes infinite
+  fill(sizes.keys == DType::kQ8_0 ? 1e30 : kNaN);  // the scale of a q8_0 block becomes infinite
   const Values values = attention.run();
   fill(0);
   EXPECT_TRUE(close_to(values, reference_eval(attention.graph, attention.leaves).at(attention.node), {1e-10}));
 }
 
-TEST(CudaAttention, RowsOutOfSightOrMaskedMayHoldAnything) {
+TEST(CudaAttention, UnseenAndMaskedRowsMayHoldAnything) {
   std::vector<Sizes> all{latent(DType::kF16, 12, 2, 300), latent(DType::kBF16, 12, 2, 300)};
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t t : {2, 20}) {
@@ -493,8 +496,8 @@ TEST(CudaAttention, RowsOutOfSightOrMaskedMayHoldAnything) {
   }
 }
 
-TEST(CudaAttention, LatentsOfLaterTilesMayOutweighEarlierOnesAndNaNIsSeen) {
-  for (const int64_t s : {400, 60}) {  // several splits, and one
+TEST(CudaAttention, LatentsHandleGrowingScoresAndNaN) {
+  for (const int64_t s : {400, 60}) {  // several splits, then one split
     Attention attention(latent(DType::kF16, 16, 1, s));
     attention.end_at(s - 1);
     attention.grow(DType::kF16);

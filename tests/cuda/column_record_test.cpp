@@ -1,5 +1,5 @@
-// Columns that their producers leave as records: the bytes are those of the kernel that quantises columns, products
-// make the same of a record as of the column, and steps of a plan leave and take records where they can.
+// Column records. Their bytes equal the output of the kernel that quantises columns. Products compute the same result
+// from a record as from the column. Steps of a plan write and read records wherever possible.
 #include "devices/cuda/column_record.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr GpuTraits kGpu{0, 90, 132, 227 * 1024};
 constexpr ColumnForms kBoth{true, true}, kTwo{true, false}, kFour{false, true};
 
-/// A run of a graph with a record.
+/// Runs a graph whose launches have memory for a record.
 class Rig {
  public:
   explicit Rig(const test::Build& build) {
@@ -41,7 +41,7 @@ class Rig {
   }
   std::vector<std::byte> bytes(const Tensor& tensor) const { return bytes(tensor.data, tensor.bytes()); }
 
-  /// What a kernel of its own makes of a column that weights of this type are multiplied with.
+  /// Quantises a column in a separate kernel, to the form that weights of type `dtype` require.
   std::byte* quantized(const Tensor& column, DType dtype, std::byte* to = nullptr) {
     const int64_t k = column.elements();
     Graph graph;
@@ -54,7 +54,7 @@ class Rig {
     b->data = nullptr;
     return to;
   }
-  /// Makes the record of a column in all forms.
+  /// Writes the record of a column in all forms.
   void record(const Tensor& column) {
     const ColumnRecord record = context().record(kBoth);
     quantized(column, DType::kQ8_0, record.two);
@@ -79,7 +79,7 @@ class Rig {
   std::optional<test::CudaRun> run_;
 };
 
-TEST(ColumnRecord, OfNorms) {
+TEST(ColumnRecord, NormRecordsMatchSeparateQuantisation) {
   for (const int64_t k : {64, 256, 448, 512, 576, 2048, 4160, 5120, 14336}) {
     for (const ColumnForms forms : {kTwo, kFour, kBoth}) {
       if (k % 256 != 0 && forms.four) continue;
@@ -105,15 +105,15 @@ TEST(ColumnRecord, OfNorms) {
     }
   }
 }
-TEST(ColumnRecord, NotOfNormsOfSeveralOrLongRows) {
+TEST(ColumnRecord, NormsOfSeveralOrLongRowsWriteNoRecord) {
   Graph g;
   EXPECT_TRUE(rms_norm_records(*g.input("a", DType::kF32, {16384, 1, 1, 1}), kGpu));
   EXPECT_FALSE(rms_norm_records(*g.input("b", DType::kF32, {16448, 1, 1, 1}), kGpu));
   EXPECT_FALSE(rms_norm_records(*g.input("c", DType::kF32, {256, 2, 1, 1}), kGpu));
 }
 
-/// Few keys, of which one block takes all, and as many as several blocks share; on tensor cores and plain.
-TEST(ColumnRecord, OfAttention) {
+/// Covers few keys (one block) and many keys (several blocks), with and without tensor cores.
+TEST(ColumnRecord, AttentionRecordsMatchSeparateQuantisation) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
     for (const auto& [keys, columns, group] :
          {std::array<int64_t, 3>{40, 64, 4}, {700, 64, 4}, {700, 128, 2}, {40, 96, 1}, {700, 32, 8}, {700, 32, 9}}) {
@@ -136,7 +136,7 @@ TEST(ColumnRecord, OfAttention) {
     }
   }
 }
-TEST(ColumnRecord, NotOfAttentionWithPiecesOfGroups) {
+TEST(ColumnRecord, AttentionOfPromptsOrPartialGroupsWritesNoRecord) {
   const auto records = [](int64_t columns, int64_t queries) {
     Graph g;
     Tensor* q = g.input("q", DType::kF32, {columns, queries, 2, 1});
@@ -148,7 +148,7 @@ TEST(ColumnRecord, NotOfAttentionWithPiecesOfGroups) {
   EXPECT_FALSE(records(64, 2));
 }
 
-/// The result of step `node` from a record while the column itself is spoilt, and from the column.
+/// Compares results that are computed from the column with results from its record after the column was overwritten.
 template <class Run>
 void expect_same_bits(Rig& rig, const Tensor& column, const std::vector<const Tensor*>& results, const Run& run) {
   run(rig.context());
@@ -163,7 +163,7 @@ void expect_same_bits(Rig& rig, const Tensor& column, const std::vector<const Te
   for (size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(rig.bytes(*results[i]) == expected[i]) << i;
 }
 
-TEST(ColumnRecord, ProductsTakeIt) {
+TEST(ColumnRecord, ProductsReadRecords) {
   for (const DType dtype : test::weight_types()) {
     if (!traits(dtype).is_quantized) continue;
     for (const int64_t k : {256, 2304, 5120}) {
@@ -176,7 +176,7 @@ TEST(ColumnRecord, ProductsTakeIt) {
     }
   }
 }
-TEST(ColumnRecord, ProductsOfSeveralTypesTakeIt) {
+TEST(ColumnRecord, ProductsOfSeveralTypesReadOneRecord) {
   Rig rig([&](Graph& g, TensorContext& w) {
     Tensor *b = g.input("b", DType::kF32, {2304, 1, 1, 1}), *last = nullptr;
     for (const DType dtype : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0}) {
@@ -189,7 +189,7 @@ TEST(ColumnRecord, ProductsOfSeveralTypesTakeIt) {
   expect_same_bits(rig, *nodes[0]->src[1], {nodes[0], nodes[1], nodes[2]},
                    [&](const LaunchContext& context) { mul_mat_many_run(context, nodes); });
 }
-TEST(ColumnRecord, ExpertsTakeIt) {
+TEST(ColumnRecord, ExpertsReadRecords) {
   const test::Experts experts{512, 40, 4, 3, 1};
   Rig rig([&](Graph& g, TensorContext& w) { return test::expert_product(g, w, DType::kQ4_K, experts); });
   Tensor& product = rig.node(0);
@@ -198,9 +198,9 @@ TEST(ColumnRecord, ExpertsTakeIt) {
                    [&](const LaunchContext& context) { kernel_for(Op::kMulMatId).run(context, product); });
 }
 
-/// Steps of a graph as a plan makes them: last nodes, "w" with the forms that a step leaves, "r" with those it takes.
-/// Nodes %before and %behind are of other launches; what is passed between them and the steps comes last. Nodes that no
-/// other node reads are outputs.
+/// Lists the steps of a plan, each by its last node. "w" precedes the record forms that a step writes, and "r" precedes
+/// the forms that it reads. Nodes %before and %behind belong to other launches. The list ends with the forms passed
+/// from %before and to %behind. Nodes that no other node reads are outputs.
 std::string steps_of(const std::string& nodes) {
   static const char* const kLeaves =
       "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\ninput %l f32 [33280]\ninput %ids i32 [2]\n"
@@ -238,20 +238,20 @@ std::string steps_of(const std::string& nodes) {
 
 const std::string kNorm = "%n = rms_norm(%a)\n%m = mul(%n, %s)\n";
 
-TEST(ColumnRecordSteps, ANormAndItsProducts) {
+TEST(ColumnRecordSteps, NormPassesRecordsToItsProducts) {
   EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\n"), "m w24, y r24");
   EXPECT_EQ(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\n"), "m w4, x r4");
   EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\n"), "m w2, o r2");
   EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%square, %m)\n%o = add(%x, %a)\n"), "m w2, o r2");
 }
-TEST(ColumnRecordSteps, OthersInBetweenDoNotMatter) {
+TEST(ColumnRecordSteps, ProductsReadRecordsAfterOtherSteps) {
   EXPECT_EQ(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"),
             "m w24, r, e r4, x r2");
   EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat_id(%experts, %m, %ids)\n%u = mul_mat_id(%experts, %m, %ids)\n"
                              "%o = glu(%g0, %u)\n"),
             "m w4, o r4");
 }
-TEST(ColumnRecordSteps, AttentionAndItsProjection) {
+TEST(ColumnRecordSteps, AttentionPassesRecordsToItsProjection) {
   EXPECT_EQ(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
                      "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\n"),
             "t w2, o r2");
@@ -261,11 +261,11 @@ TEST(ColumnRecordSteps, AttentionAndItsProjection) {
       "t, x")
       << "longer than a record";
 }
-TEST(ColumnRecordSteps, TheLatestRecordIsThere) {
+TEST(ColumnRecordSteps, OnlyTheLatestRecordExists) {
   EXPECT_EQ(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"),
             "m, i w2, x, y r2");
 }
-TEST(ColumnRecordSteps, NeighboursPassThem) {
+TEST(ColumnRecordSteps, RecordsPassBetweenNeighbours) {
   EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"),
             "y r24, passed before24");
   EXPECT_EQ(steps_of(kNorm + "%behind = mul_mat(%square, %m)\n"), "m w2, passed behind2");
@@ -275,16 +275,16 @@ TEST(ColumnRecordSteps, NeighboursPassThem) {
                      "%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %m)\n"
                      "%behind = mul_mat(%square, %before)\n"),
             "m w4, x, y r4, passed")
-      << "the record of %m is there";
+      << "the record of %m has replaced it";
   EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\n"), "x, passed");
   EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%h = reshape(%before) {shape=[512,1,1,1]}\n%x = mul_mat(%both, %h)\n"),
             "x, passed")
-      << "two rows, though one column";
+      << "two rows, although reshaped to one column";
   EXPECT_EQ(steps_of("%before = mul(%l, %l)\n%x = mul_mat(%long, %before)\n"), "x, passed") << "longer than a record";
   EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"),
             "u, passed");
 }
-TEST(ColumnRecordSteps, OnlyWholeResultsOfOneRow) {
+TEST(ColumnRecordSteps, OnlyWholeOneRowResultsBecomeRecords) {
   EXPECT_EQ(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\n"), "m, x");
   EXPECT_EQ(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\n"), "m, x");
   EXPECT_EQ(steps_of(kNorm + "%h = reshape(%m) {shape=[128,2,1,1]}\n%x = mul_mat_id(%halves, %h, %ids)\n"), "m, x");

@@ -1,4 +1,4 @@
-// Devices of the emulated GPUs with their backends, for tests of the plug-in's host side in one process.
+// Devices of the emulated GPUs with their backends, for tests of the plug-in's host code in one process.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@
 
 namespace shoal::test {
 
-/// For what must not fail by time: longer than any test takes on the emulator, what SHOAL_COMM_TIMEOUT says on a GPU.
+/// A time-out that must not expire. On the emulator it is longer than any test takes; on a GPU it is
+/// SHOAL_COMM_TIMEOUT.
 inline std::chrono::milliseconds long_timeout() {
 #ifdef SHOAL_CUDA_EMULATED
   return std::chrono::minutes(5);
@@ -26,7 +27,7 @@ inline std::chrono::milliseconds long_timeout() {
 #endif
 }
 
-/// A rank on each device.
+/// A mesh with one rank per device.
 class CudaMesh {
  public:
   explicit CudaMesh(int gpus, int devices_per_gpu = 1, const char* params = "")
@@ -36,10 +37,11 @@ class CudaMesh {
       owned_.push_back(device->init(params));
       backends_.push_back(owned_.back().get());
     }
-    // Their threads read the environment when they begin, which tests may change from here on.
+    // The threads of the backends read the environment when they start. Tests may change the environment after this
+    // call.
     for (Backend* backend : backends_) backend->synchronize();
   }
-  /// What is wrong with `backends` at their ends is for tests that ask.
+  /// Ignores pending errors. Tests that expect errors call errors().
   ~CudaMesh() { errors(); }
 
   int size() const { return static_cast<int>(backends_.size()); }
@@ -56,7 +58,7 @@ class CudaMesh {
     return collectives::cuda::make_cuda_communicator(backends_, options);
   }
 
-  /// Synchronizes all ranks: the type and message of each rank's error, nullopt where there was none.
+  /// Synchronizes all ranks. Returns the type and message of each rank's error; nullopt for ranks without an error.
   std::vector<std::optional<std::string>> errors() {
     std::vector<std::optional<std::string>> found(backends_.size());
     for (size_t rank = 0; rank < found.size(); ++rank) {

@@ -1,5 +1,5 @@
-// The decoder of meta tests on two devices of a mesh, against the same graph on its third device; and counted calls of
-// CUDA's runtime.
+// The decoder of the meta tests on two devices, compared with the same graph on a third device. Also counts CUDA
+// runtime calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace shoal::test {
 
-/// Calls of CUDA's runtime while `work` goes on and the backend finishes it.
+/// Records the calls of the CUDA runtime until `work` has returned and the backend is idle.
 class Calls {
  public:
   template <class Work>

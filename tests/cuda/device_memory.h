@@ -1,4 +1,4 @@
-// What tests of kernels need: a stream and arrays in the memory of the emulated GPU.
+// A stream and arrays in GPU memory, for tests of kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace shoal::test {
 
-/// Polls; two minutes are too long.
+/// Polls `condition`; fails the test after two minutes.
 inline void wait_until(const std::function<bool()>& condition) {
   const auto begin = std::chrono::steady_clock::now();
   while (!condition()) {
@@ -31,7 +31,7 @@ class CudaStream {
   CudaStream& operator=(const CudaStream&) = delete;
 
   operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor)
-  /// Waits; launches must not have failed either.
+  /// Waits for the stream. Fails the test if a launch failed.
   void synchronize() const {
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     EXPECT_EQ(cudaGetLastError(), cudaSuccess);
@@ -48,7 +48,7 @@ class CudaArray {
   explicit CudaArray(size_t size) : size_(size) {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), cudaSuccess);
   }
-  /// Streams of all kinds see them: cudaMemcpy() may return before values that were staged have arrived.
+  /// Waits until all streams see the values, because cudaMemcpy() may return before staged values have arrived.
   explicit CudaArray(const std::vector<T>& values) : CudaArray(values.size()) {
     EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);

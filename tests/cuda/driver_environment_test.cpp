@@ -1,5 +1,5 @@
-// The test programs of tests/cuda make streams whose kernels wait for each other without a family of devices around
-// them, so they set by themselves what the plug-in sets when it is loaded.
+// The test programs of tests/cuda create streams whose kernels wait for each other, without a family of devices. So
+// these programs set the variables that the plug-in sets when it is loaded.
 #include "devices/cuda/driver_environment.h"
 
 #include <gtest/gtest.h>
@@ -13,17 +13,17 @@
 namespace shoal::cuda {
 namespace {
 
-/// Before main() and any call of CUDA.
+/// Runs before main() and before any CUDA call.
 const bool g_is_set = (set_driver_environment(), true);
 
-TEST(DriverEnvironment, IsSetBeforeAnyCallOfCuda) {
+TEST(DriverEnvironment, IsSetBeforeAnyCudaCall) {
   EXPECT_TRUE(g_is_set);
   for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"}) {
     EXPECT_NE(std::getenv(name), nullptr) << name;
   }
 }
 
-TEST(DriverEnvironment, WhatIsSetStays) {
+TEST(DriverEnvironment, KeepsVariablesThatAreAlreadySet) {
   const test::Environment loading("CUDA_MODULE_LOADING", "LAZY");
   const std::string before = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7", 1);
@@ -36,7 +36,7 @@ TEST(DriverEnvironment, WhatIsSetStays) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", before.c_str(), 1);
 }
 
-TEST(DriverEnvironment, IsSetByTheFamily) {
+TEST(DriverEnvironment, IsSetByTheCudaFamily) {
   const test::Environment without{{"CUDA_DEVICE_MAX_CONNECTIONS", std::nullopt}, {"CUDA_MODULE_LOADING", std::nullopt}};
   const CudaFamily family;
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");

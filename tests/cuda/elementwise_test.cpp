@@ -1,5 +1,5 @@
-// Element-wise ops, data movement and row look-ups on CUDA kernels: layouts that only these kernels treat specially,
-// and conversions bit for bit as on the host. PluginConformance has the other cases.
+// Element-wise ops, data movement and row lookups on CUDA kernels: layouts with special treatment in these kernels, and
+// conversions that match the host bit for bit. PluginConformance has the other cases.
 #include <gmock/gmock.h>
 
 #include <bit>
@@ -19,7 +19,7 @@ void check(Op op, const std::string& name, const Build& build, Tolerance toleran
   check_case({op, name, build, tolerance}, 7);
 }
 
-TEST(CudaWalk, PacksOfBroadcastRowsAndColumns) {
+TEST(CudaWalk, HandlesPacksOfBroadcastRowsAndColumns) {
   const std::pair<Shape, Shape> all[] = {
       {{128, 5, 2, 2}, {128, 1, 1, 1}}, {{128, 5, 2, 2}, {1, 5, 2, 2}}, {{128, 5, 2, 2}, {128, 5, 1, 1}},
       {{128, 5, 2, 2}, {1, 1, 1, 1}},   {{1, 5, 2, 1}, {64, 5, 2, 1}},  {{2048, 40, 1, 1}, {2048, 1, 1, 1}},
@@ -36,7 +36,7 @@ TEST(CudaWalk, PacksOfBroadcastRowsAndColumns) {
   }
 }
 
-TEST(CudaWalk, RowsOfASliceAreTakenInPacks) {
+TEST(CudaWalk, ReadsSlicedRowsInPacks) {
   check(Op::kScale, "slice", [](Graph& g, TensorContext&) {
     return scale(g, slice(g, g.input("x", DType::kF32, {96, 6, 3, 1}), {0, 32, 64}), {2.0f, 1.0f});
   });
@@ -46,7 +46,7 @@ TEST(CudaWalk, RowsOfASliceAreTakenInPacks) {
   });
 }
 
-TEST(CudaCopy, TransposedTensorsOfManyTiles) {
+TEST(CudaCopy, CopiesTransposedTensorsOfManyTiles) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI64}) {
     check(Op::kContiguous, std::string(name_of(dtype)), [=](Graph& g, TensorContext&) {
       return contiguous(g, permute(g, g.input("ids", dtype, {45, 70, 3, 2}), {1, 0, 3, 2}));
@@ -59,7 +59,7 @@ TEST(CudaCopy, TransposedTensorsOfManyTiles) {
 
 // --- conversions ---
 
-/// What quantisers find hard: outliers, flat and one-sided blocks, zeros of both signs, subnormals.
+/// Difficult inputs for quantisers: outliers, flat and one-sided blocks, zeros of both signs, subnormals.
 std::vector<float> hard_values(int64_t count) {
   std::mt19937_64 rng(3);
   std::normal_distribution<float> normal;
@@ -93,7 +93,7 @@ std::vector<float> as_floats(DType dtype, const std::vector<std::byte>& bytes, i
   return values;
 }
 
-/// Stored bytes of a node whose leaves hold the given bytes.
+/// Runs the graph on leaves with the given bytes and returns the stored bytes of `node`.
 std::vector<std::byte> run_bytes(Graph& graph, Tensor* node, const std::vector<std::byte>& leaf_bytes) {
   graph.output(node);
   TensorValues leaves;
@@ -123,7 +123,7 @@ void check_conversion(DType from, DType to, const Shape& shape, const std::vecto
   EXPECT_EQ(differing_block(to, got, expected), -1);
 }
 
-TEST(CudaCast, EveryDtypeToEveryPlainOneBitForBit) {
+TEST(CudaCast, CastsEveryDTypeToPlainDTypesBitForBit) {
   const std::vector<float> values = hard_values(256 * 12);
   const DType plain[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64};
   const auto is_integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
@@ -136,7 +136,7 @@ TEST(CudaCast, EveryDtypeToEveryPlainOneBitForBit) {
   }
 }
 
-TEST(CudaCast, SpecialValues) {
+TEST(CudaCast, CastsSpecialValuesBitForBit) {
   const float inf = INFINITY;
   const std::vector<float> values = {
       0.0f,      -0.0f,       inf,      -inf,    1.5f,   2.5f,       -0.5f,  65504.0f,    65519.9f, 65520,   -1e10f,
@@ -148,7 +148,7 @@ TEST(CudaCast, SpecialValues) {
   }
 }
 
-TEST(CudaCast, NanStaysNan) {
+TEST(CudaCast, CastsNaNToNaNOrZero) {
   for (const DType to : {DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
     Graph graph;
     Tensor* x = graph.input("x", DType::kF32, {9, 1, 1, 1});
@@ -159,7 +159,7 @@ TEST(CudaCast, NanStaysNan) {
   }
 }
 
-/// Blocks of q8_0 with each of these at several places, among others that have none.
+/// Blocks of q8_0 that contain one of these values at several positions, alternating with ordinary blocks.
 std::vector<float> blocks_with_odd_values() {
   std::vector<float> values;
   for (const float odd : {NAN, -NAN, std::bit_cast<float>(0x7f801000u), INFINITY, -INFINITY, 3e38f}) {
@@ -173,7 +173,7 @@ std::vector<float> blocks_with_odd_values() {
 
 // --- rows by ids ---
 
-TEST(CudaRows, MoreRangesThanALaunchTakes) {
+TEST(CudaRows, HandlesMoreRangesThanOneLaunchTakes) {
   for (const int count : {32, 33, 100}) {
     SelectParams params;
     int64_t rows = 0;
@@ -189,7 +189,7 @@ TEST(CudaRows, MoreRangesThanALaunchTakes) {
   }
 }
 
-TEST(CudaRows, RowsOfOddLengthsAndStrides) {
+TEST(CudaRows, HandlesRowsOfOddLengthsAndStrides) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     check(Op::kSetRows, "odd",
           [=](Graph& g, TensorContext& w) {
@@ -204,7 +204,7 @@ TEST(CudaRows, RowsOfOddLengthsAndStrides) {
   }
 }
 
-/// Rows of 64 values as a cache of this dtype has them.
+/// Writes rows of 64 values into a cache of this dtype and compares its bytes with the host's.
 void check_cache(DType dtype, const std::vector<float>& values) {
   SCOPED_TRACE(name_of(dtype));
   const auto rows = static_cast<int64_t>(values.size()) / 64;
@@ -217,20 +217,20 @@ void check_cache(DType dtype, const std::vector<float>& values) {
   TensorValues leaves{{cache, Values(values.size(), 1)}, {x, Values(values.size(), 0)}, {ids, {}}};
   for (int64_t i = 0; i < rows; ++i) leaves[ids].push_back(static_cast<double>(i));
   CudaRun run(graph, leaves);
-  check_cuda(cudaMemcpy(x->data, values.data(), x->bytes(), cudaMemcpyHostToDevice));  // all bits of NaN
+  check_cuda(cudaMemcpy(x->data, values.data(), x->bytes(), cudaMemcpyHostToDevice));  // keeps all bits of NaN
   run.run();
   EXPECT_EQ(differing_block(dtype, run.bytes(*cache), converted(dtype, values)), -1);
 }
 
-TEST(CudaRows, CachesOfBlocksAreThoseOfTheHostBitForBit) {
+TEST(CudaRows, WritesBlockCachesBitForBitLikeTheHost) {
   for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL}) {
     check_cache(dtype, hard_values(256 * 12));
   }
   check_cache(DType::kQ8_0, blocks_with_odd_values());
 }
 
-TEST(CudaRows, OfEqualIdsTheLastWins) {
-  // So that rows which must come last come first (in the emulator).
+TEST(CudaRows, LastOfEqualIdsWins) {
+  // On the emulator, blocks run in reverse, so rows that must be written last are processed first.
   const Environment reverse("SHOAL_EMULATED_BLOCKS", "reverse");
   for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
     Graph graph;

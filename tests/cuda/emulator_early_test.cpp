@@ -1,5 +1,5 @@
-// Kernels of launch_early() on the emulator: with SHOAL_EMULATED_EARLY those that read or write too early are wrong,
-// and those that wait are right.
+// Kernels of launch_early() on the emulator. With SHOAL_EMULATED_EARLY, kernels that read or write before they call
+// wait_for_previous() give wrong results. Kernels that call it first give correct results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using testing::Each;
 using testing::ElementsAre;
 
 constexpr int kBlocks = 6;
-/// Results if the blocks that begin early see a 0, and those that begin later a 1.
+/// Results if blocks that begin early see 0 and later blocks see 1.
 const std::vector<int> kEarly{0, 0, 1, 1, 0, 0};
 
 __global__ void hold_back(const uint32_t* word) {
@@ -50,7 +50,7 @@ __global__ void clear_too_early(int* x) {
   x[blockIdx.x] = 0;
   wait_for_previous();
 }
-/// The wait of one thread, behind which the others stand at a barrier.
+/// Only one thread calls wait_for_previous(). The other threads wait for this thread at a barrier.
 __global__ void copy_after_wait_of_one(const int* from, int* to) {
   __shared__ int values[32];
   if (threadIdx.x == 31) wait_for_previous();
@@ -61,7 +61,7 @@ __global__ void copy_after_wait_of_one(const int* from, int* to) {
 }
 __global__ void never_wait() {}
 
-/// A stream of GPU 0 for which something is queued before any of it runs, or captured.
+/// A stream of GPU 0. All work is queued before any of it runs, or is captured into a graph.
 class EarlyStart : public testing::TestWithParam<bool> {
  protected:
   void run(const std::function<void()>& queue) {
@@ -101,7 +101,7 @@ class EarlyStart : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Launches, EarlyStart, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Graphs, EarlyStart, testing::Values(true));
 
-// The first blocks and the last ones begin early, if they are of a kernel that is directly behind another one.
+// The first and last blocks of a kernel begin early only if it directly follows another kernel.
 TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
   for (const auto& [mode, behind_kernel] : {std::pair("1", true), {"1", false}, {"0", true}}) {
     const Environment setting("SHOAL_EMULATED_EARLY", mode);
@@ -117,7 +117,7 @@ TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
   }
 }
 
-TEST_P(EarlyStart, ReadsAfterItSeeNewOnes) {
+TEST_P(EarlyStart, ReadsAfterTheWaitSeeNewValues) {
   run([this] {
     queue(add_one, x_.data());
     queue_early(copy, x_.data(), y_.data());
@@ -126,7 +126,7 @@ TEST_P(EarlyStart, ReadsAfterItSeeNewOnes) {
   EXPECT_THAT(z_.get(), Each(1));
 }
 
-TEST_P(EarlyStart, ThreeKernelsBeginBeforeTheirPredecessorsEnd) {
+TEST_P(EarlyStart, ThreeKernelsMayBeginBeforeTheirPredecessorsEnd) {
   const CudaArray<int> w(std::vector<int>(kBlocks, -1));
   run([&] {
     queue(add_one, x_.data());
@@ -136,11 +136,11 @@ TEST_P(EarlyStart, ThreeKernelsBeginBeforeTheirPredecessorsEnd) {
     queue_early(add_one, x_.data());
   });
   EXPECT_THAT(w.get(), Each(1));
-  EXPECT_EQ(z_.get(), kEarly) << "the first kernel has not run when the fourth one begins";
+  EXPECT_EQ(z_.get(), kEarly) << "the fourth kernel begins before the first one runs";
   EXPECT_THAT(x_.get(), Each(2));
 }
 
-TEST_P(EarlyStart, WritesBeforeTheWaitChangeWhatTheFirstOfFourKernelsReads) {
+TEST_P(EarlyStart, WritesBeforeTheWaitReachAnEarlierKernel) {
   run([this] {
     queue(add_one, x_.data());
     queue(copy, x_.data(), y_.data());
@@ -151,7 +151,7 @@ TEST_P(EarlyStart, WritesBeforeTheWaitChangeWhatTheFirstOfFourKernelsReads) {
   EXPECT_EQ(y_.get(), kEarly);
 }
 
-/// As a collective does that waits for another rank.
+/// Behaves like a collective that waits for another rank.
 __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32_t* runs) {
   if (lets_next_start) let_next_start();
   store_release(runs, 1);
@@ -159,8 +159,8 @@ __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32
 }
 
 struct EarlyStartWithResidency : testing::Test {
-  /// Queues a kernel that waits for a word, and `behind` while none of it runs. Lets the word come when `meanwhile`,
-  /// which is called while the kernel waits, has returned.
+  /// Queues a kernel that waits for a word, and then the work of `behind`, before any of the work runs. Calls
+  /// `meanwhile` while the kernel waits, and sets the word when `meanwhile` returns.
   void run(bool lets_next_start, const std::function<void()>& behind, const std::function<void()>& meanwhile) {
     PinnedWord ready, runs, go;
     launch(stream_, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
@@ -184,22 +184,22 @@ struct EarlyStartWithResidency : testing::Test {
   const CudaArray<int> x_{std::vector<int>(kBlocks, 0)};
 };
 
-TEST_F(EarlyStartWithResidency, BlocksThatWaitTakeTheRoomThatThereIs) {
+TEST_F(EarlyStartWithResidency, WaitingBlocksTakeFreeRoom) {
   const auto behind = [this] { add_early(kBlocks); };
   run(true, behind, [] { wait_until([] { return resident_blocks(0) == 4; }); });
   run(false, behind, [] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(resident_blocks(0), 1) << "the next kernel starts when all blocks have ended";
+    EXPECT_EQ(resident_blocks(0), 1) << "the next kernel must wait until all blocks have ended";
   });
 }
 
-TEST_F(EarlyStartWithResidency, KernelsThatLetTheNextOneStartBeforeTheyWaitFillTheGpu) {
+TEST_F(EarlyStartWithResidency, ChainOfEarlyKernelsFillsTheGpu) {
   const auto behind = [this] { add_early(1), add_early(kBlocks); };
   run(true, behind, [] { wait_until([] { return resident_blocks(0) == 4; }); });
   EXPECT_THAT(x_.get(), ElementsAre(2, 1, 1, 1, 1, 1));
 }
 
-TEST(EarlyStartAttributes, EarlyKernelsPreferAllSharedMemory) {
+TEST(EarlyStartAttributes, EarlyKernelsSetTheLargestSharedMemoryCarveout) {
   const CudaStream stream;
   const CudaArray<int> x(std::vector<int>{0});
   const PinnedWord go;
@@ -209,11 +209,12 @@ TEST(EarlyStartAttributes, EarlyKernelsPreferAllSharedMemory) {
   cudaFuncAttributes early, late;
   ASSERT_EQ(cudaFuncGetAttributes(&early, reinterpret_cast<const void*>(add_one)), cudaSuccess);
   ASSERT_EQ(cudaFuncGetAttributes(&late, reinterpret_cast<const void*>(wait_for_word)), cudaSuccess);
-  EXPECT_EQ(early.preferredShmemCarveout, 100) << "blocks with much shared memory may join them on a multiprocessor";
+  EXPECT_EQ(early.preferredShmemCarveout, 100)
+      << "so that blocks with much shared memory fit on the same multiprocessor";
   EXPECT_EQ(late.preferredShmemCarveout, -1);
 }
 
-TEST(EarlyStartDeathTest, AKernelThatIsLaunchedEarlyWaits) {
+TEST(EarlyStartDeathTest, EarlyKernelMustWaitForPreviousWork) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto run = [] {
     const CudaStream stream;

@@ -1,5 +1,5 @@
-// When words that a block stores become visible to others, with SHOAL_EMULATED_WEAK. Kernels look at memory by plain
-// loads here, which see what others would.
+// Visibility of a block's words to other blocks with SHOAL_EMULATED_WEAK. These kernels read their own words by plain
+// loads, which return the same values as in other blocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ __device__ uint32_t others_see(const uint32_t* address) {
   return *static_cast<const volatile uint32_t*>(address);
 }
 
-/// Before a pause and after it: how many words have arrived, and how many of them before one in front of them.
+/// Counts the visible words before and after a pause. Also counts the visible words that follow an invisible word.
 __global__ void send_pairs(uint64_t* words, int* arrived, int* out_of_order) {
   for (int i = 0; i < kPairs; ++i) store_pair(words + 2 * i, 1, 1);
   for (int pauses = 0; pauses < 2; ++pauses) {
@@ -45,7 +45,7 @@ __global__ void send_pairs(uint64_t* words, int* arrived, int* out_of_order) {
   }
 }
 
-TEST(WeakMemory, WordsOfPairsArriveOneByOneInNoOrder) {
+TEST(WeakMemory, WordsOfPairsArriveOutOfOrder) {
   for (const bool weak : {false, true}) {
     const Environment mode("SHOAL_EMULATED_WEAK", weak ? "1" : "0");
     const CudaStream stream;
@@ -59,11 +59,12 @@ TEST(WeakMemory, WordsOfPairsArriveOneByOneInNoOrder) {
     } else {
       EXPECT_THAT(arrived.get(), Each(2 * kPairs));
     }
-    EXPECT_THAT(words.get(), Each(1u)) << "all are there when the kernel has ended";
+    EXPECT_THAT(words.get(), Each(1u)) << "all words are visible when the kernel has ended";
   }
 }
 
-/// Two pairs, a flag, another pair: looks after each pause until all are there.
+/// Stores two pairs, a flag and another pair. Checks visibility after each pause until the flag and the last pair are
+/// visible.
 __global__ void release_between(uint64_t* words, uint32_t* flag, int* early, int* overtaken) {
   store_pair(words, 1, 1);
   store_pair(words + 2, 1, 1);
@@ -81,7 +82,7 @@ __global__ void release_between(uint64_t* words, uint32_t* flag, int* early, int
   }
 }
 
-TEST(WeakMemory, AReleaseComesAfterWhatIsBeforeIt) {
+TEST(WeakMemory, ReleaseFollowsEarlierStores) {
   const Environment mode("SHOAL_EMULATED_WEAK", "1");
   const CudaStream stream;
   const CudaArray<int> early(std::vector<int>(1, 0)), overtaken(std::vector<int>(1, 0));
@@ -92,10 +93,10 @@ TEST(WeakMemory, AReleaseComesAfterWhatIsBeforeIt) {
     stream.synchronize();
   }
   EXPECT_EQ(early.get()[0], 0);
-  EXPECT_GT(overtaken.get()[0], 0) << "by what is stored after it";
+  EXPECT_GT(overtaken.get()[0], 0) << "later stores never overtook the release";
 }
 
-/// Both blocks say that they are there, then look for a while whether the other one has set its flag as well.
+/// Both blocks announce themselves and set their flags. Each then polls the other block's flag for a limited time.
 __global__ void look_for_each_other(uint32_t* arrived, uint32_t* flags, bool fence, uint32_t* seen) {
   atomicAdd(arrived, 1u);
   while (load_acquire(arrived) < 2) spin_pause();
@@ -107,7 +108,7 @@ __global__ void look_for_each_other(uint32_t* arrived, uint32_t* flags, bool fen
   if (load_acquire(&flags[own]) == 0) seen[own] = 100;
 }
 
-TEST(WeakMemory, ALoadMayPassAStoreBeforeIt) {
+TEST(WeakMemory, LoadsMayPassEarlierStores) {
   const Environment mode("SHOAL_EMULATED_WEAK", "1");
   for (const bool fence : {false, true}) {
     const CudaStream stream;
@@ -117,18 +118,18 @@ TEST(WeakMemory, ALoadMayPassAStoreBeforeIt) {
     stream.synchronize();
     const std::vector<uint32_t> found = seen.get();
     if (fence) {
-      EXPECT_GE(found[0] + found[1], 1u) << "a fence shows the store first";
+      EXPECT_GE(found[0] + found[1], 1u) << "the fence must make the store visible first";
     } else {
-      EXPECT_LE(found[0] + found[1], 1u) << "of a block that has ended";
+      EXPECT_LE(found[0] + found[1], 1u) << "only the flag of an ended block may be seen";
     }
-    EXPECT_LT(found[0] + found[1], 100u) << "a block sees its own words";
+    EXPECT_LT(found[0] + found[1], 100u) << "a block must see its own words";
   }
 }
 
 #ifdef __SANITIZE_THREAD__
 enum class Order { kRight, kNoRelease, kNoAcquire, kNoFenceBefore, kNoFenceBehind };
 
-/// The second block tells the first one that a word is there: by a flag, or with a counter between fences.
+/// The second block signals a word by a flag, or by a counter between fences. The first block reads the word.
 __global__ void tell(Order order, bool by_counter, uint32_t* word, uint32_t* flag, uint32_t* seen) {
   if (blockIdx.x == 1) {
     *word = 7;
@@ -149,13 +150,14 @@ __global__ void tell(Order order, bool by_counter, uint32_t* word, uint32_t* fla
 
 uint32_t told(Order order, bool by_counter) {
   const CudaStream stream;
-  const CudaArray<uint32_t> words(std::vector<uint32_t>(12, 0));  // the sanitizer forgets accesses within eight bytes
+  const CudaArray<uint32_t> words(std::vector<uint32_t>(12, 0));  // the sanitizer remembers only few accesses per 8
+                                                                  // bytes
   launch(stream, tell, dim3(2), dim3(1), 0, order, by_counter, words.data(), words.data() + 4, words.data() + 8);
   stream.synchronize();
   return words.get()[8];
 }
 
-TEST(ThreadSanitizerDeathTest, SeesWhatIsNotOrderedBetweenBlocks) {
+TEST(ThreadSanitizerDeathTest, DetectsUnorderedAccessesOfBlocks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const bool by_counter : {false, true}) {
     EXPECT_EQ(told(Order::kRight, by_counter), 7u);

@@ -1,4 +1,4 @@
-// Kernels on the emulator: what threads of a block, lanes of a warp and blocks see of each other, and what it refuses.
+// Kernels on the emulator: cooperation of threads, lanes and blocks, and the errors that the emulator reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ __global__ void reverse_without_barrier(int* out) {
   values[threadIdx.x] = -1;
 }
 
-TEST(Emulator, TheOrderOfThreadsShowsAMissingBarrier) {
+TEST(Emulator, ThreadOrderRevealsAMissingBarrier) {
   std::set<std::vector<int>> results;
   for (const char* order : {"forward", "reverse", "random"}) {
     const Environment setting("SHOAL_EMULATED_ORDER", order);
@@ -46,7 +46,7 @@ __global__ void votes_of_rest(int* out) {
   out[threadIdx.x] = __all_sync(kAll, 1);
 }
 
-TEST(Emulator, LanesThatHaveEndedAreNotWaitedFor) {
+TEST(Emulator, DoesNotWaitForEndedLanes) {
   const CudaStream stream;
   const CudaArray<int> out(size_t{20});
   launch(stream, votes_of_rest, dim3(1), dim3(32), 0, out.data());
@@ -60,7 +60,7 @@ __global__ void dynamic_shared(float* out) {
   values[threadIdx.x] = 1;
 }
 
-TEST(Emulator, AStreamThatWasWaitedForIsIdle) {
+TEST(Emulator, SynchronizedStreamIsIdle) {
   const CudaStream stream;
   CudaArray<float> values(16);
   for (int i = 0; i < 5000; ++i) {
@@ -70,7 +70,7 @@ TEST(Emulator, AStreamThatWasWaitedForIsIdle) {
   }
 }
 
-TEST(Emulator, MemoryThatWasNotWrittenIsNaN) {
+TEST(Emulator, UnwrittenMemoryIsNaN) {
   const CudaStream stream;
   const CudaArray<float> out(size_t{128}), fresh(size_t{10});
   launch(stream, dynamic_shared, dim3(4), dim3(32), 32 * sizeof(float), out.data());
@@ -93,19 +93,19 @@ __global__ void copy_asynchronously(const uint4* in, uint4* out, uint4* early) {
   for (int i = 0; i < 3; ++i) out[i] = values[i];
 }
 
-TEST(Emulator, AsynchronousCopiesArriveWhenTheyAreWaitedFor) {
+TEST(Emulator, AsynchronousCopiesArriveAtTheWait) {
   const CudaStream stream;
   const CudaArray<uint4> in(std::vector<uint4>{{1, 2, 3, 4}, {5, 6, 7, 8}}), out(size_t{3}), early(size_t{3});
   launch(stream, copy_asynchronously, dim3(1), dim3(1), 0, in.data(), out.data(), early.data());
   stream.synchronize();
   EXPECT_EQ(early.get()[0].w, 4u);
-  EXPECT_EQ(early.get()[1].w, 0xffffffffu) << "rubbish until then";
+  EXPECT_EQ(early.get()[1].w, 0xffffffffu) << "must be rubbish before the wait";
   EXPECT_EQ(out.get()[0].x, 1u);
   EXPECT_EQ(out.get()[1].w, 8u);
   EXPECT_EQ(out.get()[2].y, 0u);
 }
 
-TEST(Emulator, IntegerInstructions) {
+TEST(Emulator, ComputesIntegerInstructions) {
   EXPECT_EQ(__dp4a(0x01ff7f80, 0x02037f80, 10), 10 + 2 - 3 + 127 * 127 + 128 * 128);
   EXPECT_EQ(dot_unsigned(0x01ff7f80, 0x02037f80, 10), 10 + 2 + 255 * 3 + 127 * 127 - 128 * 128);
   EXPECT_EQ(__byte_perm(0x33221100, 0x77665544, 0x7520), 0x77552200u);
@@ -159,7 +159,7 @@ void run_one(void (*kernel)(Parameters...), Arguments... arguments) {
   stream.synchronize();
 }
 
-TEST(EmulatorDeathTest, ThreadsThatWaitForEver) {
+TEST(EmulatorDeathTest, ReportsDeadlocks) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(
       run_one(half_at_barrier),
@@ -169,17 +169,17 @@ TEST(EmulatorDeathTest, ThreadsThatWaitForEver) {
                "launched at .*emulator_test.cpp(.|\n)*all threads that meet must be at the same");
 }
 
-TEST(EmulatorDeathTest, LanesThatAreMissing) {
+TEST(EmulatorDeathTest, ReportsMissingLanes) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   static int out[64];
-  EXPECT_DEATH(run_one(lane_missing, out), "lane 30 reads lane 31, which takes no part");
+  EXPECT_DEATH(run_one(lane_missing, out), "lane 30 reads lane 31, which does not take part");
   EXPECT_DEATH(run_one(lane_elsewhere, out), "waits for ever(.|\n)*31 in __shfl_sync");
-  EXPECT_DEATH(run_one(not_in_mask, out), "mask 0xffff, in which the calling lane 16 is not");
+  EXPECT_DEATH(run_one(not_in_mask, out), "mask 0xffff, which lacks the calling lane 16");
   static float d[64];
-  EXPECT_DEATH(run_one(half_a_product, d), "only the lanes 0xffff are there");
+  EXPECT_DEATH(run_one(half_a_product, d), "with only lanes 0xffff present");
 }
 
-TEST(EmulatorDeathTest, Misalignment) {
+TEST(EmulatorDeathTest, ReportsMisalignedAddresses) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   alignas(16) static char in[32];
   EXPECT_DEATH(run_one(misaligned, in), "not aligned to 16");
@@ -196,7 +196,7 @@ __global__ void write_behind_shared() {
   values[threadIdx.x] = 1;
 }
 
-TEST(EmulatorDeathTest, TheAddressSanitizerSeesWhatKernelsTouch) {
+TEST(EmulatorDeathTest, AddressSanitizerDetectsKernelOverflows) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const CudaArray<int> out(size_t{100});
   EXPECT_DEATH(run_one(write_behind, out.data(), 100), "heap-buffer-overflow(.|\n)*write_behind");

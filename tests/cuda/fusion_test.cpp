@@ -1,5 +1,5 @@
-// Which nodes of a plan run together: launches are counted, and values compared with those of the same graph cut
-// between all nodes, where none can.
+// Fusion of a plan's nodes. The tests count launches and compare values with an unfused run of the same graph, in which
+// cuts between all nodes prevent fusion.
 #include "devices/cuda/fusion.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Leaves that the graphs below may use: names and what follows them in a line of text.
+/// Names and types of the leaves that the graphs below may use.
 const std::pair<const char*, const char*> kInputs[] = {
     {"a", "f32 [256, 2]"},     {"b", "f32 [256, 2]"},    {"prompt", "f32 [256, 9]"}, {"token", "f32 [256]"},
     {"rows", "f32 [256, 32]"}, {"each", "f32 [256, 2]"}, {"all", "f32 [256, 1, 9]"}, {"ids3", "i32 [2]"},
@@ -49,10 +49,10 @@ const std::string kThreeNodes =
 struct Case {
   std::string name;
   std::string nodes;
-  int saved = 0;  ///< launches fewer than of single nodes
+  int saved = 0;  ///< launches saved compared with single nodes
   std::vector<int> cuts = {};
   Names shown = {};
-  bool exact = false;  ///< the same bits
+  bool exact = false;  ///< values must be equal bit for bit
 };
 Case exact(std::string name, std::string nodes, int saved, std::vector<int> cuts = {}, Names shown = {}) {
   return {std::move(name), std::move(nodes), saved, std::move(cuts), std::move(shown), true};
@@ -61,7 +61,8 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
 
-/// What passes between a plan of nodes [1, 6) with these cuts and its neighbours: forms of columns, by their bits.
+/// Returns the column forms, as bits, that pass from node 0 to a plan of nodes [1, 6) with these cuts, and from the
+/// plan to node 6.
 std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   test::CudaMesh mesh(1);
   test::Loaded loaded(with_leaves("%before = mul(%token, %scale)\n%u = unary(%token) {kind=silu}\n"
@@ -79,15 +80,15 @@ std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   return {passed.before, passed.behind};
 }
 
-// Of four groups for q6_K, of two for q5_0.
-TEST(CudaFusionOnce, ColumnsPassAtTheEndsOfAPlanOnly) {
+// q6_K uses groups of four, q5_0 groups of two.
+TEST(CudaFusionOnce, ColumnRecordsPassOnlyAtTheEndsOfAPlan) {
   const uint32_t two = 1, four = 2;
   EXPECT_EQ(passed_with({}), std::pair(four, two));
   EXPECT_EQ(passed_with({2}), std::pair(0u, two));
   EXPECT_EQ(passed_with({5}), std::pair(four, 0u));
 }
 
-TEST(CudaFusionOnce, NeighboursOfAPlanAreNodesOutsideOfIt) {
+TEST(CudaFusionOnce, RefusesInvalidNeighboursOfAPlan) {
   test::CudaMesh mesh(1);
   const test::Loaded loaded(with_leaves(kThreeNodes), *mesh.devices()[0]),
       other(with_leaves(kThreeNodes), *mesh.devices()[0]);
@@ -101,16 +102,16 @@ TEST(CudaFusionOnce, NeighboursOfAPlanAreNodesOutsideOfIt) {
         },
         testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(text)));
   };
-  refused(nodes[1], nullptr, "is no node before a plan of nodes [1, 2)");
-  refused(loaded.graph.inputs()[0], nullptr, "is no node before");
-  refused(other.graph.nodes()[0], nullptr, "is no node before");
-  refused(nullptr, nodes[1], "is no node behind");
-  refused(nullptr, other.graph.nodes()[2], "is no node behind");
+  refused(nodes[1], nullptr, "is not a node before the plan's nodes [1, 2)");
+  refused(loaded.graph.inputs()[0], nullptr, "is not a node before");
+  refused(other.graph.nodes()[0], nullptr, "is not a node before");
+  refused(nullptr, nodes[1], "is not a node after");
+  refused(nullptr, other.graph.nodes()[2], "is not a node after");
 }
 
 class CudaFusion : public testing::TestWithParam<Case> {};
 
-TEST_P(CudaFusion, SavesLaunchesAndNoValues) {
+TEST_P(CudaFusion, SavesLaunchesAndKeepsValues) {
   const Case& one = GetParam();
   const std::string text = with_leaves(one.nodes);
   test::CudaMesh mesh(1);
@@ -133,7 +134,7 @@ const std::string kGatedExperts = "%g = mul_mat_id(%gates, %each, %ids3)\n%u = m
 const std::string kWeightedExperts =
     "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%t = permute(%w) {axes=[1,0,2,3]}\n"
     "%c = contiguous(%t)\n%out = sum_rows(%c)\noutput %out\n";
-/// Of a prompt.
+/// Projections of a prompt.
 const std::string kBiasedProjections =
     "%p = mul_mat(%wv, %prompt)\n%q = add(%p, %bias)\n%r = mul_mat(%wf, %prompt)\n%s = add(%bk, %r)\n"
     "%t = mul_mat(%wk, %prompt)\n%u = add(%t, %bk)\noutput %q\noutput %s\noutput %u\n";
@@ -144,7 +145,7 @@ const std::string kProductsWithSums =
     "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
     "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n";
 
-/// The products of these weights with one column, %WEIGHT_x.
+/// Products %WEIGHT_x of these weights and one column.
 std::string products(const Names& weights, const std::string& column, bool outputs = true) {
   std::string nodes, ends;
   for (const std::string& weight : weights) {
@@ -158,7 +159,7 @@ const std::string kProjections = products({"wq", "wk", "wv"}, "a");
 std::string read(const std::string& name) {
   return "%" + name + "_read = unary(%" + name + ") {kind=silu}\noutput %" + name + "_read\n";
 }
-/// The column or the columns %a become others.
+/// Replaces the input %a by `column`.
 std::string of(const std::string& column, const std::string& nodes) {
   return test::replaced(nodes, "%a)", "%" + column + ")");
 }
@@ -178,22 +179,22 @@ std::vector<Case> cases() {
       {"sum_and_shown_norm", kSumAndNorm, 0, {}, {"n"}},
       {"sum_cut_from_norm", kSumAndNorm, 1, {1}},
       {"norm_cut_from_its_product", kSumAndNorm, 0, {2}},
-      {"sum_and_norm_of_other_rows",
+      {"sum_and_norm_with_different_rows",
        "%s = add(%a, %b)\n%w = reshape(%s) {shape=[512,1,1,1]}\n%n = rms_norm(%w)\n"
        "%m = reshape(%n) {shape=[256,2,1,1]}\n%out = mul(%m, %scale)\noutput %out\noutput %s\n",
        0},
       {"gated", kGated, 3},
-      {"gate_is_output", kGated + "output %g\n", 1},  // b is prepared once all the same
+      {"gate_is_output", kGated + "output %g\n", 1},  // the kernel still prepares b only once
       {"up_is_shown", kGated, 1, {}, {"u"}},
       {"gated_cut_from_its_products", kGated, 1, {2}},
-      {"gated_of_others", replaced(kGated, "%up, %a", "%up, %b"), 0},
-      {"gated_the_other_way", "%u = mul_mat(%up, %a)\n%g = mul_mat(%gate, %a)\n" + kGlu, 1},
+      {"gated_with_different_columns", replaced(kGated, "%up, %a", "%up, %b"), 0},
+      {"gated_in_reverse_order", "%u = mul_mat(%up, %a)\n%g = mul_mat(%gate, %a)\n" + kGlu, 1},
       {"bias", kBiased, 1},
       {"residual", kResidual, 1},
       {"residual_is_the_column", replaced(kResidual, "%b", "%a"), 1},
       {"product_is_output", kBiased + "output %p\n", 0},
       {"product_is_shown", kBiased, 0, {}, {"p"}},
-      {"product_twice", replaced(kResidual, "%b", "%p"), 0},
+      {"product_added_to_itself", replaced(kResidual, "%b", "%p"), 0},
       {"product_is_cut", kBiased, 0, {1}},
       exact("three_products", kProjections, 2),
       exact("three_products_shown", kProjections, 2, {}, {"wq_x", "wk_x"}),
@@ -209,18 +210,19 @@ std::vector<Case> cases() {
       {"gated_of_a_prompt", of("prompt", kGated), 3},
       {"bias_of_a_prompt", of("prompt", kBiased), 1},
       {"residual_of_a_prompt", replaced(of("prompt", kResidual), "%b", "%prompt"), 1},
-      {"a_product_before_gated", products({"wq"}, "a") + kGated, 3},
-      {"products_before_a_biased_one", products({"wq", "wk"}, "a") + kBiased, 3},
+      {"product_before_gated", products({"wq"}, "a") + kGated, 3},
+      {"products_before_a_biased_product", products({"wq", "wk"}, "a") + kBiased, 3},
       {"biased_products", kProductsWithSums, 4},
-      // Of one column, which no launch prepares.
+      // A product of a single column needs no launch that prepares the column.
       {"token_gated", of("token", kGated), 2},
       {"token_gated_experts", kGatedExperts, 2},
-      {"token_gated_experts_some_elsewhere", replaced(kGatedExperts, "ids3)", "ids3) {ranges=[0:1,5:2]}"), 2},
+      {"token_gated_experts_some_foreign", replaced(kGatedExperts, "ids3)", "ids3) {ranges=[0:1,5:2]}"), 2},
       {"token_gate_of_experts_is_output", kGatedExperts + "output %g\n", 0},
-      {"token_gated_experts_by_other_ids", replaced(kGatedExperts, "%ups, %each, %ids3", "%ups, %each, %more3"), 0},
-      {"token_gated_experts_of_other_ranges",
+      {"token_gated_experts_with_different_ids", replaced(kGatedExperts, "%ups, %each, %ids3", "%ups, %each, %more3"),
+       0},
+      {"token_gated_experts_with_different_ranges",
        replaced(kGatedExperts, "%ups, %each, %ids3)", "%ups, %each, %ids3) {ranges=[0:1,2:2]}"), 0},
-      {"token_gated_experts_the_other_way",
+      {"token_gated_experts_in_reverse_order",
        "%u = mul_mat_id(%ups, %each, %ids3)\n%g = mul_mat_id(%gates, %each, %ids3)\n" + kGlu, 0},
       {"token_weighted_experts", kWeightedExperts, 3},
       {"token_weighted_experts_shown", kWeightedExperts, 0, {}, {"w"}},
@@ -230,7 +232,7 @@ std::vector<Case> cases() {
        "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%c = contiguous(%w)\n%out = sum_rows(%c)\n"
        "output %out\n",
        0},
-      // Pairs are sorted; of two experts they go by tiles.
+      // Pairs of tokens and experts are sorted. The products of two experts run as tiles.
       {"gated_experts_of_a_prompt", replaced(kGatedExperts, "%each, %ids3", "%all, %ids4"), 5},
       {"gated_experts_of_a_prompt_by_tiles",
        "%g = mul_mat_id(%two_gates, %all, %ids4) {ranges=[0:1,2:1]}\n"
@@ -243,10 +245,11 @@ std::vector<Case> cases() {
        of("token", "%n = rms_norm(%a)\n%m = mul(%n, %scale)\n") + products({"gate", "w6"}, "m"), 2},
       {"token_products_with_sums", of("token", replaced(kProductsWithSums, "%wk", "%v6")), 4},
       exact("token_products_of_floats", products({"wf", "wg"}, "token"), 1),
-      exact("token_and_a_computed_matrix", "%m = add(%rows, %rows)\n%out = mul_mat(%m, %token)\noutput %out\n", 0),
+      exact("token_product_with_a_computed_matrix", "%m = add(%rows, %rows)\n%out = mul_mat(%m, %token)\noutput %out\n",
+            0),
       {"token_products_of_floats_and_integers",
        products({"wq", "wf"}, "token") + "%v = mul_mat(%w32, %token)\n%o = add(%v, %bias)\noutput %o\n", 3},
-      exact("token_products_of_other_floats", products({"wf", "wb"}, "token"), 1),
+      exact("token_products_of_different_floats", products({"wf", "wb"}, "token"), 1),
       {"token_five_products", products({"wq", "wk", "wv", "w6", "v6"}, "token"), 3},
   };
 }
@@ -254,40 +257,43 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(Patterns, CudaFusion, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-/// Nodes that run together if something lies elsewhere; "out=out" changes nothing.
+/// Checks the number of fused nodes for each placement of tensors. "out=out" changes nothing.
 void expect_places(const std::string& nodes, const std::vector<test::Places>& table, const GpuTraits& gpu = {}) {
   test::expect_fused(with_leaves(nodes), table, gpu);
 }
 
-TEST(CudaFusionPlaces, ResultsOfSumAndNorm) {
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfSumAndNorm) {
   for (const std::string put : {"s=a", "s=b", "out=a", "out=b"}) {
     expect_places(kSumAndNorm, {{3, put + " " + put + "+2048"}, {1, put + "+16 " + put + "+2047"}});
   }
-  expect_places(kSumAndNorm, {{1, "s=scale out=scale out=s"}, {3, "n=scale"}});  // %n is not written
-  expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // nothing else reads %s
+  expect_places(kSumAndNorm, {{1, "s=scale out=scale out=s"}, {3, "n=scale"}});  // %n is never written
+  expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // no other node reads %s
 }
 
-TEST(CudaFusionPlaces, ResultsOfGatedProducts) {
-  // %g is not written, and the workspace of %u is not used. Two products of one b remain.
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfGatedProducts) {
+  // The fused kernel does not write %g and does not use the workspace of %u. If %out overlaps an operand, the two
+  // products of one b still share a launch.
   expect_places(kGated, {{3, "out=out out=g out=u.work"}, {2, "out=a out=up+8 out=g.work"}});
 }
 
-TEST(CudaFusionPlaces, ResultsOfGatedExperts) {
-  // As above, and the ids are read before.
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfGatedExperts) {
+  // The same rules as for gated products hold. In addition, %out may overwrite the ids, because the kernel reads the
+  // ids first.
   expect_places(kGatedExperts, {{3, "out=out out=g out=ids3 out=u.work"}, {1, "out=each out=ups+8 out=g.work"}});
 }
 
-TEST(CudaFusionPlaces, ResultsOfWeightedExperts) {
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfWeightedExperts) {
   expect_places(kWeightedExperts, {{4, "out=out out=p"}, {1, "out=each out=ids3 out=by out=gates out=p.work"}},
                 {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
 }
 
-TEST(CudaFusionPlaces, ResultsOfProductAndSum) {
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductAndSum) {
   expect_places(kResidual, {{2, "out=out out=b"}, {1, "out=b+4 out=a out=p.work"}});
 }
 
-TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
-  // Results and matrices on the workspace of the last product, which is left out then; other workspaces are not used.
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductsOfOneColumn) {
+  // The last product is not fused if a result or matrix overlaps its workspace. The kernel does not use the workspaces
+  // of the other products.
   for (const std::string one : {"wq_x", "wk_x", "wv_x", "wq", "wk"}) {
     expect_places(kProjections, {{2, one + "=wv_x.work"}, {3, one + "=wq_x.work"}});
   }
@@ -297,9 +303,9 @@ TEST(CudaFusionPlaces, ResultsOfProductsOfOneColumn) {
                  {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
-TEST(CudaFusionPlaces, ResultsOfBiasedProductsOfAPrompt) {
+TEST(CudaFusionPlaces, PlacementDecidesFusionOfBiasedPromptProducts) {
   expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
-                                     {5, "u=t.work"},  // its sum alone is left out
+                                     {5, "u=t.work"},  // only the sum of %t is not fused
                                      {4, "s=t.work bias=t.work wf=t.work u=bias"},
                                      {2, "q=bk"}});
 }

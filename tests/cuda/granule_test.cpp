@@ -1,5 +1,6 @@
-// devices/cuda/granule.h: rows of quantised weights are read by whole vectors up to their ends, also where a tensor
-// ends inside of one, and buffers are whole vectors. The emulator lets asynchronous copies do that, and no more.
+// Tests of devices/cuda/granule.h. Rows of quantised weights are read as whole vectors, even if a tensor ends inside of
+// a vector. Buffers therefore end with a whole vector. The emulator allows only asynchronous copies to read beyond a
+// tensor in this way.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -32,7 +33,7 @@ void run_copy(const std::byte* in, uint8_t* out) {
   stream.synchronize();
 }
 
-TEST(Granule, ACopyMayReadTheVectorThatHoldsAnAllocatedByte) {
+TEST(Granule, CopiesMayReadVectorsWithAnyAllocatedByte) {
   const CudaArray<std::byte> in(std::vector<std::byte>(33, std::byte{7}));
   const CudaArray<uint8_t> out(16);
   emulator::take_copies_over_edges();
@@ -46,20 +47,21 @@ TEST(Granule, ACopyMayReadTheVectorThatHoldsAnAllocatedByte) {
   for (size_t i = 1; i < got.size(); ++i) EXPECT_EQ(got[i], 0xFF) << "rubbish, byte " << i;
 }
 
-TEST(GranuleDeathTest, NoCopyReadsBeyondThatVector) {
+TEST(GranuleDeathTest, CopiesOutsideOfAllocationsAbort) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const CudaArray<uint8_t> out(16);
   const auto read = [&](size_t at) {
     const CudaArray<std::byte> in(std::vector<std::byte>(32, std::byte{7}));
     run_copy(in.data() + at, out.data());
   };
-  EXPECT_DEATH(read(32), "copies 16 bytes from .*, none of which is in memory of CUDA");
+  EXPECT_DEATH(read(32), "copies 16 bytes from .*, none of which is in a CUDA allocation");
 }
 
 class RowsAtAnEdge : public ::testing::TestWithParam<DType> {};
 
-/// Five rows of an odd number of blocks, whose last byte is the first of a vector or in the middle of one.
-TEST_P(RowsAtAnEdge, AreReadByWholeVectors) {
+/// Five rows with an odd number of blocks. The last byte of the weight is at the beginning or in the middle of a
+/// vector.
+TEST_P(RowsAtAnEdge, PartialLastVectorIsReadWhole) {
   const int64_t k = traits(GetParam()).block_elems * (traits(GetParam()).block_elems == 256 ? 3 : 13);
   for (const int64_t columns : {1, 3, 20}) {
     SCOPED_TRACE(columns);
@@ -71,7 +73,7 @@ TEST_P(RowsAtAnEdge, AreReadByWholeVectors) {
   }
 }
 
-/// Quantised, and of blocks that are not whole granules.
+/// Quantised types whose block size is not a multiple of the granule.
 std::vector<DType> types_with_rows_at_odd_places() {
   std::vector<DType> types = test::weight_types();
   std::erase_if(types, [](DType t) { return !traits(t).is_quantized || traits(t).block_bytes % kGranule == 0; });
@@ -81,7 +83,7 @@ std::vector<DType> types_with_rows_at_odd_places() {
 INSTANTIATE_TEST_SUITE_P(Blocks, RowsAtAnEdge, ::testing::ValuesIn(types_with_rows_at_odd_places()),
                          [](const auto& info) { return std::string(traits(info.param).name); });
 
-TEST(Granule, BuffersAreWholeVectors) {
+TEST(Granule, BuffersEndWithWholeVectors) {
   CudaMesh mesh(1, 2);
   for (Device* device : mesh.devices()) {
     for (BufferType* type : {&device->buffer_type(), device->host_buffer_type()}) {
@@ -93,15 +95,15 @@ TEST(Granule, BuffersAreWholeVectors) {
         EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->base()) % kGranule, 0u);
         EXPECT_EQ(cudaMemset(buffer->base(), 0, whole), cudaSuccess) << type->name() << ", " << size << " bytes";
         EXPECT_EQ(cudaMemset(buffer->base(), 0, whole + 1), cudaErrorInvalidValue);
-        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "the buffer does not wait for it when it goes";
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "the destructor of the buffer does not wait for the memset";
         cudaGetLastError();
       }
     }
-    EXPECT_FALSE(device->props().caps.buffer_from_host_ptr) << "memory of the caller would have no such edges";
+    EXPECT_FALSE(device->props().caps.buffer_from_host_ptr) << "memory of the caller need not end with a whole vector";
   }
 }
 
-TEST(Granule, BuffersOfASecondTryAreWholeVectors) {
+TEST(Granule, RetriedBuffersEndWithWholeVectors) {
   CudaMesh mesh(1);
   emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
   const auto buffer = mesh.devices()[0]->buffer_type().allocate(34);

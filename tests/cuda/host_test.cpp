@@ -1,5 +1,5 @@
-// The host's side of CUDA devices on emulated GPUs: which calls a plan and a recording make of CUDA's runtime, what
-// happens when one fails, and what the family says of the GPUs that it finds.
+// The host code of CUDA devices on emulated GPUs. Covers the runtime calls of plans and recordings, failures of these
+// calls, and the GPUs that the family reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,9 +42,9 @@ output %y
 )";
 constexpr size_t kKernels = 3;
 
-class HostTest : public testing::Test {
+class Host : public testing::Test {
  protected:
-  ~HostTest() override { emulator::clear_faults(); }
+  ~Host() override { emulator::clear_faults(); }
 
   Calls run(Loaded& on, GraphPlan& plan) {
     on.fill_inputs();
@@ -67,7 +67,7 @@ class HostTest : public testing::Test {
   std::unique_ptr<GraphPlan> plan_ = backend_.create_plan(loaded_.graph);
 };
 
-TEST_F(HostTest, TheSecondRunIsCapturedAndLaterOnesOnlyLaunchTheGraph) {
+TEST_F(Host, LaterRunsOnlyLaunchTheCapturedGraph) {
   const Calls first = run(loaded_, *plan_);
   EXPECT_EQ(first["cudaLaunchKernel"], kKernels);
   EXPECT_EQ(first["cudaStreamBeginCapture"] + first["cudaGraphLaunch"], 0u);
@@ -88,7 +88,7 @@ TEST_F(HostTest, TheSecondRunIsCapturedAndLaterOnesOnlyLaunchTheGraph) {
   }
 }
 
-TEST_F(HostTest, GraphsCanBeTurnedOff) {
+TEST_F(Host, GraphsCanBeTurnedOff) {
   const Environment off("SHOAL_CUDA_OFF", "graphs");
   const CudaMesh without(1), with(1, 1, "graphs=1");
   EXPECT_TRUE(static_cast<CudaBackend&>(with.backend(0)).uses_graphs());
@@ -105,7 +105,7 @@ TEST_F(HostTest, GraphsCanBeTurnedOff) {
   EXPECT_FALSE(backend.start_recording());
 }
 
-TEST_F(HostTest, AMovedPlanKeepsItsGraphIfNoAddressChanges) {
+TEST_F(Host, MovedPlanKeepsItsGraphIfAddressesStay) {
   for (int i = 0; i < 3; ++i) run(loaded_, *plan_);
   Tensor* const w = loaded_.weights.tensors()[0];
   std::list<Graph> graphs;
@@ -118,7 +118,7 @@ TEST_F(HostTest, AMovedPlanKeepsItsGraphIfNoAddressChanges) {
     const Calls calls(backend_, [&] { backend_.compute_async(*plan_); });
     expect_right(other, *w);
     EXPECT_EQ(calls["cudaGraphLaunch"], 1u);
-    EXPECT_EQ(calls["cudaLaunchKernel"] > 0, calls["cudaGraphExecUpdate"] > 0) << "captured";
+    EXPECT_EQ(calls["cudaLaunchKernel"] > 0, calls["cudaGraphExecUpdate"] > 0) << "a capture must update the graph";
     EXPECT_EQ(calls["cudaGraphInstantiate"], 0u);
     EXPECT_EQ(calls["cudaGraphUpload"], calls["cudaGraphExecUpdate"]);
     return calls["cudaGraphExecUpdate"];
@@ -129,18 +129,18 @@ TEST_F(HostTest, AMovedPlanKeepsItsGraphIfNoAddressChanges) {
   loaded_.memory = allocate_tensors(loaded_.weights.tensors(), device_.buffer_type(), Usage::kWeights);
   loaded_.seed = 2;
   loaded_.fill(*w);
-  EXPECT_EQ(run_moved(), 1u) << "the weight is elsewhere";
+  EXPECT_EQ(run_moved(), 1u) << "the weight has moved";
   EXPECT_EQ(run_moved(), 0u);
   plan_.reset();
 }
 
-/// The problem that is noted.
+/// The problem that the device reports.
 std::string no_graph(cudaError_t why) {
-  return "CUDA0 launches kernels one by one, which is slower: CUDA makes no graph of them (" +
+  return "CUDA0 launches kernels one by one, which is slower: CUDA cannot create a graph from them (" +
          std::string(cudaGetErrorString(why)) + ")";
 }
 
-TEST_F(HostTest, WhatCannotBeCapturedIsLaunched) {
+TEST_F(Host, LaunchesKernelsOneByOneIfCaptureFails) {
   for (const auto& [call, error] : {std::pair{"cudaStreamBeginCapture", cudaErrorUnknown},
                                     {"cudaGraphInstantiate", cudaErrorInvalidValue},
                                     {"cudaLaunchKernel", cudaErrorInvalidConfiguration}}) {
@@ -154,16 +154,17 @@ TEST_F(HostTest, WhatCannotBeCapturedIsLaunched) {
     expect_right(one);
     const Calls later = run(one, *plan);
     EXPECT_EQ(later["cudaLaunchKernel"], kKernels);
-    EXPECT_EQ(later["cudaStreamBeginCapture"] + later["cudaGraphLaunch"], 0u) << "is not tried again";
+    EXPECT_EQ(later["cudaStreamBeginCapture"] + later["cudaGraphLaunch"], 0u) << "the capture is not retried";
     expect_right(one);
   }
 }
 
-TEST_F(HostTest, AFailedLaunchNamesItsNode) {
+TEST_F(Host, FailedLaunchNamesItsNode) {
   fail_call("cudaLaunchKernel", 2, cudaErrorInvalidConfiguration);
   backend_.compute_async(*plan_);
   expect_error("[CUDA0] cannot run b (mul): invalid configuration argument");
-  EXPECT_EQ(run(loaded_, *plan_)["cudaGraphLaunch"], 1u) << "it was the first run, which failed; now all is well";
+  EXPECT_EQ(run(loaded_, *plan_)["cudaGraphLaunch"], 1u)
+      << "this counts as the second run, because the first one failed";
   expect_right(loaded_);
   fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
   backend_.compute_async(*plan_);
@@ -172,7 +173,7 @@ TEST_F(HostTest, AFailedLaunchNamesItsNode) {
   expect_right(loaded_);
 }
 
-TEST_F(HostTest, ATaskHearsOfAFailureOfTheGpu) {
+TEST_F(Host, HostTasksSeeFailuresOfTheGpu) {
   const auto task = [](void* object, const void*, bool failed) { *static_cast<int*>(object) = failed ? 2 : 1; };
   int told = 0;
   fail_call("cudaStreamSynchronize", 1, cudaErrorIllegalAddress);
@@ -181,7 +182,7 @@ TEST_F(HostTest, ATaskHearsOfAFailureOfTheGpu) {
   EXPECT_EQ(told, 2);
 }
 
-TEST_F(HostTest, AllocationsThatFailSayWhatWasAskedForAndWhatIsLeft) {
+TEST_F(Host, FailedAllocationNamesRequestedAndFreeBytes) {
   const auto refused = [&](size_t bytes, const std::string& text) {
     EXPECT_THAT([&] { device_.buffer_type().allocate(bytes); },
                 ThrowsMessage<OutOfMemory>(AllOf(StartsWith("[CUDA0] out of memory: "), HasSubstr(text))));
@@ -190,14 +191,14 @@ TEST_F(HostTest, AllocationsThatFailSayWhatWasAskedForAndWhatIsLeft) {
   refused(device_.memory().total + 1, "asked for");
   fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation, 2);
   refused(4096, "4.0 KiB asked for");
-  EXPECT_EQ(device_.memory().free, free) << "is given back";
+  EXPECT_EQ(device_.memory().free, free) << "the failed allocation releases its memory";
   EXPECT_NO_THROW(device_.buffer_type().allocate(4096));
   fail_call("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
   EXPECT_THAT([&] { device_.host_buffer_type()->allocate(4096); },
               ThrowsMessage<OutOfMemory>(StartsWith("[CUDA0] cannot pin 4.0 KiB of host memory")));
 }
 
-TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
+TEST_F(Host, SpoiltRecordingRunsNothing) {
   run(loaded_, *plan_);
   const auto before = test::read_floats(*loaded_.graph.find("y"));
   loaded_.seed = 2;
@@ -207,7 +208,9 @@ TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
   float host[8] = {};
   const auto event = device_.new_event();
   const std::vector<std::function<void()>> spoilers = {
-      [&] { backend_.enqueue({task, &told, nullptr}); },
+      [&] {
+        backend_.enqueue({task, &told, nullptr});
+      },
       [&] { backend_.get_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
       [&] { backend_.set_async(*loaded_.graph.find("y"), host, 0, sizeof(host)); },
       [&] { event->record(backend_); },
@@ -223,12 +226,12 @@ TEST_F(HostTest, NothingOfASpoiltRecordingRuns) {
     EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
   }
   EXPECT_EQ(told, 0);
-  EXPECT_EQ(mesh_.family().problems(), "") << "no failure of CUDA";
+  EXPECT_EQ(mesh_.family().problems(), "") << "the caller spoilt the recording, not CUDA";
   run(loaded_, *plan_);
   expect_right(loaded_);
 }
 
-TEST_F(HostTest, ARecordingOfWhichCudaMakesNoGraphIsAProblem) {
+TEST_F(Host, ReportsRecordingsThatCannotBecomeGraphs) {
   for (const char* call : {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate"}) {
     CudaMesh mesh(1);
     Loaded one(kText, *mesh.devices()[0]);
@@ -241,14 +244,14 @@ TEST_F(HostTest, ARecordingOfWhichCudaMakesNoGraphIsAProblem) {
   }
 }
 
-TEST_F(HostTest, AnEventThatFailsIsAFailureOfItsStream) {
+TEST_F(Host, FailedEventFailsItsStream) {
   const auto other = device_.init();
   const auto event = device_.new_event();
   fail_call("cudaEventRecord", 1, cudaErrorUnknown);
   event->record(backend_);
   event->wait(*other);
   event->synchronize();
-  EXPECT_NO_THROW(other->synchronize()) << "goes on";
+  EXPECT_NO_THROW(other->synchronize()) << "the waiting stream continues";
   expect_error("[CUDA0] cannot record an event: unknown error");
   fail_call("cudaStreamWaitEvent", 1, cudaErrorUnknown);
   event->record(backend_);
@@ -262,19 +265,20 @@ TEST_F(HostTest, AnEventThatFailsIsAFailureOfItsStream) {
   expect_right(loaded_);
 }
 
-TEST_F(HostTest, AnEventThatCannotBeMadeIsAnErrorOfTheCaller) {
+TEST_F(Host, FailedEventCreationThrowsInTheCaller) {
   const auto event = device_.new_event();
-  std::vector<std::unique_ptr<Event>> all;  // none is left in the pool
+  std::vector<std::unique_ptr<Event>> all;  // empties the pool of events
   for (int i = 0; i < 300; ++i) all.push_back(device_.new_event()), all.back()->record(backend_);
   fail_call("cudaEventCreateWithFlags", 1, cudaErrorUnknown);
-  EXPECT_THAT([&] { event->record(backend_); }, ThrowsMessage<DeviceError>(HasSubstr("[GPU 0] cannot make an event")));
+  EXPECT_THAT([&] { event->record(backend_); },
+              ThrowsMessage<DeviceError>(HasSubstr("[GPU 0] cannot create an event")));
   event->record(backend_);
   event->synchronize();
   EXPECT_NO_THROW(backend_.synchronize());
 }
 
-// Which a stream with a watch needs behind each piece of work, to tell whether it gets on.
-TEST_F(HostTest, ProgressThatCannotBeMarkedIsAFailureOfItsStream) {
+// A watched stream records an event after each piece of work, which shows whether the stream makes progress.
+TEST_F(Host, FailedProgressEventFailsItsStream) {
   auto& backend = static_cast<CudaBackend&>(backend_);
   backend.launcher().add_watch(this, {[](std::chrono::nanoseconds) {}, nullptr});
   const LaunchTask task{[](void*, const void*, const LaunchContext&, bool) {}, nullptr, nullptr};
@@ -297,25 +301,25 @@ TEST_F(HostTest, ProgressThatCannotBeMarkedIsAFailureOfItsStream) {
   backend.launcher().remove_watch(this);
 }
 
-class MetaHostTest : public testing::Test {
+class MetaHost : public testing::Test {
  protected:
-  ~MetaHostTest() override { emulator::clear_faults(); }
+  ~MetaHost() override { emulator::clear_faults(); }
   CudaMesh mesh_{1, 3};
 };
 
-TEST_F(MetaHostTest, APlanWhoseCollectivesAreStagedIsNotRecorded) {
+TEST_F(MetaHost, DoesNotRecordPlansWithStagedCollectives) {
   DecoderPlan meta(mesh_, "staged");
   for (int i = 0; i < 4; ++i) meta.run();
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], meta.run()["cudaGraphLaunch"]);
-  EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's parts between collectives are graphs";
+  EXPECT_GT(meta.run()["cudaGraphLaunch"], 2u) << "each rank's segments between collectives are graphs";
 }
 
-TEST_F(MetaHostTest, APlanIsOneGraphPerRankAndIsRecordedAgainAfterAFailure) {
+TEST_F(MetaHost, RecordsOneGraphPerRankAndRecordsAgainAfterFailures) {
   DecoderPlan meta(mesh_, "p2p");
   EXPECT_EQ(meta.run()["cudaStreamBeginCapture"], 0u);
   const Calls recorded = meta.run();
   EXPECT_EQ(recorded["cudaStreamBeginCapture"], 2u);
-  EXPECT_EQ(recorded["cudaGraphUpload"], 2u) << "not by the first launch, beside other ranks";
+  EXPECT_EQ(recorded["cudaGraphUpload"], 2u) << "uploads before the first launch, which could wait for other ranks";
   EXPECT_EQ(recorded["cudaGraphLaunch"], 2u);
   const auto expect_replay = [&] {
     const Calls replayed = meta.run();
@@ -331,7 +335,7 @@ TEST_F(MetaHostTest, APlanIsOneGraphPerRankAndIsRecordedAgainAfterAFailure) {
   expect_replay();
 }
 
-constexpr std::pair<int, int> kWays[] = {{0, 1}, {1, 0}};  ///< between two GPUs
+constexpr std::pair<int, int> kWays[] = {{0, 1}, {1, 0}};  ///< both directions between two GPUs
 
 cudaMemPool_t pool_of(int gpu) {
   cudaMemPool_t pool = nullptr;
@@ -339,7 +343,7 @@ cudaMemPool_t pool_of(int gpu) {
   return pool;
 }
 
-TEST(CudaFamilyTest, VirtualDevicesShareTheMemory) {
+TEST(CudaFamily, VirtualDevicesDivideTheMemory) {
   const Environment environment("SHOAL_EMULATED_MEMORY", "4194304");
   CudaMesh mesh(2, 4);
   const auto devices = mesh.devices();
@@ -362,7 +366,7 @@ TEST(CudaFamilyTest, VirtualDevicesShareTheMemory) {
   EXPECT_THAT([] { CudaFamily(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_CUDA_DEVICES_PER_GPU")));
 }
 
-TEST(CudaFamilyTest, WhatItsPoolKeepsIsFreeAndIsGivenBackBeforeAnAllocationFails) {
+TEST(CudaFamily, PoolReserveCountsAsFreeAndIsReleasedOnDemand) {
   const Environment environment("SHOAL_EMULATED_MEMORY", "4194304");
   CudaMesh mesh(1);
   Device& device = *mesh.devices()[0];
@@ -374,7 +378,7 @@ TEST(CudaFamilyTest, WhatItsPoolKeepsIsFreeAndIsGivenBackBeforeAnAllocationFails
     EXPECT_EQ(cudaMemPoolGetAttribute(pool_of(0), cudaMemPoolAttrReservedMemCurrent, &bytes), cudaSuccess);
     return bytes;
   };
-  EXPECT_GE(reserved(), 1u << 20) << "is not given back at every synchronize";
+  EXPECT_GE(reserved(), 1u << 20) << "the pool keeps its reserve across synchronize()";
   EXPECT_EQ(device.memory().free, before);
   fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
   EXPECT_NE(device.buffer_type().allocate(1000), nullptr);
@@ -382,7 +386,7 @@ TEST(CudaFamilyTest, WhatItsPoolKeepsIsFreeAndIsGivenBackBeforeAnAllocationFails
   emulator::clear_faults();
 }
 
-TEST(CudaFamilyTest, WithoutAGpuThereAreNoDevicesAndAReason) {
+TEST(CudaFamily, ReportsReasonIfThereAreNoGpus) {
   CudaMesh mesh(0);
   EXPECT_EQ(mesh.size(), 0);
   EXPECT_EQ(mesh.family().reason(), "no CUDA-capable device is detected");
@@ -394,7 +398,7 @@ TEST(CudaFamilyTest, WithoutAGpuThereAreNoDevicesAndAReason) {
   EXPECT_TRUE(said);
 }
 
-TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
+TEST(CudaFamily, SkipsBrokenGpus) {
   fail_call("cudaGetDeviceProperties", 2, cudaErrorECCUncorrectable);
   CudaMesh mesh(3);
   ASSERT_EQ(mesh.size(), 2);
@@ -404,8 +408,8 @@ TEST(CudaFamilyTest, AGpuThatIsBrokenIsLeftOut) {
   emulator::clear_faults();
 }
 
-// CUDA counts contexts, of which all devices of a GPU share one.
-TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
+// CUDA would compare only the number of GPUs with the number of processors, but each device has a thread that waits.
+TEST(CudaFamily, DeviceThreadsYieldIfThereAreManyDevices) {
   EXPECT_FALSE(waits_by_yielding(1, 2));
   EXPECT_FALSE(waits_by_yielding(15, 16));
   EXPECT_TRUE(waits_by_yielding(16, 16));
@@ -426,11 +430,11 @@ TEST(CudaFamilyTest, ThreadsOfManyDevicesYieldWhileTheyWait) {
             unsigned{cudaDeviceScheduleYield | cudaDeviceLmemResizeToMax});
   EXPECT_EQ(flags_with(processors, cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax),
             unsigned{cudaDeviceScheduleBlockingSync | cudaDeviceLmemResizeToMax})
-      << "another part of the process has chosen";
+      << "another part of the process has chosen the flags";
   cudaSetDeviceFlags(cudaDeviceScheduleAuto);
 }
 
-/// Memory of the peer's pool.
+/// Whether `gpu` may use memory of the peer's pool.
 bool may_use(int gpu, int peer) {
   cudaMemLocation who{cudaMemLocationTypeDevice, gpu};
   cudaMemAccessFlags flags{};
@@ -438,14 +442,14 @@ bool may_use(int gpu, int peer) {
   return flags == cudaMemAccessFlagsProtReadWrite;
 }
 
-// By another library in this process, or another part of this one, which may have done nothing about pools.
-TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
+// Another library or part of the process may have connected the peers without sharing their pools.
+TEST(CudaFamily, SharesPoolsOfAlreadyConnectedPeers) {
   const Environment gpus("SHOAL_EMULATED_GPUS", "2");
   for (const auto& [gpu, peer] : kWays) {
     const CurrentGpu current(gpu);
     const cudaMemAccessDesc none{{cudaMemLocationTypeDevice, gpu}, cudaMemAccessFlagsProtNone};
     EXPECT_EQ(cudaMemPoolSetAccess(pool_of(peer), &none, 1), cudaSuccess);
-    cudaDeviceEnablePeerAccess(peer, 0);  // or another test of this process has
+    cudaDeviceEnablePeerAccess(peer, 0);  // another test of this process may have connected these peers
     cudaGetLastError();
     EXPECT_FALSE(may_use(gpu, peer));
   }
@@ -455,10 +459,10 @@ TEST(CudaFamilyTest, PeersThatAreConnectedAlreadyShareTheirPools) {
   EXPECT_EQ(mesh.family().problems(), "");
   cudaGetLastError();
   EXPECT_EQ(turn_on_peer_access(0, 1), cudaSuccess);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "would be taken for an error of the next launch";
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "the next launch would report a leftover error";
 }
 
-TEST(CudaFamilyTest, PeersWhosePoolsCannotBeSharedAreNotConnected) {
+TEST(CudaFamily, DoesNotConnectPeersWithoutSharedPools) {
   CudaMesh none(2);
   for (const auto& [gpu, peer] : kWays) turn_off_peer_access(gpu, peer);
   fail_call("cudaMemPoolSetAccess", 1, cudaErrorNotSupported, 2);
@@ -471,8 +475,8 @@ TEST(CudaFamilyTest, PeersWhosePoolsCannotBeSharedAreNotConnected) {
   }
 }
 
-// The driver may copy by either GPU.
-TEST(CudaFamilyTest, CopiesOfPeersThatLieGoThroughTheHost) {
+// The driver may copy with either GPU, so both directions go through the host.
+TEST(CudaFamily, WrongPeerCopiesAreReplacedByCopiesThroughTheHost) {
   for (const char* lie : {"0>1", "1>0"}) {
     const Environment lying("SHOAL_EMULATED_LYING_PEERS", lie);
     CudaMesh mesh(2);
@@ -491,8 +495,8 @@ TEST(CudaFamilyTest, CopiesOfPeersThatLieGoThroughTheHost) {
   }
 }
 
-// Pairs that no other test uses: what was found of a pair is kept.
-TEST(CudaFamilyTest, PeersThatLieAreNotUsed) {
+// Uses a pair of GPUs that no other test uses, because test results of pairs are cached.
+TEST(CudaFamily, RefusesBrokenPeerAccess) {
   const Environment lying("SHOAL_EMULATED_LYING_PEERS", "10>11"), none("SHOAL_NCCL_LIBRARY", "/nowhere/libnccl.so");
   CudaMesh mesh(12);
   const std::vector<Backend*> pair = {&mesh.backend(10), &mesh.backend(11)};

@@ -1,5 +1,5 @@
-// A rank of a meta device that does not come to a collective, or does not end behind the last one, while the launcher
-// of its GPU is stuck: the program hears of it, whichever rank it is.
+// A rank of a meta device is late for a collective, or does not end after the last collective, because its launcher is
+// stuck. The program must get a message that names this rank.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -18,12 +18,12 @@ using testing::HasSubstr;
 struct Stuck {
   const char* name;
   int rank;
-  bool behind = false;  ///< the graph; or before it
+  bool behind = false;  ///< whether the rank is stuck after the graph; otherwise it is stuck before the graph
 };
 
 class LateRank : public testing::TestWithParam<Stuck> {};
 
-TEST_P(LateRank, IsSaidWhileItIsStuck) {
+TEST_P(LateRank, StuckRankIsNamedBeforeItContinues) {
   test::CudaMesh gpu(1, 2);
   meta::MetaOptions options;
   options.comm_timeout = std::chrono::seconds(2);
@@ -46,11 +46,11 @@ TEST_P(LateRank, IsSaidWhileItIsStuck) {
   } catch (const CommError&) {
     failed = true;
   }
-  EXPECT_EQ(failed, !GetParam().behind) << "what has ended at last is right";
+  EXPECT_EQ(failed, !GetParam().behind) << "a run that finally ends is correct";
   const std::string rank = "rank " + std::to_string(GetParam().rank);
   const std::string named = rank + (GetParam().behind ? " of 2 did not finish" : " (");
   EXPECT_THAT(time_outs.messages(), ElementsAre(HasSubstr(named)));
-  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
+  EXPECT_EQ(open_timeouts(), 0) << "no time-out may remain open";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LateRank,

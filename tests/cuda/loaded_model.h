@@ -1,4 +1,4 @@
-// A model of the test files on virtual devices of one emulated GPU, as the program loads it.
+// A test model on virtual devices of one emulated GPU. The program loads models in the same steps.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace shoal::test {
 
-/// Functions of the plug-in.
+/// Looks up a function of the plug-in by name.
 inline void* plugin_function(std::string_view name) {
   static collectives::FamilyFactory own{
       collectives::class_sizes(),
@@ -19,7 +19,7 @@ inline void* plugin_function(std::string_view name) {
   return find_in(table, name);
 }
 
-/// A model, by the path of its file, on `parts` devices of one emulated GPU with this many multiprocessors.
+/// The model of file `path` on `parts` devices of one emulated GPU that has `processors` multiprocessors.
 class LoadedModel {
  public:
   LoadedModel(const std::string& path, int parts, int processors = 132)

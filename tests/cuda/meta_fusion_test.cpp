@@ -1,5 +1,5 @@
-// Plans of meta devices on virtual CUDA devices of one GPU: all_reduce, residual sum and norm as one kernel
-// (meta/plan/joined_norm.h), its values against those of single nodes, and when it must not be used.
+// Plans of meta devices on virtual CUDA devices of one GPU, which run all_reduce, residual sum and norm in one kernel
+// (meta/plan/joined_norm.h). The tests compare values with single nodes and check that unsupported nodes are not fused.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,16 +23,16 @@ using collectives::Call;
 using collectives::Communicator;
 using collectives::FusedNorm;
 
-/// What was queued for all ranks together.
+/// Calls queued on all ranks.
 struct Queued {
   int calls = 0, fused = 0;
-  std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< of each fused one: of its column, and of what it leaves
+  std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< record forms that each fused call reads and writes
 };
 
-/// What the communicator says that it can do in one call.
+/// The fused calls that the communicator offers.
 enum class Fuse { kNothing, kNorms, kAll };
 
-/// The communicator of CUDA devices, counted.
+/// Counts the calls of a communicator of CUDA devices.
 class Counted final : public Communicator {
  public:
   Counted(std::unique_ptr<Communicator> inner, Queued& queued, Fuse fuse)
@@ -66,7 +66,7 @@ class Counted final : public Communicator {
 
 const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
 
-/// A graph's plan on devices as one: virtual ones of one GPU, with NCCL GPUs.
+/// A graph's plan on a meta device. Its devices share one GPU; with NCCL, each device has its own GPU.
 class Planned {
  public:
   Planned(int ranks, const std::string& text, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
@@ -96,7 +96,7 @@ class Planned {
     backend->compute_async(*plan);
     backend->synchronize();
   }
-  /// All outputs of the graph, after a run of inputs by `seed`.
+  /// Runs the graph on inputs from `seed` and returns all outputs.
   std::vector<std::vector<float>> outputs(uint64_t seed = 1) {
     loaded->seed = seed;
     loaded->fill_inputs();
@@ -129,13 +129,13 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
 
 class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {};
 
-TEST_P(CudaMetaFusion, HasTheValuesOfSingleNodesOnAllRanks) {
+TEST_P(CudaMetaFusion, MatchesSingleNodesOnAllRanks) {
   const auto [ranks, tokens] = GetParam();
   const std::string text = test::norm_graph(tokens, kAll);
   Planned fusing(ranks, text), plain(ranks, text, Fuse::kNothing);
   EXPECT_EQ(fusing.joined(), 2);
   EXPECT_EQ(plain.joined(), 0);
-  for (int i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
+  for (int i = 1; i <= 4; ++i) {  // launch, record, replay, replay
     const auto found = fusing.outputs(static_cast<uint64_t>(i));
     ASSERT_EQ(found.size(), 5u);
     expect_close(found, plain.outputs(static_cast<uint64_t>(i)));
@@ -162,8 +162,8 @@ meta::Layout split(int axis, std::vector<int64_t> shares) {
   return meta::Layout::split(axis, meta::Partition::from_shares(shares));
 }
 
-// Columns come and go as records, from the attention in one plan to the product in a call, and from its norm to the
-// next plan. What is in the record's memory is new in each run.
+// A record passes from attention in one plan to the product of a fused call. Another record passes from the norm of the
+// call to the next plan. Every run writes new bytes into the memory of the record.
 TEST(CudaMetaFusionOnce, PassesColumnsAsRecords) {
   const std::string text = R"(
 input %x f32 [128, 1]
@@ -195,7 +195,7 @@ output %out
                               {"up", split(1, {128, 64})},
                               {"down", split(0, {128, 64})}};
   Planned all(2, layouts, text), norms(2, layouts, text, Fuse::kNorms), plain(2, layouts, text, Fuse::kNothing);
-  for (uint64_t i = 1; i <= 4; ++i) {  // launched, recorded, replayed, replayed
+  for (uint64_t i = 1; i <= 4; ++i) {  // launch, record, replay, replay
     const auto found = all.outputs(i);
     EXPECT_EQ(found, norms.outputs(i));
     expect_close(found, plain.outputs(i));
@@ -206,8 +206,8 @@ output %out
   EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
-// A call that is not joined leaves no record for the product behind it, which would find that of another column.
-TEST(CudaMetaFusionOnce, PlainCallsLeaveNoRecords) {
+// A plain call writes no record. Otherwise the next product would read the record of another column.
+TEST(CudaMetaFusionOnce, UnfusedCallsWriteNoRecords) {
   const std::string text = R"(
 input %x f32 [128, 1]
 weight %up q4_0 [128, 192]
@@ -224,10 +224,11 @@ output %out
   const auto found = two.outputs()[0], expected = one.outputs()[0];
   EXPECT_EQ(two.queued.calls, 2);
   const float largest = *std::max_element(expected.begin(), expected.end());
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // of 8 bits
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // the kernel rounds elements of columns to 8 bits
 }
 
-TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
+TEST(CudaMetaFusionOnce, FusesOnlyWithPeerMemory) {
   const std::string text = test::norm_graph(2, kAll);
   Planned peers(2, text, Fuse::kAll, "p2p");
   EXPECT_EQ(peers.joined(), 2);
@@ -242,8 +243,8 @@ TEST(CudaMetaFusionOnce, OnlyPeerMemoryHasIt) {
   }
 }
 
-TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
-  for (int64_t tokens : {8, 9}) {  // as many rows as a kernel has blocks where ranks share a GPU
+TEST(CudaMetaFusionOnce, LongOrManyRowsAreNotFused) {
+  for (int64_t tokens : {8, 9}) {  // if ranks share a GPU, a kernel has 8 blocks, and each block handles one row
     EXPECT_EQ(Planned(2, test::norm_graph(tokens)).joined(), tokens == 8 ? 2 : 0) << tokens;
   }
   for (int ranks : {1, 2, 3}) {
@@ -255,19 +256,19 @@ TEST(CudaMetaFusionOnce, LongMessagesGoAnotherWay) {
     EXPECT_FALSE(can(4096, 9));
     EXPECT_EQ(can(8192, 4), ranks > 1);
     EXPECT_EQ(can(8192, 5), ranks == 2);
-    EXPECT_EQ(can(8192, 8), ranks == 2);  // 256 KiB
-    EXPECT_FALSE(can(8193, 1)) << "shared memory has no room for a longer row";
+    EXPECT_EQ(can(8192, 8), ranks == 2);  // a message of 256 KiB
+    EXPECT_FALSE(can(8193, 1)) << "shared memory cannot hold a longer row";
     EXPECT_FALSE(can(0, 1));
   }
 }
 
-TEST(CudaMetaFusionOnce, ARankThatFailsEndsTheRun) {
+TEST(CudaMetaFusionOnce, FailedRankEndsTheRun) {
   Planned planned(2, test::norm_graph(1));
   planned.loaded->fill_inputs();
   const auto fail_now = [](void*, const void*, bool) { throw DeviceError("broken"); };
   ASSERT_TRUE(planned.backend->members()[1]->enqueue({fail_now, nullptr, nullptr}));
   EXPECT_THROW(planned.run(), Error);
-  planned.run();  // and the next run is right again
+  planned.run();  // the next run succeeds
   for (float value : test::read_floats(*planned.loaded->graph.nodes().back())) EXPECT_TRUE(std::isfinite(value));
 }
 

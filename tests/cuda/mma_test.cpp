@@ -1,6 +1,6 @@
-// devices/cuda/kernels/mma.h and wgmma.h: products of a warp and of a warpgroup against plain ones, with fragments
-// filled by hand as mma.h lays them out, by matrix loads from shared memory, and with operands laid out as the PTX
-// manual draws them.
+// devices/cuda/kernels/mma.h and wgmma.h: products of a warp and of a warpgroup, compared with plain products.
+// Fragments are filled by hand in the layout of mma.h or by matrix loads from shared memory. Warpgroup operands have
+// the layouts of the PTX manual.
 #include "devices/cuda/kernels/mma.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,7 @@ namespace {
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 
-/// Random operands whose products and sums are exact in f32, in whatever order: a, b and d in rows, with the shapes
-/// [m][depth], [depth][n] and [m][n].
+/// Random row-major operands a [m][depth], b [depth][n] and d [m][n]. Products and sums are exact in f32 in any order.
 struct Exact {
   std::vector<int> a, b, d, expected;
   Exact(int m, int n, int depth) {
@@ -43,9 +42,9 @@ uint16_t encode_bf16(int value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
 }
 
-constexpr int kN = 8, kK = 16;  // of a product of a warp, which has 16 rows
+constexpr int kN = 8, kK = 16;  // size of a warp's product, which has 16 rows
 
-// a in rows, b in rows (k x 8), d in rows. Fragments element by element, from the header's table.
+// a, b (k x 8) and d are row-major. Fills fragments element by element, following the header's table.
 template <void (*kMultiply)(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2])>
 __global__ void multiply(const uint16_t* a, const uint16_t* b, float* d) {
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
@@ -67,7 +66,7 @@ __global__ void multiply(const uint16_t* a, const uint16_t* b, float* d) {
   d[(g + 8) * kN + 2 * t + 1] = fd[3];
 }
 
-// The wrappers, without the emulator's further argument.
+// Wrappers that hide the emulator's additional argument.
 __device__ void f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   mma_f16(d, a, b);
 }
@@ -88,14 +87,14 @@ void check(uint16_t (*encode)(int), void (*kernel)(const uint16_t*, const uint16
   EXPECT_EQ(d.get(), std::vector<float>(exact.expected.begin(), exact.expected.end()));
 }
 
-TEST(Mma, Halfs) {
+TEST(Mma, MultipliesF16) {
   check(encode_f16, multiply<f16>);
 }
-TEST(Mma, BrainFloats) {
+TEST(Mma, MultipliesBF16) {
   check(encode_bf16, multiply<bf16>);
 }
 
-// The operands come from shared memory through matrix loads: a in rows, b in rows (transposed loads) or columns.
+// Matrix loads read the operands from shared memory: a row-major, b row-major (transposed loads) or column-major.
 template <bool kColumns>
 __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* d) {
   __shared__ __align__(16) uint16_t shared_a[16 * 16];
@@ -124,23 +123,23 @@ __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* d) 
   d[(g + 8) * kN + 2 * t + 1] = fd[3];
 }
 
-TEST(Mma, LoadsFromRows) {
+TEST(Mma, LoadsMatricesFromRows) {
   check(encode_f16, multiply_loaded<false>);
 }
-TEST(Mma, LoadsFromColumns) {
+TEST(Mma, LoadsMatricesFromColumns) {
   check(encode_f16, multiply_loaded<true>);
 }
 
 constexpr size_t kShared = 64 * 1024;
 
-/// Where both operands lie: bytes behind a multiple of 1024, and descriptors without their addresses.
+/// Offsets of both operands from an address that is a multiple of 1024, and their descriptors without addresses.
 struct Layout {
   uint32_t a_begin, b_begin;
   uint64_t a, b;
 };
 
-/// `image`: the shared memory from the first multiple of 1024 on.
-template <int kSums, bool kBrain>
+/// `image`: contents of shared memory from the first multiple of 1024 on.
+template <int kSums, bool kBf16>
 __global__ void multiply_group(const uint8_t* image, int image_bytes, Layout layout, float* d) {
   SHOAL_DYNAMIC_SHARED(uint8_t, memory);
   uint8_t* const shared = memory + (1024 - shared_address(memory) % 1024) % 1024;
@@ -153,7 +152,7 @@ __global__ void multiply_group(const uint8_t* image, int image_bytes, Layout lay
   wgmma_fence();
   const uint64_t a = descriptor_at(layout.a, shared_address(shared) + layout.a_begin);
   const uint64_t b = descriptor_at(layout.b, shared_address(shared) + layout.b_begin);
-  if constexpr (kBrain) {
+  if constexpr (kBf16) {
     wgmma_bf16(sums, a, b);
   } else {
     wgmma_f16(sums, a, b);
@@ -171,15 +170,15 @@ int column_of(int thread, int i) {
   return i / 4 * 8 + thread % 4 * 2 + i % 2;
 }
 
-using Place = uint32_t (*)(int row, int k);  ///< byte of an element, from the operand's first
+using Place = uint32_t (*)(int row, int k);  ///< byte offset of an element from the operand's first element
 
-template <int kSums, bool kBrain>
+template <int kSums, bool kBf16>
 bool is_right(const Layout& layout, Place place_a, Place place_b) {
   constexpr int kRows = 64, kColumns = 2 * kSums, kDepth = 16;
   const Exact exact(kRows, kColumns, kDepth);
   std::vector<uint8_t> image(kShared - 1024);
   const auto put = [&](uint32_t at, int value) {
-    const uint16_t bits = kBrain ? encode_bf16(value) : encode_f16(value);
+    const uint16_t bits = kBf16 ? encode_bf16(value) : encode_f16(value);
     std::memcpy(image.data() + at, &bits, 2);
   };
   for (int k = 0; k < kDepth; ++k) {
@@ -201,14 +200,14 @@ bool is_right(const Layout& layout, Place place_a, Place place_b) {
   const CudaStream stream;
   const CudaArray<uint8_t> on_gpu(image);
   const CudaArray<float> d(of_threads(exact.d));
-  launch(stream, multiply_group<kSums, kBrain>, dim3(1), dim3(128), kShared, on_gpu.data(),
+  launch(stream, multiply_group<kSums, kBf16>, dim3(1), dim3(128), kShared, on_gpu.data(),
          static_cast<int>(image.size()), layout, d.data());
   stream.synchronize();
   return d.get() == of_threads(exact.expected);
 }
 
-// Rows of 128 bytes, eight of which take 1024; chunk c at c ^ (row % 8). The operands are elements 32 .. 47 of their
-// rows, chunks 4 and 5.
+// Rows of 128 bytes. Chunk c of a row is stored at c ^ (row % 8), so eight rows (1024 bytes) form a pattern. The
+// operands are elements 32 .. 47 of their rows: chunks 4 and 5.
 uint32_t swizzled_128(int row, int k) {
   const int chunk = (4 + k / 8) ^ row % 8;
   return static_cast<uint32_t>(row * 128 + chunk * 16 + k % 8 * 2);
@@ -216,18 +215,19 @@ uint32_t swizzled_128(int row, int k) {
 constexpr Layout k128Bytes{64, 8192 + 64, operand_descriptor(0, 0, 1024, Swizzle::k128),
                            operand_descriptor(0, 0, 1024, Swizzle::k128)};
 
-// Blocks of 8 rows x 16 bytes: those of the first chunk of k one after the other, then those of the second.
+// Blocks of 8 rows x 16 bytes: first all blocks of the first chunk of k, then all blocks of the second chunk.
 uint32_t blocks_by_rows(int row, int k) {
   return static_cast<uint32_t>(k / 8 * 8192 + row / 8 * 128 + row % 8 * 16 + k % 8 * 2);
 }
-// The same, blocks of a group of rows beside each other.
+// Blocks of 8 rows x 16 bytes: the two blocks of a group of rows are adjacent.
 uint32_t blocks_by_groups(int row, int k) {
   return static_cast<uint32_t>(row / 8 * 256 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2);
 }
 constexpr Layout kBlocks{0, 16384, operand_descriptor(0, 128, 256, Swizzle::kNone),
                          operand_descriptor(0, 8192, 128, Swizzle::kNone)};
 
-// Rows of 32 bytes, all of both operands: chunk c at c ^ (row / 4 % 2). And of 64, chunks 2 and 3 at c ^ (row / 2 % 4).
+// Rows of 32 bytes hold a whole operand: chunk c is stored at c ^ (row / 4 % 2). In rows of 64 bytes the operand is
+// chunks 2 and 3, stored at c ^ (row / 2 % 4).
 uint32_t swizzled_32(int row, int k) {
   return static_cast<uint32_t>(row * 32 + (k / 8 ^ row / 4 % 2) * 16 + k % 8 * 2);
 }
@@ -237,13 +237,13 @@ uint32_t swizzled_64(int row, int k) {
 constexpr Layout kNarrow{0, 8192 + 32, operand_descriptor(0, 0, 256, Swizzle::k32),
                          operand_descriptor(0, 0, 512, Swizzle::k64)};
 
-TEST(Wgmma, DescriptorFields) {
+TEST(Wgmma, EncodesDescriptorFields) {
   EXPECT_EQ(operand_descriptor(0x12340, 128, 1024, Swizzle::k128), 0x4000'0040'0008'1234u);
   EXPECT_EQ(operand_descriptor(0x400, 0, 256, Swizzle::k32), 0xc000'0010'0000'0040u);
   EXPECT_EQ(descriptor_at(operand_descriptor(0x12340, 0, 1024, Swizzle::k64), 32),
             operand_descriptor(0x12360, 0, 1024, Swizzle::k64));
 }
-TEST(Wgmma, HalvesAndBrainFloatsInEveryLayout) {
+TEST(Wgmma, MultipliesOperandsInEveryLayout) {
   EXPECT_TRUE((is_right<64, false>(k128Bytes, swizzled_128, swizzled_128)));
   EXPECT_TRUE((is_right<128, false>(k128Bytes, swizzled_128, swizzled_128)));
   EXPECT_TRUE((is_right<64, true>(k128Bytes, swizzled_128, swizzled_128)));

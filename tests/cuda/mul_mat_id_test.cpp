@@ -1,20 +1,21 @@
-// mul_mat_id beyond the conformance cases: many pairs by tiles on tensor cores, gated experts, and the kernel for
-// experts of one token and for short rows (devices/cuda/ops/mul_mat_stream_experts.h): rows that share a step, experts
-// elsewhere, results summed by weights.
+// mul_mat_id beyond the conformance cases: many pairs as tiles on tensor cores, gated experts, and the kernel for
+// experts of one token and for short rows (devices/cuda/ops/mul_mat_stream_experts.h). Covers rows that share a step,
+// foreign experts, and weighted sums of results.
 #include "devices/cuda/ops/select.h"
 #include "tests/cuda/products.h"
 
 namespace shoal::test {
 namespace {
 
-/// Ranges of ids and the number of experts in them.
+/// Ranges of the expert ids that belong to this device, and the number of experts in these ranges. Other ids are
+/// foreign experts.
 struct Elsewhere {
   SelectParams params;
   int64_t experts;
 };
 const Elsewhere kSome{{{{5, 2}, {1, 2}}}, 4}, kOne{{{{3, 1}}}, 1};
 
-TEST(MulMatIdTiles, GroupsOfAnySizeRowsThatFillNoStepAndExpertsElsewhere) {
+TEST(MulMatIdTiles, HandlesPartialTilesAndForeignExperts) {
   for (const DType dtype : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kMXFP4, DType::kF16, DType::kBF16}) {
     check_experts(dtype, {256, 131, 2, 2, 1, 150}, {bound(dtype)});
     check_experts(dtype, {256, 40, 3, 2, 2, 35}, {bound(dtype)});
@@ -25,7 +26,8 @@ TEST(MulMatIdTiles, GroupsOfAnySizeRowsThatFillNoStepAndExpertsElsewhere) {
   check_experts(DType::kQ4_K, {256, 70, kOne.experts, 2, 2, 90}, {bound(DType::kQ4_K)}, kOne.params);
 }
 
-/// act(gate) * up of one launch, by many pairs and by few: every element, those of experts elsewhere too.
+/// Computes act(gate) * up in one launch, for many or few pairs. Checks all elements, including results of foreign
+/// experts.
 void check_gated(DType dtype, const Experts& one, GluKind kind, const cuda::GpuTraits& gpu,
                  const SelectParams& params = {}) {
   const auto build = [&](Graph& g, TensorContext& w) {
@@ -41,7 +43,7 @@ void check_gated(DType dtype, const Experts& one, GluKind kind, const cuda::GpuT
   });
 }
 
-TEST(GatedExperts, OfManyPairsAndFew) {
+TEST(GatedExperts, MatchReferenceForAnyNumberOfPairs) {
   for (const int64_t tokens : {1, 2, 35, 150}) {
     for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1)}) {
       for (const DType dtype : {DType::kQ4_K, DType::kQ8_0, DType::kMXFP4, DType::kF16, DType::kBF16, DType::kF32}) {
@@ -56,7 +58,7 @@ TEST(GatedExperts, OfManyPairsAndFew) {
 class ExpertStream : public ::testing::TestWithParam<DType> {
  protected:
   static DType dtype() { return GetParam(); }
-  /// Products of one token, and in one launch the sum of its slots by weights.
+  /// Checks the products of one token, and then the weighted sum of these products in one launch.
   static void check(const Experts& one, const SelectParams& params = {}) {
     check_experts(dtype(), one, rough(dtype()), params);
     const auto build = [&](Graph& g, TensorContext& w) {
@@ -74,8 +76,9 @@ class ExpertStream : public ::testing::TestWithParam<DType> {
   }
 };
 
-/// Whole and partial groups, a last block that begins earlier, fewer rows than a group.
-TEST_P(ExpertStream, ShortRowsOfOneMatrix) {
+/// Covers whole and partial groups of rows, a last block that repeats rows of the previous block, and fewer rows than a
+/// group.
+TEST_P(ExpertStream, MultipliesShortRowsOfOneMatrix) {
   for (const int64_t k : {256, 512, 768, 1024, 1280, 1536, 1792, 2048}) {
     for (const int64_t m : {7, 61}) {
       check_case({Op::kMulMat, "short", product(dtype(), {k, m, 1, 1}, {k, 1, 1, 1}), rough(dtype())}, 5);
@@ -83,8 +86,8 @@ TEST_P(ExpertStream, ShortRowsOfOneMatrix) {
   }
 }
 
-/// As of 30B-A3B, Qwen3.5, Mixtral and DeepSeek, with fewer rows; all of a column, and a column for each slot.
-TEST_P(ExpertStream, ExpertsOfOneToken) {
+/// Shapes of 30B-A3B, Qwen3.5, Mixtral and DeepSeek with fewer rows. Slots share one column or have one column each.
+TEST_P(ExpertStream, MultipliesExpertsOfOneToken) {
   for (const Experts& one : {Experts{2048, 13, 12, 8, 1},
                              {768, 37, 12, 8, 8},
                              {512, 29, 20, 10, 10},
@@ -95,8 +98,8 @@ TEST_P(ExpertStream, ExpertsOfOneToken) {
   }
 }
 
-/// Ranges that the kernel looks at, and more of them than it can.
-TEST_P(ExpertStream, ExpertsElsewhere) {
+/// Covers few ranges, and one range more than the kernel can check.
+TEST_P(ExpertStream, ForeignExpertsGiveZeros) {
   Elsewhere many{{}, cuda::Selection::kMost + 1};
   for (int64_t i = 0; i < many.experts; ++i) many.params.ranges.push_back({2 * i, 1});
   const Elsewhere all[] = {{{{{1 << 20, 4}}}, 4}, {{{{1, 2}, {9, 1}, {6, 1}}}, 4}, many};

@@ -1,5 +1,5 @@
-// Products of tiles with what is joined to them, against float64: gates, biases and residuals; with parts of k and
-// without, by instructions of warps and of warpgroups. And columns that are converted once for several products.
+// Tile products fused with gates, biases and residuals, compared with float64. Covers split and whole k, with warp and
+// warpgroup instructions. Also tests columns that are converted once for several products.
 #include <algorithm>
 #include <optional>
 
@@ -10,12 +10,12 @@
 namespace shoal::test {
 namespace {
 
-/// What a product of these rows, columns and k is divided into.
+/// Size of a product: depth k, rows m, columns n.
 struct Size {
   int64_t k, m, n;
 };
 
-/// The last node of a graph, as one launch computes it from the first product.
+/// Computes the last node of a graph, and the product that this node reads first, in one launch.
 void check_joined(const Build& build, const cuda::GpuTraits& gpu, GluKind kind = {}) {
   check_launch(build, {1e-6}, gpu, [&](CudaRun& run, Tensor& out) {
     Tensor& product = *out.src[0];
@@ -48,7 +48,7 @@ void check_sum(DType dtype, const Size& size, const Shape& addend, const cuda::G
   check_joined(build, gpu);
 }
 
-TEST(MulMatJoined, Gates) {
+TEST(MulMatJoined, FusesProductsWithGates) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1)}) {
     for (const DType dtype : {DType::kQ4_K, DType::kQ6_K}) check_gated(dtype, {512, 70, 100}, gpu);
     check_gated(DType::kF16, {136, 131, 21}, gpu, GluKind::kGeglu);
@@ -56,12 +56,12 @@ TEST(MulMatJoined, Gates) {
   }
   check_gated(DType::kQ5_0, {160, 67, 250}, hopper(1));
 }
-TEST(MulMatJoined, GatesOfPartsOfK) {
+TEST(MulMatJoined, FusesProductsWithGatesIfKIsSplit) {
   for (const int64_t n : {12, 120}) {
     for (const cuda::GpuTraits& gpu : {hopper(132), ampere(132)}) check_gated(DType::kQ8_0, {2304, 70, n}, gpu);
   }
 }
-TEST(MulMatJoined, Sums) {
+TEST(MulMatJoined, FusesProductsWithSums) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     check_sum(DType::kQ8_0, {1088, 70, 75}, {70, 75, 2, 1}, gpu);
     check_sum(DType::kQ4_0, {1088, 70, 75}, {70, 1, 1, 1}, gpu);
@@ -69,7 +69,7 @@ TEST(MulMatJoined, Sums) {
   }
 }
 
-/// Products of one b and their launches, of which the first converts b.
+/// Checks products of one b and their number of launches. The first launch converts b.
 void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t n, const cuda::GpuTraits& gpu,
                 ptrdiff_t launches) {
   Graph graph;
@@ -92,20 +92,20 @@ void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t 
   for (const Tensor* product : products) run.expect(*product, {5e-7});
 }
 
-TEST(MulMatJoined, ProductsOfOneTypeAreOneLaunch) {
+TEST(MulMatJoined, ProductsOfOneTypeShareALaunch) {
   for (const cuda::GpuTraits& gpu : {hopper(6), ampere(6)}) {
     check_many({{DType::kQ8_0, 512}, {DType::kQ8_0, 128}, {DType::kQ8_0, 70}}, 100, gpu, 2);
     check_many({{DType::kF16, 512}, {DType::kQ8_0, 512}, {DType::kF16, 70}}, 100, gpu, 3);
   }
 }
-TEST(MulMatJoined, MoreMatricesThanALaunchTakes) {
+TEST(MulMatJoined, HandlesMoreMatricesThanOneLaunchTakes) {
   check_many({{DType::kQ8_0, 70}, {DType::kQ8_0, 128}, {DType::kQ8_0, 40}, {DType::kQ8_0, 33}}, 12, hopper(1), 3);
 }
-TEST(MulMatJoined, OneLaunchAndOneSumOfPartsOfK) {
+TEST(MulMatJoined, SplitKTakesOneProductLaunchAndOneSumLaunch) {
   check_many({{DType::kQ8_0, 128}, {DType::kQ8_0, 70}, {DType::kQ8_0, 300}}, 20, hopper(12), 3);
 }
 
-/// Four products of one b, all but one with their sums.
+/// Four products of one b. The kernel adds a sum to all but one of them.
 struct Projections {
   explicit Projections(const cuda::GpuTraits& on) : gpu(on) {
     Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
@@ -142,10 +142,10 @@ struct Projections {
   TensorValues leaves_;
 
  public:
-  std::optional<CudaRun> run;  ///< ends before the tensors that it has placed
+  std::optional<CudaRun> run;  ///< destroyed before the tensors that `run` has placed
 };
 
-TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {
+TEST(MulMatJoined, ConvertsColumnsOnceForProductsWithSums) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     Projections p(gpu);
     ASSERT_EQ(cuda::mul_mat_tiles_choice(*p.last, gpu).parts > 1, gpu.processors > 1);
@@ -159,8 +159,8 @@ TEST(MulMatJoined, ColumnsConvertedOnceForProductsWithSums) {
   }
 }
 
-/// A residual that is read no more, or the sum behind the last product, where the memory plan may put them.
-TEST(MulMatJoined, SumsWherePartsOfKWouldGo) {
+/// The memory plan may place a residual that no later node reads, or the last sum, in the workspace of split k.
+TEST(MulMatJoined, SumsMayBePlacedInTheSplitKWorkspace) {
   for (Tensor* Projections::*const moved : {&Projections::residual, &Projections::result}) {
     Projections p(hopper());
     const size_t parts_at = cuda::mul_mat_tiles_workspace(*p.last, hopper(1));

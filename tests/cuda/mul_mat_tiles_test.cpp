@@ -1,13 +1,13 @@
-// Products of tiles (mul_mat with many columns) against float64: every dtype, tiles that are not full, parts of k,
-// batches that share a matrix, rows at any address, activations of any size; by instructions of warps and of
-// warpgroups. Bounds are far below those of the conformance suite where a kernel's arithmetic promises it.
+// Tile products (mul_mat with many columns) compared with float64: all dtypes, partial tiles, split k, batches that
+// share a matrix, rows at any address, and activations of any magnitude. Covers warp and warpgroup instructions. If the
+// arithmetic of a kernel allows it, error bounds are far tighter than in the conformance suite.
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "tests/cuda/products.h"
 
 namespace shoal::test {
 namespace {
 
-/// A product of tiles, whose workspace is as large as it asks for.
+/// Runs a tile product with a workspace of exactly the requested size.
 void run_tiles(CudaRun& run, Tensor& node) {
   EXPECT_TRUE(cuda::mul_mat_tiles_supports(node));
   run.give_workspace(node, cuda::mul_mat_tiles_workspace(node, run.context.gpu));
@@ -16,7 +16,7 @@ void run_tiles(CudaRun& run, Tensor& node) {
 void check(const Build& build, double nmse, const cuda::GpuTraits& gpu = hopper()) {
   check_launch(build, {nmse}, gpu, run_tiles);
 }
-/// The tiles must be those of warpgroups, this wide.
+/// Runs check() and also requires warpgroup tiles of this width.
 void check_wgmma(const Build& build, double nmse, int columns, const cuda::GpuTraits& gpu = hopper(1)) {
   check_launch(build, {nmse}, gpu, [&](CudaRun& run, Tensor& node) {
     const cuda::TileChoice choice = cuda::mul_mat_tiles_choice(node, gpu);
@@ -30,7 +30,8 @@ class Tiles : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   double bound_of(DType b = DType::kF32) const { return bound(dtype(), b); }
-  /// An odd number of blocks that fills no step and no group of blocks, of 32-element formats.
+  /// Depth of the products, in elements: an odd number of blocks, which fills neither a step nor a group of blocks of
+  /// 32-element formats.
   int64_t k() const {
     const int64_t block = traits(dtype()).block_elems;
     return block == 256 ? 768 : block == 1 ? 344 : block == 32 ? 416 : 5 * block;
@@ -38,14 +39,14 @@ class Tiles : public ::testing::TestWithParam<DType> {
   Build columns(int64_t m, int64_t n, DType b = DType::kF32) const {
     return product(dtype(), {k(), m, 1, 1}, {k(), n, 1, 1}, b);
   }
-  /// Rows of 416 elements are no multiple of 16 bytes in most formats; blocks begin at every even address.
+  /// In most formats rows of 416 elements are not a multiple of 16 bytes, so blocks begin at every even address.
   Build at_any_address(int64_t n, int64_t batches) const {
     return [=, this](Graph& g, TensorContext& w) {
       Tensor* a = slice(g, w.add("a", dtype(), {k(), 40, 2, 1}), {1, 3, 36});
       return mul_mat(g, a, slice(g, g.input("b", DType::kF32, {k(), n + 3, batches, 1}), {1, 1, n}));
     };
   }
-  /// Parts of k have workspaces of their own.
+  /// Checks that the workspace has room for the results of several parts of k.
   void expect_parts(const Shape& b, const cuda::GpuTraits& gpu) const {
     Graph graph;
     TensorContext weights;
@@ -57,21 +58,21 @@ class Tiles : public ::testing::TestWithParam<DType> {
 class MulMatTiles : public Tiles {};
 class MulMatWgmma : public Tiles {};
 
-TEST_P(MulMatTiles, TilesThatAreNotFull) {
+TEST_P(MulMatTiles, HandlesPartialTiles) {
   for (const int64_t n : {9, 17, 64, 130}) check(columns(n == 130 ? 65 : 131, n), bound_of(), ampere());
-  // Too few multiprocessors for parts of k to pay, and too many columns for narrow tiles.
+  // One multiprocessor is too few to split k, and 125 columns are too many for narrow tiles.
   check(columns(129, 125), bound_of(), ampere(1));
-  // 99 KB a block, as compute capability 8.9 has: narrower tiles.
+  // With 99 KB per block (compute capability 8.9) tiles are narrower.
   check(columns(40, 126), bound_of(), {0, 89, 1, 99 * 1024});
   check(product(dtype(), {0, 5, 1, 1}, {0, 9, 2, 1}), 0);
 }
 
-TEST_P(MulMatTiles, OtherDTypesOfColumnsAndBatchesThatShareMatrices) {
+TEST_P(MulMatTiles, HandlesOtherColumnDTypesAndSharedMatrices) {
   for (const DType b : {DType::kF16, DType::kBF16}) check(columns(37, 33, b), bound_of(b));
   check(product(dtype(), {k(), 21, 2, 3}, {k(), 11, 4, 3}), bound_of());
 }
 
-TEST_P(MulMatTiles, PartsOfK) {
+TEST_P(MulMatTiles, SplitKIsDeterministic) {
   const Shape b{2304, 12, 2, 1};
   const Build build = product(dtype(), {2304, 70, 1, 1}, b);
   check(build, bound_of(), hopper(1));
@@ -87,7 +88,7 @@ TEST_P(MulMatTiles, PartsOfK) {
   }
 }
 
-TEST_P(MulMatTiles, RowsAtAnyAddressAndColumnsWithGaps) {
+TEST_P(MulMatTiles, HandlesUnalignedRowsAndColumnsWithGaps) {
   check(at_any_address(21, 2), bound_of());
   for (const DType b : {DType::kF32, DType::kF16}) {
     const auto build = [&](Graph& g, TensorContext& w) {
@@ -98,8 +99,8 @@ TEST_P(MulMatTiles, RowsAtAnyAddressAndColumnsWithGaps) {
   }
 }
 
-TEST_P(MulMatTiles, ActivationsOfAnySize) {
-  // Each column has its own magnitude, from far below what halves hold to far above.
+TEST_P(MulMatTiles, HandlesActivationsOfAnyMagnitude) {
+  // Columns have different magnitudes, from far below to far above the range of halves.
   const double factors[] = {1e-30, 1e-12, 3e-5, 1, 7e4, 1e9, 1e25};
   Graph graph;
   TensorContext weights;
@@ -119,7 +120,7 @@ TEST_P(MulMatTiles, ActivationsOfAnySize) {
   }
 }
 
-TEST_P(MulMatTiles, NaNAndInfinitiesReachTheirColumnAlone) {
+TEST_P(MulMatTiles, NaNAndInfinityReachOnlyTheirColumn) {
   Graph graph;
   TensorContext weights;
   Tensor* node = graph.output(columns(19, 14)(graph, weights));
@@ -134,18 +135,19 @@ TEST_P(MulMatTiles, NaNAndInfinitiesReachTheirColumnAlone) {
   }
 }
 
-TEST_P(MulMatWgmma, TilesThatAreNotFull) {
+TEST_P(MulMatWgmma, HandlesPartialTiles) {
   check_wgmma(columns(131, 101), bound_of(), 128);
-  check_wgmma(columns(61, 253), bound_of(), dtype() == DType::kBF16 ? 128 : 256);  // two terms have no wider tiles
+  // With bf16 weights f32 columns become two bf16 terms, and tiles are at most 128 columns wide.
+  check_wgmma(columns(61, 253), bound_of(), dtype() == DType::kBF16 ? 128 : 256);
   check_wgmma(columns(70, 100, DType::kF16), bound_of(DType::kF16), 128);
   check_wgmma(columns(70, 255, DType::kBF16), bound_of(DType::kBF16), 256);
 }
 
-TEST_P(MulMatWgmma, RowsAtAnyAddressAndBatches) {
+TEST_P(MulMatWgmma, HandlesUnalignedRowsAndBatches) {
   check_wgmma(at_any_address(100, 4), bound_of(), 128);
 }
 
-TEST_P(MulMatWgmma, PartsOfK) {
+TEST_P(MulMatWgmma, HandlesSplitK) {
   const Shape b{2304, 120, 1, 1};
   for (const int processors : {1, 4}) {
     check_wgmma(product(dtype(), {2304, 70, 1, 1}, b), bound_of(), 128, hopper(processors));
@@ -164,11 +166,11 @@ std::string name(const ::testing::TestParamInfo<DType>& info) {
 INSTANTIATE_TEST_SUITE_P(All, MulMatTiles, ::testing::ValuesIn(weight_types()), name);
 INSTANTIATE_TEST_SUITE_P(All, MulMatWgmma, ::testing::ValuesIn(types_of_tensor_cores()), name);
 
-TEST(MulMatWgmmaEdges, OneStep) {
+TEST(MulMatWgmmaEdges, HandlesASingleStepOfK) {
   check_wgmma(product(DType::kQ8_0, {32, 70, 1, 1}, {32, 120, 1, 1}), 2e-7, 128);
 }
 
-TEST(MulMatTilesViews, TransposedUnalignedAndPermutedRows) {
+TEST(MulMatTilesViews, HandlesTransposedUnalignedAndPermutedRows) {
   for (const DType a : {DType::kF32, DType::kF16, DType::kBF16}) {
     const auto transposed = [&](Graph& g, TensorContext&) {
       return mul_mat(g, transpose(g, g.input("a", a, {70, 150, 2, 1})), g.input("b", DType::kF32, {150, 67, 2, 1}));
@@ -187,7 +189,7 @@ TEST(MulMatTilesViews, TransposedUnalignedAndPermutedRows) {
   }
 }
 
-TEST(MulMatTilesViews, MatrixOfQueuedWorkIsNotReadEarly) {
+TEST(MulMatTilesViews, DoesNotReadAComputedMatrixEarly) {
   for (const DType a : {DType::kF16, DType::kBF16, DType::kF32}) {
     const auto build = [&](Graph& g, TensorContext&) {
       Tensor* matrix = cast(g, g.input("a", DType::kF32, {64, 20, 1, 1}), a);

@@ -1,5 +1,5 @@
-// Products of few columns and with experts on CUDA kernels, beyond the cases of PluginConformance: every dtype with
-// every number of columns, rows at odd addresses and of odd lengths, shared batches, sorted pairs, and the fused forms.
+// Products of few columns and of experts on CUDA kernels, beyond the cases of PluginConformance. Covers all dtypes and
+// numbers of columns, rows of odd lengths at odd addresses, shared batches, sorted pairs, and fused kernels.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -16,7 +16,7 @@ const cuda::GpuTraits kGpu = hopper(4);
 class MulMatVec : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
-  /// k is rounded up to whole blocks.
+  /// Rounds k up to whole blocks.
   int64_t whole(int64_t k) const { return (k + block() - 1) / block() * block(); }
   int64_t block() const { return traits(dtype()).block_elems; }
   void check(const std::string& name, const Build& build) const {
@@ -27,38 +27,38 @@ class MulMatVec : public ::testing::TestWithParam<DType> {
   }
 };
 
-TEST_P(MulMatVec, AnyNumberOfColumns) {
+TEST_P(MulMatVec, HandlesAnyNumberOfColumns) {
   for (int64_t n = 1; n <= 9; ++n) check_product({whole(520), 21, 1, 1}, {whole(520), n, 1, 1});
 }
 
-/// Units that are not whole, several steps, rings that go round.
-TEST_P(MulMatVec, AnyLength) {
+/// Covers partial units, several steps, and rows that use the ring buffer several times.
+TEST_P(MulMatVec, HandlesRowsOfAnyLength) {
   for (const int64_t k : {1, 31, 32, 64, 70, 96, 776, 2048, 2056, 4128, 12400}) {
     for (const int64_t n : {1, 3}) check_product({whole(k), 5, 1, 1}, {whole(k), n, 1, 1});
   }
 }
 
-/// The column and the ring of some types do not fit together into 99 KiB.
-TEST_P(MulMatVec, LongRowsOnAGpuWithLittleSharedMemory) {
+/// For some types the column and the ring buffer do not both fit into 99 KiB.
+TEST_P(MulMatVec, HandlesLongRowsWithLittleSharedMemory) {
   const Environment gpu("SHOAL_EMULATED_SM", "86");
   check_product({whole(28672), 5, 1, 1}, {whole(28672), 1, 1, 1});
 }
 
-/// As many as make a warp take several, with some left over; and few, which warps share.
-TEST_P(MulMatVec, AnyNumberOfRows) {
+/// With many rows each warp takes several rows, and some rows are left over. With few rows several warps share a row.
+TEST_P(MulMatVec, HandlesAnyNumberOfRows) {
   for (const int64_t m : {1, 2, 64, 521}) {
     const int64_t k = whole(m > 100 ? 300 : 4096 + 256);
     for (const int64_t n : {1, 2, 7}) check_product({k, m, 1, 1}, {k, n, 1, 1});
   }
 }
 
-TEST_P(MulMatVec, BatchesThatShareMatrices) {
+TEST_P(MulMatVec, HandlesBatchesThatShareMatrices) {
   check_product({whole(300), 7, 2, 3}, {whole(300), 1, 6, 3});
   check_product({whole(300), 7, 2, 1}, {whole(300), 2, 4, 3});
   check_product({whole(300), 7, 1, 2}, {whole(300), 3, 3, 4});
 }
 
-TEST_P(MulMatVec, ColumnsOfOtherDtypesAndWithGaps) {
+TEST_P(MulMatVec, HandlesOtherColumnDTypesAndGaps) {
   for (const DType b_type : {DType::kF16, DType::kBF16}) {
     for (const int64_t n : {1, 4}) {
       const Tolerance tolerance{std::max(rough(dtype()).nmse, 1e-6)};
@@ -82,8 +82,8 @@ TEST_P(MulMatVec, ColumnsOfOtherDtypesAndWithGaps) {
   }
 }
 
-/// Rows start within what was a row: blocks at any even address.
-TEST_P(MulMatVec, WeightsThatAreParts) {
+/// Slices begin inside of rows, so blocks begin at any even address.
+TEST_P(MulMatVec, HandlesSlicedWeights) {
   for (const int64_t n : {1, 2, 6}) {
     for (const int64_t begin : {int64_t{1}, int64_t{3}}) {
       const int64_t k = whole(2200);
@@ -95,9 +95,9 @@ TEST_P(MulMatVec, WeightsThatAreParts) {
   }
 }
 
-/// Weights at an address that only has the alignment of a block, and nothing allocated behind them. Blocks of 256
-/// elements keep the alignment of their buffer.
-TEST_P(MulMatVec, WeightsAtOddAddresses) {
+/// The weights are only aligned to a block, and no memory is allocated after the weights. The test skips types with
+/// blocks of 256 elements, because such blocks keep the alignment of their buffer.
+TEST_P(MulMatVec, HandlesWeightsAtOddAddresses) {
   if (block() == 256 && !traits(dtype()).is_coded) return;
   for (const int64_t k : {whole(256), whole(2400)}) {
     for (const int64_t n : {1, 3}) {
@@ -114,7 +114,7 @@ TEST_P(MulMatVec, WeightsAtOddAddresses) {
   }
 }
 
-TEST_P(MulMatVec, NaNAndInfinitiesReachTheirColumnAlone) {
+TEST_P(MulMatVec, NaNAndInfinityReachOnlyTheirColumn) {
   const int64_t k = whole(600);
   for (const int64_t n : {1, 3, 8}) {
     Graph graph;
@@ -129,7 +129,7 @@ TEST_P(MulMatVec, NaNAndInfinitiesReachTheirColumnAlone) {
   }
 }
 
-TEST_P(MulMatVec, FewAndManyPairsOfExperts) {
+TEST_P(MulMatVec, HandlesAnyNumberOfExpertPairs) {
   const int64_t k = whole(330);
   for (const Experts& one : {Experts{k, 21, 5, 2, 1, 1},
                              {k, 9, 3, 3, 3, 4},
@@ -141,7 +141,7 @@ TEST_P(MulMatVec, FewAndManyPairsOfExperts) {
 }
 
 TEST_P(MulMatVec, ForeignExpertsGiveZeros) {
-  SelectParams many;  // more ranges than a launch looks at
+  SelectParams many;  // more ranges than one launch can check
   for (int64_t i = 0; i < 20; ++i) many.ranges.push_back({50 - 2 * i, 1});
   const std::pair<SelectParams, int64_t> all[] = {{{{{5, 2}, {1, 2}}}, 4}, {{{{3, 1}}}, 1}, {many, 20}};
   for (const auto& [params, experts] : all) {
@@ -151,7 +151,7 @@ TEST_P(MulMatVec, ForeignExpertsGiveZeros) {
   }
 }
 
-TEST_P(MulMatVec, GatedUnits) {
+TEST_P(MulMatVec, FusesGatedUnits) {
   for (const int64_t n : {1, 2, 3, 8}) {
     for (int i = 0; i < static_cast<int>(GluKind::kCount); ++i) {
       const auto kind = static_cast<GluKind>(i);
@@ -167,13 +167,13 @@ TEST_P(MulMatVec, GatedUnits) {
         ASSERT_TRUE(cuda::mul_mat_glu_supports(gate, up, out));
         cuda::mul_mat_glu_run(run.context, gate, up, kind, out);
       };
-      // The activation makes more of what rounding did to the columns.
+      // The activation amplifies the rounding errors of the columns.
       check_launch(build, {rough(dtype()).nmse * 4}, kGpu, launch, 6);
     }
   }
 }
 
-TEST_P(MulMatVec, SumsWithBiasAndResidual) {
+TEST_P(MulMatVec, FusesSumsWithBiasAndResidual) {
   for (const int64_t n : {1, 4}) {
     const int64_t k = whole(600);
     for (const Shape& addend : {Shape{19, 1, 1, 1}, {19, n, 4, 1}}) {
@@ -198,7 +198,8 @@ TEST_P(MulMatVec, SumsWithBiasAndResidual) {
 INSTANTIATE_TEST_SUITE_P(All, MulMatVec, ::testing::ValuesIn(weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-/// Products of one input [k, n] and weights of these types, of this many rows and one more each, all of them outputs.
+/// Builds products of input b [k, n] with weights of these types. The first weight has `rows` rows, and each further
+/// weight has one more row. All products are outputs.
 std::vector<Tensor*> products(Graph& graph, TensorContext& weights, Tensor* b, std::span<const DType> dtypes,
                               int64_t rows) {
   std::vector<Tensor*> result;
@@ -215,7 +216,7 @@ void run_many(CudaRun& run, const std::vector<Tensor*>& products) {
   run.wait();
 }
 
-TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
+TEST(CudaMulMatMany, PreparesColumnsOncePerForm) {
   Graph graph;
   TensorContext weights;
   Tensor* b = graph.input("b", DType::kF32, {512, 2, 1, 1});
@@ -243,8 +244,8 @@ TEST(CudaMulMatMany, PreparesColumnsOnceForAllOfAForm) {
   EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kGpu));
 }
 
-// Several steps of k, which are of as many elements as each type has, and more rows than a block has warps.
-TEST(CudaMulMatMany, OneColumnTakesMatricesOfAnyTypes) {
+// k takes several steps; the length of a step depends on the type. The weights have more rows than a block has warps.
+TEST(CudaMulMatMany, MultipliesOneColumnByWeightsOfAnyTypes) {
   for (const auto& dtypes : {std::array{DType::kQ4_K, DType::kF16, DType::kF32},
                              {DType::kF32, DType::kBF16, DType::kQ8_0},
                              {DType::kBF16, DType::kQ6_K, DType::kQ4_0}}) {
@@ -258,7 +259,7 @@ TEST(CudaMulMatMany, OneColumnTakesMatricesOfAnyTypes) {
   }
 }
 
-TEST(CudaMulMatFused, RefusesWhatItCannotJoin) {
+TEST(CudaMulMatFused, RefusesUnsupportedFusions) {
   Graph graph;
   TensorContext weights;
   Tensor* b = graph.input("b", DType::kF32, {256, 2, 1, 1});

@@ -1,6 +1,6 @@
-// NCCL over a mesh of one rank, which every version of NCCL can do on every GPU: that the library is found, takes our
-// configuration and calls, can be recorded and ends after a failure. With the stand-in in test_cuda; with NCCL itself,
-// the one that SHOAL_NCCL_LIBRARY names or the system finds, in test_cuda_gpu.
+// NCCL on a mesh of one rank, which every version of NCCL supports on every GPU. The communicator must find the
+// library, make calls that the library accepts, be recordable, and end after a failure. test_cuda uses the stand-in.
+// test_cuda_gpu uses NCCL itself: the library that SHOAL_NCCL_LIBRARY names or that the system finds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr milliseconds kShort{300};
 
 class NcclOneRank : public testing::Test {
  public:
-  // What Case::prepare() asks.
+  // Members that Case::prepare() requires.
   int size() const { return 1; }
   int gpu(int) const { return mesh_.gpu(0); }
 
@@ -63,7 +63,7 @@ class NcclOneRank : public testing::Test {
   CudaMesh mesh_{1};
 };
 
-TEST_F(NcclOneRank, EveryCollective) {
+TEST_F(NcclOneRank, RunsEveryCollective) {
   const auto nccl = communicator();
   EXPECT_EQ(nccl->name(), "nccl");
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
@@ -95,10 +95,10 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
     ASSERT_NO_THROW(backend().synchronize());
     test.verify();
   }
-  recording.reset();  // NCCL waits for it when the rank ends
+  recording.reset();  // NCCL waits for the release of the recording when the rank is destroyed
 }
 
-TEST_F(NcclOneRank, ConnectsOutsideOfRecordingsOnly) {
+TEST_F(NcclOneRank, DoesNotConnectDuringRecordings) {
   const auto nccl = communicator();
   Case test = all_reduce_case(1, DType::kF32, 10);
   test.prepare(*this);
@@ -107,7 +107,7 @@ TEST_F(NcclOneRank, ConnectsOutsideOfRecordingsOnly) {
   EXPECT_EQ(backend().stop_recording(), nullptr);
 }
 
-TEST_F(NcclOneRank, AbortEndsIt) {
+TEST_F(NcclOneRank, AbortEndsTheCommunicator) {
   auto nccl = communicator();
   Case test = all_reduce_case(1, DType::kF32, 10);
   run(*nccl, all_reduce_case(1, DType::kF32, 10));
@@ -117,16 +117,16 @@ TEST_F(NcclOneRank, AbortEndsIt) {
   EXPECT_THAT([&] { backend().synchronize(); },
               ThrowsMessage<CommError>(HasSubstr("[nccl communicator] aborted: stopped by the user")));
   nccl.reset();
-  run(*communicator(), all_reduce_case(1, DType::kF32, 10));  // another one works
+  run(*communicator(), all_reduce_case(1, DType::kF32, 10));  // a new communicator works
 }
 
-/// Waits for the host, at most for a minute.
+/// Blocks the stream until the host sets the flag, for at most a minute.
 __global__ void hold_stream(const uint32_t* flag) {
   const uint64_t end = shoal::cuda::now_ns() + 60'000'000'000;
   while (shoal::cuda::load_acquire(flag) == 0 && shoal::cuda::now_ns() < end) shoal::cuda::spin_pause();
 }
 
-TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
+TEST_F(NcclOneRank, AbortsCollectivesThatTimeOut) {
   uint32_t* flag = nullptr;
   ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&flag), sizeof(uint32_t), cudaHostAllocPortable), cudaSuccess);
   *flag = 0;
@@ -135,7 +135,7 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
     Case test = all_reduce_case(1, DType::kF32, 10);
     run(*nccl, all_reduce_case(1, DType::kF32, 10));
     test.prepare(*this);
-    // The stream goes on as soon as it has been looked at after the time-out.
+    // Releases the stream when the watch reports that the time-out has expired.
     backend().launcher().add_watch(flag, {[&](std::chrono::nanoseconds stuck) {
                                             if (stuck > kShort) __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
                                           },
@@ -146,7 +146,7 @@ TEST_F(NcclOneRank, WhatDoesNotEndInTimeIsAborted) {
     backend().push_launch({hold, flag, nullptr});
     nccl->enqueue(0, test.calls[0]);
     EXPECT_THAT([&] { backend().synchronize(); },
-                ThrowsMessage<CommError>(HasSubstr("[all_reduce x] rank 0 (CUDA0) could not finish this")));
+                ThrowsMessage<CommError>(HasSubstr("[all_reduce x] rank 0 (CUDA0) could not finish within")));
     backend().launcher().remove_watch(flag);
   }
   run(*communicator(), all_reduce_case(1, DType::kF32, 10));

@@ -1,6 +1,6 @@
-// The NCCL communicator over several processes, which here are threads with a group of processes between them, on
-// several hosts: what is made, and what every process hears when something fails. tests/cuda/programs/cuda_ranks.cpp
-// has real processes.
+// The NCCL communicator over several processes on several hosts. Threads act as the processes of a group;
+// programs/cuda_ranks.cpp tests real processes. Checks the choice of communicators and that all processes get the same
+// message after a failure.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,8 @@ class NcclProcesses : public testing::Test {
     EXPECT_EQ(control().live_ranks(), 0);
   }
 
-  /// A process for each host, each of which has one rank, or those that `process_of` says.
+  /// Runs `work` in one process per host. `process_of` contains the process of each rank. By default each process has
+  /// one rank.
   void in_processes(const Strings& hosts, const std::function<void(ProcessGroup&, CudaProcessMesh&)>& work,
                     std::vector<int> process_of = {}) {
     for (size_t process = process_of.size(); process < hosts.size(); ++process) {
@@ -59,7 +60,8 @@ class NcclProcesses : public testing::Test {
     });
     for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
   }
-  /// Ranks that meet once; then `fails` happens, and each process has to hear the same.
+  /// Runs one collective and then calls `fails`, which causes a failure. Returns the message of the failure, which must
+  /// be equal in all processes.
   std::string heard_everywhere(const Strings& hosts, milliseconds timeout,
                                const std::function<void(CudaProcessMesh&, Communicator&, CudaProcessCase&)>& fails) {
     std::mutex mutex;
@@ -72,7 +74,7 @@ class NcclProcesses : public testing::Test {
       first.queue(*communicator);
       mesh.synchronize();
       EXPECT_EQ(first.wrong(), "");
-      group.gather("", "first call");  // and not while others are at it
+      group.gather("", "first call");  // the first call must have ended in all processes
       fails(mesh, *communicator, second);
       mesh.errors();
       for (int i = 0; i < 30'000 && !group.has_failed(); ++i) std::this_thread::sleep_for(milliseconds(1));
@@ -83,7 +85,7 @@ class NcclProcesses : public testing::Test {
         const std::lock_guard lock(mutex);
         heard.insert(error.what());
       }
-      // What comes later hears of it, too.
+      // Later calls must fail with the same message.
       second.queue(*communicator);
       for (const std::string& message : mesh.errors()) {
         const std::lock_guard lock(mutex);
@@ -100,7 +102,7 @@ class NcclProcesses : public testing::Test {
   shoal::cuda::CudaFamily family_;
 };
 
-TEST_F(NcclProcesses, RanksOfOthersAreNotOurs) {
+TEST_F(NcclProcesses, RefusesRanksOfOtherProcesses) {
   in_processes({"a", "b"}, [&](ProcessGroup& group, CudaProcessMesh& mesh) {
     const auto communicator = cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl"));
     float value = 0;
@@ -110,7 +112,7 @@ TEST_F(NcclProcesses, RanksOfOthersAreNotOurs) {
   });
 }
 
-TEST_F(NcclProcesses, AMissingRankIsNamedByThoseOnItsHostAndGuessedByOthers) {
+TEST_F(NcclProcesses, NamesOrGuessesTheMissingRank) {
   const auto heard = [&](const Strings& hosts) {
     return heard_everywhere(hosts, kShort, [](auto& mesh, auto& nccl, auto& second) {
       if (mesh.own()[0] != 2) second.queue(nccl);
@@ -120,11 +122,11 @@ TEST_F(NcclProcesses, AMissingRankIsNamedByThoseOnItsHostAndGuessedByOthers) {
               AllOf(StartsWith("process 1 (b): [all_reduce second] rank 2 (2:CUDA2 on b) of 3 did not arrive"),
                     HasSubstr("SHOAL_COMM_TIMEOUT")));
   EXPECT_THAT(heard({"a", "a", "b"}), AllOf(StartsWith("process "), HasSubstr(" (a): [all_reduce second] rank "),
-                                            HasSubstr("because another one, such as rank 2 (2:CUDA2 on b), did not"),
+                                            HasSubstr("because another rank, such as rank 2 (2:CUDA2 on b), did not"),
                                             HasSubstr("SHOAL_COMM_TIMEOUT")));
 }
 
-TEST_F(NcclProcesses, AStreamThatFailedIsNamed) {
+TEST_F(NcclProcesses, NamesTheFailedStream) {
   const std::string heard =
       heard_everywhere({"a", "b"}, std::chrono::minutes(5), [](auto& mesh, auto& nccl, auto& second) {
         const auto fail = [](void*, const void*, bool) { throw DeviceError("on purpose"); };
@@ -134,7 +136,7 @@ TEST_F(NcclProcesses, AStreamThatFailedIsNamed) {
   EXPECT_THAT(heard, StartsWith("process 1 (b): [all_reduce second] rank 1 (1:CUDA1 on b) cannot take part"));
 }
 
-TEST_F(NcclProcesses, AnErrorThatNcclFindsIsToldOnce) {
+TEST_F(NcclProcesses, ReportsAsynchronousNcclErrorsOnce) {
   const std::string heard =
       heard_everywhere({"a", "b"}, std::chrono::minutes(5), [](auto& mesh, auto& nccl, auto& second) {
         if (mesh.own()[0] == 1) control().set_async_error(1, kSystemError);
@@ -144,14 +146,14 @@ TEST_F(NcclProcesses, AnErrorThatNcclFindsIsToldOnce) {
                            HasSubstr("unhandled system error")));
 }
 
-TEST_F(NcclProcesses, AbortReachesAll) {
+TEST_F(NcclProcesses, AbortReachesAllProcesses) {
   const std::string heard = heard_everywhere(
       {"a", "b"}, std::chrono::minutes(5),
       [](auto& mesh, auto& nccl, auto& second) { mesh.own()[0] == 1 ? nccl.abort("enough") : second.queue(nccl); });
   EXPECT_EQ(heard, "process 1 (b): [nccl communicator] aborted: enough");
 }
 
-TEST_F(NcclProcesses, WithoutNcclEveryProcessIsStaged) {
+TEST_F(NcclProcesses, FallsBackToStagedWithoutNccl) {
   environment_.set("SHOAL_NCCL_LIBRARY", "none");
   in_processes({"a", "b"}, [&](ProcessGroup&, CudaProcessMesh& mesh) {
     EXPECT_THAT([&] { cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl")); },
@@ -164,7 +166,7 @@ TEST_F(NcclProcesses, WithoutNcclEveryProcessIsStaged) {
   });
 }
 
-TEST_F(NcclProcesses, AnIdThatCannotBeMadeIsToldEverywhere) {
+TEST_F(NcclProcesses, ReportsFailedIdCreationEverywhere) {
   control().fail_call("ncclGetUniqueId", -1, 1, kSystemError);
   in_processes({"a", "b"}, [&](ProcessGroup&, CudaProcessMesh& mesh) {
     EXPECT_THAT([&] { cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl")); },
@@ -173,7 +175,7 @@ TEST_F(NcclProcesses, AnIdThatCannotBeMadeIsToldEverywhere) {
   });
 }
 
-TEST_F(NcclProcesses, AGpuIsOfOneRank) {
+TEST_F(NcclProcesses, RefusesRanksThatShareAGpu) {
   const auto make_on_first_gpus = [&](const Strings& hosts, const std::function<void(Communicator*)>& check) {
     in_processes(hosts, [&](ProcessGroup& group, CudaProcessMesh&) {
       const std::vector<Device*> twice(2, family_.devices()[0]);
@@ -191,7 +193,7 @@ TEST_F(NcclProcesses, AGpuIsOfOneRank) {
   make_on_first_gpus({"a", "b"}, [](Communicator* made) { EXPECT_EQ(made->name(), "nccl"); });
 }
 
-TEST_F(NcclProcesses, PeerMemoryAndHostsAreRefused) {
+TEST_F(NcclProcesses, RefusesP2pAndMpi) {
   in_processes({"a", "b"}, [&](ProcessGroup&, CudaProcessMesh& mesh) {
     for (const auto& [name, why] : {std::pair("p2p", "needs all ranks in one process"), std::pair("mpi", "use auto")}) {
       EXPECT_THAT([&] { cuda::make_cuda_communicator(mesh.backends(), mesh.options(name)); },

@@ -1,5 +1,5 @@
-// The NCCL communicator against a stand-in for NCCL (tests/cuda/nccl_standin): results, the calls that are made, and
-// what every rank hears when a call fails, a rank does not come, or the library is none.
+// The NCCL communicator on a stand-in for NCCL (tests/cuda/nccl_standin). Covers results, calls, and the messages of
+// all ranks if a call fails, a rank is missing, or the library is unusable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ using Strings = std::vector<std::string>;
 using Errors = std::vector<std::optional<std::string>>;
 
 constexpr milliseconds kShort{300};
-/// Longer than any test may take.
+/// Longer than any test runs.
 constexpr milliseconds kLong{300'000};
 
 std::string standin(const std::string& variant = "") {
@@ -52,10 +52,10 @@ nccl_standin::Control& control(const std::string& variant = "") {
   return nccl_standin::control_of(standin(variant));
 }
 
-class NcclTest : public testing::Test {
+class Nccl : public testing::Test {
  protected:
-  NcclTest() { control().reset(); }
-  ~NcclTest() override {
+  Nccl() { control().reset(); }
+  ~Nccl() override {
     EXPECT_THAT(control().problems(), IsEmpty());
     EXPECT_EQ(control().live_ranks(), 0);
     shoal::cuda::emulator::clear_faults();
@@ -74,14 +74,14 @@ class NcclTest : public testing::Test {
   Environment environment_{"SHOAL_NCCL_LIBRARY", standin()};
 };
 
-/// A call that some ranks of a mesh may leave out.
+/// A prepared call that only some ranks may queue.
 Case partly(const CudaMesh& mesh, Case test, const char* what = "blk.0.ffn") {
   test.what = what;
   test.prepare(mesh);
   return test;
 }
 
-/// Two ranks that have met once: neither waits for the other to connect any more.
+/// Two ranks that have completed a collective, so neither of them waits for a connection.
 struct Connected {
   Connected() {
     first.queue(*communicator, {0, 1});
@@ -92,7 +92,7 @@ struct Connected {
   Case first = partly(mesh, all_reduce_case(2, DType::kF32, 100));
 };
 
-TEST_F(NcclTest, TheCallsThatAreMade) {
+TEST_F(Nccl, MakesTheExpectedCalls) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
   const auto calls = [&](Case test, int rank = 0) {
@@ -117,7 +117,7 @@ TEST_F(NcclTest, TheCallsThatAreMade) {
                           "ncclRecv count=4 type=7 peer=1", "ncclRecv count=8 type=7 peer=2", "ncclGroupEnd"));
 }
 
-TEST_F(NcclTest, RanksAreConnectedAtTheFirstUse) {
+TEST_F(Nccl, ConnectsRanksAtFirstUse) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 0);
@@ -128,12 +128,12 @@ TEST_F(NcclTest, RanksAreConnectedAtTheFirstUse) {
 
   const auto choosing = mesh.communicator("auto", kLong);
   run(mesh, *choosing, all_reduce_case(3, DType::kF32, 10));
-  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1) << "small messages go by peer access";
+  EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 1) << "small messages use peer access";
   run(mesh, *choosing, all_reduce_case(3, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
   EXPECT_EQ(control().count_calls("ncclGetUniqueId"), 2);
 }
 
-TEST_F(NcclTest, AMissingRankIsNamedOnEveryRank) {
+TEST_F(Nccl, NamesTheMissingRankOnEveryRank) {
   CudaMesh mesh(4);
   const auto communicator = mesh.communicator("nccl", kShort);
   Case all = partly(mesh, all_reduce_case(4, DType::kF32, 10), "blk.0.attn"),
@@ -151,12 +151,12 @@ TEST_F(NcclTest, AMissingRankIsNamedOnEveryRank) {
   EXPECT_THAT(again, Each(Optional(HasSubstr("rank 2 (CUDA2) of 4")))) << "the communicator stays failed";
 }
 
-TEST_F(NcclTest, ARankThatNeverConnectsOrStallsEndsEveryRank) {
-  for (const char* what : {"connect to the others", "finish this"}) {
+TEST_F(Nccl, UnconnectedOrStalledRankEndsEveryRank) {
+  for (const char* what : {"connect to the other ranks", "finish within"}) {
     CudaMesh mesh(3);
     const auto communicator = mesh.communicator("nccl", kShort);
     control().reset();
-    what == std::string_view("finish this") ? control().stall(2) : control().never_connect(1);
+    what == std::string_view("finish within") ? control().stall(2) : control().never_connect(1);
     Case all = partly(mesh, all_reduce_case(3, DType::kF32, 10));
     all.queue(*communicator, {0, 1, 2});
     EXPECT_THAT(mesh.errors(),
@@ -165,7 +165,7 @@ TEST_F(NcclTest, ARankThatNeverConnectsOrStallsEndsEveryRank) {
   }
 }
 
-TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
+TEST_F(Nccl, FailedCallReachesOtherRanksAtOnce) {
   struct Fault {
     std::string function;
     int rank;
@@ -191,16 +191,16 @@ TEST_F(NcclTest, AFailedCallOfOneRankReachesTheOthersAtOnce) {
         EXPECT_THAT(error, AllOf(StartsWith("CommError: [all_gather blk.0.ffn] rank "), HasSubstr("cannot take part")));
         EXPECT_THAT(error, HasSubstr(rank < 0 ? "rank " : "rank 1 (CUDA1)"));
       }
-      EXPECT_EQ(own, 1) << "the rank's own failure is the cause";
+      EXPECT_EQ(own, 1) << "exactly one rank must report the cause";
     }
-    // The ranks' threads are in order: nothing is left of the group.
+    // The threads of the ranks must still work, without an open group.
     const auto next = mesh.communicator("nccl", kLong);
     run(mesh, *next, all_reduce_case(3, DType::kF32, 10));
     run(mesh, *next, all_gather_case(DType::kF32, {5, 6, 7}));
   }
 }
 
-TEST_F(NcclTest, WhatFailedIsNotSaidAgainWhenTheCommunicatorEndsBesideOtherWork) {
+TEST_F(Nccl, DestructionDoesNotReportAFailureAgain) {
   CudaMesh mesh(2);
   auto communicator = mesh.communicator("nccl", kLong);
   control().fail_call("ncclGetUniqueId", -1, 1, Result::kSystemError);
@@ -220,7 +220,7 @@ TEST_F(NcclTest, WhatFailedIsNotSaidAgainWhenTheCommunicatorEndsBesideOtherWork)
   EXPECT_THAT(mesh.errors(), Each(Eq(std::nullopt)));
 }
 
-TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
+TEST_F(Nccl, FailureOfEarlierWorkReachesOtherRanksAtOnce) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
   Case first = partly(mesh, all_reduce_case(3, DType::kF32, 10)),
@@ -231,7 +231,7 @@ TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
 
   const p2p::DeviceBytes memory(1, 16);
   const std::vector<std::byte> bytes(16);
-  // Rank 1 has a collective in its stream already, to which rank 2 does not come.
+  // The stream of rank 1 already contains a collective that rank 2 does not queue.
   pending.queue(*communicator, {0, 1});
   mesh.backend(1).write_bytes_async(memory.data(), bytes.data(),
                                     (shoal::cuda::emulator::fail_call("cudaMemcpyAsync", 1, cudaErrorUnknown), 16));
@@ -244,8 +244,8 @@ TEST_F(NcclTest, EarlierWorkThatFailedReachesTheOthersAtOnce) {
   }
 }
 
-// The launcher keeps asking whether the stream is done, and "not ready" stays as CUDA's last error.
-TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
+// The launcher polls whether the stream is done, and CUDA keeps cudaErrorNotReady as the last error.
+TEST_F(Nccl, LaunchesLaterWorkWhileACollectiveIsUnfinished) {
   Connected ranks;
   auto& [mesh, communicator, first] = ranks;
   test::Loaded loaded("input %x f32 [8]\n%y = add(%x, %x)\noutput %y\n", *mesh.devices()[0]);
@@ -266,7 +266,7 @@ TEST_F(NcclTest, WorkBehindACollectiveThatIsNotDoneYetIsLaunched) {
   first.verify();
 }
 
-TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
+TEST_F(Nccl, EventWaitsAlsoTimeOut) {
   const test::TimeOuts time_outs;
   CudaMesh mesh(2);
   auto communicator = mesh.communicator("nccl", kShort);
@@ -281,10 +281,10 @@ TEST_F(NcclTest, WhoWaitsForAnEventGetsTheTimeOutToo) {
   EXPECT_THAT(mesh.errors(), Each(Optional(named)));
   EXPECT_THAT(time_outs.messages(), ElementsAre(named));
   communicator.reset();
-  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
+  EXPECT_EQ(open_timeouts(), 0) << "no time-out may remain open";
 }
 
-TEST_F(NcclTest, AnAbortOrAnAsynchronousErrorEndsTheWait) {
+TEST_F(Nccl, AbortOrAsynchronousErrorEndsTheWait) {
   for (const bool aborts : {true, false}) {
     Connected ranks;
     ranks.first.queue(*ranks.communicator, {0});
@@ -296,14 +296,14 @@ TEST_F(NcclTest, AnAbortOrAnAsynchronousErrorEndsTheWait) {
   }
 }
 
-TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
+TEST_F(Nccl, NamesUnusableLibrariesAndFallsBack) {
   struct Library {
     std::string file, message;
   };
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path() / "libnccl.so";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const std::vector<Library> libraries = {{pipe, "is a pipe and no library"},
+  const std::vector<Library> libraries = {{pipe, "is a pipe, not a library"},
                                           {"/nowhere/libnccl.so", "cannot load /nowhere/libnccl.so"},
                                           {standin("-old"), "is version 2.17.2; install 2.18.0 or later"},
                                           {standin("-incomplete"), "has no function ncclReduceScatter"}};
@@ -316,23 +316,23 @@ TEST_F(NcclTest, ALibraryThatCannotBeUsedIsNamedAndOthersAreUsed) {
     const auto communicator = mesh.communicator("auto", kLong);
     run(mesh, *communicator, all_reduce_case(2, DType::kF32, 10));
     run(mesh, *communicator, all_reduce_case(2, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
-    EXPECT_TRUE(communicator->can_be_recorded()) << "peer access";
+    EXPECT_TRUE(communicator->can_be_recorded()) << "uses peer access";
     const auto staged = mesh.communicator("staged", kLong);
     run(mesh, *staged, all_reduce_case(2, DType::kF32, 10));
   }
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 0);
 }
 
-TEST_F(NcclTest, RefusesRanksThatShareAGpu) {
+TEST_F(Nccl, RefusesRanksThatShareAGpu) {
   CudaMesh mesh(1, 2);
   EXPECT_THAT([&] { mesh.communicator("nccl"); },
               ThrowsMessage<DeviceError>(HasSubstr("several ranks share a GPU; use auto, p2p or staged")));
 }
 
 /// The decoder on two GPUs.
-class NcclPlanTest : public NcclTest {
+class NcclPlan : public Nccl {
  protected:
-  /// How many collectives rank 0 has queued meanwhile.
+  /// Runs the plan and returns the number of collectives that rank 0 queued.
   size_t run_plan() {
     control().take_calls(0);
     decoder_.run();
@@ -343,14 +343,14 @@ class NcclPlanTest : public NcclTest {
   test::DecoderPlan decoder_{mesh_, "nccl"};
 };
 
-TEST_F(NcclPlanTest, IsRecordedAndReplayed) {
+TEST_F(NcclPlan, IsRecordedAndReplayed) {
   const size_t collectives = run_plan();
   EXPECT_GE(collectives, 2u);
   EXPECT_EQ(run_plan(), collectives) << "recorded";
   for (int i = 0; i < 5; ++i) EXPECT_EQ(run_plan(), 0u) << "replayed";
 }
 
-TEST_F(NcclPlanTest, ConnectsAnewAfterAFailureOfItsReplay) {
+TEST_F(NcclPlan, ReconnectsAfterAFailedReplay) {
   for (int i = 0; i < 3; ++i) run_plan();
   control().stall(1);
   control().set_async_error(1, Result::kUnhandledCudaError);
@@ -358,10 +358,10 @@ TEST_F(NcclPlanTest, ConnectsAnewAfterAFailureOfItsReplay) {
   decoder_.backend->compute_async(*decoder_.plan);
   EXPECT_THAT([&] { decoder_.backend->synchronize(); },
               ThrowsMessage<CommError>(HasSubstr("rank 1 (CUDA1) cannot finish")));
-  EXPECT_EQ(control().live_ranks(), 0) << "nothing holds the old ranks";
+  EXPECT_EQ(control().live_ranks(), 0) << "the old ranks must be destroyed";
   control().reset();
-  EXPECT_GE(run_plan(), 2u) << "connects";
-  EXPECT_GE(run_plan(), 2u) << "is recorded again";
+  EXPECT_GE(run_plan(), 2u) << "reconnects";
+  EXPECT_GE(run_plan(), 2u) << "records again";
   EXPECT_EQ(run_plan(), 0u);
   EXPECT_EQ(control().count_calls("ncclCommInitRankConfig"), 2);
 }

@@ -1,7 +1,7 @@
-// Runs a graph's nodes one after the other with the kernels of devices/cuda, without a device or plans around them: for
-// tests of single ops on whatever the CUDA runtime finds, a GPU or the emulator. Single-threaded.
+// Runs the nodes of a graph one after the other with the kernels of devices/cuda, without devices or plans. For tests
+// of single ops on a GPU or on the emulator. Single-threaded.
 //
-//   check_case({Op::kScale, "name", build, tolerance}, seed);  // of one node, see tests/ops/op_cases.h
+//   check_case({Op::kScale, "name", build, tolerance}, seed);  // a case of tests/ops/op_cases.h
 //   check_launch(build, tolerance, gpu, [](CudaRun& run, Tensor& out) { queue(run.context, *out.src[0], out); });
 #pragma once
 
@@ -27,7 +27,7 @@ inline void check_cuda(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorName(error));
 }
 
-/// Memory of the current device, full of NaN.
+/// Memory of the current device, filled with NaN.
 class CudaMemory {
  public:
   explicit CudaMemory(size_t bytes) {
@@ -54,14 +54,16 @@ inline cuda::GpuTraits current_gpu() {
   };
   return {.compute_capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor),
           .processors = ask(cudaDevAttrMultiProcessorCount),
-          .shared_bytes_per_block =  // as CudaFamily does
+          .shared_bytes_per_block =  // same formula as CudaFamily
           static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)) - 1024};
 }
 
-/// A graph with memory for every tensor; nothing is overwritten in place. Takes the memory back at the end.
+/// A graph in which all tensors have separate memory, so no node overwrites its source. The destructor frees the
+/// memory.
 class CudaRun {
  public:
-  /// `leaves` has values for all leaves; those of quantised ones become what is stored.
+  /// `leaves` has values for all leaves. For quantised leaves the constructor replaces the values with the stored,
+  /// rounded values.
   CudaRun(Graph& graph, TensorValues& leaves, const cuda::GpuTraits& gpu = current_gpu())
       : graph_(graph), leaves_(leaves) {
     context.gpu = gpu;
@@ -96,7 +98,7 @@ class CudaRun {
     }
     wait();
   }
-  /// Waits for what is queued. Kernels must have changed nothing behind workspaces.
+  /// Waits for queued work. Fails the test if a kernel wrote past the end of a workspace.
   void wait() const {
     check_cuda(cudaGetLastError());
     check_cuda(cudaStreamSynchronize(context.stream));
@@ -106,7 +108,7 @@ class CudaRun {
       EXPECT_EQ(bytes, std::vector(kGuardBytes, std::byte{0xff}));
     }
   }
-  /// Memory that a node's kernel needs besides its operands and result.
+  /// Gives a node the scratch memory that its kernel requires.
   void give_workspace(Tensor& node) {
     const cuda::OpKernel& kernel = cuda::kernel_for(node.op);
     if (kernel.workspace) give_workspace(node, kernel.workspace(node, context.gpu));
@@ -121,14 +123,14 @@ class CudaRun {
     return memory;
   }
 
-  /// Stored bytes of a tensor without gaps.
+  /// Stored bytes of a contiguous tensor.
   std::vector<std::byte> bytes(const Tensor& tensor) const {
     std::vector<std::byte> result(tensor.bytes());
     if (!result.empty()) check_cuda(cudaMemcpy(result.data(), tensor.data, result.size(), cudaMemcpyDeviceToHost));
     return result;
   }
   Values values(const Tensor& tensor) const { return decode(tensor.dtype, bytes(tensor), tensor.elements()); }
-  /// Has the values of the float64 reference.
+  /// Compares a tensor with the float64 reference.
   void expect(const Tensor& tensor, const Tolerance& tolerance) const {
     EXPECT_TRUE(close_to(values(tensor), reference_eval(graph_, leaves_).at(&tensor), tolerance)) << describe(tensor);
   }
@@ -155,11 +157,12 @@ class CudaRun {
   Graph& graph_;
   TensorValues& leaves_;
   std::vector<CudaMemory> memory_;
-  std::vector<const std::byte*> guards_;  ///< behind workspaces
+  std::vector<const std::byte*> guards_;  ///< one behind each workspace
   std::vector<Tensor*> placed_;
 };
 
-/// The last node of a graph as `launch` computes it from the leaves, and caches, against the float64 reference.
+/// Runs `launch` to compute the last node from the leaves. Compares this node and all caches with the float64
+/// reference.
 inline void check_launch(const Build& build, const Tolerance& tolerance, const cuda::GpuTraits& gpu,
                          const std::function<void(CudaRun& run, Tensor& out)>& launch, uint64_t seed = 11) {
   Graph graph;
@@ -177,7 +180,7 @@ inline void check_launch(const Build& build, const Tolerance& tolerance, const c
   }
 }
 
-/// A conformance case.
+/// Runs and compares a conformance case.
 inline void check_case(const OpCase& one, uint64_t seed) {
   SCOPED_TRACE(one.name);
   check_launch(

@@ -1,5 +1,5 @@
-// What happens to p2p collectives when a rank does not come, comes late, or queues another collective, when one is
-// aborted, and when peer access does not work; and that flags never grow old.
+// Failures of p2p collectives: a rank is missing or late, ranks queue different collectives, a collective is aborted,
+// or peer access does not work. Other tests check that a rank never mistakes old flags for new flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,10 +26,10 @@ using testing::Optional;
 const Options kImpatient{.timeout = milliseconds(300)};
 const Options kPatient{.timeout = std::chrono::seconds(600)};
 
-/// A form of a collective.
+/// A kind of collective.
 struct Form {
   const char* name;
-  CollectiveCase (*make)(int ranks);  ///< nullptr: a product with the all_reduce and the norm behind it
+  CollectiveCase (*make)(int ranks);  ///< nullptr stands for a product fused with the following all_reduce and norm
   milliseconds timeout{300};
 };
 const Form kForms[] = {
@@ -41,7 +41,7 @@ const Form kForms[] = {
     {"all_reduce_norm", nullptr, milliseconds(2000)},
 };
 
-/// A collective of a form with its memory.
+/// One collective with its memory.
 class Work {
  public:
   Work(Rig& rig, const Form& form) : rig_(rig) {
@@ -65,7 +65,7 @@ class Work {
   std::vector<std::unique_ptr<RankProduct>> products_;
 };
 
-TEST(P2pFailure, AMissingRankIsNamedOnEveryRank) {
+TEST(P2pFailure, NamesTheMissingRankOnEveryRank) {
   for (const Form& form : kForms) {
     Rig rig(4, 2, {}, {.timeout = form.timeout});
     Work work(rig, form);
@@ -76,7 +76,7 @@ TEST(P2pFailure, AMissingRankIsNamedOnEveryRank) {
   }
 }
 
-TEST(P2pFailure, AllMissingRanksAreNamed) {
+TEST(P2pFailure, NamesAllMissingRanks) {
   const test::TimeOuts time_outs;
   const auto named = HasSubstr("rank 0 (D0), 2 (D2), 4 (D4) of 5 did not arrive");
   {
@@ -86,11 +86,11 @@ TEST(P2pFailure, AllMissingRanksAreNamed) {
     EXPECT_THAT(rig.errors(), Each(Optional(named)));
     EXPECT_THAT(time_outs.messages(), ElementsAre(named));
   }
-  EXPECT_EQ(open_timeouts(), 0) << "the program need not end";
+  EXPECT_EQ(open_timeouts(), 0) << "no time-out may remain open";
 }
 
-// Packets for the rank itself have the flags of the first steps, and of no later ones.
-TEST(P2pFailure, AMissingRankIsNamedInLaterSteps) {
+// A rank's packets to itself only contain flags of the first steps.
+TEST(P2pFailure, NamesTheMissingRankInLaterSteps) {
   Rig rig(3, 1, {}, {.timeout = std::chrono::seconds(2)});
   Work work(rig, kForms[0]);
   for (int step = 0; step < 4; ++step) {
@@ -101,8 +101,8 @@ TEST(P2pFailure, AMissingRankIsNamedInLaterSteps) {
   EXPECT_THAT(rig.errors(), Each(Optional(HasSubstr(" x] rank 1 (D1) of 3 did not arrive"))));
 }
 
-// The late rank and everything queued afterwards end at once, with the first failure's message.
-TEST(P2pFailure, StaysFailed) {
+// The late rank and all later work must end immediately with the message of the first failure.
+TEST(P2pFailure, CommunicatorStaysFailed) {
   for (const Form& form : kForms) {
     SCOPED_TRACE(form.name);
     Rig rig(3, 1, {}, {.timeout = form.timeout});
@@ -147,22 +147,22 @@ TEST(P2pFailure, AbortEndsAWait) {
   }
 }
 
-TEST(P2pFailure, DifferentCollectivesAreFoundOut) {
+TEST(P2pFailure, DetectsDifferentCollectives) {
   const Form longer{"all_reduce", [](int ranks) { return all_reduce_case(ranks, DType::kF32, 101); }};
   for (const auto& [one, other] : {std::pair(kForms[0], longer), std::pair(kForms[0], kForms[3]),
                                    std::pair(kForms[0], kForms[5]), std::pair(kForms[5], kForms[0])}) {
     Rig rig(3, 1, {}, kPatient);
     Work work(rig, one), different(rig, other);
-    work.launch({0, 1, 2});  // they agree before they do not
+    work.launch({0, 1, 2});  // all ranks first agree
     work.launch({0, 1});
     different.launch({2});
-    const auto named = [](const Form& form) { return ContainsRegex(std::string(form.name) + " (x|of)"); };
+    const auto named = [](const Form& form) { return ContainsRegex(std::string(form.name) + " (x|with)"); };
     EXPECT_THAT(rig.errors(), Each(Optional(AllOf(HasSubstr(" x] ranks queued different collectives"),
                                                   HasSubstr("rank 2 (D2)"), named(one), named(other)))));
   }
 }
 
-TEST(P2pFailure, BadMeshesAreRefused) {
+TEST(P2pFailure, RefusesInvalidMeshes) {
   Rig rig(2);
   const Place place{0, rig.stream(0), "D0"};
   EXPECT_THROW(P2pCommunicator({}), InvalidArgument);
@@ -170,16 +170,17 @@ TEST(P2pFailure, BadMeshesAreRefused) {
   EXPECT_THROW(P2pCommunicator(std::vector<Place>(kMaxRanks + 1, place)), InvalidArgument);
 }
 
-// A kernel that is loaded at its first launch may wait for the kernels that wait for its rank.
-TEST(P2pFailure, LazyLoadingIsRefusedWithSeveralRanksOnOneGpu) {
+// CUDA may load a kernel at its first launch, and this load may wait for running kernels. The running kernels in turn
+// wait for the rank of the new kernel.
+TEST(P2pFailure, RefusesLazyLoadingIfRanksShareAGpu) {
   const test::Environment lazy("CUDA_MODULE_LOADING", "LAZY");
   EXPECT_THAT([] { Rig(2); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("set CUDA_MODULE_LOADING=EAGER")));
   EXPECT_NO_THROW(Rig(1));
 }
 
 #ifdef SHOAL_CUDA_EMULATED
-// Pairs that no other test uses, since answers are kept.
-TEST(P2pPeers, LiesAreFoundOut) {
+// Uses pairs of GPUs that no other test uses, because the test results of pairs are cached.
+TEST(P2pPeers, DetectsBrokenPeerAccess) {
   test::Environment environment{{"SHOAL_EMULATED_GPUS", "24"}, {"SHOAL_EMULATED_LYING_PEERS", "20>21"}};
   const auto is_copied = [] {
     std::vector<std::unique_ptr<test::CudaArray<int>>> memory;
@@ -195,16 +196,16 @@ TEST(P2pPeers, LiesAreFoundOut) {
   EXPECT_FALSE(is_copied());
   const auto problems = testing::ElementsAre(HasSubstr("GPU 20 reports peer access to GPU 21, but"));
   EXPECT_THAT(cuda::peer_problems(std::vector<int>{20, 21, 20}), problems);
-  EXPECT_TRUE(is_copied()) << "through the host now";
+  EXPECT_TRUE(is_copied()) << "copies must now go through the host";
   environment.set("SHOAL_EMULATED_LYING_PEERS", std::nullopt);
-  EXPECT_THAT(cuda::peer_problems(std::vector<int>{21, 20}), problems) << "it is tried once";
+  EXPECT_THAT(cuda::peer_problems(std::vector<int>{21, 20}), problems) << "the result of the first test is cached";
   environment.set("SHOAL_EMULATED_PEERS", "0");
   EXPECT_THAT(cuda::peer_problems(std::vector<int>{22, 23}),
               testing::ElementsAre("GPU 22 has no peer access to GPU 23", "GPU 23 has no peer access to GPU 22"));
 }
 #endif
 
-/// Two ranks of kernels without a communicator, whose memory can be looked into.
+/// Runs the kernels of two ranks without a communicator, so that their memory can be inspected.
 class P2pFlags : public testing::Test {
  protected:
   static constexpr Layout kLayout{2, 1};
@@ -220,15 +221,15 @@ class P2pFlags : public testing::Test {
   }
   ~P2pFlags() override { cudaFreeHost(host_); }
 
-  /// Sets a word of both ranks' states.
+  /// Sets a word in the states of both ranks.
   void set_word(size_t offset, uint32_t word) {
     Bytes bytes(sizeof word);
     std::memcpy(bytes.data(), &word, sizeof word);
     for (const DeviceBytes& memory : memory_) memory.set(bytes, offset);
   }
-  /// As if `steps` steps had been made.
+  /// Sets the state as if `steps` steps had completed.
   void set_steps(uint32_t steps) { set_word(offsetof(RankState, blocks) + offsetof(BlockState, packets), steps); }
-  /// One rank's side of an all_reduce of one element.
+  /// Launches an all_reduce of one element on one rank.
   void launch(int rank, uint32_t signature = 0xabcd, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
     void* const data = data_[rank].data();
     all_reduce_one_shot({rig_.stream(rank), {}}, mesh(rank, signature, timeout), {Element::kF32, data, data}, 1);
@@ -243,7 +244,7 @@ class P2pFlags : public testing::Test {
     mesh.signature = signature;
     return mesh;
   }
-  /// An all_reduce of one element; its result on rank 0.
+  /// Runs an all_reduce of one element and returns the result of rank 0.
   float sum(float a, float b) {
     data_[0].set(encode(DType::kF32, {a}));
     data_[1].set(encode(DType::kF32, {b}));
@@ -254,13 +255,13 @@ class P2pFlags : public testing::Test {
     std::memcpy(&result, bytes.data(), sizeof result);
     return result;
   }
-  /// One rank's side of a row, with its product in front or without.
+  /// Launches the all_reduce and norm of a row on one rank. If `joined` is true, the kernel also computes the product.
   void launch_row(int rank, RankProduct& own, bool joined, uint32_t signature, std::chrono::nanoseconds timeout) {
     const Mesh mesh = this->mesh(rank, signature, timeout);
     if (!joined) return all_reduce_norm(own.context(), mesh, own.reduction());
     ASSERT_TRUE(product_norm(own.context(), mesh, own.reduction(), own.product()));
   }
-  /// A row of four elements by one kernel, on both ranks.
+  /// Runs the fused kernel for a row of four elements on both ranks.
   void launch_products() {
     const auto products = products_of(rig_, DType::kF16, 64, 4);
     for (int rank = 0; rank < 2; ++rank) {
@@ -268,7 +269,8 @@ class P2pFlags : public testing::Test {
     }
     rig_.synchronize();
   }
-  /// The flags of all packets that a rank sent to the other one, or to `to`, in steps of a parity.
+  /// Returns the flags of all packets that rank `from` sent to rank `to` in steps of this parity. By default, `to` is
+  /// the other rank.
   std::vector<uint32_t> flags(uint32_t parity, int from = 1) { return flags(parity, from, 1 - from); }
   std::vector<uint32_t> flags(uint32_t parity, int from, int to) {
     const Bytes bytes = memory_[to].get(kLayout.packets(parity, 0, from), kPackets * kPacketBytes);
@@ -282,10 +284,10 @@ class P2pFlags : public testing::Test {
   HostWords* host_ = nullptr;
 };
 
-TEST_F(P2pFlags, AreRefreshedBeforeTheirNumbersComeAgain) {
+TEST_F(P2pFlags, FlagsAreRefreshedBeforeStepNumbersRepeat) {
   constexpr uint32_t kSignature = 0xabcdu << 16;
   set_steps(kRefreshSteps - 1);
-  EXPECT_EQ(sum(1, 2), 3);  // sends two packets of parity 1: 16 bytes of elements
+  EXPECT_EQ(sum(1, 2), 3);  // sends two packets of parity 1, which hold 16 bytes of elements
   EXPECT_THAT(flags(1), testing::Contains(kSignature | (kRefreshSteps - 1)).Times(4));
   EXPECT_EQ(sum(3, 4), 7);
   EXPECT_THAT(flags(0), Each(kSignature | kRefreshSteps));
@@ -295,9 +297,9 @@ TEST_F(P2pFlags, AreRefreshedBeforeTheirNumbersComeAgain) {
   EXPECT_THAT(flags(0), testing::Contains(kSignature | (kRefreshSteps + 2)).Times(4));
 }
 
-// Kernels that send to their own rank, too, do not find flags there that are as old as that either, whichever kernels
-// refresh them.
-TEST_F(P2pFlags, OfTheOwnPacketsAreRefreshed) {
+// Fused products also send packets to their own rank. Fused products and plain all_reduces must refresh the flags in
+// these packets.
+TEST_F(P2pFlags, FlagsInOwnPacketsAreRefreshed) {
   constexpr uint32_t kSignature = 0xabcdu << 16;
   for (const bool by_products : {true, false}) {
     SCOPED_TRACE(by_products);
@@ -313,12 +315,12 @@ TEST_F(P2pFlags, OfTheOwnPacketsAreRefreshed) {
   }
 }
 
-TEST_F(P2pFlags, OfARankThatHasFailedAreSentNoMore) {
-  launch(0, 0xabcd, std::chrono::milliseconds(1));  // rank 1 does not come
+TEST_F(P2pFlags, FailedRankSendsNoFlags) {
+  launch(0, 0xabcd, std::chrono::milliseconds(1));  // rank 1 is missing
   rig_.synchronize();
   EXPECT_EQ(host_->records[0].failure, Failure::kTimeOut);
   EXPECT_THAT(flags(0, 0), testing::Contains(0xabcdu << 16));
-  __atomic_store_n(&host_->abort, 0, __ATOMIC_RELEASE);  // so that only the rank itself knows
+  __atomic_store_n(&host_->abort, 0, __ATOMIC_RELEASE);  // now only the rank itself knows about the failure
   launch(0, 0x1234, std::chrono::milliseconds(1));
   rig_.synchronize();
   EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x1234u << 16)));
@@ -326,19 +328,20 @@ TEST_F(P2pFlags, OfARankThatHasFailedAreSentNoMore) {
   const auto begin = std::chrono::steady_clock::now();
   launch_row(0, *products[0], true, 0x4321, std::chrono::minutes(1));
   rig_.synchronize();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "it waited for the other rank";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30))
+      << "the failed rank waited for the other rank";
   EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x4321u << 16)));
 }
 
-// Of a warp some threads have received all that they wait for, and others have not: none goes on to the record, in
-// which they would wait for each other. Rank 1 has a part of the row only.
-TEST_F(P2pFlags, WarpsGiveUpTogether) {
+// Some threads of a warp have received all their packets; other threads have not. The whole warp must give up before it
+// writes the record, because its threads wait for each other when they write. Rank 1 sends only a part of the row.
+TEST_F(P2pFlags, AllThreadsOfAWarpGiveUpTogether) {
   const auto rows = products_of(rig_, DType::kF16, 64, 64), parts = products_of(rig_, DType::kF16, 64, 4);
   rows[0]->want_records({true, false});
   for (const bool joined : {true, false}) {
     SCOPED_TRACE(joined);
     for (const DeviceBytes& memory : memory_) memory.set(Bytes(kLayout.bytes(), std::byte{0}));
-    set_steps(2);  // all packets of the first two are filled
+    set_steps(2);  // all packets of the first two steps are filled
     *host_ = {};
     launch_row(0, *rows[0], joined, 0xabcd, kImpatient.timeout);
     launch_row(1, *parts[1], joined, 0xabcd, kImpatient.timeout);
@@ -348,9 +351,9 @@ TEST_F(P2pFlags, WarpsGiveUpTogether) {
   }
 }
 
-// The count of a rank's blocks chooses the one that receives the row, and says nothing about the others' packets: here
-// the first of eight does it.
-TEST_F(P2pFlags, OfTheOwnBlocksAreWaitedFor) {
+// The count of a rank's finished blocks decides which block receives the row. The count does not prove that the packets
+// of the other blocks have arrived. Here the first of eight blocks receives the row.
+TEST_F(P2pFlags, RankWaitsForPacketsOfItsOwnBlocks) {
   const auto products = products_of(rig_, DType::kF16, 64, 128);
   const auto results = [&](uint32_t finished) {
     set_word(offsetof(RankState, finished), finished);
@@ -366,7 +369,7 @@ TEST_F(P2pFlags, OfTheOwnBlocksAreWaitedFor) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(results(7), expected);
 }
 
-TEST_F(P2pFlags, GoOnWhenNumbersWrapAround) {
+TEST_F(P2pFlags, SumsStayCorrectWhenStepNumbersWrapAround) {
   for (const uint32_t before : {0xfffeu, 0xfffffffeu}) {
     set_steps(before);
     for (int i = 0; i < 5; ++i) EXPECT_EQ(sum(static_cast<float>(i), 10.0f), static_cast<float>(i) + 10.0f);

@@ -1,5 +1,5 @@
-// For tests of products whose kernel does the all_reduce and the norm behind them, too: ranks, each with a matrix and a
-// column of its own, and the same work by separate kernels.
+// Helpers for tests of products that are fused with the following all_reduce and norm. Each rank has its own matrix and
+// column. The same work can also run in two kernels: the product, then all_reduce with norm.
 #pragma once
 
 #include <cmath>
@@ -14,10 +14,10 @@
 
 namespace shoal::collectives::p2p {
 
-/// One rank's product, with memory for all that the call has.
+/// One rank's product, with memory for all operands and results of the call.
 class RankProduct {
  public:
-  /// `shift`: floats by which residual and results are out of alignment.
+  /// `shift`: misalignment of the residual and the results, in floats.
   RankProduct(const Rig& rig, int rank, DType dtype, int64_t k, int64_t row, size_t shift = 0)
       : context_{rig.stream(rank),
                  {.gpu = rig.gpu(rank),
@@ -45,7 +45,7 @@ class RankProduct {
     context_.record_memory = add(cuda::kRecordBytes);
     product_->data = add(product_->bytes());
     if (kernel.workspace) product_->workspace = add(kernel.workspace(*product_, context_.gpu));
-    random.seed(99);  // what follows is the same on all ranks
+    random.seed(99);  // all ranks get the same residual and weight
     residual_ = reinterpret_cast<float*>(fill(DType::kF32, row + 1)) + shift;
     weight_ = reinterpret_cast<float*>(fill(DType::kF32, row));
     sum_ = reinterpret_cast<float*>(add((static_cast<size_t>(row) + shift) * 4)) + shift;
@@ -54,7 +54,7 @@ class RankProduct {
 
   Tensor& product() { return *product_; }
   const cuda::LaunchContext& context() const { return context_; }
-  /// The forms in which the norm is left besides, from now on.
+  /// Lets later calls also store the norm as records of these forms.
   void want_records(const cuda::ColumnForms& forms) { wanted_ = forms; }
   NormReduction reduction() const {
     return {.in = reinterpret_cast<const float*>(product_->data),
@@ -67,7 +67,8 @@ class RankProduct {
             .epsilon = 1e-5f,
             .record = context_.record(wanted_)};
   }
-  /// The product takes its column from a record from now on, and the column is gone. False: it takes none.
+  /// Lets later calls read the product's column from a record, and destroys the column itself. Returns false if the
+  /// product does not read records.
   bool take_record() {
     Tensor* const nodes[] = {product_};
     context_.reads = cuda::mul_mat_forms(nodes, context_.gpu);
@@ -80,7 +81,7 @@ class RankProduct {
     check_cuda(cudaStreamSynchronize(context_.stream));
     return true;
   }
-  /// The record's bytes of a form, and those that a kernel of its own makes of the norm.
+  /// The bytes that the call stored in the record, and the bytes that a separate kernel computes from the norm.
   std::pair<Bytes, Bytes> record(DType weights) {
     const int groups = weights == DType::kQ6_K ? 4 : 2;
     const auto size = static_cast<size_t>(cuda::column_bytes(row_, groups));
@@ -104,7 +105,7 @@ class RankProduct {
     cuda::kernel_for(Op::kMulMat).run(context_, *product_);
     communicator.launch(rank, reduction(), "x");
   }
-  /// The sum and its norm.
+  /// The sum, followed by its norm.
   std::vector<float> results() const {
     std::vector<float> values(2 * static_cast<size_t>(row_));
     for (const float* from : {sum_, normed_}) {
@@ -145,7 +146,8 @@ inline std::vector<std::unique_ptr<RankProduct>> products_of(const Rig& rig, DTy
   return products;
 }
 
-/// Each rank by one kernel or by two, by its bit in `joined`; all ranks' results.
+/// Runs all ranks and returns their results. Rank r uses the fused kernel if bit r of `joined` is set, otherwise two
+/// kernels.
 inline std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products,
                                            uint32_t joined) {
   for (const auto& product : products) product->clear();

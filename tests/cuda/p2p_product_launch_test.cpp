@@ -1,5 +1,5 @@
-// The kernels behind a product that waits for other ranks, and which products are launched together with the all_reduce
-// and the norm behind them (p2p_product_test.cpp), by the calls that the emulator has counted.
+// Launches of products that are fused with the following all_reduce and norm (p2p_product_test.cpp), as recorded by the
+// emulator. Covers which products are fused, and when the next kernel starts while a product waits for other ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,15 +27,15 @@ size_t launches(const std::function<void()>& work) {
   return static_cast<size_t>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
 }
 
-TEST(P2pProductOnce, IsOneLaunch) {
+TEST(P2pProductOnce, FusedProductTakesOneLaunchPerRank) {
   Rig rig(2);
   auto products = products_of(rig, DType::kQ4_K, 256, 64);
   EXPECT_EQ(launches([&] { run(rig, products, 3); }), 2);
   EXPECT_EQ(launches([&] { run(rig, products, 0); }), 4);
 }
 
-// What is not taken is done by several kernels, with the same results.
-TEST(P2pProductOnce, OtherProductsAreDoneApart) {
+// Unsupported products run in several kernels with the same results.
+TEST(P2pProductOnce, UnsupportedProductsRunInSeparateKernels) {
   const auto expect_apart = [](DType dtype, int64_t k, int64_t row, size_t shift, P2pOptions options = {}) {
     Rig rig(2, 1, options);
     auto products = products_of(rig, dtype, k, row, shift);
@@ -43,10 +43,10 @@ TEST(P2pProductOnce, OtherProductsAreDoneApart) {
     EXPECT_GT(launches([&] { EXPECT_EQ(run(rig, products, 3), apart); }), 2)
         << name_of(dtype) << " " << k << " " << row;
   };
-  expect_apart(DType::kQ3_K, 256, 64, 0);  // no kernel
-  expect_apart(DType::kF16, 100, 64, 0);   // rows of weights that do not stream
-  expect_apart(DType::kF16, 64, 66, 0);    // no whole quads
-  expect_apart(DType::kF16, 64, 64, 1);    // not aligned
+  expect_apart(DType::kQ3_K, 256, 64, 0);  // q3_K has no fused kernel
+  expect_apart(DType::kF16, 100, 64, 0);   // the kernel cannot stream rows of 100 elements
+  expect_apart(DType::kF16, 64, 66, 0);    // the length of the row is not a multiple of four
+  expect_apart(DType::kF16, 64, 64, 1);    // unaligned buffers
   expect_apart(DType::kF16, 64, 64, 0, {.bf16_wire = true});
 }
 
@@ -58,8 +58,7 @@ __global__ void take_room() {
   cuda::wait_for_previous();
 }
 
-/// Products of rows of four parts, with a kernel behind that takes all the room that there is on a GPU of 16
-/// multiprocessors.
+/// Products with rows of four parts, each followed by a kernel that takes all free room on a GPU of 16 multiprocessors.
 class Filled {
  public:
   explicit Filled(int gpus) : rig_(2, gpus, {.max_blocks = 4}), products_(products_of(rig_, DType::kQ8_0, 64, 8192)) {}
@@ -85,7 +84,7 @@ struct FilledGpus : testing::Test {
       {"SHOAL_EMULATED_EARLY", "1"}, {"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
 };
 
-TEST_F(FilledGpus, TheNextKernelStartsBesideARankWithAGpuOfItsOwn) {
+TEST_F(FilledGpus, NextKernelStartsWhileARankWaitsOnItsOwnGpu) {
   Filled mesh(2);
   mesh.queue(0);
   wait_until([] { return resident_blocks(0) == 16; });
@@ -93,12 +92,12 @@ TEST_F(FilledGpus, TheNextKernelStartsBesideARankWithAGpuOfItsOwn) {
   mesh.finish();
 }
 
-TEST_F(FilledGpus, TheNextKernelWaitsForTheRowIfRanksShareAGpu) {
+TEST_F(FilledGpus, NextKernelWaitsForTheRowIfRanksShareAGpu) {
   Filled mesh(1);
   mesh.queue(0);
   wait_until([] { return resident_blocks(0) == 2; });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(resident_blocks(0), 2) << "each finishes two parts of the row";
+  EXPECT_EQ(resident_blocks(0), 2) << "two blocks run, each of which finishes two parts of the row";
   mesh.queue(1);
   mesh.finish();
 }

@@ -1,5 +1,4 @@
-// For tests of the p2p communicator: ranks with streams on one or several GPUs, and collectives with what must come
-// out.
+// Helpers for tests of the p2p communicator: ranks on one or several GPUs, and collectives with expected results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,7 +36,7 @@ class DeviceBytes {
   }
 
   std::byte* data() const { return data_.get(); }
-  /// Streams of all kinds see it afterwards: cudaMemcpy() may return before bytes that were staged have arrived.
+  /// Waits until all streams see the bytes, because cudaMemcpy() may return before staged bytes have arrived.
   void set(const Bytes& bytes, size_t offset = 0) const {
     if (bytes.empty()) return;
     const shoal::cuda::CurrentGpu current(gpu_);
@@ -57,7 +56,8 @@ class DeviceBytes {
   std::unique_ptr<std::byte, cudaError_t (*)(void*)> data_{nullptr, &cudaFree};
 };
 
-/// As many blocks as such a mesh may have here: the emulator has a stack for each thread of all blocks that wait.
+/// Largest number of blocks per rank in these tests. The emulator limits it, because it needs a stack for each thread
+/// of every waiting block.
 inline int most_blocks([[maybe_unused]] int ranks) {
 #ifdef SHOAL_CUDA_EMULATED
   return std::clamp(16 / ranks, 1, kMaxBlocks);
@@ -66,12 +66,12 @@ inline int most_blocks([[maybe_unused]] int ranks) {
 #endif
 }
 
-/// Ranks, spread over the GPUs.
+/// Ranks that are distributed over the GPUs in turn: rank r uses GPU r % gpus.
 class Rig {
  public:
   explicit Rig(int ranks, int gpus = 1, P2pOptions p2p = {}, const Options& options = {}) {
     p2p.max_blocks = std::min(p2p.max_blocks, most_blocks(ranks));
-    // Read by the emulator; a machine with GPUs takes the ones it has.
+    // Only the emulator reads this variable. With real GPUs the ranks share the GPUs of the machine.
     setenv("SHOAL_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
     setenv("SHOAL_EMULATED_PROCESSORS", "132", 0);
     int count = 0;
@@ -105,7 +105,7 @@ class Rig {
     synchronize();
     for (int rank = 0; rank < size(); ++rank) communicator_->check(rank);
   }
-  /// Each rank's error after all have ended, nullopt where there was none.
+  /// Waits for all ranks and returns their errors; nullopt for ranks without an error.
   std::vector<std::optional<std::string>> errors() const {
     synchronize();
     std::vector<std::optional<std::string>> messages(places_.size());
@@ -124,20 +124,20 @@ class Rig {
   std::unique_ptr<P2pCommunicator> communicator_;
 };
 
-/// A case in the memory of the rig's GPUs.
+/// A case with buffers in the memory of the rig's GPUs.
 struct Case : CollectiveCase {
   Case(CollectiveCase one) : CollectiveCase(std::move(one)) {}
-  std::vector<DeviceBytes> sources = {}, targets = {};  ///< once it is queued
-  size_t shift = 0;                                     ///< bytes by which the buffers are out of alignment
-  const char* what = "x";                               ///< Call::what
-  std::vector<Call> calls;                              ///< of all ranks, once it is prepared
+  std::vector<DeviceBytes> sources = {}, targets = {};  ///< filled by prepare()
+  size_t shift = 0;                                     ///< misalignment of the buffers, in bytes
+  const char* what = "x";                               ///< value of Call::what
+  std::vector<Call> calls;                              ///< one per rank, filled by prepare()
 
   template <class Ranks>
   void prepare(const Ranks& rig) {
     for (int rank = 0; rank < rig.size(); ++rank) {
       sources.emplace_back(rig.gpu(rank), in[rank].size() + shift);
       sources.back().set(in[rank], shift);
-      // With room behind it that must not be touched.
+      // 64 guard bytes follow the result.
       targets.emplace_back(rig.gpu(rank), expected[rank].size() + shift + 64);
       targets.back().set(Bytes(expected[rank].size() + shift + 64, std::byte{0x5a}));
       calls.push_back(
@@ -148,7 +148,7 @@ struct Case : CollectiveCase {
     prepare(rig);
     for (int rank = 0; rank < rig.size(); ++rank) rig.communicator().launch(rank, calls[rank]);
   }
-  /// On some ranks, after prepare().
+  /// Queues the prepared calls of these ranks only.
   void queue(Communicator& communicator, const std::vector<int>& ranks) const {
     for (const int rank : ranks) communicator.enqueue(rank, calls[static_cast<size_t>(rank)]);
   }
@@ -156,7 +156,7 @@ struct Case : CollectiveCase {
     for (size_t rank = 0; rank < expected.size(); ++rank) {
       const Bytes all = targets[rank].get();
       const Bytes out(all.begin() + shift, all.end() - 64);
-      ASSERT_TRUE(out == expected[rank]) << name_of(kind) << " " << name_of(dtype) << " count " << count << " of rank "
+      ASSERT_TRUE(out == expected[rank]) << name_of(kind) << " " << name_of(dtype) << " count " << count << ": rank "
                                          << rank << " is wrong from byte " << first_difference(out, expected[rank]);
       ASSERT_EQ(Bytes(all.end() - 64, all.end()), Bytes(64, std::byte{0x5a})) << "written behind the end";
     }

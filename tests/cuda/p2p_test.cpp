@@ -1,5 +1,6 @@
-// Collectives of the p2p communicator against arithmetic done here, on 1 to 8 ranks of one GPU and of several: forms,
-// chunks and alignments that the suite of all communicators (tests/collectives) does not choose, and replayed graphs.
+// Collectives of the p2p communicator on 1 to 8 ranks of one or several GPUs, compared with results computed in this
+// file. Covers algorithms, chunks and alignments that the common suite (tests/collectives) does not cover, and replayed
+// graphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ struct MeshParam {
   int gpus;
 };
 
-class P2pTest : public testing::TestWithParam<MeshParam> {
+class P2p : public testing::TestWithParam<MeshParam> {
  protected:
   int ranks() const { return GetParam().ranks; }
   static void run(Rig& rig, Case test) {
@@ -36,7 +37,7 @@ class P2pTest : public testing::TestWithParam<MeshParam> {
   Rig rig_{GetParam().ranks, GetParam().gpus};
 };
 
-TEST_P(P2pTest, BothFormsOfAllReduceTakeAnyCount) {
+TEST_P(P2p, OneAndTwoShotAllReduceHandleAnyCount) {
   Rig one_shot(ranks(), GetParam().gpus, {.thresholds = kAlwaysOneShot});
   Rig two_shot(ranks(), GetParam().gpus, {.thresholds = kNeverOneShot});
   for (int64_t count : {1, 3, 1000, 4097, 8192, 16'384}) {
@@ -47,14 +48,14 @@ TEST_P(P2pTest, BothFormsOfAllReduceTakeAnyCount) {
   }
 }
 
-TEST_P(P2pTest, ManyChunks) {
+TEST_P(P2p, HandlesManyChunks) {
   Rig rig(ranks(), GetParam().gpus, {.max_blocks = 2});
   run(rig, all_reduce_case(ranks(), DType::kF32, 700'001));
   run(rig, all_gather_case(DType::kF32, uneven(ranks(), 100'001)));
   run(rig, reduce_scatter_case(DType::kF32, uneven(ranks(), 100'001)));
 }
 
-TEST_P(P2pTest, BuffersOutOfAlignment) {
+TEST_P(P2p, HandlesUnalignedBuffers) {
   for (DType dtype : kAdded) {
     for (int64_t count : {5, 1000, 100'000}) run_shifted(all_reduce_case(ranks(), dtype, count));
     run_shifted(reduce_scatter_case(dtype, uneven(ranks(), 1001)));
@@ -64,7 +65,7 @@ TEST_P(P2pTest, BuffersOutOfAlignment) {
   }
 }
 
-/// A rank's calls as a CUDA graph.
+/// The calls of one rank as a CUDA graph.
 class RankGraph {
  public:
   RankGraph(Rig& rig, int rank, const std::vector<Case>& cases) : stream_(rig.stream(rank)), gpu_(rig.gpu(rank)) {
@@ -73,7 +74,7 @@ class RankGraph {
     for (const Case& test : cases) rig.communicator().launch(rank, test.calls[rank]);
     check_cuda(cudaStreamEndCapture(stream_, &graph_));
     check_cuda(cudaGraphInstantiate(&exec_, graph_, 0));
-    check_cuda(cudaGraphUpload(exec_, stream_));  // its first launch may wait for the GPU otherwise
+    check_cuda(cudaGraphUpload(exec_, stream_));  // without the upload, the first launch may wait for the GPU
   }
   ~RankGraph() {
     cudaGraphExecDestroy(exec_);
@@ -93,7 +94,7 @@ class RankGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-TEST_P(P2pTest, CapturedOnceReplayedManyTimes) {
+TEST_P(P2p, CapturedCallsReplayManyTimes) {
   const auto make = [&](int seed) {
     std::vector<Case> cases;
     cases.push_back(all_reduce_case(ranks(), DType::kF32, 1000, seed));
@@ -114,20 +115,20 @@ TEST_P(P2pTest, CapturedOnceReplayedManyTimes) {
       cases[i].expected = fresh[i].expected;
       for (int rank = 0; rank < ranks(); ++rank) cases[i].sources[rank].set(fresh[i].in[rank]);
     }
-    // Several replays in a row, without a wait between them.
+    // Several replays in a row without waiting.
     for (int again = 0; again < 3; ++again) {
       for (const auto& graph : graphs) graph->launch();
     }
     rig_.synchronize_and_check();
     for (const Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
-    // A call between replays goes on in the same sequence.
+    // A plain call between replays continues the same sequence of steps.
     run(all_reduce_case(ranks(), DType::kF32, 50, replay));
   }
 }
 
-// Sums that depend on the order of their addends and on every rounding: the bits of the sum in rank order, on every
-// rank.
-TEST_P(P2pTest, SumsAreMadeInRankOrder) {
+// These sums depend on the order of addends and on each rounding. All ranks must get the bits of the sum that is
+// computed in rank order.
+TEST_P(P2p, AllReduceAddsInRankOrder) {
   for (const bool bf16_wire : {false, true}) {
     for (const Thresholds& thresholds : {kAlwaysOneShot, kNeverOneShot}) {
       Rig rig(ranks(), GetParam().gpus, {.bf16_wire = bf16_wire, .thresholds = thresholds});
@@ -139,7 +140,7 @@ TEST_P(P2pTest, SumsAreMadeInRankOrder) {
         return x;
       };
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-        constexpr int64_t kCount = 10'013;  // several packs of a thread
+        constexpr int64_t kCount = 10'013;  // several packs per thread
         std::mt19937 random(11);
         std::normal_distribution<float> normal(0.0f, 100.0f);
         Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount});
@@ -167,7 +168,7 @@ TEST_P(P2pTest, SumsAreMadeInRankOrder) {
 std::string mesh_name(const testing::TestParamInfo<MeshParam>& info) {
   return std::to_string(info.param.ranks) + "on" + std::to_string(info.param.gpus);
 }
-INSTANTIATE_TEST_SUITE_P(Mesh, P2pTest,
+INSTANTIATE_TEST_SUITE_P(Mesh, P2p,
                          testing::Values(MeshParam{1, 1}, MeshParam{2, 1}, MeshParam{3, 1}, MeshParam{5, 1},
                                          MeshParam{8, 1}, MeshParam{2, 2}, MeshParam{4, 2}, MeshParam{7, 7}),
                          mesh_name);
@@ -188,14 +189,14 @@ TEST(P2pIntegers, SumsWrapAround) {
   test.verify();
 }
 
-/// all_reduce + residual + RMSNorm against the same in double.
-class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
+/// all_reduce + residual + RMSNorm, compared with double precision.
+class P2pNorm : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   struct Result {
     std::vector<float> sum, normed;
   };
-  /// Runs it with and without a weight, in place (sum over residual, normed over in) and not; `shift`: bytes by which
-  /// everything is out of alignment.
+  /// If `in_place` is true, the sum overwrites the residual and the norm overwrites the input. `shift` is the
+  /// misalignment of all buffers in bytes.
   void run(int64_t row, int64_t rows, bool has_weight, bool in_place, bool wants_sum = true, size_t shift = 0) {
     const auto [ranks, bf16_wire] = GetParam();
     Rig rig(ranks, 1, {.bf16_wire = bf16_wire});
@@ -246,7 +247,8 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
   }
   static void verify(const std::vector<std::vector<float>>& ins, const std::vector<float>& residual,
                      const std::vector<float>& weight, int64_t row, const Bytes& sums, const Bytes& normed) {
-    // Rounding to bf16 changes each addend and the sum, of magnitude up to about 4 * sqrt(ranks), by 2^-9 of it.
+    // Addends and sums are up to about 4 * sqrt(ranks). Rounding to bf16 changes each of them by up to 2^-9 of its
+    // value.
     const double bound = std::get<1>(GetParam()) ? 0.1 : 1e-5;
     const auto* got_sum = reinterpret_cast<const float*>(sums.data());
     const auto* got = reinterpret_cast<const float*>(normed.data());
@@ -268,17 +270,17 @@ class P2pNormTest : public testing::TestWithParam<std::tuple<int, bool>> {
   }
 };
 
-TEST_P(P2pNormTest, IsTheSumAndItsNorm) {
+TEST_P(P2pNorm, ComputesTheSumAndItsNorm) {
   run(4096, 1, true, false);
   run(4096, 3, true, true);
   run(8192, 1, false, false);
-  run(5124, 2, true, true);  // whole quads, which not all threads have
+  run(5124, 2, true, true);  // whole groups of four elements, but not for all threads
   run(4096, 1, true, true, true, 4);
-  run(63, 21, true, false);  // more rows than blocks, of odd length
+  run(63, 21, true, false);  // more rows than blocks; the length of a row is odd
   run(1, 2, true, false);
-  run(257, 18, true, true, false);  // the sum is not wanted
+  run(257, 18, true, true, false);  // without the sum as a result
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, P2pNormTest, testing::Combine(testing::Values(2, 3, 8), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ranks, P2pNorm, testing::Combine(testing::Values(2, 3, 8), testing::Bool()),
                          [](const auto& info) {
                            return std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "bf16" : "f32");
                          });

@@ -1,4 +1,4 @@
-// A word for which kernels wait until the host sets it, or that kernels set for the host.
+// A pinned word through which the host releases waiting kernels, or kernels notify the host.
 #pragma once
 
 #include <cuda_runtime_api.h>

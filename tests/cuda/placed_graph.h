@@ -1,7 +1,7 @@
-// Graphs in text form that have addresses but no memory, for tests of the nodes that run together
-// (devices/cuda/fusion.h).
+// Graphs in text form that have addresses but no memory. They are used in tests of the choice of nodes that run in one
+// launch (devices/cuda/fusion.h).
 //
-//   expect_fused(text, {{3, "out=a"}, {1, "out=a+16 out=g.work"}});  // 3 nodes if %out lies on %a
+//   expect_fused(text, {{3, "out=a"}, {1, "out=a+16 out=g.work"}});  // 3 nodes if %out has the address of %a
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace shoal::test {
 
-/// A graph whose tensors and workspaces have addresses of their own, 1 MiB apart and without memory.
+/// A graph that gives each tensor and workspace an address of its own. Addresses are 1 MiB apart and have no memory.
 struct Placed {
   explicit Placed(const std::string& text) {
     parse_graph(text, graph, weights);
@@ -36,7 +36,7 @@ struct Placed {
     for (Tensor* node : graph.nodes()) node->data = node->workspace = nullptr;
   }
 
-  /// The address of "NAME", or of the workspace of "NAME.work".
+  /// The address of tensor NAME, or of its workspace for "NAME.work".
   std::byte*& at(std::string name) {
     const bool is_workspace = name.ends_with(".work");
     if (is_workspace) name.resize(name.size() - 5);
@@ -44,7 +44,7 @@ struct Placed {
     if (tensor != nullptr) return is_workspace ? tensor->workspace : tensor->data;
     throw std::runtime_error("no tensor " + name);
   }
-  /// "NAME=OTHER+BYTES,NAME=OTHER...": moves tensors.
+  /// Moves tensors: "NAME=OTHER+BYTES,NAME=OTHER...".
   void move(const std::string& changes) {
     std::istringstream all(changes);
     for (std::string one; std::getline(all, one, ',');) {
@@ -54,17 +54,17 @@ struct Placed {
       at(one.substr(0, equal)) = at(one.substr(equal + 1, std::min(plus, one.size()) - equal - 1)) + offset;
     }
   }
-  /// Nodes that the first node runs with.
+  /// Number of nodes in the launch of the first node, including this node.
   size_t fused(const cuda::GpuTraits& gpu = {}) {
     return cuda::fuse(running, Readers(whole(graph), {}), gpu).nodes.size();
   }
 
   TensorContext weights;
   Graph graph{"placed"};
-  std::vector<Tensor*> running;  ///< nodes without views
+  std::vector<Tensor*> running;  ///< nodes that are not views
 };
 
-/// Tensors of a graph that are moved (Placed::move, alternatives between spaces), and the nodes that run together then.
+/// Alternative placements, separated by spaces (see Placed::move), and the number of nodes that each of them fuses.
 struct Places {
   size_t count;
   std::string alternatives;

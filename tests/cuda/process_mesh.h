@@ -1,4 +1,4 @@
-// A mesh of CUDA devices that live in several processes, and runs of collectives on the ranks of this process.
+// A mesh of CUDA devices in several processes, and collectives on the ranks of this process.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace shoal::test {
 
 class CudaProcessMesh : public ProcessRanks {
  public:
-  /// `process_of`: of each rank. Rank r has device r of its process.
+  /// `process_of`: the process of each rank. Rank r uses device r of its process.
   CudaProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, std::span<Device* const> devices)
       : ProcessRanks(group) {
     for (const int process : process_of) {
@@ -42,7 +42,7 @@ class CudaProcessMesh : public ProcessRanks {
   }
 };
 
-/// A case in the memory of the own ranks of a mesh, which must outlive it.
+/// A case with buffers in the memory of this process's ranks. The mesh must outlive the case.
 class CudaProcessCase : public collectives::CollectiveCase {
  public:
   CudaProcessCase(CudaProcessMesh& mesh, CollectiveCase one, std::string name = "x")
@@ -64,7 +64,7 @@ class CudaProcessCase : public collectives::CollectiveCase {
   void queue(collectives::Communicator& communicator) {
     for (size_t i = 0; i < memory_.size(); ++i) communicator.enqueue(mesh_.own()[i], memory_[i].call);
   }
-  /// Empty where the own ranks, which are synchronized, have what they must.
+  /// Synchronizes the ranks of this process and compares their results. Returns "" if all results are correct.
   std::string wrong() {
     for (size_t i = 0; i < memory_.size(); ++i) {
       Memory& memory = memory_[i];
@@ -72,8 +72,8 @@ class CudaProcessCase : public collectives::CollectiveCase {
       mesh_.backend(rank).read_bytes_async(memory.out->base(), memory.result.data(), memory.result.size());
       mesh_.backend(rank).synchronize();
       if (memory.result == expected[static_cast<size_t>(rank)]) continue;
-      return fmt::format("{} {} of {}: rank {} of {} is wrong", name_of(kind), name_of(dtype), count, rank,
-                         mesh_.size());
+      return fmt::format("{} {} of {} elements: wrong result on rank {} of {}", name_of(kind), name_of(dtype), count,
+                         rank, mesh_.size());
     }
     return {};
   }
@@ -87,10 +87,10 @@ class CudaProcessCase : public collectives::CollectiveCase {
 
   CudaProcessMesh& mesh_;
   const std::string name_;
-  std::vector<Memory> memory_;  ///< of own ranks
+  std::vector<Memory> memory_;  ///< one per rank of this process
 };
 
-/// All kinds, with parts that are even, uneven and empty, and messages of several pieces where there are pieces.
+/// All kinds of collectives, with even, uneven and empty parts. Long messages are split into several pieces.
 inline std::vector<collectives::CollectiveCase> cuda_process_cases(int ranks) {
   using namespace collectives;  // NOLINT: the cases
   const auto n = static_cast<size_t>(ranks);

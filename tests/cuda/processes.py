@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`shoal run` on CUDA devices of several processes, with NCCL between them and without: the tokens of one device, and how
-runs end that cannot go on. SHOAL_PROGRAM, SHOAL_TEST_PLUGIN (the emulated plug-in) and SHOAL_NCCL_STANDINS (the folder
-of the stand-ins for NCCL) are set by CTest; a build in build/release is found."""
+"""`shoal run` on CUDA devices of several processes, with and without NCCL. Tokens must equal the tokens of one device,
+and failed runs must exit. CTest sets SHOAL_PROGRAM, SHOAL_TEST_PLUGIN (the emulated plug-in) and SHOAL_NCCL_STANDINS
+(the folder of the stand-ins for NCCL). Without CTest, the build in build/release is used."""
 import json
 import os
 import pathlib
@@ -20,7 +20,7 @@ PLUGIN = os.environ.get("SHOAL_TEST_PLUGIN") or mpirun.PROGRAM.parents[1] / "tes
 STANDINS = pathlib.Path(os.environ.get("SHOAL_NCCL_STANDINS") or pathlib.Path(PLUGIN).parent)
 NCCL = STANDINS / "libnccl-standin.so"
 OTHER_NCCL = STANDINS / "libnccl-standin-later.so"  # a later version
-TIMEOUT, GRACE = 2.0, 4.0  # seconds: SHOAL_COMM_TIMEOUT, and what may pass besides until all have ended
+TIMEOUT, GRACE = 2.0, 4.0  # seconds: SHOAL_COMM_TIMEOUT, and additional time until all processes have exited
 ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1, "SHOAL_EMULATED_GPUS": 3,
                "SHOAL_EMULATED_PROCESSORS": 132, "SHOAL_NCCL_LIBRARY": NCCL}
 
@@ -35,7 +35,7 @@ def only_in(rank: int, name: str, value: object) -> str:
 
 
 class Tokens(unittest.TestCase):
-    """Busy machines are slow, not wrong: these runs have all the time they need."""
+    """Compares tokens. Runs have a long time-out, because busy machines are slow."""
 
     @classmethod
     def setUpClass(cls):
@@ -53,14 +53,14 @@ class Tokens(unittest.TestCase):
         self.same(3, "CUDA0,1:CUDA1,2:CUDA2", "--comm", "nccl")
         self.same(2, "CUDA0,CUDA2,1:CUDA1", "--comm", "nccl")
 
-    def test_nccl_beside_a_process_without_ranks(self):
+    def test_nccl_with_a_process_without_ranks(self):
         self.same(3, "1:CUDA0,2:CUDA1", "--comm", "nccl")
 
     def test_staged(self):
         self.same(2, "CUDA0,1:CUDA1", "--comm", "staged")
         self.same(3, "CUDA0", "--comm", "staged")
 
-    def test_staged_where_nccl_is_missing(self):
+    def test_staged_if_nccl_is_missing(self):
         self.same(2, "CUDA0,1:CUDA1", wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", "none"))
         self.same(2, "CUDA0,1:CUDA1", wrapper=only_in(0, "SHOAL_NCCL_LIBRARY", "none"))
 
@@ -68,24 +68,24 @@ class Tokens(unittest.TestCase):
         self.same(2, "CUDA0", "-sm", "layer")
         self.same(2, "CUDA0+CUDA1", "-sm", "layer")
 
-    def test_layers_over_hosts_that_are_not_alike(self):
-        """Three GPUs that process 0 does not have exchange by p2p and fuse all_reduces with norms."""
+    def test_layers_over_different_hosts(self):
+        """Process 0 has one GPU. The three GPUs of process 1 use p2p and fuse all_reduces with norms."""
         few = only_in(0, "SHOAL_EMULATED_GPUS", 1)
         self.same(2, "CUDA0,1:CUDA0+1:CUDA1+1:CUDA2", "-sm", "layer", wrapper=few)
         self.same(2, "CPU0,1:CUDA0+1:CUDA1", "-sm", "layer", wrapper=few)
         self.same(2, "1:CUDA0,1:CUDA1,1:CUDA2", wrapper=few)
 
-    def test_features_that_one_process_has_switched_off(self):
-        """Every process plans for what the process of a mesh fuses."""
+    def test_features_switched_off_in_one_process(self):
+        """Every process plans with the features of the process that owns the mesh."""
         for process in range(2):
             self.same(2, "CUDA0,1:CUDA0+1:CUDA1", "-sm", "layer", wrapper=only_in(process, "SHOAL_CUDA_OFF", "fuse"))
 
-    def test_beside_a_cpu(self):
+    def test_with_a_cpu(self):
         self.same(2, "CPU0,1:CUDA0")
 
 
 class Ends(unittest.TestCase):
-    """Every process ends, soon, with one line that names a process and its host."""
+    """Every process exits soon, with one error line that names a process and its host."""
 
     def ended(self, run: mpirun.Run, outcome: mpirun.Outcome, says: str, victim: int | None = None):
         self.assertNotEqual(outcome.code, 0)
@@ -103,7 +103,7 @@ class Ends(unittest.TestCase):
         with mpirun.Run(command(devices, *flags), processes, ENVIRONMENT, wrapper=wrapper) as run:
             self.ended(run, run.finish(60), says)
 
-    def test_another_version(self):
+    def test_different_nccl_versions(self):
         for flags in ((), ("--comm", "nccl")):
             self.refused("CUDA0,1:CUDA1", r"process 0 \(.*\) has NCCL 2\.28\.0 and process 1 \(.*\) 2\.30\.0; install",
                          *flags, wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", OTHER_NCCL))
@@ -112,10 +112,10 @@ class Ends(unittest.TestCase):
         self.refused("CUDA0,1:CUDA1", r"process 1 \(.*\): \[nccl\] cannot load none", "--comm", "nccl",
                      wrapper=only_in(1, "SHOAL_NCCL_LIBRARY", "none"))
 
-    def test_one_gpu(self):
+    def test_ranks_that_share_a_gpu(self):
         self.refused("CUDA0", r"rank 0 \(CUDA0 on .*\) and rank 1 \(1:CUDA0 on .*\) share a GPU", "--comm", "nccl")
 
-    def test_peer_memory(self):
+    def test_p2p_over_processes(self):
         self.refused("CUDA0,1:CUDA1", "'p2p' needs all ranks in one process", "--comm", "p2p")
 
     def disturbed(self, processes: int, number: int, says: str, victim: int | None = None):

@@ -1,4 +1,4 @@
-// Builders, GPUs and bounds that tests of products share.
+// Builders, GPU traits and error bounds for tests of products.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace shoal::test {
 
-/// GPUs with the instructions of warpgroups, and without.
+/// GPU traits with (hopper) and without (ampere) warpgroup instructions.
 inline cuda::GpuTraits hopper(int processors = 132) {
   return {0, 90, processors, 227 * 1024};
 }
@@ -22,7 +22,7 @@ inline cuda::GpuTraits ampere(int processors = 132) {
   return {0, 80, processors, 163 * 1024};
 }
 
-/// A weight a times an input b.
+/// The product of a weight a and an input b.
 inline Build product(DType dtype, const Shape& a, const Shape& b, DType b_type = DType::kF32) {
   return [=](Graph& g, TensorContext& w) { return mul_mat(g, w.add("a", dtype, a), g.input("b", b_type, b)); };
 }
@@ -42,15 +42,16 @@ inline void check_experts(DType dtype, const Experts& one, const Tolerance& tole
   check_case({Op::kMulMatId, std::string(name_of(dtype)), build, tolerance}, 3);
 }
 
-/// As in the conformance cases: columns may be rounded to 8 bits for quantised weights.
+/// Tolerances of the conformance cases. The kernel may round columns to 8 bits if weights are quantised.
 inline Tolerance rough(DType a) {
   return {traits(a).is_quantized ? 1e-4 : a == DType::kF32 ? 1e-11 : 1e-6};
 }
 
-/// Halves have 11 bits, which leaves 4e-8 of each operand that is rounded to them; two terms of bf16 have 16.
-/// In formats whose scales and minima are products these are rounded too: with weights spread over [-1, 1], a minimum
-/// of 1 and scale * code up to 2, that is (2.1e-4^2 + 1.9e-4^2) / (1 / 3), 2.4e-7 more.
-/// Beside mxfp4 columns are bf16, of 8 bits: 64 times the error of halves in squares.
+/// Bounds on the normalised mean squared error. Rounding an operand to halves (11 bits) adds 4e-8. The sum of two bf16
+/// terms has 16 bits. In formats whose scales and minima are products, the kernel also rounds these products. Example:
+/// this rounding adds (2.1e-4^2 + 1.9e-4^2) / (1 / 3) = 2.4e-7 for weights spread over [-1, 1] with a minimum of 1 and
+/// scale * code up to 2. With mxfp4 weights the columns are rounded to bf16 (8 bits), which has 64 times the squared
+/// error of halves.
 inline double bound(DType a, DType b = DType::kF32) {
   if (a == DType::kMXFP4) return b == DType::kBF16 ? 1e-11 : 4e-6;
   if (a == DType::kQ2_K || a == DType::kQ4_K || a == DType::kQ5_K) return 5e-7;
@@ -60,8 +61,8 @@ inline double bound(DType a, DType b = DType::kF32) {
   return 1e-11;
 }
 
-/// NaN and infinities in an element of input "b" [k, n] reach their column of the result [m, n] and no other.
-/// `run` computes the result from leaves.
+/// A NaN or infinity in an element of input "b" [k, n] must reach its column of the result [m, n] and no other column.
+/// `run` computes the result from the leaves.
 template <class Run>
 void check_odd_columns(const Graph& graph, TensorValues& leaves, int64_t m, const Run& run) {
   const Tensor* b = graph.find("b");

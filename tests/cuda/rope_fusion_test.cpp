@@ -1,5 +1,5 @@
-// Rope and cache writes of a decoder as one launch: how many nodes run together, and that results and caches have the
-// bits of the separate kernels, which run where the graph is cut between all nodes.
+// Rope and cache writes of a decoder in one launch. Checks the number of fused nodes. Results and caches must match an
+// unfused run bit for bit, in which cuts between all nodes prevent fusion.
 #include <numeric>
 
 #include "tests/cuda/cuda_mesh.h"
@@ -10,15 +10,15 @@
 namespace shoal::cuda {
 namespace {
 
-/// Six query heads, two of keys and two of values, each with its own input.
+/// Six query heads, two key heads and two value heads. Queries, keys and values are three separate inputs.
 struct Decoder {
-  std::string keys = "f16", values = "f16";  ///< of the caches
+  std::string keys = "f16", values = "f16";  ///< dtypes of the caches
   int tokens = 1, columns = 64, value_columns = 64;
   std::string rope = "{dims=64, mode=halves}";
   std::string select = {};
   std::string factors = "_";
   std::vector<int> ids = {5};
-  std::string more = {};  ///< nodes behind
+  std::string more = {};  ///< additional nodes
 };
 
 const std::string kQueries = "%qr = rope(%q, %pos16, FACTORS) ROPE\noutput %qr\n";
@@ -47,7 +47,7 @@ void set_integers(const test::Loaded& loaded, const char* name, std::vector<int>
   tensor_set(leaf, values.data(), 0, values.size() * sizeof(int));
 }
 
-/// `saved` launches fewer than nodes one by one, and the same bits.
+/// Expects `saved` fewer launches than in an unfused run, and equal bits.
 void check(const Decoder& d, const std::string& nodes, int saved) {
   const std::string text = text_of(d, nodes);
   SCOPED_TRACE(text);
@@ -64,7 +64,7 @@ void check(const Decoder& d, const std::string& nodes, int saved) {
   EXPECT_TRUE(fused.bytes == alone.bytes);
 }
 
-TEST(CudaRopeFusion, WritesEveryCache) {
+TEST(CudaRopeFusion, WritesCachesOfAnyDType) {
   for (const std::string keys : {"f32", "f16", "bf16", "q8_0"}) {
     for (const std::string values : {"f32", "f16", "bf16", "q8_0"}) {
       check({.keys = keys, .values = values}, kAll, 3);
@@ -74,7 +74,7 @@ TEST(CudaRopeFusion, WritesEveryCache) {
   check({.values = "q4_0"}, kAll, 2);
 }
 
-TEST(CudaRopeFusion, TurnsAllKindsOfHeads) {
+TEST(CudaRopeFusion, RotatesAllKindsOfHeads) {
   for (const std::string mode : {"neighbours", "halves"}) {
     check({.rope = "{dims=64, mode=" + mode + "}"}, kAll, 3);
     check({.rope = "{dims=40, base=500000, mode=" + mode + "}"}, kAll, 3);
@@ -84,31 +84,31 @@ TEST(CudaRopeFusion, TurnsAllKindsOfHeads) {
     check({.tokens = 3, .columns = 320, .value_columns = 96, .rope = "{dims=256, mode=" + mode + "}", .ids = {1, 2, 3}},
           kAll, 3);
   }
-  check({.columns = 514, .rope = "{dims=514}"}, kAll, 1);  // a pair more than threads: only the cache writes
+  check({.columns = 514, .rope = "{dims=514}"}, kAll, 1);  // more pairs than threads: only cache writes are fused
   check({.columns = 1026, .rope = "{dims=64}"}, kAll, 0);
   check({.rope = "{dims=64, freq_scale=0.25, ext_factor=1, original_context=4096}"}, kAll, 3);
   check({.factors = "%f"}, kAll, 3);
   check({.factors = "%fi"}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, Prompts) {
+TEST(CudaRopeFusion, FusesRopeOfPrompts) {
   std::vector<int> ids(11);
   std::iota(ids.begin(), ids.end(), 2);
   check({.tokens = 11, .ids = ids}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, LastOfEqualRowsAndRowsThatAreElsewhere) {
+TEST(CudaRopeFusion, WritesLastOfEqualRowsAndSkipsForeignRows) {
   check({.tokens = 5, .ids = {3, 7, 3, -1, 7}}, kAll, 3);
   check({.tokens = 6, .select = "{ranges=[10:4,40:12]}", .ids = {11, 40, 0, 51, 52, 40}}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, FusesWithAnySubsetOfParts) {
+TEST(CudaRopeFusion, HandlesSubsetsOfQueriesKeysAndValues) {
   check({}, kQueries + kKeys, 2);
   check({}, kKeys + kValues, 2);
   check({}, kValues, 0);
 }
 
-TEST(CudaRopeFusion, ValuesThatOthersReadAreWritten) {
+TEST(CudaRopeFusion, WritesResultsThatOtherNodesRead) {
   check({.more = "output %kr\n"}, kAll, 3);
   check({.more = "%e = unary(%kr) {kind=silu}\noutput %e\n"}, kAll, 3);
 }
@@ -117,13 +117,13 @@ std::string two_tokens(const std::string& nodes) {
   return text_of({.tokens = 2, .factors = "%f"}, nodes);
 }
 
-TEST(CudaRopeFusion, NothingLiesOnWhatOthersRead) {
+TEST(CudaRopeFusion, PlacementDecidesFusion) {
   test::expect_fused(
       two_tokens(kAll),
       {{4, "qr=q"}, {1, "qr=q+256 qr=k kr=q kr=qr+512 qr=f qr=pos16"}, {3, "qr=v vc=kc+64"}, {2, "qr=ids16"}});
 }
 
-TEST(CudaRopeFusion, OnlyWhatIsOfOneKind) {
+TEST(CudaRopeFusion, FusesOnlyMatchingNodes) {
   const auto with = [](const std::string& second, const std::string& leaves = "") {
     return test::Placed(two_tokens(leaves + "%qr = rope(%q, %pos16, %f) ROPE\n" + second)).fused();
   };
@@ -133,13 +133,13 @@ TEST(CudaRopeFusion, OnlyWhatIsOfOneKind) {
   EXPECT_EQ(with("%kr = rope(%k, %ids16, %f) ROPE\n"), 1u);
   EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f32 [64, 2, 2, 3]\n"), 1u) << "batches";
   EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f16 [64, 2, 2]\n"), 1u) << "not f32";
-  EXPECT_EQ(with("%rr = rope(%qr, %pos16, %f) ROPE\n"), 1u) << "turned twice";
+  EXPECT_EQ(with("%rr = rope(%qr, %pos16, %f) ROPE\n"), 1u) << "rotated twice";
   const std::string same = "%vt = permute(%qr) {axes=[0,2,1,3]}\n%qs = set_rows(%qc, %vt, %ids16)\n";
   const std::string leaf = "cache %qc f16 [64, 16, 6]\n";
   EXPECT_EQ(with(same, leaf), 2u);
-  EXPECT_EQ(with(same + "%qd = set_rows(%qs, %vt, %pos16)\n", leaf), 2u) << "two rows of ids";
+  EXPECT_EQ(with(same + "%qd = set_rows(%qs, %vt, %pos16)\n", leaf), 2u) << "two different tensors of ids";
   EXPECT_EQ(with(same + "%qd = set_rows(%qe, %vt, %ids16)\n", leaf + "cache %qe f16 [64, 16, 6]\n"), 2u)
-      << "heads that are written are not read";
+      << "the launch writes rotated heads to one cache only";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The choice of experts as one kernel: launches, ids and weights against those of single nodes on the same device and
-// on the CPU.
+// The choice of experts as one kernel. Compares launches, ids and weights with single nodes on the same device and on
+// the CPU.
 #include "devices/cuda/ops/fused.h"
 
 #include <cmath>
@@ -12,15 +12,15 @@
 namespace shoal::cuda {
 namespace {
 
-/// A chain of models/arch/experts.cpp.
+/// A chain of nodes as built by models/arch/experts.cpp.
 struct Route {
   std::string name;
   int experts = 8, used = 2, tokens = 1;
   std::string gating, normalising;
   bool biased = false, scaled = false;
-  int saved = 0;  ///< launches fewer than of single nodes
+  int saved = 0;  ///< launches saved compared with single nodes
   std::string more = "";
-  bool special = false;  ///< equal, infinite and NaN logits
+  bool special = false;  ///< with equal, infinite and NaN logits
 
   std::string text() const {
     const auto shape = [&](int a, int b) { return fmt::format(" {{shape=[{},{},{},1]}}\n", a, b, tokens); };
@@ -77,7 +77,7 @@ void expect_same(const test::Outcome& found, const test::Outcome& expected, cons
 
 class CudaRouter : public testing::TestWithParam<Route> {};
 
-TEST_P(CudaRouter, ChoosesAndWeighsAsSingleNodes) {
+TEST_P(CudaRouter, MatchesSingleNodes) {
   const Route& one = GetParam();
   const std::string text = one.text();
   test::TextOptions options;
@@ -88,14 +88,14 @@ TEST_P(CudaRouter, ChoosesAndWeighsAsSingleNodes) {
   const test::Outcome alone = test::run_text(mesh.backend(0), text, options);
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
   expect_same(fused, alone, "single nodes");
-  if (one.special) return;  // weights of infinite sums may be NaN on one device only
+  if (one.special) return;  // infinite sums may give NaN weights on one device only
   const test::CpuMesh cpus(1);
   expect_same(fused, test::run_text(*cpus.other().init(""), text), "CPU");
 }
 
 std::vector<Route> routes() {
   return {
-      // As of 30B-A3B, Qwen3.5, Mixtral, gpt-oss and DeepSeek V3.
+      // Shapes of 30B-A3B, Qwen3.5, Mixtral, gpt-oss and DeepSeek V3.
       {"soft_max_128", 128, 8, 1, "soft_max", "sum", false, false, 4},
       {"soft_max_512", 512, 10, 1, "soft_max", "sum", false, false, 4},
       {"soft_max_8", 8, 2, 1, "soft_max", "sum", false, false, 4},
@@ -110,7 +110,7 @@ std::vector<Route> routes() {
       {"special", 50, 30, 5, "", "", false, false, 1, "", true},
       {"special_soft_max", 130, 32, 3, "", "soft_max", false, false, 2, "", true},
       {"special_sigmoid", 40, 12, 1, "sigmoid", "sum", false, false, 4, "", true},
-      // Others than the chain read what it does not write.
+      // Nodes outside of the chain read a value that the fused kernel does not write.
       {"probabilities_read", 128, 8, 1, "soft_max", "sum", false, false, 3, "%e = unary(%p) {kind=silu}\noutput %e\n"},
       {"probabilities_shown", 128, 8, 1, "soft_max", "sum", false, false, 3, "output %p\n"},
       {"best_read", 128, 8, 1, "soft_max", "sum", false, false, 2, "%e = unary(%best) {kind=silu}\noutput %e\n"},
@@ -124,8 +124,9 @@ std::vector<Route> routes() {
 INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
                          [](const auto& info) { return info.param.name; });
 
-/// Only a warp that has read its token writes, so that one token may be written over. %p is not written.
-TEST(CudaRouterPlaces, ResultsOnOperands) {
+/// A warp writes only after it has read its token, so the results of a single token may overwrite their operands. %p is
+/// never written.
+TEST(CudaRouterPlaces, PlacementDecidesFusion) {
   const auto expect = [](int tokens, const std::vector<test::Places>& table) {
     const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
     test::expect_counts(route.text(), table, [](test::Placed& placed) {

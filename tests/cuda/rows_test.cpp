@@ -1,7 +1,6 @@
-// Kernels that go along rows, where tests/ops/op_cases.h does not take them: rows longer than a block holds, many equal
-// values, NaN and infinities, results that overwrite their source, and rms_norm fused with its neighbours. What is
-// right comes from the CPU device where an order is asked for (it must be the same, index for index) and else from the
-// float64 reference.
+// Kernels along rows, beyond the cases of tests/ops/op_cases.h: rows longer than a block holds, many equal values, NaN
+// and infinities, results that overwrite their source, and rms_norm fused with its neighbours. Indices must equal those
+// of the CPU device; other results are compared with float64.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -19,7 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 enum class Result { kApart, kInPlace };
 
-/// The node's values; in place: it lies where its source 0 does.
+/// Runs the node and returns its values. With kInPlace the node overwrites its source 0.
 Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = Result::kApart) {
   CudaRun cuda(graph, leaves);
   if (where == Result::kInPlace) node.data = node.src[0]->data;
@@ -29,7 +28,7 @@ Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = 
 
 using Make = std::function<Tensor*(Graph&, Tensor*)>;
 
-/// x -> node, with these values of x in its dtype.
+/// A node that reads input x. The values of x are rounded to its dtype.
 struct Case {
   Graph graph;
   Tensor* x;
@@ -42,7 +41,7 @@ struct Case {
   }
 };
 
-/// On a GPU of 8 processors, as the emulated one is, 17 long rows have a block each and fewer have several.
+/// On 8 multiprocessors, as on the emulated GPU, 17 long rows take one block each; fewer rows take several blocks each.
 void expect_same_as_cpu(Case& one) {
   const auto cpu = Registry::instance().init("CPU0:threads=1");
   const Values expected = run_graph(*cpu, one.graph, one.leaves).at(one.node);
@@ -67,7 +66,7 @@ Values normal_values(int64_t count, double mean = 0, uint32_t seed = 1) {
   return values;
 }
 
-/// How the values of long rows are made: of n elements, number i.
+/// Generates element i of long rows with n elements.
 struct Pattern {
   const char* name;
   double (*value)(int64_t i, int64_t n, std::mt19937& random);
@@ -88,7 +87,7 @@ const Pattern kPatterns[] = {
     {"minus infinity and nan",
      [](int64_t i, int64_t, std::mt19937&) { return double{i % 3 == 1 ? -kInfinity : kNan}; }},
     {"wild", [](int64_t, int64_t, std::mt19937& r) { return wild_value(r); }},
-    // The largest lie together, where one thread of one block has them.
+    // The largest values are adjacent, so they belong to one thread of one block.
     {"heap", [](int64_t i, int64_t n, std::mt19937&) { return static_cast<double>(i / 64 == n / 128 ? i % 64 : -1); }},
 };
 
@@ -99,7 +98,7 @@ Values pattern_values(const Pattern& pattern, const Shape& shape) {
   return values;
 }
 
-/// [n, rows] out of [rows + 1, n]: elements lie apart.
+/// A view [n, rows] of a tensor [rows + 1, n], whose elements are not adjacent.
 Tensor* transposed(Graph& g, Tensor* whole) {
   return transpose(g, slice(g, whole, {0, 1, whole->shape[0] - 1}));
 }
@@ -119,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(All, LongRows, ::testing::ValuesIn(kPatterns), [](const
   return name;
 });
 
-TEST_P(LongRows, TopK) {
+TEST_P(LongRows, TopKMatchesTheCpu) {
   for (const int64_t k : {1, 2, 40, 255, 256}) {
     check({40000, 2, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
   }
 }
 
-TEST_P(LongRows, TopKNearTheSizesOfBlocks) {
+TEST_P(LongRows, TopKMatchesTheCpuNearBlockSizes) {
   for (const int64_t length : {31, 33, 256, 257, 300, 4095, 4096, 4097, 4099, 4360, 8192}) {
     for (const int64_t k : {1, 20, 256}) {
       check({length, 1, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); });
@@ -133,14 +132,14 @@ TEST_P(LongRows, TopKNearTheSizesOfBlocks) {
   }
 }
 
-TEST_P(LongRows, Argmax) {
+TEST_P(LongRows, ArgmaxMatchesTheCpu) {
   for (const Shape& shape : {Shape{40000, 1, 2, 1}, Shape{16384, 1, 1, 1}, Shape{16383, 1, 1, 1},
                              Shape{20001, 17, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
     check(shape, [](Graph& g, Tensor* x) { return argmax(g, x); });
   }
 }
 
-TEST_P(LongRows, HalvesAndElementsThatLieApart) {
+TEST_P(LongRows, Handles16BitAndStridedElements) {
   const Make builds[] = {
       [](Graph& g, Tensor* x) { return top_k(g, transposed(g, x), 40); },
       [](Graph& g, Tensor* x) { return argmax(g, transposed(g, x)); },
@@ -150,7 +149,7 @@ TEST_P(LongRows, HalvesAndElementsThatLieApart) {
   }
 }
 
-TEST(LongRowsOnce, TopKOfAVocabularyInThreeCuts) {
+TEST(LongRowsOnce, TopKOfAVocabularyMatchesTheCpu) {
   constexpr Shape kShape{131072, 1, 1, 1};
   for (const int64_t k : {40, 256}) {
     Case one(DType::kF32, kShape, normal_values(kShape[0]), [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
@@ -160,13 +159,14 @@ TEST(LongRowsOnce, TopKOfAVocabularyInThreeCuts) {
 
 // --- sums along rows ---
 
-/// Rows of a warp, of a block with few and with many rows, not on boundaries of 16 bytes, longer than registers hold.
+/// Rows for one warp, rows for one block (few or many of them), rows not aligned to 16 bytes, and rows longer than
+/// registers can hold.
 constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
                                 {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
-TEST(NormsOfRows, ApartAndInPlace) {
+TEST(NormsOfRows, MatchReferenceInPlaceAndOutOfPlace) {
   const std::pair<Make, double> all[] = {
-      // with the mean of the values
+      // each node with the mean of its input
       {[](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); }, 0},
       {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 0},
       {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 1e4},
@@ -182,12 +182,12 @@ TEST(NormsOfRows, ApartAndInPlace) {
   }
 }
 
-TEST(NormsOfRows, SumRowsInDouble) {
+TEST(NormsOfRows, SumRowsAddsInDouble) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Shape& shape : kSumShapes) {
       SCOPED_TRACE(to_string(shape));
       Values values = normal_values(count(shape));
-      values[0] = 1e6;  // what a sum in f32 would lose digits by
+      values[0] = 1e6;  // an f32 sum would lose digits
       values[static_cast<size_t>(shape[0]) - 1] = -1e6;
       Case one(dtype, shape, values, [](Graph& g, Tensor* x) { return sum_rows(g, x); });
       expect_close(one, Result::kApart, {1e-13});
@@ -197,7 +197,8 @@ TEST(NormsOfRows, SumRowsInDouble) {
 
 // --- soft_max ---
 
-/// [length, 3, 2, 1], a mask for each of the 2; row 1 is masked wholly; what is masked is NaN at places.
+/// x is [length, 3, 2, 1], with a mask for each of the 2 batches. Row 1 is fully masked. Some masked elements are NaN
+/// or infinite.
 void check_soft_max(int64_t length, DType mask_dtype, bool with_sinks, Result where) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {length, 3, 2, 1});
@@ -217,10 +218,10 @@ void check_soft_max(int64_t length, DType mask_dtype, bool with_sinks, Result wh
   }
   const Values got = run_node(graph, *node, leaves, where);
   EXPECT_TRUE(close_to(got, expected, {1e-11}));
-  for (int64_t i = length; i < 2 * length; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], 0) << "masked wholly";
+  for (int64_t i = length; i < 2 * length; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], 0) << "fully masked row";
 }
 
-TEST(SoftMaxOfRows, MasksSinksAndWhollyMaskedRows) {
+TEST(SoftMaxOfRows, HandlesMasksSinksAndFullyMaskedRows) {
   for (const int64_t length : {70, 512, 516, 3001, 8192, 8200, 20003}) {
     for (const DType mask : {DType::kF32, DType::kF16}) {
       for (const bool sinks : {false, true}) {
@@ -233,9 +234,9 @@ TEST(SoftMaxOfRows, MasksSinksAndWhollyMaskedRows) {
   }
 }
 
-TEST(SoftMaxOfRows, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
+TEST(SoftMaxOfRows, UnmaskedNaNReachesOnlyItsRow) {
   for (const int64_t length : {1, 5, 300, 9000}) {
-    Values values(static_cast<size_t>(3 * length), 1);  // wholly NaN; none; one NaN
+    Values values(static_cast<size_t>(3 * length), 1);  // row 0 all NaN, row 1 without NaN, row 2 with one NaN
     std::fill_n(values.begin(), length, kNan);
     values.back() = kNan;
     Case one(DType::kF32, {length, 3, 1, 1}, values,
@@ -246,14 +247,14 @@ TEST(SoftMaxOfRows, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
   }
 }
 
-TEST(SoftMaxOfRows, SinksOfNaNSpoilTheirRows) {
+TEST(SoftMaxOfRows, NaNSinksReachOnlyTheirRows) {
   for (const int64_t length : {1, 5, 300, 9000}) {
     for (const float odd : {kNan, -kNan}) {
       Graph graph;
       Tensor* x = graph.input("x", DType::kF32, {length, 2, 2, 1});
       Tensor* sinks = graph.input("sinks", DType::kF32, {2, 1, 1, 1});
       Tensor* node = graph.output(soft_max(graph, x, nullptr, sinks, {}));
-      Values values(static_cast<size_t>(4 * length), 1);  // of each sink: a row of numbers, one of -infinity
+      Values values(static_cast<size_t>(4 * length), 1);  // for each sink one row of ones and one row of -infinity
       std::fill_n(values.begin() + length, length, -kInfinity);
       std::fill_n(values.begin() + 3 * length, length, -kInfinity);
       Values expected(values.size(), 0);
@@ -266,7 +267,7 @@ TEST(SoftMaxOfRows, SinksOfNaNSpoilTheirRows) {
 
 // --- rope ---
 
-TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
+TEST(RopeOfRows, HandlesLargePositionsAndManyPairs) {
   const RopeParams yarn{.dims = 0, .freq_scale = 0.25f, .ext_factor = 1.0f, .original_context = 4096};
   for (const Shape& shape : {Shape{128, 32, 3, 2}, Shape{600, 3, 2, 1}, Shape{1026, 1, 1, 1}}) {
     for (const int64_t dims : {shape[0], shape[0] - 80}) {
@@ -293,7 +294,8 @@ TEST(RopeOfRows, LargePositionsManyPairsInPlace) {
 
 constexpr int64_t kBefore = 5, kTokens = 20, kAll = kBefore + kTokens + 1;
 
-/// kTokens of a text behind a state and kBefore tokens that are NaN, with padding that is NaN at the end.
+/// The input holds kBefore tokens of another sequence, kTokens tokens of the tested sequence, and padding. The other
+/// sequence, the padding and the state are NaN and must not change the results of the tested sequence.
 void expect_finite(Graph& graph, Tensor* node) {
   graph.output(node);
   TensorValues leaves = random_leaves(graph, 1);
@@ -316,7 +318,7 @@ void expect_finite(Graph& graph, Tensor* node) {
   }
 }
 
-TEST(CudaStateOps, ValuesBeforeATextDoNotCount) {
+TEST(CudaStateOps, IgnoreValuesOutsideTheSequence) {
   Graph conv, delta;
   const auto f32 = [](Graph& g, const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
   const auto positions = [](Graph& g) { return g.input("positions", DType::kI32, {kAll, 1, 1, 1}); };
@@ -330,7 +332,8 @@ TEST(CudaStateOps, ValuesBeforeATextDoNotCount) {
 
 // --- rms_norm with its neighbours ---
 
-/// z = rms_norm(a or y) * w with y = a + b, in one launch. y and z are where these tensors are, or apart.
+/// Checks z = rms_norm(a or y) * w with y = a + b, in one launch. y and z overwrite the tensors y_on and z_on, or have
+/// separate memory.
 void check_fused_norm(const Shape& shape, bool sum, const char* y_on, const char* z_on) {
   Graph graph;
   Tensor* a = graph.input("a", DType::kF32, shape);
@@ -359,7 +362,7 @@ void check_fused_norm(const Shape& shape, bool sum, const char* y_on, const char
   EXPECT_TRUE(close_to(cuda.values(*z), expected.at(z), {1e-11}));
 }
 
-TEST(FusedNorm, SumNormProduct) {
+TEST(FusedNorm, FusesSumNormAndProduct) {
   const std::pair<const char*, const char*> places[] = {
       {nullptr, nullptr}, {"a", nullptr}, {"b", nullptr}, {"a", "b"}, {"b", "a"}};
   for (const Shape& shape : {Shape{7, 5, 1, 1}, Shape{512, 6, 1, 1}, Shape{513, 3, 1, 1}, Shape{4096, 1, 1, 1},
@@ -371,14 +374,14 @@ TEST(FusedNorm, SumNormProduct) {
   }
 }
 
-TEST(FusedNorm, NormProduct) {
+TEST(FusedNorm, FusesNormAndProduct) {
   for (const Shape& shape : kSumShapes) {
     SCOPED_TRACE(to_string(shape));
     for (const char* z_on : {static_cast<const char*>(nullptr), "a"}) check_fused_norm(shape, false, nullptr, z_on);
   }
 }
 
-TEST(FusedNorm, TakesOnlyDenseRowsOfF32OfOneShape) {
+TEST(FusedNorm, AcceptsOnlyDenseF32RowsOfOneShape) {
   Graph graph;
   Tensor* a = graph.input("a", DType::kF32, {64, 3, 1, 1});
   Tensor* b = graph.input("b", DType::kF32, {64, 3, 1, 1});
@@ -388,7 +391,7 @@ TEST(FusedNorm, TakesOnlyDenseRowsOfF32OfOneShape) {
   Tensor* part = slice(graph, wide, {0, 0, 64});
   EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *row, *b));
   EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, b, a, *row, *b));
-  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, b, nullptr, *row, *b)) << "a sum that is not kept";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, b, nullptr, *row, *b)) << "the sum is not stored";
   EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, row, a, *row, *b)) << "a broadcast operand";
   EXPECT_FALSE(cuda::can_fuse_rms_norm(*half, nullptr, nullptr, *row, *b));
   EXPECT_FALSE(cuda::can_fuse_rms_norm(*part, nullptr, nullptr, *row, *b)) << "gaps between rows";

@@ -1,4 +1,4 @@
-// The stand-in for the CUDA runtime: order and waiting in streams, memory, errors, captures.
+// The emulated CUDA runtime: order and waits in streams, memory, errors, and captures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ __global__ void wait_for_word(const uint32_t* word) {
   while (load_acquire(word) == 0) spin_pause();
 }
 
-/// Holds a stream back until it is opened.
+/// Blocks a stream until it is opened.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) : stream_(stream) {
@@ -45,7 +45,7 @@ class Gate {
 __global__ void add(int* values, int addend) {
   values[threadIdx.x] += addend;
 }
-TEST(CudaRuntime, StreamsRunInOrderAndTheHostGoesOn) {
+TEST(CudaRuntime, StreamsRunInOrderWithoutBlockingTheHost) {
   const CudaStream stream;
   const CudaArray<int> values(std::vector<int>{1, 2});
   std::vector<int> in{10, 20}, out{0, 0};
@@ -54,16 +54,16 @@ TEST(CudaRuntime, StreamsRunInOrderAndTheHostGoesOn) {
   launch(stream, add, dim3(1), dim3(2), 0, values.data(), 5);
   ASSERT_EQ(cudaMemcpyAsync(out.data(), values.data(), 8, cudaMemcpyDeviceToHost, stream), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady) << "is kept as if it were an error";
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady) << "CUDA also keeps this status as the last error";
   EXPECT_EQ(out[0], 0);
-  in = {30, 40};  // too early: the copy has not happened yet
+  in = {30, 40};  // the pending copy must see these values
   gate.open();
   stream.synchronize();
   EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
   EXPECT_THAT(out, ElementsAre(35, 45));
 }
 
-TEST(CudaRuntime, TheDefaultStreamWaitsForBlockingOnes) {
+TEST(CudaRuntime, DefaultStreamWaitsForABlockingStream) {
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault), cudaSuccess);
   const CudaArray<int> value(std::vector<int>{1});
@@ -80,7 +80,7 @@ TEST(CudaRuntime, TheDefaultStreamWaitsForBlockingOnes) {
 
 TEST(CudaRuntime, MemoryIsLimitedAndCounted) {
   const Environment memory("SHOAL_EMULATED_MEMORY", "1000000");
-  cudaMemPool_t pool = nullptr;  // may keep memory of earlier tests
+  cudaMemPool_t pool = nullptr;  // the pool may still hold memory of earlier tests
   ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
   ASSERT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
   size_t free = 0, total = 0, before = 0;
@@ -92,7 +92,7 @@ TEST(CudaRuntime, MemoryIsLimitedAndCounted) {
   ASSERT_EQ(cudaMallocAsync(&first, 600'000, stream), cudaSuccess);
   ASSERT_EQ(cudaFreeAsync(first, stream), cudaSuccess);
   ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  EXPECT_EQ(before - free, 600'000u) << "until the stream comes to it";
+  EXPECT_EQ(before - free, 600'000u) << "memory stays allocated until the stream frees it";
   gate.open();
   ASSERT_EQ(cudaMallocAsync(&second, 600'000, stream), cudaSuccess);
   EXPECT_EQ(cudaMalloc(&first, 600'000), cudaErrorMemoryAllocation);
@@ -102,7 +102,7 @@ TEST(CudaRuntime, MemoryIsLimitedAndCounted) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-TEST(CudaRuntime, CopiesAreChecked) {
+TEST(CudaRuntime, RefusesInvalidCopies) {
   const CudaStream stream;
   const CudaArray<char> values(std::vector<char>(100, 'a'));
   std::vector<char> host(200);
@@ -125,7 +125,7 @@ TEST(CudaRuntime, CopiesAreChecked) {
   stream.synchronize();
 }
 
-TEST(CudaRuntime, LaunchesAreChecked) {
+TEST(CudaRuntime, RefusesInvalidLaunches) {
   const CudaStream stream;
   const CudaArray<int> value(std::vector<int>{1});
   const auto error_of = [&](dim3 grid, dim3 block, size_t shared) {
@@ -140,7 +140,7 @@ TEST(CudaRuntime, LaunchesAreChecked) {
   EXPECT_NE(error_of(1, 1, 227 * 1024 + 1), cudaSuccess);
   cudaFuncAttributes attributes{};
   EXPECT_EQ(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&add)), cudaSuccess);
-  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 227 * 1024) << "what the launches above asked for";
+  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 227 * 1024) << "the largest size of the launches above";
   EXPECT_EQ(cudaFuncGetAttributes(&attributes, nullptr), cudaErrorInvalidDeviceFunction);
   cudaGetLastError();
 }
@@ -153,7 +153,7 @@ TEST(Residency, BlocksWaitForRoom) {
   wait_until([] { return resident_blocks(0) == 2; });
   launch(other, add, dim3(1), dim3(1), 0, reinterpret_cast<int*>(done.get()), 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(resident_blocks(0), 2) << "they have all registers of both multiprocessors";
+  EXPECT_EQ(resident_blocks(0), 2) << "two blocks occupy all registers of both multiprocessors";
   EXPECT_EQ(*done.get(), 0u);
   go.set();
   other.synchronize();
@@ -162,7 +162,7 @@ TEST(Residency, BlocksWaitForRoom) {
   EXPECT_EQ(resident_blocks(0), 0);
 }
 
-/// What `work` queues on the stream, as a graph; nullptr when it could not be captured.
+/// Captures the work that `work` queues on the stream; returns nullptr if the capture fails.
 template <class Work>
 cudaGraph_t capture(cudaStream_t stream, Work work) {
   EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -172,7 +172,7 @@ cudaGraph_t capture(cudaStream_t stream, Work work) {
   return graph;
 }
 
-TEST(CudaCapture, AGraphRunsWhatWasCaptured) {
+TEST(CudaCapture, GraphRunsTheCapturedWork) {
   const CudaStream stream;
   const CudaArray<int> value(std::vector<int>{1});
   const auto adding = [&](int addend, int times) {
@@ -187,7 +187,7 @@ TEST(CudaCapture, AGraphRunsWhatWasCaptured) {
   });
   cudaGraphExec_t exec = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&exec, first, 0), cudaSuccess);
-  EXPECT_EQ(value.get()[0], 1) << "nothing runs while it is captured";
+  EXPECT_EQ(value.get()[0], 1) << "nothing may run during a capture";
   for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
   stream.synchronize();
   EXPECT_EQ(value.get()[0], 1 + 2 * 2 * 2);
@@ -206,7 +206,7 @@ TEST(CudaCapture, AGraphRunsWhatWasCaptured) {
   cudaGetLastError();
 }
 
-TEST(CudaCapture, UnsupportedCallsSpoilIt) {
+TEST(CudaCapture, UnsupportedCallsSpoilTheCapture) {
   const CudaStream stream;
   const CudaArray<int> value(std::vector<int>{1});
   int pageable = 0;

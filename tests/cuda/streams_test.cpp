@@ -1,6 +1,7 @@
-// Do kernels in different streams of one GPU run at the same time? Collectives between virtual devices hang where one
-// is held behind another that waits for it. Small and without anything else of the library around it, so that it can be
-// the first thing that is run on a GPU (scripts/gpu_check, step streams): every kernel ends by itself after a while.
+// Kernels in different streams of one GPU must run concurrently. Otherwise collectives between virtual devices hang: a
+// kernel waits for another kernel, which the GPU does not start before the first kernel ends. This test is small and
+// independent of the library, so it can be the first program to run on a GPU (scripts/gpu_check, step streams). Every
+// kernel has a time limit.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -24,12 +25,12 @@ const bool g_environment_is_set = (set_driver_environment(), true);
 constexpr int kMostStreams = 16;
 constexpr uint64_t kSecond = 1'000'000'000;
 #ifdef SHOAL_CUDA_EMULATED
-constexpr uint64_t kPatience = 100 * kSecond;  // however busy the machine is
+constexpr uint64_t kPatience = 100 * kSecond;  // time limit that also suffices on a busy machine
 #else
 constexpr uint64_t kPatience = kSecond / 20;
 #endif
 
-/// Kernel `own` of `all`: says that it is there and waits until all are; tells how many it has seen.
+/// Kernel `own` of `all` sets its flag, waits for the flags of all kernels, and stores the number of flags it has seen.
 __global__ void wait_for_all(uint32_t* flags, int own, int all, uint32_t* seen, uint64_t patience) {
   const uint64_t end = now_ns() + patience;
   store_release(&flags[own], 1);
@@ -55,7 +56,7 @@ cudaGraphExec_t captured(cudaStream_t stream, uint32_t* flags, int own, int all,
   return exec;
 }
 
-/// One kernel in each of the streams: how many were there at once.
+/// Launches one kernel in each stream and returns the number of kernels that ran concurrently.
 uint32_t ran_at_once(const Streams& streams, bool as_graphs, uint64_t patience = kPatience) {
   const int all = static_cast<int>(streams.size());
   const CudaArray<uint32_t> flags(std::vector<uint32_t>(streams.size(), 0)),
@@ -79,10 +80,11 @@ uint32_t ran_at_once(const Streams& streams, bool as_graphs, uint64_t patience =
   return *std::min_element(found.begin(), found.end());
 }
 
-/// Of 2 to 16 streams; each of them is the first of `made` that are made.
+/// Tests 2 to 16 streams. For each tested stream creates `made` streams and uses only the first; the remaining streams
+/// stay idle.
 void expect_all_at_once(const char* name, bool as_graphs, int made) {
   const CudaStream first;
-  ran_at_once({first}, as_graphs);  // the kernel is loaded now
+  ran_at_once({first}, as_graphs);  // loads the kernel
   for (int n = 2; n <= kMostStreams; ++n) {
     std::vector<CudaStream> owned(static_cast<size_t>(n * made));
     Streams streams;
@@ -93,19 +95,19 @@ void expect_all_at_once(const char* name, bool as_graphs, int made) {
   }
 }
 
-TEST(SpinningStreams, RunAtOnce) {
+TEST(SpinningStreams, RunConcurrently) {
   expect_all_at_once("launches", false, 1);
 }
-TEST(SpinningStreams, RunAtOnceAsGraphs) {
+TEST(SpinningStreams, RunConcurrentlyAsGraphs) {
   expect_all_at_once("graphs", true, 1);
 }
-/// As a rank of a staged mesh has them.
-TEST(SpinningStreams, RunAtOnceBesideIdleStreams) {
+/// A rank of a staged mesh also has idle streams.
+TEST(SpinningStreams, RunConcurrentlyNextToIdleStreams) {
   expect_all_at_once("launches beside idle streams", false, 3);
 }
 
-/// What is looked for is found: two kernels in one stream.
-TEST(SpinningStreams, ThoseOfOneStreamDoNot) {
+/// Proves that the test detects the fault: two kernels in one stream.
+TEST(SpinningStreams, KernelsOfOneStreamDoNotRunConcurrently) {
   const CudaStream stream;
   for (const bool as_graphs : {false, true}) EXPECT_EQ(ran_at_once({stream, stream}, as_graphs, kSecond / 50), 1u);
 }

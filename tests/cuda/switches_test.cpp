@@ -1,5 +1,4 @@
-// Features that SHOAL_CUDA_OFF names are off, all others stay on, and the small model gives the tokens of the
-// reference.
+// SHOAL_CUDA_OFF must switch off only the named features. The small model must still give the tokens of the reference.
 #include "devices/cuda/switches.h"
 
 #include <gmock/gmock.h>
@@ -29,10 +28,10 @@ TEST(Switches, AreParsedAndPrintedByName) {
   EXPECT_EQ(parse_switched_off(all), (SwitchedOff{true, true, true, true, true, true}));
 }
 
-TEST(Switches, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
+TEST(Switches, UnknownNameErrorListsKnownNames) {
   for (const char* text : {"mma,early", "early,mma", "early,mma,wgmma"}) {
     EXPECT_THAT([&] { parse_switched_off(text); },
-                ThrowsMessage<InvalidArgument>("SHOAL_CUDA_OFF: there is no feature 'mma' to switch off; use some of "
+                ThrowsMessage<InvalidArgument>("SHOAL_CUDA_OFF: unknown feature 'mma'; the features are "
                                                "early,wgmma,stream,fuse,p2p_product,graphs"));
   }
   EXPECT_THROW(parse_switched_off("early,,wgmma"), InvalidArgument);
@@ -40,7 +39,7 @@ TEST(Switches, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
   EXPECT_THROW(CudaFamily{}, InvalidArgument);
 }
 
-TEST(Switches, AreAFeatureOfTheFamily) {
+TEST(Switches, AreListedInTheFeaturesOfTheFamily) {
   const auto shown = [](const char* names) {
     const test::Environment off("SHOAL_CUDA_OFF", names);
     const CudaFamily family;
@@ -56,7 +55,7 @@ TEST(Switches, AreAFeatureOfTheFamily) {
 
 using Names = std::set<std::string>;
 
-/// The features that were used since record_calls().
+/// Features used since record_calls().
 Names used() {
   Names names;
   for (const emulator::LaunchRecord& launch : emulator::take_launches()) {
@@ -75,7 +74,7 @@ Names used() {
 struct Text {
   std::vector<int32_t> prompt, expected;
 };
-/// A prompt of this length and the tokens behind it, in a text of the reference.
+/// The first `length` tokens of reference text `number` as a prompt, and the next three tokens.
 Text text(size_t number, int length) {
   std::ifstream file(SHOAL_SOURCE_DIR "/data/models/expected/tiny-kjv-5m-q8_0.json");
   const nlohmann::json one = nlohmann::json::parse(file)["cases"][number];
@@ -84,15 +83,15 @@ Text text(size_t number, int length) {
   return {{all.begin(), all.begin() + length}, {all.begin() + length, all.begin() + length + 3}};
 }
 
-/// A feature, and the number of devices.
+/// Parameters: the feature that is off, and the number of devices.
 class SwitchOff : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
-TEST_P(SwitchOff, LeavesAllOthersOnAndTokensRight) {
+TEST_P(SwitchOff, KeepsOtherFeaturesOnAndTokensUnchanged) {
   const auto& [name, parts] = GetParam();
   const test::Environment off("SHOAL_CUDA_OFF", name == "nothing" ? "" : name);
   const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), parts, 4);
   models::Session session = model.session();
-  const bool is_long = parts > 1;  // a batch of 128, as many columns as a tile of warpgroups has
+  const bool is_long = parts > 1;  // evaluates a batch of 128 columns, the width of a warpgroup tile
   const Text wanted = is_long ? text(1, 100) : text(0, 10);
   std::vector<int32_t> tokens;
   emulator::record_calls();

@@ -1,5 +1,4 @@
-// What a token of generation costs the host once graphs are recorded: a session of the small model, the calls of CUDA's
-// runtime counted.
+// Host cost of a generated token once graphs are recorded. Counts the runtime calls of a session of the small model.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@ using testing::Pair;
 
 const std::string kModel = test::model_file("tiny-kjv-5m-q8_0.gguf");
 
-/// Calls of one token behind these, by name.
+/// Returns the number of calls that one token makes after the tokens `before`, by the name of the call.
 std::map<std::string, int> calls_of_a_token(const test::LoadedModel& model, std::initializer_list<int32_t> before,
                                             int64_t candidates = 0) {
   models::Session session = model.session(candidates);
@@ -44,49 +43,50 @@ class TokenCost : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
-// On each rank: a copy for each of the four inputs, one graph, the logits in one copy; an event for the memory of the
-// inputs, which has been read long since when the host waits for it.
-TEST_P(TokenCost, WithLogits) {
+// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before it reuses the memory of
+// the inputs, it waits for one event. The GPU has read the inputs long before this wait.
+TEST_P(TokenCost, LogitsTakeOneCopyPerRank) {
   EXPECT_THAT(cost(0), ElementsAre(Pair("cudaEventRecord", ranks()), Pair("cudaEventSynchronize", ranks()),
                                    Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpyAsync", 5 * ranks()),
                                    Pair("cudaStreamSynchronize", ranks())));
 }
-TEST_P(TokenCost, WithCandidates) {
+TEST_P(TokenCost, CandidatesTakeTwoCopies) {
   const std::map<std::string, int> calls = cost(40);
   EXPECT_EQ(calls.at("cudaGraphLaunch"), ranks());
-  EXPECT_EQ(calls.at("cudaMemcpyAsync"), 4 * ranks() + 2) << "tokens and their logits, both of one rank";
+  EXPECT_EQ(calls.at("cudaMemcpyAsync"), 4 * ranks() + 2) << "one rank copies token ids and their logits";
   EXPECT_EQ(calls.at("cudaStreamSynchronize"), ranks());
 }
 
-/// Kernels of a token, which the first run of a plan launches one by one, of all devices together.
+/// Number of kernels per token on all devices together. The first run of a plan launches its kernels one by one.
 int kernels_of_a_token(const test::LoadedModel& model) {
   return calls_of_a_token(model, {1}).at("cudaLaunchKernel");
 }
 
-/// Norm; q, k and v; rope and writes to the cache; attention; output and residual; norm; gate and up; down and
-/// residual. Besides the embedding, the rows of the last token, the last norm and the head.
-TEST(TokenKernels, EightOfALayer) {
+/// Kernels of a layer: norm; q, k and v; rope and cache writes; attention; output and residual; norm; gate and up; down
+/// and residual. Four more kernels: the embedding, the rows of the last token, the last norm and the head.
+TEST(TokenKernels, LayerTakesEightKernels) {
   for (const char* file : {"tiny-kjv-5m-q8_0.gguf", "tiny-kjv-5m-q4_k_m.gguf"}) {
     const test::LoadedModel model(test::model_file(file), 1);
     EXPECT_EQ(kernels_of_a_token(model), 8 * model.layers() + 4) << file;
   }
 }
 
-/// Of several devices each has q, k and v; rope and writes; attention; output with all_reduce, residual and norm; gate
-/// and up; down with the same. Besides the embedding and the first norm, and in the last layer down, all_reduce, the
-/// rows of the last token of sum and residual, and the norm apart; and the head.
-TEST(TokenKernels, SixOfALayerOnEachOfSeveralDevices) {
+/// Kernels of a layer on each device: q, k and v; rope and cache writes; attention; output with all_reduce, residual
+/// and norm; gate and up; down with all_reduce, residual and norm. Seven more kernels: the embedding, the first norm,
+/// the head, and in the last layer separate kernels for all_reduce, the last token's rows of sum and residual, and the
+/// norm.
+TEST(TokenKernels, ShardedLayerTakesSixKernelsPerDevice) {
   for (const int ranks : {2, 3}) {
     const test::LoadedModel model(kModel, ranks);
     EXPECT_EQ(kernels_of_a_token(model), ranks * (6 * model.layers() + 7)) << ranks;
   }
 }
 
-/// Norm; q, k and v; rope and writes; attention; output and residual; norm; the router's product; router; gate and up;
-/// down with the weighted sum. The sum with the residual is that of the next norm, but for the last layer. On two
-/// devices the output's product, whose rows are too short to stream, converts its column first, and the two norms are
-/// part of collectives.
-TEST(TokenKernels, TenOfALayerWithExperts) {
+/// Kernels of a layer with experts: norm; q, k and v; rope and cache writes; attention; output and residual; norm; the
+/// router's product; router; gate and up; down with the weighted sum. The next norm adds the residual, except in the
+/// last layer. On two devices the output's rows are too short to stream, so this product first converts its column.
+/// Both norms are part of collectives.
+TEST(TokenKernels, ExpertLayerTakesTenKernels) {
   models::SyntheticModel synthetic;
   synthetic.h.vocab = 600, synthetic.h.embd = synthetic.h.ff = 512;
   synthetic.h.experts = 8, synthetic.h.experts_used = 2;
@@ -97,8 +97,8 @@ TEST(TokenKernels, TenOfALayerWithExperts) {
   EXPECT_EQ(kernels_of_a_token(two), 2 * (11 * two.layers() + 6));
 }
 
-/// What a session fetches is the same in memory that is not pinned.
-TEST(SessionResults, AreInOrdinaryMemoryWhereNoneCanBePinned) {
+/// If memory cannot be pinned, a session fetches the same results into pageable memory.
+TEST(SessionResults, UsePageableMemoryIfPinningFails) {
   const test::LoadedModel model(kModel, 1);
   const auto logits = [&](bool can_pin) {
     models::Session session = model.session();

@@ -1,4 +1,4 @@
-// What a trace shows of CUDA devices: the spans of a stream, and of the ranks of a meta device.
+// Traces of CUDA devices: spans of a stream, and spans of the ranks of a meta device.
 #include "devices/trace.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::map<std::string, std::vector<TraceEvent>> rows_of(const Tracer& tracer) {
   return rows;
 }
 
-TEST(CudaTrace, ShowsWhatAStreamDoesWithinTheTimeOfTheHost) {
+TEST(CudaTrace, RecordsSpansOfAStreamInHostTime) {
   const test::CudaMesh mesh(1);
   Backend& backend = mesh.backend(0);
   Graph graph;
@@ -50,7 +50,7 @@ TEST(CudaTrace, ShowsWhatAStreamDoesWithinTheTimeOfTheHost) {
   backend.set_tracer(&tracer);
   const int64_t begin = trace_clock();
   run();
-  run();  // as a CUDA graph
+  run();  // runs as a CUDA graph
   const int64_t took = trace_clock() - begin;
   backend.set_tracer(nullptr);
   run();
@@ -65,7 +65,7 @@ TEST(CudaTrace, ShowsWhatAStreamDoesWithinTheTimeOfTheHost) {
   EXPECT_LE(events.back().end_ns - events.front().begin_ns, took + 1'000'000'000);
 }
 
-TEST(CudaTrace, LongQueuesAreResolvedOnTheWay) {
+TEST(CudaTrace, RecordsAllRunsOfALongQueue) {
   Tracer tracer;
   const test::CudaMesh mesh(1);
   Backend& backend = mesh.backend(0);
@@ -79,7 +79,7 @@ TEST(CudaTrace, LongQueuesAreResolvedOnTheWay) {
   EXPECT_EQ(rows_of(tracer).at(backend.name()).size(), 5000U);
 }
 
-TEST(CudaTrace, CollectivesAreShownOnEveryRank) {
+TEST(CudaTrace, RecordsCollectivesOnEveryRank) {
   for (const char* implementation : {"p2p", "staged"}) {
     Tracer tracer;
     test::CudaMesh mesh(1, 2);

@@ -1,5 +1,5 @@
-// Work beside kernels that wait for each other: a rank of a collective waits for one that is not queued yet; then
-// something else is done with the GPU, which must come to its end; then the collective must.
+// GPU work that is queued while a collective waits. Rank 0 of the collective waits for rank 1, which has not queued its
+// part. The other work must complete first, then the collective.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ using test::wait_until;
 using testing::Each;
 using testing::Eq;
 
-/// Longer than anything takes here that does not wait for its own end.
+/// Longer than any work takes here, so the time-out expires only in a deadlock.
 constexpr std::chrono::seconds kTimeout{30};
 
 constexpr const char* kText = R"(
@@ -42,7 +42,7 @@ weight %w f32 [8]
 output %y
 )";
 
-/// A mesh of two devices with a collective that its second rank has not queued; the first one is of GPU 0.
+/// A mesh of two devices with a collective that rank 1 queues later. Rank 0 is on GPU 0.
 class Pair {
  public:
   Pair(const CudaMesh& mesh, int first)
@@ -58,14 +58,14 @@ class Pair {
   int size() const { return 2; }
   int gpu(int rank) const { return gpus_[static_cast<size_t>(rank)]; }
   Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
-  /// Of each rank's kernels.
+  /// Number of blocks of each rank's kernels.
   int blocks() const {
     int blocks = 1;
     while (Layout{2, blocks}.bytes() < communicator_->buffer_bytes(0)) ++blocks;
     return blocks;
   }
   void enqueue(int rank) { test_.queue(*communicator_, {rank}); }
-  /// All blocks of rank 0 wait for rank 1.
+  /// Queues rank 0 and waits until all its blocks run. These blocks wait for rank 1.
   void begin() {
     const int before = resident_blocks(0);
     enqueue(0);
@@ -87,15 +87,15 @@ class Pair {
   Case test_;
 };
 
-class WaitingTest : public testing::Test {
+class Waiting : public testing::Test {
  protected:
-  ~WaitingTest() override { EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt))); }
+  ~Waiting() override { EXPECT_THAT(mesh_.errors(), Each(Eq(std::nullopt))); }
 
   const Environment modes_{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "16"}};
   CudaMesh mesh_{1, 4};
 };
 
-TEST_F(WaitingTest, TwoMeshesFitOnAGpu) {
+TEST_F(Waiting, TwoMeshesFitOnAGpu) {
   const Environment small("SHOAL_EMULATED_PROCESSORS", "4");
   Pair first(mesh_, 0), second(mesh_, 2);
   first.begin();
@@ -106,7 +106,7 @@ TEST_F(WaitingTest, TwoMeshesFitOnAGpu) {
   second.expect_right();
 }
 
-TEST_F(WaitingTest, AMeshThatDoesNotFitIsRefused) {
+TEST_F(Waiting, RefusesMeshesThatDoNotFit) {
   const Environment small("SHOAL_EMULATED_PROCESSORS", "3");
   std::optional<Pair> first(std::in_place, mesh_, 0);
   EXPECT_THAT([&] { Pair(mesh_, 2); },
@@ -132,7 +132,7 @@ TEST(BlockShare, LeavesRoomForOtherMeshes) {
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
 }
 
-TEST(BlockShare, OneMeshOfWholeGpusLetsNextKernelsStart) {
+TEST(BlockShare, ExclusiveMeshOfWholeGpusLetsNextKernelsStart) {
   const Environment gpus{{"SHOAL_EMULATED_GPUS", "4"}, {"SHOAL_EMULATED_PROCESSORS", "132"}};
   const auto next_may_start = [](const std::vector<int>& gpus, bool whole_gpus = true) {
     return collectives::p2p::BlockShare(gpus, 16, whole_gpus).next_may_start();
@@ -148,19 +148,19 @@ TEST(BlockShare, OneMeshOfWholeGpusLetsNextKernelsStart) {
   EXPECT_TRUE(next_may_start({1, 2}));
 }
 
-TEST_F(WaitingTest, MemoryComesAndGoesBesideAMeshThatWaits) {
+TEST_F(Waiting, AllocatesAndFreesMemoryWhileAMeshWaits) {
   BufferType& type = mesh_.devices()[2]->buffer_type();
   auto memory = type.allocate(5000), other = type.allocate(5000);
   Pair pair(mesh_, 0);
   pair.begin();
   memory.reset();
-  memory = type.allocate(1000);  // waits for the stream in which the other was freed
+  memory = type.allocate(1000);  // waits for the stream in which the old memory was freed
   other.reset();
   pair.end();
 }
 
-// Also much memory that is written: the driver copies it into memory of its own, and may wait for room there.
-TEST_F(WaitingTest, PageableMemoryIsCopiedWhenTheStreamIsDone) {
+// Also tests large writes. The driver copies their bytes into its own memory, and may wait for room in this memory.
+TEST_F(Waiting, PageableCopiesWaitForTheStream) {
   const std::vector<float> source(20'000, 3.0f);
   const size_t bytes = source.size() * sizeof(float);
   TensorContext context;
@@ -190,7 +190,7 @@ TEST_F(WaitingTest, PageableMemoryIsCopiedWhenTheStreamIsDone) {
   }
 }
 
-TEST_F(WaitingTest, APlanIsUploadedBeforeItIsLaunched) {
+TEST_F(Waiting, UploadsAPlanBeforeItsLaunch) {
   Loaded loaded(kText, *mesh_.devices()[0]);
   const auto plan = mesh_.backend(0).create_plan(loaded.graph);
   loaded.fill_inputs();

@@ -1,4 +1,4 @@
-// What the emulator makes of products of warpgroups that are not waited for, and of other misuse.
+// Misuse of warpgroup products on the emulator, such as a missing wait.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using shoal::test::CudaStream;
 
 enum class Fault : uint8_t { kNone, kNoFence, kOverwrites, kDataCameLate, kEndsEarly, kReadsEarly, kNoBarrier };
 
-/// Two groups of two products each of ones by ones: each adds 16.
+/// Two groups of two products each. All operands are ones, so each product adds 16.
 __global__ void twice(Fault fault, float* d) {
   SHOAL_DYNAMIC_SHARED(uint16_t, shared);
   const int thread = static_cast<int>(threadIdx.x);
@@ -56,16 +56,16 @@ std::vector<float> run_twice(Fault fault) {
 TEST(WgmmaEmulator, ProductsAddToTheSameSums) {
   EXPECT_EQ(run_twice(Fault::kNone), std::vector<float>(128, 64.0f));
 }
-TEST(WgmmaEmulator, SumsAreRubbishWhileAnyProductOfThemIsUnderWay) {
+TEST(WgmmaEmulator, SumsAreNaNWhileProductsAreInFlight) {
   for (const float sum : run_twice(Fault::kReadsEarly)) EXPECT_TRUE(std::isnan(sum));
 }
-TEST(WgmmaEmulatorDeathTest, Misuse) {
+TEST(WgmmaEmulatorDeathTest, ReportsMisuse) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(run_twice(Fault::kNoFence), "without wgmma_fence");
   EXPECT_DEATH(run_twice(Fault::kOverwrites), "changed shared memory that a product was reading");
   EXPECT_DEATH(run_twice(Fault::kNoBarrier), "changed shared memory that a product was reading");
   EXPECT_DEATH(run_twice(Fault::kDataCameLate), "changed shared memory that a product was reading");
-  EXPECT_DEATH(run_twice(Fault::kEndsEarly), "ends while products of its warp are under way");
+  EXPECT_DEATH(run_twice(Fault::kEndsEarly), "ends while products of its warp are in flight");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// f32 sums that travel as bf16, and sizes measured for a mesh, as the communicator of CUDA devices uses them.
+// The communicator of CUDA devices: f32 sums sent as bf16, and thresholds measured for a mesh.
 #include <gtest/gtest.h>
 
 #include "collectives/thresholds.h"
@@ -11,8 +11,8 @@ namespace {
 using test::CudaMesh;
 using test::Environment;
 
-// No product is joined to an all_reduce that travels as bf16.
-TEST(CudaWire, OptionsChooseIt) {
+// The p2p communicator fuses no product if all_reduce sends bf16.
+TEST(CudaWire, OptionsChooseTheWireType) {
   for (const char* wire : {"f32", "bf16"}) {
     const Environment environment("SHOAL_COMM_WIRE", wire);
     CudaMesh mesh(1, 2);
@@ -20,12 +20,12 @@ TEST(CudaWire, OptionsChooseIt) {
   }
 }
 
-TEST(CudaWire, AnotherWireIsRefused) {
+TEST(CudaWire, RefusesUnsupportedWireTypes) {
   const Environment wire("SHOAL_COMM_WIRE", "f16");
   EXPECT_THROW(Options(), InvalidArgument);
 }
 
-TEST(CudaThresholds, AreKeptForEachMesh) {
+TEST(CudaThresholds, ThresholdsAreStoredPerMesh) {
   const test::TemporaryFolder folder;
   const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "deep" / "collectives.json").string());
   CudaMesh pair(1, 2), four(1, 4);
@@ -44,8 +44,9 @@ TEST(CudaThresholds, AreKeptForEachMesh) {
   EXPECT_EQ(key.find(", part "), std::string::npos) << key;
 }
 
-// What is joined with a norm is what is one-shot: it tells how a communicator chooses.
-TEST(CudaThresholds, SayWhatIsOneShot) {
+// The limit of fused norms equals the limit of one-shot all_reduces. So it reveals which threshold the communicator
+// uses.
+TEST(CudaThresholds, ThresholdsLimitOneShotMessages) {
   const test::TemporaryFolder folder;
   const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "collectives.json").string());
   CudaMesh pair(1, 2);
@@ -65,7 +66,8 @@ TEST(CudaThresholds, SayWhatIsOneShot) {
   Options options;
   options.implementation = "p2p";
   options.thresholds = Thresholds{.one_shot_to_bytes = 512};
-  EXPECT_EQ(cuda::describe_cuda_communicator(pair.devices(), options).fused.elements, 128) << "those given";
+  EXPECT_EQ(cuda::describe_cuda_communicator(pair.devices(), options).fused.elements, 128)
+      << "given thresholds override saved ones";
   EXPECT_EQ(cuda::make_cuda_communicator(pair.backends(), options)->fused_limits().elements, 128);
 }
 

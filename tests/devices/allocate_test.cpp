@@ -24,9 +24,9 @@ std::vector<Tensor*> three_tensors(TensorContext& context, int64_t floats) {
   return {context.tensors().begin(), context.tensors().end()};
 }
 
-TEST(LayoutTensors, OneAfterTheOther) {
+TEST(LayoutTensors, PlacesTensorsOneAfterAnother) {
   TensorContext context;
-  const auto tensors = three_tensors(context, 17);  // 68 bytes, 128 with the alignment
+  const auto tensors = three_tensors(context, 17);  // 68 bytes, padded to 128 by the alignment
   const StaticLayout layout = layout_tensors(tensors, null_device("").buffer_type());
   EXPECT_EQ(layout.chunk_sizes, (std::vector<size_t>{384}));
   EXPECT_EQ(layout.placements[2].offset, 256U);
@@ -34,7 +34,7 @@ TEST(LayoutTensors, OneAfterTheOther) {
   EXPECT_EQ(layout.total_bytes(), 384U);
 }
 
-TEST(LayoutTensors, SpreadsPastTheLargestAllocation) {
+TEST(LayoutTensors, UsesSeveralChunksPastTheLargestAllocation) {
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
   const StaticLayout layout = layout_tensors(tensors, null_device("max_size=256").buffer_type());
@@ -44,17 +44,18 @@ TEST(LayoutTensors, SpreadsPastTheLargestAllocation) {
   EXPECT_EQ(layout.placements[2].offset, 0U);
 }
 
-TEST(LayoutTensors, ATensorThatJustFitsIsNotRoundedUp) {
+TEST(LayoutTensors, TensorThatJustFitsIsNotRoundedUp) {
   TensorContext context;
   auto tensors = three_tensors(context, 17);
   tensors.push_back(context.add("empty", DType::kF32, {0, 1, 1, 1}));
   const StaticLayout layout = layout_tensors(tensors, null_device("max_size=68").buffer_type());
   EXPECT_EQ(layout.chunk_sizes, (std::vector<size_t>{68, 68, 68, 0}));
-  EXPECT_THAT([&] { layout_tensors(tensors, null_device("max_size=67").buffer_type()); },
-              ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, more than one allocation can have (67 B)")));
+  EXPECT_THAT(
+      [&] { layout_tensors(tensors, null_device("max_size=67").buffer_type()); },
+      ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, which exceeds the largest allocation (67 B)")));
 }
 
-TEST(AllocateTensors, OverSeveralBuffers) {
+TEST(AllocateTensors, UsesSeveralBuffers) {
   Device& device = null_device("max_size=128");
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
@@ -72,7 +73,7 @@ TEST(AllocateTensors, OverSeveralBuffers) {
   EXPECT_EQ(tensors[2]->buffer->usage(), Usage::kCompute);
   buffer->clear(7);
   uint8_t byte = 0;
-  buffer->get(*tensors[2], &byte, 67, 1);  // the face forwards to the part
+  buffer->get(*tensors[2], &byte, 67, 1);  // the multi-buffer forwards the call to its part
   EXPECT_EQ(byte, 7);
   buffer->memset(*tensors[1], 8, 0, 68);
   tensor_get(*tensors[1], &byte, 67, 1);
@@ -80,17 +81,17 @@ TEST(AllocateTensors, OverSeveralBuffers) {
   EXPECT_THROW(buffer->place(*context.add("d", DType::kF32, {1, 1, 1, 1}), 0), InvalidArgument);
 }
 
-TEST(AllocateTensors, AllOrNothing) {
+TEST(AllocateTensors, FailureReleasesAllTensors) {
   Device& device = null_device("max_size=128,fail_alloc_after=256");
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
   EXPECT_THROW(allocate_tensors(tensors, device.buffer_type(), Usage::kWeights), DeviceError);
   for (const Tensor* tensor : tensors) EXPECT_EQ(tensor->buffer, nullptr);
   const size_t free = device.memory().free;
-  EXPECT_EQ(free, device.memory().total) << "something was not released";
+  EXPECT_EQ(free, device.memory().total) << "memory was not released";
 }
 
-TEST(AllocateTensors, APlacedTensorFailsTheWholeCallAndStays) {
+TEST(AllocateTensors, FailsForAPlacedTensorAndKeepsItsBuffer) {
   BufferType& type = null_device("").buffer_type();
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
@@ -101,7 +102,7 @@ TEST(AllocateTensors, APlacedTensorFailsTheWholeCallAndStays) {
   EXPECT_EQ(tensors[2]->buffer, nullptr);
 }
 
-TEST(AllocateTensors, OnlyWhatIsMissing) {
+TEST(AllocateTensors, SkipsPlacedTensors) {
   BufferType& type = null_device("").buffer_type();
   TensorContext context;
   const auto tensors = three_tensors(context, 16);
@@ -113,7 +114,7 @@ TEST(AllocateTensors, OnlyWhatIsMissing) {
   EXPECT_EQ(allocate_tensors(tensors, type, Usage::kAny), nullptr);
 }
 
-/// A null device whose every node needs scratch memory.
+/// A null device that needs scratch memory for every node.
 class Scratchy final : public Device {
  public:
   explicit Scratchy(Device& inner) : inner_(inner) {}
@@ -132,8 +133,8 @@ class Scratchy final : public Device {
   Device& inner_;
 };
 
-// As schedulers of several threads do that share weights.
-TEST(Alias, NamesComeAndGoInSeveralThreads) {
+// Schedulers that share weights add and remove aliases from several threads.
+TEST(Alias, ThreadsMayAddAndRemoveAliases) {
   TensorContext context;
   Tensor* weight = context.add("w", DType::kF32, {16, 1, 1, 1});
   const auto memory = allocate_tensors(context.tensors(), null_device("").buffer_type(), Usage::kWeights);
@@ -146,13 +147,13 @@ TEST(Alias, NamesComeAndGoInSeveralThreads) {
           TensorContext names;
           Tensor* name = names.add("name", DType::kF32, {16, 1, 1, 1});
           memory->alias(*name, *weight);
-          if (round % 2 == 0) memory->forget(*name);
+          if (round % 2 == 0) memory->unplace(*name);
         }
       });
     }
   }
-  EXPECT_EQ(memory->generation(), generation) << "plans that read the weight still run";
-  memory->forget(*weight);
+  EXPECT_EQ(memory->generation(), generation) << "plans that read the weight stay valid";
+  memory->unplace(*weight);
   EXPECT_NE(memory->generation(), generation);
 }
 
@@ -186,7 +187,7 @@ TEST(AllocateGraph, PlacesOwnersViewsAndWorkspaces) {
     EXPECT_TRUE(apart) << "the workspace overlaps the result";
   }
   EXPECT_EQ(flat->workspace, nullptr);
-  EXPECT_TRUE(allocate_graph(whole(graph), device).parts.empty()) << "everything has its place";
+  EXPECT_TRUE(allocate_graph(whole(graph), device).parts.empty()) << "all tensors are already placed";
 
   release_graph(whole(graph), memory);
   for (const Tensor* tensor : {x, sum, out}) EXPECT_EQ(tensor->buffer, nullptr) << tensor->name;
@@ -197,7 +198,7 @@ TEST(AllocateGraph, PlacesOwnersViewsAndWorkspaces) {
   EXPECT_EQ(flat->buffer, again.parts.front().get());
 }
 
-TEST(AllocateGraph, MemoryOfAPlanIsReleasedAlsoAfterItsGraph) {
+TEST(AllocateGraph, MemoryMayOutliveTheGraph) {
   Device& device = null_device("");
   auto graph = std::make_unique<Graph>();
   graph->output(scale(*graph, graph->input("x", DType::kF32, {16, 1, 1, 1}), {2, 0}));
@@ -208,7 +209,7 @@ TEST(AllocateGraph, MemoryOfAPlanIsReleasedAlsoAfterItsGraph) {
   EXPECT_EQ(device.memory().free, device.memory().total);
 }
 
-TEST(AllocateGraph, AllOrNothing) {
+TEST(AllocateGraph, FailureReleasesAllMemory) {
   Device& device = null_device("max_size=64,fail_alloc_after=64");
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {16, 1, 1, 1});
@@ -219,7 +220,7 @@ TEST(AllocateGraph, AllOrNothing) {
   EXPECT_EQ(device.memory().free, device.memory().total);
 }
 
-TEST(AllocateGraph, AMissingSourceIsNamedAndNothingIsKept) {
+TEST(AllocateGraph, NamesMissingSourceAndReleasesMemory) {
   Device& device = null_device("");
   TensorContext context;
   Tensor* weight = context.add("w", DType::kF32, {16, 1, 1, 1});

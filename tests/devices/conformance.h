@@ -1,12 +1,11 @@
-// The suites that every device must pass, written once. A program that tests devices includes this header in one
-// source file and names its devices:
+// The suites that every device must pass. A test program includes this header in one source file and names its devices:
 //
 //   namespace shoal::test {
 //   SHOAL_INSTANTIATE_DEVICE_SUITES(Cpu, cpu_cases());   // a function that returns std::vector<DeviceCase>
 //   }
 //
-// A device that is not present is skipped with a message; a failure to make one that is present fails. What does
-// not apply to a device is an exclusion with its reason.
+// If a device is missing, its tests are skipped with a message. If a device is present but cannot be made, the test
+// fails. Tests that do not apply to a device are listed as exclusions with a reason.
 #pragma once
 
 #include "tests/devices/conformance/backend_suite.h"

@@ -1,4 +1,4 @@
-// Another set of CPU devices for the length of a test.
+// Replaces the set of CPU devices for the duration of a test.
 #pragma once
 
 #include <string_view>

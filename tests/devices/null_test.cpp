@@ -12,8 +12,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-struct NullTest : testing::Test {
-  NullTest() {
+struct Null : testing::Test {
+  Null() {
     x = graph.input("x", DType::kF32, {4, 1, 1, 1});
     y = scale(graph, x, {2, 0}, "y");
     z = graph.output(scale(graph, y, {2, 0}, "z"));
@@ -26,7 +26,7 @@ struct NullTest : testing::Test {
   Tensor *x, *y, *z;
 };
 
-TEST_F(NullTest, RecordsWhatItWasAskedToDo) {
+TEST_F(Null, RecordsCalls) {
   const auto backend = init();
   const auto plan = backend->create_plan(graph);
   const float values[] = {1, 2, 3, 4};
@@ -39,12 +39,12 @@ TEST_F(NullTest, RecordsWhatItWasAskedToDo) {
   EXPECT_THAT(backend->calls(), ElementsAre(Call{"set", "x", 16}, Call{"compute", "y", 16}, Call{"compute", "z", 16},
                                             Call{"copy", "x", 16}, Call{"synchronize", "", 0}, Call{"get", "z", 8},
                                             Call{"synchronize", "", 0}));
-  EXPECT_EQ(back[0], 2.0f) << "its memory is real";
+  EXPECT_EQ(back[0], 2.0f) << "the device stores values";
   backend->clear_calls();
   EXPECT_TRUE(backend->calls().empty());
 }
 
-TEST_F(NullTest, FailsAtTheNamedNode) {
+TEST_F(Null, FailsAtTheNamedNode) {
   const auto backend = init("fail_node=y");
   const auto plan = backend->create_plan(graph);
   backend->compute_async(*plan);
@@ -54,14 +54,14 @@ TEST_F(NullTest, FailsAtTheNamedNode) {
   EXPECT_EQ(backend->compute(*plan), Status::kFailed);
 }
 
-TEST_F(NullTest, StallsAsTold) {
+TEST_F(Null, StallsForTheGivenTime) {
   const auto backend = init("stall_ms=30");
   const auto begin = std::chrono::steady_clock::now();
   backend->synchronize();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(30));
 }
 
-TEST_F(NullTest, FailsAllocations) {
+TEST_F(Null, FailsAllocationsBeyondItsLimits) {
   Device& device = Registry::instance().find_family("null")->create_device("max_size=1K,fail_alloc_after=2K");
   EXPECT_NE(device.name(), "NULL0");
   const auto first = device.buffer_type().allocate(1024);

@@ -30,7 +30,7 @@ fs::path plugin(const std::string& name) {
   return fs::canonical(fs::path(SHOAL_TEST_PLUGINS) / ("libshoal-" + name + ".so"));
 }
 
-/// A folder with some of the plug-ins, for one test.
+/// A temporary folder with copies of the given plug-ins.
 struct Folder : test::TemporaryFolder {
   explicit Folder(std::initializer_list<std::string> plugins = {}) {
     for (const std::string& name : plugins) fs::copy(plugin(name), path() / plugin(name).filename());
@@ -39,8 +39,8 @@ struct Folder : test::TemporaryFolder {
   void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
 };
 
-/// A copy of this program, as others run in its own directory, with a directory of plug-ins beside it and one where an
-/// installation has them.
+/// A copy of this program in its own directory. One plug-in is in this directory, another in the directory of installed
+/// plug-ins.
 class CopiedProgram {
  public:
   CopiedProgram() {
@@ -51,7 +51,7 @@ class CopiedProgram {
     fs::copy(plugin("other"), folder_.path() / "lib" / "shoal");
   }
   static bool is_this() { return std::getenv("SHOAL_TEST_COPIED_PROGRAM") != nullptr; }
-  /// The exit status of one test in it.
+  /// Runs one test in the copy and returns its exit status.
   int run(const std::string& test) const {
     return std::system(fmt::format("SHOAL_TEST_COPIED_PROGRAM=1 '{}' --gtest_filter={} > '{}' 2>&1", program().string(),
                                    test, output().string())
@@ -71,7 +71,7 @@ class PluginPath {
   ~PluginPath() { unsetenv("SHOAL_PLUGIN_PATH"); }
 };
 
-/// Of the skipped file; "" when it is not in the report.
+/// Reason why `file` was skipped; "" if the report does not mention it.
 std::string reason(const PluginReport& report, const std::string& file) {
   for (const auto& skipped : report.skipped) {
     if (skipped.file == file) return skipped.reason;
@@ -79,7 +79,7 @@ std::string reason(const PluginReport& report, const std::string& file) {
   return "";
 }
 
-/// Leaves the registry as it was.
+/// Restores the registry after each test.
 class Plugins : public testing::Test {
  protected:
   void SetUp() override { unsetenv("SHOAL_PLUGIN_PATH"); }
@@ -90,7 +90,7 @@ class Plugins : public testing::Test {
     EXPECT_EQ(registry().find_device("GOOD0"), nullptr);
   }
 
-  /// The message names the file and says this.
+  /// Expects an error whose message names the file and contains `words`.
   template <class E>
   void expect_refused(const fs::path& file, const std::string& words) {
     SCOPED_TRACE(file);
@@ -101,7 +101,7 @@ class Plugins : public testing::Test {
   }
 };
 
-TEST_F(Plugins, AFamilyComesAndGoes) {
+TEST_F(Plugins, LoadsAndUnloadsAFamily) {
   const size_t families = registry().family_count(), devices = registry().device_count();
   for (int round = 0; round < 2; ++round) {
     BackendReg& family = registry().load(plugin("good"));
@@ -120,28 +120,28 @@ TEST_F(Plugins, AFamilyComesAndGoes) {
   }
 }
 
-TEST_F(Plugins, ARelativePathIsAFileAndNoNameToSearchFor) {
+TEST_F(Plugins, DoesNotSearchForRelativePaths) {
   const fs::path before = fs::current_path();
   fs::current_path(plugin("good").parent_path());
   EXPECT_EQ(registry().load("libshoal-good.so").name(), "GOOD");
   fs::current_path(before);
 }
 
-TEST_F(Plugins, FilesThatAreNoPluginsAreRefused) {
+TEST_F(Plugins, RefusesFilesThatAreNotPlugins) {
   const Folder folder({});
   folder.write("libshoal-text.so", "not a shared object\n");
   folder.write("libshoal-empty.so", "");
   expect_refused<InvalidArgument>(folder.file("missing"), "there is no such file");
-  expect_refused<DeviceError>(folder.file("text"), "it is no shared object");
-  expect_refused<DeviceError>(folder.file("empty"), "it is no shared object");
-  expect_refused<DeviceError>(folder.path(), "it is no shared object");
+  expect_refused<DeviceError>(folder.file("text"), "it is not a shared object");
+  expect_refused<DeviceError>(folder.file("empty"), "it is not a shared object");
+  expect_refused<DeviceError>(folder.path(), "it is not a shared object");
   expect_refused<DeviceError>(plugin("no_entry"), "it has no function shoal_plugin()");
   expect_refused<DeviceError>(plugin("undefined"), "function_of_another_version");
-  expect_refused<DeviceError>(plugin("undefined"), "link programs that load plug-ins by shoal_enable_plugins()");
-  expect_refused<DeviceError>(plugin("incomplete"), "leaves out the family, the variant or a function");
+  expect_refused<DeviceError>(plugin("undefined"), "link programs that load plug-ins with shoal_enable_plugins()");
+  expect_refused<DeviceError>(plugin("incomplete"), "does not set the family, the variant or a function");
 }
 
-TEST_F(Plugins, TheVersionIsNegotiated) {
+TEST_F(Plugins, RefusesIncompatibleApiVersions) {
   const auto versions = [](int major, int minor) {
     return fmt::format("it was built for plug-in API {}.{}, this program has {}.{}: ", int{kPluginApiMajor} + major,
                        int{kPluginApiMinor} + minor, kPluginApiMajor, kPluginApiMinor);
@@ -149,23 +149,23 @@ TEST_F(Plugins, TheVersionIsNegotiated) {
   expect_refused<DeviceError>(plugin("next_major"), versions(1, 0) + "use a newer shoal");
   expect_refused<DeviceError>(plugin("next_minor"), versions(0, 1) + "use a newer shoal");
   expect_refused<DeviceError>(plugin("earlier_major"), versions(-1, 0) + "build the plug-in against the shoal");
-  expect_refused<DeviceError>(plugin("other_sizes"), "laid out the classes of shoal in another way");
+  expect_refused<DeviceError>(plugin("other_sizes"), "class layouts differ from this program's");
 }
 
-TEST_F(Plugins, WhatDoesNotFitIsRefused) {
+TEST_F(Plugins, RefusesUnsupportedFailingAndClashingPlugins) {
   expect_refused<DeviceError>(plugin("unsupported"), "GOOD (none) does not support this machine");
   expect_refused<DeviceError>(plugin("throws"), "its make_family() failed: the driver does not answer");
-  expect_refused<DeviceError>(plugin("other_name"), "it made SOMETHING, not GOOD");
+  expect_refused<DeviceError>(plugin("other_name"), "it made family SOMETHING, not GOOD");
   expect_refused<InvalidArgument>(plugin("cpu"), "the name of its family, Cpu, is taken by a part of the program");
   expect_refused<InvalidArgument>(plugin("device_taken"), "the name of its device, cpu0, is taken");
   EXPECT_EQ(registry().find_family("TAKER"), nullptr);
   registry().load(plugin("good"));
   EXPECT_THAT([] { registry().load(plugin("fast")); },
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("GOOD, is taken by " + plugin("good").string()),
-                                                   HasSubstr("unload that one first"))));
+                                                   HasSubstr("unload that plug-in first"))));
 }
 
-TEST_F(Plugins, UnloadingIsRefusedWhileSomethingLives) {
+TEST_F(Plugins, RefusesToUnloadAFamilyInUse) {
   BackendReg& family = registry().load(plugin("good"));
   const auto expect_in_use = [&](int uses) {
     EXPECT_EQ(family.uses(), uses);
@@ -198,18 +198,19 @@ TEST_F(Plugins, ThreadsMayLoadTheSameFile) {
   }
 }
 
-TEST_F(Plugins, TheBestVariantThatRunsHereIsTaken) {
+TEST_F(Plugins, LoadsTheBestSupportedVariant) {
   const Folder folder({"good", "fast", "unsupported"});
   const PluginReport report = registry().load_all_from(folder.path());
   EXPECT_THAT(report.loaded, ElementsAre("GOOD"));
   EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), folder.file("fast"));
   EXPECT_EQ(report.skipped.size(), 2u);
   EXPECT_THAT(report.skipped, testing::Each(testing::Field(&PluginReport::Skipped::is_broken, false)));
-  EXPECT_THAT(reason(report, folder.file("good")), HasSubstr("GOOD has score 1, less than or the same as"));
+  EXPECT_THAT(reason(report, folder.file("good")),
+              HasSubstr("GOOD has score 1, which is not higher than the score of"));
   EXPECT_THAT(reason(report, folder.file("unsupported")), HasSubstr("does not support this machine"));
 }
 
-TEST_F(Plugins, WhereTheBestVariantFailsTheNextIsTaken) {
+TEST_F(Plugins, LoadsTheNextVariantIfTheBestFails) {
   const Folder folder({"good", "fast", "throws"});
   const PluginReport report = registry().load_all_from(folder.path());
   EXPECT_THAT(report.loaded, ElementsAre("GOOD"));
@@ -217,7 +218,7 @@ TEST_F(Plugins, WhereTheBestVariantFailsTheNextIsTaken) {
   EXPECT_THAT(reason(report, folder.file("throws")), HasSubstr("the driver does not answer"));
 }
 
-TEST_F(Plugins, ABrokenFileStopsNoOther) {
+TEST_F(Plugins, LoadsOtherPluginsDespiteBrokenFiles) {
   const Folder folder({"good", "other", "next_major", "cpu", "no_entry"});
   folder.write("libshoal-a.so", "text");
   folder.write("libother.so", "is not looked at");
@@ -226,33 +227,34 @@ TEST_F(Plugins, ABrokenFileStopsNoOther) {
   EXPECT_THAT(report.loaded, testing::UnorderedElementsAre("GOOD", "OTHER"));
   EXPECT_EQ(report.skipped.size(), 4u);
   EXPECT_THAT(report.skipped, testing::Each(testing::Field(&PluginReport::Skipped::is_broken, true)));
-  EXPECT_THAT(reason(report, folder.file("a")), HasSubstr("no shared object"));
+  EXPECT_THAT(reason(report, folder.file("a")), HasSubstr("not a shared object"));
   EXPECT_THAT(reason(report, folder.file("next_major")), HasSubstr("built for plug-in API"));
   EXPECT_THAT(reason(report, folder.file("cpu")), HasSubstr("taken by a part of the program"));
   EXPECT_THAT(reason(report, folder.file("no_entry")), HasSubstr("no function"));
 
   const PluginReport again = registry().load_all_from(folder.path());
   EXPECT_THAT(again.loaded, IsEmpty());
-  EXPECT_EQ(again.skipped.size(), 4u) << "what is loaded is neither loaded again nor skipped";
+  EXPECT_EQ(again.skipped.size(), 4u) << "loaded plug-ins are neither loaded again nor skipped";
   EXPECT_THAT([&] { registry().load_all_from(folder.path() / "nowhere"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("there is no directory " + folder.path().string())));
 }
 
-TEST_F(Plugins, TheEnvironmentNamesDirectories) {
+TEST_F(Plugins, SearchesDirectoriesOfTheEnvironmentVariable) {
   const Folder first({"good"}), second({"fast", "other"});
   const std::string nowhere = (first.path() / "nowhere").string();
   const PluginPath path(fmt::format("{}::{}:{}", first.path().string(), nowhere, second.path().string()));
   const PluginReport report = registry().load_all();
-  EXPECT_THAT(report.loaded, testing::IsSupersetOf({"GOOD", "OTHER"})) << "beside what lies by the program";
-  EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), second.file("fast")) << "the best of all directories";
+  EXPECT_THAT(report.loaded, testing::IsSupersetOf({"GOOD", "OTHER"})) << "in addition to plug-ins next to the program";
+  EXPECT_EQ(registry().file_of(*registry().find_family("GOOD")), second.file("fast"))
+      << "best variant of all directories";
   EXPECT_THAT(reason(report, nowhere), HasSubstr("SHOAL_PLUGIN_PATH"));
   EXPECT_THAT(reason(report, first.file("good")), HasSubstr("score"));
 }
 
-TEST_F(Plugins, TheProgramsOwnDirectoriesAreSearched) {
+TEST_F(Plugins, SearchesTheProgramsOwnDirectories) {
   if (!CopiedProgram::is_this()) {
     const CopiedProgram copy;
-    EXPECT_EQ(copy.run("Plugins.TheProgramsOwnDirectoriesAreSearched"), 0) << copy.said();
+    EXPECT_EQ(copy.run("Plugins.SearchesTheProgramsOwnDirectories"), 0) << copy.said();
     EXPECT_THAT(copy.said(), HasSubstr("[  PASSED  ] 1 test."));
     return;
   }

@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(Registry, KnowsItsFamilies) {
+TEST(Registry, FindsFamiliesInAnyCase) {
   Registry& registry = Registry::instance();
   ASSERT_NE(registry.find_family("cpu"), nullptr);
   EXPECT_EQ(registry.find_family("Cpu")->name(), "CPU");
@@ -22,7 +22,7 @@ TEST(Registry, KnowsItsFamilies) {
   EXPECT_GE(registry.families().size(), 2U);
 }
 
-TEST(Registry, FindsDevicesWhateverTheCase) {
+TEST(Registry, FindsDevicesInAnyCase) {
   const test::CpuConfiguration configuration("devices=3");
   Registry& registry = Registry::instance();
   ASSERT_NE(registry.find_device("cpu2"), nullptr);
@@ -32,7 +32,7 @@ TEST(Registry, FindsDevicesWhateverTheCase) {
             (std::vector<Device*>{&registry.device("CPU2"), &registry.device("CPU0")}));
 }
 
-TEST(Registry, AnUnknownNameListsWhatExists) {
+TEST(Registry, UnknownNameErrorListsDevices) {
   const test::CpuConfiguration configuration("devices=2");
   Registry& registry = Registry::instance();
   const auto message = HasSubstr("there is no device 'CUDA0'; there are: CPU0, CPU1");
@@ -42,7 +42,7 @@ TEST(Registry, AnUnknownNameListsWhatExists) {
   EXPECT_THAT([&] { registry.device_list("CPU0,cpu0"); }, ThrowsMessage<InvalidArgument>(HasSubstr("named twice")));
 }
 
-TEST(Registry, MakesStreamsFromText) {
+TEST(Registry, MakesBackendsFromText) {
   Registry& registry = Registry::instance();
   const auto backend = registry.init("CPU0:threads=2");
   EXPECT_EQ(dynamic_cast<cpu::CpuBackend&>(*backend).threads(), 2);
@@ -55,7 +55,7 @@ TEST(Registry, MakesStreamsFromText) {
   EXPECT_NE(registry.init("null:stall_ms=0"), nullptr);
 }
 
-TEST(Registry, TestDoublesAreFoundByNameOnly) {
+TEST(Registry, FindsNullDevicesByNameOnly) {
   Registry& registry = Registry::instance();
   EXPECT_NE(registry.find_device("null0"), nullptr);
   for (const Device* device : registry.devices()) EXPECT_NE(device->name(), "NULL0");
@@ -67,7 +67,7 @@ TEST(Registry, FindsDevicesByType) {
   EXPECT_EQ(Registry::instance().first_of(DeviceType::kMeta), nullptr);
 }
 
-TEST(Registry, CountsAndIndicesFollowTheLists) {
+TEST(Registry, CountsAndIndicesMatchTheLists) {
   const test::CpuConfiguration configuration("devices=2");
   Registry& registry = Registry::instance();
   ASSERT_EQ(registry.family_count(), registry.families().size());
@@ -81,7 +81,7 @@ TEST(Registry, CountsAndIndicesFollowTheLists) {
   EXPECT_TRUE(registry.devices(DeviceType::kGpu).empty());
 }
 
-TEST(Registry, MakesStreamsByTypeAndOfTheBestDevice) {
+TEST(Registry, MakesBackendsByTypeOrForTheBestDevice) {
   Registry& registry = Registry::instance();
   EXPECT_EQ(registry.init(DeviceType::kCpu)->name(), "CPU0");
   EXPECT_EQ(dynamic_cast<cpu::CpuBackend&>(*registry.init(DeviceType::kCpu, "threads=3")).threads(), 3);
@@ -91,9 +91,9 @@ TEST(Registry, MakesStreamsByTypeAndOfTheBestDevice) {
               ThrowsMessage<InvalidArgument>(HasSubstr("no device of type integrated GPU; there are: CPU0 (CPU)")));
 }
 
-TEST(Registry, TakesDevicesOfOthers) {
+TEST(Registry, AddsDevicesMadeByCallers) {
   Registry& registry = Registry::instance();
-  // Lives to the end of the process, as add_device asks.
+  // add_device requires that the device exists until the process ends.
   static null::NullDevice& guest = *new null::NullDevice(*registry.find_family("NULL"), "META(A,B)", {});
   registry.add_device(guest);
   EXPECT_EQ(registry.find_device("meta(a,b)"), &guest);

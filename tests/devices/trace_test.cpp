@@ -31,7 +31,7 @@ TraceSpan span(std::string_view name, int64_t begin = 0) {
   return span;
 }
 
-TEST(TraceSpan, NamesAreMadeOfPartsAndCut) {
+TEST(TraceSpan, JoinsAndTruncatesNames) {
   TraceSpan span;
   EXPECT_FALSE(span.is_shown());
   span.describe(TraceKind::kCopy, {"set ", "", "tokens"}, 12);
@@ -43,7 +43,7 @@ TEST(TraceSpan, NamesAreMadeOfPartsAndCut) {
   EXPECT_FALSE(span.is_shown());
 }
 
-TEST(TraceSpan, NamesOfNodes) {
+TEST(TraceSpan, NamesRangesOfNodes) {
   TraceSpan span;
   span.describe_nodes("", 0, 19);
   EXPECT_STREQ(span.name.data(), "nodes 0-18");
@@ -52,7 +52,7 @@ TEST(TraceSpan, NamesOfNodes) {
   EXPECT_EQ(span.kind, TraceKind::kCompute);
 }
 
-TEST(CurrentSpan, IsOneOfEachThread) {
+TEST(CurrentSpan, IsPerThread) {
   EXPECT_EQ(current_span(), nullptr);
   TraceSpan outer, inner;
   const CurrentSpan first(outer);
@@ -64,7 +64,7 @@ TEST(CurrentSpan, IsOneOfEachThread) {
   EXPECT_EQ(current_span(), &outer);
 }
 
-TEST(Tracer, RowsHaveTheirOwnNames) {
+TEST(Tracer, GivesRowsUniqueNames) {
   Tracer tracer;
   {
     const TraceRowUse a = tracer.row("CPU0"), b = tracer.row("CPU1"), c = tracer.row("CPU0");
@@ -80,7 +80,7 @@ TEST(Tracer, RowsHaveTheirOwnNames) {
   EXPECT_EQ(tracer.events()[1].row, "CPU0");
 }
 
-TEST(Tracer, TimesCountFromItsBegin) {
+TEST(Tracer, MeasuresTimesFromItsConstruction) {
   const int64_t before = trace_clock();
   Tracer tracer;
   const int64_t after = trace_clock();
@@ -89,8 +89,8 @@ TEST(Tracer, TimesCountFromItsBegin) {
   EXPECT_LE(tracer.events()[0].begin_ns, 1000 + after - before);
 }
 
-TEST(Tracer, KeepsTheFirstSpansAndCountsTheRest) {
-  Tracer tracer(1000);  // four chunks
+TEST(Tracer, KeepsFirstSpansAndCountsLostSpans) {
+  Tracer tracer(1000);  // capacity of four chunks
   const TraceRowUse row = tracer.row("x"), other = tracer.row("y");
   other->add(span("the other"));
   for (int i = 0; i < 5000; ++i) row->add(span(std::to_string(i)));
@@ -102,7 +102,7 @@ TEST(Tracer, KeepsTheFirstSpansAndCountsTheRest) {
   EXPECT_EQ(tracer.events().size(), 770U);
 }
 
-TEST(Tracer, IsReadWhileThreadsWrite) {
+TEST(Tracer, MayBeReadWhileThreadsWrite) {
   Tracer tracer;
   std::atomic<bool> done{false};
   std::vector<std::thread> writers;
@@ -128,7 +128,7 @@ TEST(Tracer, IsReadWhileThreadsWrite) {
   EXPECT_EQ(tracer.events().size(), 9000U);
 }
 
-TEST(TraceScope, PutsItsLifeOnARow) {
+TEST(TraceScope, RecordsItsLifetime) {
   Tracer tracer;
   const TraceRowUse row = tracer.row("host");
   { const TraceScope scope(row.get(), TraceKind::kWait, {"wait for ", "logits"}, 4); }
@@ -173,7 +173,7 @@ void expect_in_order(const std::vector<TraceEvent>& events) {
   }
 }
 
-TEST(TracedBackend, ShowsCopiesAndRunsWhileItIsTraced) {
+TEST(TracedBackend, RecordsCopiesAndRunsWhileTraced) {
   const test::CpuConfiguration configuration("devices=2,threads=2");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();
@@ -196,7 +196,7 @@ TEST(TracedBackend, ShowsCopiesAndRunsWhileItIsTraced) {
   expect_in_order(events);
 }
 
-TEST(TracedBackend, WorkThatWaitsInTheQueueFollowsWithoutAGap) {
+TEST(TracedBackend, QueuedWorkFollowsWithoutAGap) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();
@@ -212,14 +212,14 @@ TEST(TracedBackend, WorkThatWaitsInTheQueueFollowsWithoutAGap) {
   }
   backend->synchronize();
   const auto events = tracer.events();
-  ASSERT_EQ(events.size(), 2U) << "what says nothing of itself is not shown";
+  ASSERT_EQ(events.size(), 2U) << "a task without a description is not recorded";
   EXPECT_EQ(events[0].name, "mine");
   EXPECT_EQ(events[0].bytes, 7);
   EXPECT_EQ(events[0].end_ns, events[1].begin_ns);
   expect_in_order(events);
 }
 
-TEST(TracedBackend, ShowsWaitsForOtherStreams) {
+TEST(TracedBackend, RecordsWaitsForOtherStreams) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   Tracer tracer;
   const auto first = Registry::instance().device("CPU0").init(), second = Registry::instance().device("CPU1").init();
@@ -231,20 +231,20 @@ TEST(TracedBackend, ShowsWaitsForOtherStreams) {
   first->enqueue({wait_for_host, &go, nullptr});
   event->record(*first);
   event->wait(*second);
-  // The second stream comes to the wait, and only then is the first one let go.
+  // Opens the first stream only after the second one has reached the wait.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   go = true;
   go.notify_all();
   second->synchronize();
   const auto events = tracer.events();
-  if (events.empty()) GTEST_SKIP() << "the second stream has not run within 20 ms";
+  if (events.empty()) GTEST_SKIP() << "the second stream did not run within 20 ms";
   ASSERT_EQ(events.size(), 1U);
   EXPECT_EQ(events[0].row, "CPU1");
   EXPECT_EQ(events[0].kind, TraceKind::kWait);
   first->synchronize();
 }
 
-TEST(TracedBackend, SlownessIsPartOfTheWork) {
+TEST(TracedBackend, CountsSlowdownAsWork) {
   const test::CpuConfiguration configuration("devices=1,slowdown=50");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();
@@ -253,13 +253,14 @@ TEST(TracedBackend, SlownessIsPartOfTheWork) {
   backend->set_abort_callback([&asked] { return asked.push_back(trace_clock()), false; });
   backend->set_tracer(&tracer);
   product.run();
-  // Asked before each of the two nodes, and perhaps while the device waits: the first node is a part of the work.
+  // The callback is called before each of the two nodes, and possibly while the device waits. The first node runs
+  // between the first two calls, so the time between them is work.
   ASSERT_GE(asked.size(), 2U);
   const TraceEvent run = tracer.events().at(1);
   EXPECT_GE(run.end_ns - run.begin_ns, 50 * (asked[1] - asked[0]));
 }
 
-TEST(TracedBackend, FailuresLeaveATrace) {
+TEST(TracedBackend, RecordsFailedRuns) {
   const test::CpuConfiguration configuration("devices=1");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();
@@ -267,10 +268,10 @@ TEST(TracedBackend, FailuresLeaveATrace) {
   backend->set_tracer(&tracer);
   backend->set_abort_callback([] { return true; });
   EXPECT_THROW(product.run(), Aborted);
-  EXPECT_THAT(names(tracer), ElementsAre("set x", "nodes 0-1")) << "what comes after the failure was not done";
+  EXPECT_THAT(names(tracer), ElementsAre("set x", "nodes 0-1")) << "work after the failure did not run";
 }
 
-TEST(TracedBackend, AnotherNumberOfThreadsKeepsTheRow) {
+TEST(TracedBackend, KeepsItsRowWhenTheThreadCountChanges) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   Tracer tracer;
   {
@@ -283,7 +284,7 @@ TEST(TracedBackend, AnotherNumberOfThreadsKeepsTheRow) {
     product.run();
     EXPECT_EQ(tracer.events().size(), 3U);
   }
-  EXPECT_EQ(tracer.row("CPU0")->name(), "CPU0") << "the backend has given it back";
+  EXPECT_EQ(tracer.row("CPU0")->name(), "CPU0") << "the destroyed backend has released its row";
 }
 
 }  // namespace

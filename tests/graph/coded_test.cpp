@@ -1,5 +1,5 @@
-// The coded types: every bit of what their blocks are as f32, as the `gguf` package for Python has it
-// (coded_vectors.py); and what encoding makes of what a codebook has.
+// The coded types: decoded blocks equal the output of the Python package `gguf` bit for bit (coded_vectors.py), and
+// encoding does not change values that are in the codebook.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -19,7 +19,7 @@ constexpr int64_t kBlocks = 64;
 
 struct Vector {
   DType dtype;
-  int high_byte;  ///< of the f16 scale of a block
+  int high_byte;  ///< index of the high byte of a block's f16 scale
   uint64_t hash;
   std::vector<float> some;
 };
@@ -27,7 +27,7 @@ const Vector kVectors[] = {
 #include "tests/graph/coded_vectors.inc"
 };
 
-/// The bytes of coded_vectors.py.
+/// Generates the same bytes as coded_vectors.py.
 std::vector<uint8_t> random_blocks(const DTypeTraits& type, int high_byte) {
   std::vector<uint8_t> bytes(kBlocks * type.block_bytes);
   uint64_t state = 12345;
@@ -42,7 +42,7 @@ std::vector<uint8_t> random_blocks(const DTypeTraits& type, int high_byte) {
 uint64_t hash_of(const std::vector<float>& values) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const float value : values) {
-    const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // no -0
+    const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // turns -0 into 0
     for (int i = 0; i < 4; ++i) hash = (hash ^ (bits >> 8 * i & 255)) * 0x100000001b3u;
   }
   return hash;
@@ -63,7 +63,7 @@ std::set<DType> coded_types() {
   return types;
 }
 
-TEST(Coded, BlocksAreAsTheGgufPackageHasThem) {
+TEST(Coded, BlocksDecodeLikeTheGgufPackage) {
   std::set<DType> tested;
   for (const Vector& vector : kVectors) {
     const DTypeTraits& type = traits(vector.dtype);
@@ -78,8 +78,8 @@ TEST(Coded, BlocksAreAsTheGgufPackageHasThem) {
   }
 }
 
-TEST(Coded, EveryScaleOfNvfp4) {
-  // 0x7f is no number; the bit of the sign does not count.
+TEST(Coded, DecodesEveryNvfp4Scale) {
+  // Scale 0x7f is NaN. The sign bit of scales is ignored.
   const DTypeTraits& type = traits(DType::kNVFP4);
   for (int bits = 0; bits < 256; ++bits) {
     std::vector<uint8_t> block(type.block_bytes, static_cast<uint8_t>(bits));
@@ -93,8 +93,8 @@ TEST(Coded, EveryScaleOfNvfp4) {
   }
 }
 
-/// What encoding gives is what it is given, where that is of some block.
-TEST(Coded, BlocksComeBack) {
+/// If a block can represent values exactly, encoding does not change them.
+TEST(Coded, DecodedBlocksEncodeToTheSameValues) {
   for (const DType dtype : coded_types()) {
     const DTypeTraits& type = traits(dtype);
     SCOPED_TRACE(type.name);
@@ -110,7 +110,7 @@ TEST(Coded, BlocksComeBack) {
   }
 }
 
-TEST(Coded, EntriesOfACodebookAreAllDifferent) {
+TEST(Coded, CodebookEntriesAreDistinct) {
   const auto expect_different = [](const auto& grid) {
     const std::set<uint64_t> entries(std::begin(grid.entries), std::end(grid.entries));
     EXPECT_EQ(entries.size(), std::size(grid.entries));

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes coded_vectors.inc beside it: what blocks of the coded types are as f32, by the `gguf` package, for coded_test.cpp.
+"""Writes coded_vectors.inc for coded_test.cpp: blocks of the coded types decoded to f32 by the `gguf` package.
 
-    tests/graph/coded_vectors.py            bring the file up to date
-    tests/graph/coded_vectors.py --check    only compare; exits with 1 where they differ, with 77 without the package
+    tests/graph/coded_vectors.py            updates the file
+    tests/graph/coded_vectors.py --check    only compares; exits with 1 if they differ, with 77 without the package
 
-The package has no Q1_0 and no Q2_0 yet: these are written down here.
+The package does not support Q1_0 and Q2_0 yet, so this script decodes them itself.
 """
 
 import argparse
@@ -29,14 +29,15 @@ except ImportError as error:
 
 FILE = HERE / "coded_vectors.inc"
 BLOCKS = 64
-# Where a block has the high byte of its f16 scale, in which a bit is cleared: no infinities and NaN.
+# Maps each type to the index of the high byte of a block's f16 scale. One bit of this byte is cleared, which excludes
+# infinities and NaN.
 TYPES = {
     "IQ2_XXS": 1, "IQ2_XS": 1, "IQ3_XXS": 1, "IQ1_S": 1, "IQ3_S": 1, "IQ2_S": 1, "IQ1_M": 55, "TQ1_0": 53, "TQ2_0": 65,
     "NVFP4": None, "Q1_0": 1, "Q2_0": 1,
 }  # fmt: skip
 SIZES = {"Q1_0": 18, "Q2_0": 18}
-HEAD = """// Written by tests/graph/coded_vectors.py. For each coded type: the hash of the values of 64 blocks, and every 41st of the
-// first 328 values.
+HEAD = """// Written by tests/graph/coded_vectors.py. For each coded type: the hash of the values of 64 blocks, and every 41st of
+// the first 328 values.
 """
 
 
@@ -78,13 +79,13 @@ def row(name, high_byte):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--check", action="store_true", help="only compare, do not write")
     arguments = parser.parse_args()
     text = HEAD + "".join(row(name, high_byte) for name, high_byte in TYPES.items())
     if arguments.check:
         if FILE.read_text() == text:
             return 0
-        print(f"{FILE.name} is not what {pathlib.Path(__file__).name} writes")
+        print(f"{FILE.name} differs from the output of {pathlib.Path(__file__).name}")
         return 1
     FILE.write_text(text)
     return 0

@@ -1,4 +1,4 @@
-// The table of collectives, and what follows from its rows.
+// The table of collectives and the values derived from its rows.
 #include "graph/collective.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-TEST(CollectiveTable, RowsAreInTheOrderOfTheEnumeration) {
+TEST(CollectiveTable, RowsFollowTheEnumeration) {
   for (size_t i = 0; i < kCollectives.size(); ++i) {
     const CollectiveInfo& row = info(static_cast<Collective>(i));
     EXPECT_EQ(row.kind, static_cast<Collective>(i)) << row.name;
@@ -21,7 +21,7 @@ TEST(CollectiveTable, RowsAreInTheOrderOfTheEnumeration) {
   EXPECT_EQ(info(Collective::kBroadcast).node, Op::kNone);
 }
 
-TEST(CollectiveTable, ElementsOfEachRank) {
+TEST(CollectiveTable, CountsElementsPerRank) {
   const std::vector<int64_t> counts{4, 6, 0};
   const Amounts parts{3, 0, counts}, message{3, 10, {}, 2};
   EXPECT_EQ(elements_in(Collective::kAllReduce, message, 1), 10);
@@ -42,7 +42,7 @@ TEST(CollectiveTable, ElementsOfEachRank) {
   EXPECT_EQ(elements_between(Collective::kAllToAll, exchanged, 1, 0), 4);
 }
 
-TEST(CollectiveTable, BusFactorsAreThoseOfNcclTests) {
+TEST(CollectiveTable, BusFactorsMatchNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 8), 0.875);

@@ -1,4 +1,4 @@
-// The traits table and the conversions of plain types.
+// The table of dtype traits and the conversions of plain types.
 #include "graph/dtype.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(DType, TableIsConsistent) {
   }
 }
 
-TEST(DType, NamesIgnoreCaseAndUnknownOnesAreNothing) {
+TEST(DType, NamesIgnoreCaseAndUnknownNamesGiveNullopt) {
   EXPECT_EQ(dtype_from_name("Q4_k"), DType::kQ4_K);
   EXPECT_EQ(dtype_from_name("BF16"), DType::kBF16);
   EXPECT_EQ(dtype_from_name("q4"), std::nullopt);
@@ -34,7 +34,7 @@ TEST(DType, NamesIgnoreCaseAndUnknownOnesAreNothing) {
   EXPECT_EQ(dtype_from_gguf(4), std::nullopt);
 }
 
-TEST(DType, BytesFor) {
+TEST(DType, BytesForCountsWholeBlocks) {
   EXPECT_EQ(bytes_for(DType::kQ4_0, 256), 144u);
   EXPECT_EQ(bytes_for(DType::kQ6_K, 512), 420u);
   EXPECT_EQ(bytes_for(DType::kF16, 7), 14u);
@@ -43,7 +43,7 @@ TEST(DType, BytesFor) {
   EXPECT_THROW(bytes_for(DType::kF32, -1), InvalidArgument);
 }
 
-TEST(Half, EveryHalfSurvivesTheWayThroughF32) {
+TEST(Half, EveryHalfRoundTripsThroughF32) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     ASSERT_EQ(f32_to_f16(f16_to_f32(half)), half);
@@ -51,7 +51,7 @@ TEST(Half, EveryHalfSurvivesTheWayThroughF32) {
   }
 }
 
-TEST(Half, KnownValues) {
+TEST(Half, ConvertsKnownValues) {
   EXPECT_EQ(f16_to_f32(0x3c00), 1.0f);
   EXPECT_EQ(f16_to_f32(0xc500), -5.0f);
   EXPECT_EQ(f16_to_f32(0x7bff), 65504.0f);
@@ -65,8 +65,8 @@ TEST(Half, KnownValues) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);             // a tie, down to even
-  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);         // a tie, up to even
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);             // a tie rounds down to even
+  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);         // a tie rounds up to even
   EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);  // above the tie
   EXPECT_EQ(f32_to_f16(65519.996f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
@@ -80,13 +80,13 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7f80);
 }
 
-TEST(Half, NaNStaysNaNWhenItsPayloadDoesNotFit) {
+TEST(Half, NaNWithATooLongPayloadStaysNaN) {
   const float nan = std::bit_cast<float>(0x7f800001u);
   EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(nan))));
   EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(nan))));
 }
 
-TEST(Integers, ConvertByValueAndLimitTheRange) {
+TEST(Integers, ConvertByValueAndClamp) {
   const std::vector<float> x{0.4f, -2.5f, 3.5f, 1e10f, -1e10f, NAN, 1e30f, -1e30f};
   std::vector<int32_t> i32(x.size());
   traits(DType::kI32).from_f32(x.data(), i32.data(), static_cast<int64_t>(x.size()));

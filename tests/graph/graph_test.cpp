@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(TensorContext, FindsByNameAndKeepsTheOrder) {
+TEST(TensorContext, FindsByNameAndKeepsOrder) {
   TensorContext weights;
   Tensor* a = weights.add("a", DType::kF32, {4, 1, 1, 1});
   Tensor* b = weights.add("b", DType::kQ8_0, {32, 2, 1, 1}, Role::kCache);
@@ -32,7 +32,7 @@ TEST(TensorContext, RefusesBadTensors) {
     return [&weights, name, dtype, shape, role] { weights.add(name, dtype, shape, role); };
   };
   EXPECT_THAT(adding("a", DType::kF32, {4, 1, 1, 1}),
-              ThrowsMessage<InvalidArgument>(HasSubstr("[a] there is a tensor")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("[a] a tensor of this name")));
   EXPECT_THAT(adding("b", DType::kF32, {4, -1, 1, 1}), ThrowsMessage<InvalidArgument>(HasSubstr("got [4, -1]")));
   EXPECT_THAT(adding("b", DType::kQ4_K, {128, 1, 1, 1}),
               ThrowsMessage<InvalidArgument>(HasSubstr("whole blocks of 256 q4_K elements")));
@@ -50,14 +50,14 @@ TEST(Graph, UidsAreUnique) {
   EXPECT_NE(a.uid(), b.uid());
 }
 
-TEST(Graph, NodesKnowTheirPlace) {
+TEST(Graph, NodesHaveNamesAndIndices) {
   Graph g("tiny");
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* unnamed = g.input("", DType::kF32, {4, 1, 1, 1});
   Tensor* a = add(g, x, unnamed);
   Tensor* b = scale(g, a, {2.0f, 0.0f}, "twice");
   EXPECT_EQ(g.name(), "tiny");
-  EXPECT_EQ(Graph().name(), "graph") << "messages name it";
+  EXPECT_EQ(Graph().name(), "graph") << "the default name";
   EXPECT_EQ(unnamed->name, "input_1");
   EXPECT_EQ(a->name, "add_0");
   EXPECT_EQ(a->id, 0);
@@ -70,7 +70,7 @@ TEST(Graph, NodesKnowTheirPlace) {
   EXPECT_THAT(g.inputs(), ElementsAre(x, unnamed));
 }
 
-TEST(Graph, LeavesInOrderOfFirstUse) {
+TEST(Graph, LeavesAreInOrderOfFirstUse) {
   Graph g;
   TensorContext weights;
   Tensor* w = weights.add("w", DType::kF32, {4, 1, 1, 1});
@@ -85,7 +85,7 @@ TEST(Graph, LeavesInOrderOfFirstUse) {
   EXPECT_EQ(g.find("missing"), nullptr);
 }
 
-TEST(Graph, AbsentSourcesAreFilledUpToTheMaximum) {
+TEST(Graph, AbsentSourcesAreStoredAsNull) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 3, 1, 1});
   EXPECT_THAT(g.add_node(Op::kSoftMax, SoftMaxParams{}, {x})->src, ElementsAre(x, nullptr, nullptr));
@@ -93,7 +93,7 @@ TEST(Graph, AbsentSourcesAreFilledUpToTheMaximum) {
   EXPECT_THAT(concat(g, {x, x}, 0)->src, ElementsAre(x, x));
 }
 
-TEST(Graph, AfterAWriteOnlyItsResultCanBeRead) {
+TEST(Graph, OnlyTheResultOfAWriteIsReadableAfterIt) {
   Graph g;
   TensorContext weights;
   Tensor* cache = weights.add("cache", DType::kF32, {4, 6, 1, 1}, Role::kCache);
@@ -106,35 +106,35 @@ TEST(Graph, AfterAWriteOnlyItsResultCanBeRead) {
   add(g, slice(g, second, {1, 0, 3}), slice(g, second, {1, 3, 3}));
   for (Tensor* old : {cache, first, before}) {
     EXPECT_THAT([&] { scale(g, old, {}, "late"); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("wrote into it; use the result of second")));
+                ThrowsMessage<InvalidArgument>(HasSubstr("wrote to it; use the result of second")));
   }
 }
 
-TEST(Graph, NothingBecomesAnOutputOnceItIsFrozen) {
+TEST(Graph, FrozenGraphAcceptsNoNewOutputs) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* a = scale(g, x, {}, "a");
   Tensor* b = g.output(scale(g, a, {}, "b"));
   g.freeze();
   EXPECT_THAT([&] { g.output(a); }, ThrowsMessage<InvalidArgument>(HasSubstr("[a] the graph is frozen")));
-  EXPECT_EQ(g.output(b), b) << "it is one already";
+  EXPECT_EQ(g.output(b), b) << "b is already an output";
 }
 
-TEST(Graph, ANodeHasOnePlan) {
+TEST(Graph, NodeBelongsToOnePlan) {
   Graph g("shared");
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   scale(g, scale(g, x, {}, "a"), {}, "b");
   g.claim(0, 1, "CPU0");
   g.claim(1, 2, "CPU1");
   EXPECT_THAT([&] { g.claim(0, 2, "CPU2"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("graph 'shared': node a has a plan already, on CPU0; destroy")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("graph 'shared': node a already has a plan on CPU0; destroy")));
   g.release(0, 1);
   EXPECT_THAT([&] { g.claim(0, 2, "CPU2"); }, ThrowsMessage<InvalidArgument>(HasSubstr("node b")));
   g.release(1, 2);
   g.claim(0, 2, "CPU2");
 }
 
-TEST(Graph, RefusesBadNodesAndStaysAsItWas) {
+TEST(Graph, RefusedNodesLeaveTheGraphUnchanged) {
   Graph g, other;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* foreign = scale(other, other.input("z", DType::kF32, {4, 1, 1, 1}), {}, "foreign");
@@ -147,8 +147,9 @@ TEST(Graph, RefusesBadNodesAndStaysAsItWas) {
   EXPECT_THAT(adding(Op::kAdd, {}, {x, nullptr}), ThrowsMessage<InvalidArgument>("[add y] source 1 is missing"));
   EXPECT_THAT(adding(Op::kConcat, ConcatParams{}, {x, nullptr}),
               ThrowsMessage<InvalidArgument>("[concat y] source 1 is missing"));
-  EXPECT_THAT(adding(Op::kScale, ClampParams{}, {x}),
-              ThrowsMessage<InvalidArgument>("[scale y] expected the parameters of this op, got those of another"));
+  EXPECT_THAT(
+      adding(Op::kScale, ClampParams{}, {x}),
+      ThrowsMessage<InvalidArgument>("[scale y] expected the parameters of this op, got the parameters of another op"));
   EXPECT_THAT(adding(Op::kAdd, {}, {x, foreign}),
               ThrowsMessage<InvalidArgument>("[add y] source 1 (foreign) is a node of another graph"));
   EXPECT_THAT(adding(Op::kAdd, {}, {x, foreign->src[0]}),
@@ -171,7 +172,7 @@ TEST(Graph, RefusesResultsTooLargeToAddress) {
   EXPECT_THAT([&] { mul_mat(g, a, a); }, ThrowsMessage<InvalidArgument>(HasSubstr("fits into memory")));
 }
 
-TEST(Graph, NothingCanBeAddedAfterFreeze) {
+TEST(Graph, FrozenGraphAcceptsNoNodesOrInputs) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   g.freeze();
@@ -189,7 +190,7 @@ TEST(Graph, OutputReturnsItsArgument) {
   EXPECT_THAT([&] { g.output(nullptr); }, testing::Throws<InvalidArgument>());
 }
 
-TEST(Graph, WholeRange) {
+TEST(Graph, WholeRangeCoversAllNodes) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});
   scale(g, x, {});

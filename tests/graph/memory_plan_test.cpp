@@ -27,7 +27,7 @@ Tensor* vector_input(Graph& g, int64_t length, std::string name = "x") {
   return g.input(std::move(name), DType::kF32, {length, 1, 1, 1});
 }
 
-/// A node of `length` elements that cannot run in place and reads x.
+/// A node of `length` elements that reads x and cannot run in place.
 Tensor* tile(Graph& g, Tensor* x, int64_t length) {
   return repeat(g, x, {length, 1, 1, 1});
 }
@@ -36,8 +36,8 @@ size_t offset_of(const MemoryPlan& plan, const Tensor* tensor) {
   return plan.tensors.at(tensor).offset;
 }
 
-// What the plan must guarantee, checked without the planner's own notions: walk the nodes; at each step the bytes of
-// everything alive are owned by one tensor. A node may only write over a source in place.
+// Checks the plan's guarantees without using the planner's code. At each node, no two live tensors may share bytes;
+// only an in-place node may overwrite a source.
 constexpr size_t kMaxChunk = 1000;
 
 class Validator {
@@ -64,7 +64,8 @@ class Validator {
     ASSERT_LT(static_cast<size_t>(place.chunk), plan_.chunk_sizes.size());
     ASSERT_EQ(place.offset % alignment_, 0u);
     ASSERT_LE(place.offset + place.size, plan_.chunk_sizes[place.chunk]);
-    // Rounded up, or, where that would exceed the largest allocation, not past its content.
+    // The chunk's size is rounded up, unless the rounded size would exceed the largest allocation. The chunk then ends
+    // with its last tensor.
     const size_t chunk = plan_.chunk_sizes[place.chunk];
     ASSERT_TRUE(chunk % alignment_ == 0 || chunk == content_end(place.chunk) || chunk == kMaxChunk) << chunk;
   }
@@ -79,7 +80,7 @@ class Validator {
     return end;
   }
 
-  /// Step of the last reader of the tensor's bytes, or past the end for those that are kept.
+  /// Step of the last reader of the tensor's bytes. For the bytes of an output, the step after the last node.
   int last_reader(const Tensor* owner) const {
     if (owner->is_leaf() || owner->is_output) return range_.end;
     int last = owner->id;
@@ -116,7 +117,8 @@ class Validator {
   static bool overlap(const MemoryPlace& a, const MemoryPlace& b) {
     return a.chunk == b.chunk && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
   }
-  /// `result` may lie on `source` when the op allows it, the source ends here, and bytes match one to one.
+  /// Whether `result` may overwrite `source`: the op allows it, `node` is the last user of `source`, and the bytes
+  /// match one to one.
   bool is_in_place(const Tensor& node, const Span& result, const Span& source, int step) const {
     if (result.tensor != &node || !source.tensor || last_reader(source.tensor) != step) return false;
     if (result.place.offset != source.place.offset) return false;
@@ -139,7 +141,7 @@ class Validator {
 
 // --- exact small cases ----------------------------------------------------------------------------------------
 
-TEST(MemoryPlan, TheExampleOfTheHeader) {
+TEST(MemoryPlan, MatchesTheHeaderExample) {
   Graph g;
   Tensor* x = vector_input(g, 25);
   Tensor* a = tile(g, slice(g, x, {0, 0, 10}), 10);
@@ -156,14 +158,14 @@ TEST(MemoryPlan, TheExampleOfTheHeader) {
   EXPECT_THAT(plan.workspaces, IsEmpty());
 }
 
-TEST(MemoryPlan, EmptyGraph) {
+TEST(MemoryPlan, EmptyGraphNeedsNoMemory) {
   Graph g;
   const MemoryPlan plan = plan_bytes(g);
   EXPECT_THAT(plan.chunk_sizes, IsEmpty());
   EXPECT_EQ(plan.total_bytes(), 0u);
 }
 
-TEST(MemoryPlan, ElementWiseChainsTakeOneTensor) {
+TEST(MemoryPlan, ElementWiseChainRunsInPlace) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* y = add(g, x, x);
@@ -188,11 +190,11 @@ TEST(MemoryPlan, InputsOutputsAndWeightsAreNotOverwritten) {
   EXPECT_NE(offset_of(plan, a), offset_of(plan, x));
   EXPECT_NE(offset_of(plan, b), offset_of(plan, a));
   EXPECT_FALSE(plan.tensors.contains(w));
-  // x, a, b or the result, c.
+  // Memory for x, a and c, and memory that b and the result share.
   EXPECT_EQ(plan.total_bytes(), 160u);
 }
 
-TEST(MemoryPlan, ASourceUsedLaterIsNotOverwritten) {
+TEST(MemoryPlan, SourceUsedLaterIsNotOverwritten) {
   Graph g;
   Tensor* a = tile(g, vector_input(g, 10), 10);
   Tensor* b = scale(g, a, {});
@@ -202,7 +204,7 @@ TEST(MemoryPlan, ASourceUsedLaterIsNotOverwritten) {
   EXPECT_EQ(plan.total_bytes(), 120u);
 }
 
-TEST(MemoryPlan, TheSecondSourceCanBeOverwritten) {
+TEST(MemoryPlan, SecondSourceCanBeOverwritten) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* a = tile(g, x, 10);
@@ -210,7 +212,7 @@ TEST(MemoryPlan, TheSecondSourceCanBeOverwritten) {
   EXPECT_EQ(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), a));
 }
 
-TEST(MemoryPlan, ABroadcastSourceIsNotOverwritten) {
+TEST(MemoryPlan, BroadcastSourceIsNotOverwritten) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* one = sum_rows(g, x);
@@ -218,14 +220,14 @@ TEST(MemoryPlan, ABroadcastSourceIsNotOverwritten) {
   EXPECT_NE(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), one));
 }
 
-TEST(MemoryPlan, TheSameSourceTwice) {
+TEST(MemoryPlan, SourceUsedTwiceCanBeOverwritten) {
   Graph g;
   Tensor* a = tile(g, vector_input(g, 10), 10);
   Tensor* y = g.output(mul(g, a, a));
   EXPECT_EQ(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), a));
 }
 
-TEST(MemoryPlan, ASourceSeenInTwoOrdersIsNotOverwritten) {
+TEST(MemoryPlan, SourceReadInTwoOrdersIsNotOverwritten) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 4, 1, 1});
   Tensor* a = repeat(g, x, {4, 4, 1, 1});
@@ -233,21 +235,21 @@ TEST(MemoryPlan, ASourceSeenInTwoOrdersIsNotOverwritten) {
   EXPECT_NE(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), a));
 }
 
-TEST(MemoryPlan, AMaskIsNotOverwrittenByTheRowsItBelongsTo) {
+TEST(MemoryPlan, SourceUsedAsMaskIsNotOverwritten) {
   Graph g;
   Tensor* a = repeat(g, g.input("x", DType::kF32, {4, 4, 1, 1}), {4, 4, 1, 1});
   Tensor* y = g.output(soft_max(g, a, a, nullptr, {}));
   EXPECT_NE(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), a));
 }
 
-TEST(MemoryPlan, AViewOfAllBytesCanBeOverwritten) {
+TEST(MemoryPlan, ViewOfAllBytesCanBeOverwritten) {
   Graph g;
   Tensor* a = tile(g, vector_input(g, 12), 12);
   Tensor* y = g.output(scale(g, reshape(g, a, {3, 4, 1, 1}), {}));
   EXPECT_EQ(offset_of(plan_bytes(g), y), offset_of(plan_bytes(g), a));
 }
 
-TEST(MemoryPlan, AViewOfSomeBytesIsNotOverwritten) {
+TEST(MemoryPlan, ViewOfSomeBytesIsNotOverwritten) {
   Graph g;
   Tensor* a = tile(g, vector_input(g, 12), 12);
   Tensor* head = g.output(scale(g, slice(g, a, {0, 0, 6}), {}));
@@ -258,7 +260,7 @@ TEST(MemoryPlan, AViewOfSomeBytesIsNotOverwritten) {
   EXPECT_NE(offset_of(plan_bytes(h), y), offset_of(plan_bytes(h), b));
 }
 
-TEST(MemoryPlan, ViewsOfViewsKeepTheBase) {
+TEST(MemoryPlan, ViewOfAViewKeepsItsBaseAlive) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* a = tile(g, x, 10);
@@ -271,7 +273,7 @@ TEST(MemoryPlan, ViewsOfViewsKeepTheBase) {
   EXPECT_FALSE(plan.tensors.contains(view));
 }
 
-TEST(MemoryPlan, AnOutputThatIsAViewKeepsItsBase) {
+TEST(MemoryPlan, OutputViewKeepsItsBaseAlive) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* a = tile(g, x, 10);
@@ -284,7 +286,7 @@ TEST(MemoryPlan, AnOutputThatIsAViewKeepsItsBase) {
   EXPECT_EQ(plan.total_bytes(), 160u);
 }
 
-TEST(MemoryPlan, ATensorOfTheLargestSizeIsNotRoundedPastIt) {
+TEST(MemoryPlan, LargestTensorIsNotRoundedPastTheLimit) {
   Graph g;
   Tensor* x = vector_input(g, 10, "x");  // 40 bytes
   g.output(sum_rows(g, x));
@@ -295,10 +297,10 @@ TEST(MemoryPlan, ATensorOfTheLargestSizeIsNotRoundedPastIt) {
   EXPECT_THAT(plan.chunk_sizes, testing::Each(40u));
 }
 
-TEST(MemoryPlan, WhatRunsAsOneKeepsWhatItReads) {
+TEST(MemoryPlan, FusedNodesKeepTheirSourcesAlive) {
   Graph g;
   Tensor* a = transpose(g, g.input("x", DType::kF32, {4, 8, 1, 1}));
-  Tensor* made[5];  // that cannot run in place, but for the fourth
+  Tensor* made[5];  // only the node made[3] can run in place
   for (int i = 0; i < 5; ++i) a = made[i] = i == 3 ? unary(g, a, UnaryKind::kSilu) : contiguous(g, transpose(g, a));
   g.output(made[4]);
   const auto overlap = [&](std::vector<NodeRange> fused, int one, int other) {
@@ -310,15 +312,15 @@ TEST(MemoryPlan, WhatRunsAsOneKeepsWhatItReads) {
   };
   const auto at = [&](int i) { return made[i]->id; };
   EXPECT_TRUE(overlap({}, 0, 2));
-  EXPECT_TRUE(overlap({{at(0), at(1) + 1}, {at(3), at(4)}}, 0, 2)) << "the first is read by none of the others";
+  EXPECT_TRUE(overlap({{at(0), at(1) + 1}, {at(3), at(4)}}, 0, 2)) << "no later node of the first range reads it";
   const std::vector<NodeRange> four{{at(0), at(3) + 1}};
   EXPECT_FALSE(overlap(four, 0, 2));
   EXPECT_FALSE(overlap(four, 1, 3));
-  EXPECT_TRUE(overlap(four, 2, 3)) << "taken over in place";
-  EXPECT_TRUE(overlap(four, 0, 4) || overlap(four, 1, 4)) << "behind the range all is free";
+  EXPECT_TRUE(overlap(four, 2, 3)) << "made[3] runs in place";
+  EXPECT_TRUE(overlap(four, 0, 4) || overlap(four, 1, 4)) << "after the range its memory is free";
 }
 
-TEST(MemoryPlan, SetRowsNeedsNoMemoryOfItsOwn) {
+TEST(MemoryPlan, SetRowsNeedsNoMemory) {
   Graph g;
   TensorContext weights;
   Tensor* cache = weights.add("c", DType::kF32, {10, 64, 1, 1}, Role::kCache);
@@ -342,7 +344,7 @@ TEST(MemoryPlan, ZeroSizeTensorsArePlaced) {
   EXPECT_EQ(plan.tensors.at(y).chunk, 0);
 }
 
-TEST(MemoryPlan, NodesWithoutReadersDieAtOnce) {
+TEST(MemoryPlan, NodesWithoutReadersDieImmediately) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* dead = tile(g, x, 10);
@@ -350,7 +352,7 @@ TEST(MemoryPlan, NodesWithoutReadersDieAtOnce) {
   EXPECT_EQ(offset_of(plan_bytes(g), dead), offset_of(plan_bytes(g), y));
 }
 
-TEST(MemoryPlan, WorkspacesHoldForTheirNodeOnly) {
+TEST(MemoryPlan, WorkspacesLiveOnlyDuringTheirNode) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* a = tile(g, x, 10);
@@ -361,11 +363,11 @@ TEST(MemoryPlan, WorkspacesHoldForTheirNodeOnly) {
   const MemoryPlan plan = plan_memory(whole(g), options);
   ASSERT_EQ(plan.workspaces.size(), 2u);
   EXPECT_EQ(plan.workspaces.at(a).size, 100u);
-  // x 40, a 40, then 100 for a's workspace, later b 40 and b's workspace 60.
+  // x has 40 bytes, a 40, and a's workspace 100. Later b (40) and b's workspace (60) reuse these 100 bytes.
   EXPECT_EQ(plan.total_bytes(), 180u);
 }
 
-TEST(MemoryPlan, SizesAreRoundedUpAndAllocSizeIsAsked) {
+TEST(MemoryPlan, AllocSizeIsUsedAndRoundedUp) {
   Graph g;
   Tensor* x = vector_input(g, 3);
   Tensor* y = g.output(tile(g, x, 3));
@@ -382,7 +384,7 @@ TEST(MemoryPlan, ChunksStayBelowTheMaximum) {
   Graph g;
   std::vector<Tensor*> inputs;
   for (const int64_t length : {10, 10, 10, 10, 50}) inputs.push_back(vector_input(g, length, {}));
-  g.output(concat(g, inputs, 0));  // 360 bytes: larger than any chunk may grow
+  g.output(concat(g, inputs, 0));  // 360 bytes: larger than the largest chunk
   MemoryPlanOptions options;
   options.alignment = 4;
   options.max_chunk = 100;
@@ -392,7 +394,7 @@ TEST(MemoryPlan, ChunksStayBelowTheMaximum) {
   Validator(whole(g), plan, 4).check_all();
 }
 
-TEST(MemoryPlan, TensorsLargerThanAChunkCanShareOne) {
+TEST(MemoryPlan, OversizedTensorsShareAChunk) {
   Graph g;
   Tensor* large = tile(g, vector_input(g, 10), 100);
   Tensor* later = tile(g, sum_rows(g, large), 90);
@@ -405,7 +407,7 @@ TEST(MemoryPlan, TensorsLargerThanAChunkCanShareOne) {
   EXPECT_THAT(plan.chunk_sizes, ElementsAre(400u, 44u));
 }
 
-TEST(MemoryPlan, RangesPlanTheirOwnTensorsOnly) {
+TEST(MemoryPlan, RangesPlanOnlyTheirOwnTensors) {
   Graph g;
   Tensor* x = vector_input(g, 10, "x");
   Tensor* other = vector_input(g, 10, "other");
@@ -418,24 +420,24 @@ TEST(MemoryPlan, RangesPlanTheirOwnTensorsOnly) {
   options.alignment = 1;
   const GraphRange middle{&g, 1, 3};
   const MemoryPlan plan = plan_memory(middle, options);
-  // a is made before; b and c are read after the range, so that c must not overwrite b.
+  // a is computed before the range. b and c are read after the range, so c must not overwrite b.
   EXPECT_EQ(plan.tensors.size(), 2u);
   EXPECT_TRUE(plan.tensors.contains(b));
   EXPECT_TRUE(plan.tensors.contains(c));
   EXPECT_EQ(plan.total_bytes(), 80u);
-  // Only the inputs that the range reads.
+  // A range places only the inputs that it reads.
   const MemoryPlan first = plan_memory(GraphRange{&g, 0, 1}, options);
   EXPECT_TRUE(first.tensors.contains(x));
   EXPECT_FALSE(first.tensors.contains(other));
   EXPECT_TRUE(plan_bytes(g).tensors.contains(other));
 }
 
-TEST(MemoryPlan, TensorsWithABufferAreLeftAlone) {
+TEST(MemoryPlan, TensorsWithABufferAreNotPlaced) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* a = tile(g, x, 10);
   Tensor* b = g.output(scale(g, a, {}));
-  // Never looked into by the planner.
+  // The planner never accesses the buffer.
   Buffer* const somewhere = reinterpret_cast<Buffer*>(&g);
   x->buffer = somewhere;
   a->buffer = somewhere;
@@ -457,7 +459,7 @@ TEST(MemoryPlan, RefusesBadArguments) {
 
 // --- random graphs --------------------------------------------------------------------------------------------
 
-/// Grows a graph of [a, b] tensors, views among them, some of them empty, some of them outputs.
+/// Builds a random graph of [a, b] tensors; some are views, some are empty, some are outputs.
 class RandomGraph {
  public:
   explicit RandomGraph(uint32_t seed) : random_(seed) {
@@ -475,7 +477,7 @@ class RandomGraph {
   int below(int limit) { return static_cast<int>(random_() % limit); }
 
   void grow() {
-    // Recent tensors more often than old ones.
+    // Picks recent tensors more often.
     Tensor* x = pool_[pool_.size() - 1 - below(std::min<int>(pool_.size(), below(8) + 1))];
     Tensor* y = pool_[below(pool_.size())];
     Tensor* made = make(x, y->shape == x->shape ? y : x);
@@ -544,7 +546,7 @@ TEST(MemoryPlanProperty, NoTwoLiveTensorsOverlap) {
   EXPECT_LT(planned, unshared);
 }
 
-TEST(MemoryPlanProperty, RangesCoverTheWholeGraph) {
+TEST(MemoryPlanProperty, PlansOfConsecutiveRangesAreValid) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     RandomGraph random(seed);

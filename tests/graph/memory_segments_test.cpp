@@ -1,4 +1,5 @@
-// Memory plans of graphs that run in segments: a run is played step by step, and every byte knows who wrote it last.
+// Memory plans of graphs that run in segments. The test simulates a run step by step and tracks the last writer of
+// every byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ class Play {
     }
     for (const Tensor* input : graph_.inputs()) {
       if (input->is_output) expect_owned(*input, "is an input and an output");
-      if (!is_late(*input)) expect_owned(*input, "is an input, which may be written once and for all");
+      if (!is_late(*input)) expect_owned(*input, "is an input that is written only once");
     }
   }
 
@@ -63,10 +64,10 @@ class Play {
     if (!node.is_view()) write(node);
     if (const auto found = plan_.workspaces.find(&node); found != plan_.workspaces.end()) {
       fill(found->second, &scratch_);
-      expect_owned(node, "was made with scratch memory");
+      expect_owned(node, "was made with a workspace");
       for (const Tensor* source : node.src) {
         if (plan_.tensors.at(source->storage()).offset == plan_.tensors.at(node.storage()).offset) continue;
-        expect_owned(*source, "is read beside scratch memory");
+        expect_owned(*source, "is read after scratch memory was written");
       }
     }
   }
@@ -107,7 +108,7 @@ struct RandomSegments {
     }
     for (Tensor* input : graph.inputs()) {
       if (pick(2) == 0) options.late.push_back({input, pick(latest_segment(*input) + 1)});
-      if (pick(4) == 0) graph.output(input);  // as a rank's addend of a sum may be
+      if (pick(4) == 0) graph.output(input);  // an addend of a sum may also be an output
     }
     graph.output(graph.nodes().back());
     options.alignment = pick(2) == 0 ? 1 : 64;
@@ -116,7 +117,8 @@ struct RandomSegments {
       options.workspace_size = [](const Tensor& made) { return made.op == Op::kAdd ? size_t{24} : size_t{0}; };
     }
   }
-  /// Before which it may be written: that of its first use, or any.
+  /// The last segment before which the input may be written: the segment of its first use, or the last segment if it is
+  /// unused.
   int latest_segment(const Tensor& input) const {
     for (const Tensor* node : graph.nodes()) {
       if (std::find(node->src.begin(), node->src.end(), &input) == node->src.end()) continue;
@@ -158,7 +160,7 @@ TEST(MemorySegments, NothingIsOverwrittenBeforeItIsRead) {
   }
 }
 
-/// a -> b -> c, and an input that is used last and may come late.
+/// The nodes x -> a -> b -> c -> d; d also reads an input that may be late.
 struct Line : testing::Test {
   Line() {
     x = graph.input("x", DType::kF32, {16, 1, 1, 1});
@@ -175,13 +177,14 @@ struct Line : testing::Test {
   MemoryPlanOptions options;
 };
 
-TEST_F(Line, ALateInputHoldsFromTheSegmentBeforeWhichItIsWritten) {
-  // x 64; a and b in the same 128; c, d 64. What is written before the run holds all through it.
+TEST_F(Line, LateInputIsLiveFromItsWriteOn) {
+  // x has 64 bytes, a and b share 128, c has 64, d has 64. An input that is written before the run is live during the
+  // whole run.
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
-  options.cuts = {4};  // before d: a and b are gone
+  options.cuts = {4};  // cut before d, where a and b are dead
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
   options.late = {{late, 0}};
-  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64) << "written early, though it is read in the last segment only";
+  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64) << "written early, although only the last segment reads it";
   Play(graph, options).run();
   options.late = {{late, 1}};
   EXPECT_EQ(bytes(), 64u + 128 + 64);
@@ -189,7 +192,7 @@ TEST_F(Line, ALateInputHoldsFromTheSegmentBeforeWhichItIsWritten) {
   Play(graph, options).run();
 }
 
-TEST_F(Line, ALateInputThatIsReadBeforeItIsWrittenIsRefused) {
+TEST_F(Line, RefusesLateInputReadBeforeItsWrite) {
   options.cuts = {1, 4};
   options.late = {{x, 1}};
   try {
@@ -200,19 +203,19 @@ TEST_F(Line, ALateInputThatIsReadBeforeItIsWrittenIsRefused) {
   }
 }
 
-TEST_F(Line, AShownNodeIsNotTakenOverInItsSegment) {
+TEST_F(Line, ShownNodeIsNotOverwrittenInItsSegment) {
   options.cuts = {4};
   options.late = {{late, 1}};
   options.shown = {a};
-  EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b has memory of its own";
+  EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b needs its own memory";
   Play(graph, options).run();
   options.cuts = {1, 4};
   options.late = {{late, 2}};
-  EXPECT_EQ(bytes(), 64u + 128 + 64) << "behind the cut it may be taken over";
+  EXPECT_EQ(bytes(), 64u + 128 + 64) << "after the cut it may be overwritten";
   Play(graph, options).run();
 }
 
-TEST_F(Line, ALateInputThatIsNotUsedCanBeWritten) {
+TEST_F(Line, UnusedLateInputHasMemory) {
   Tensor* unused = graph.input("unused", DType::kF32, {16, 1, 1, 1});
   options.cuts = {4};
   options.late = {{unused, 1}};
@@ -220,7 +223,7 @@ TEST_F(Line, ALateInputThatIsNotUsedCanBeWritten) {
   Play(graph, options).run();
 }
 
-TEST_F(Line, AnInputOfALaterRangeIsPlacedThere) {
+TEST_F(Line, InputIsPlacedByTheRangeThatUsesIt) {
   const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
   EXPECT_FALSE(first.tensors.contains(late)) << "the range that uses it places it";
   const MemoryPlan last = plan_memory({&graph, 4, 5}, options);

@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-TEST(OpTable, RowsAreInTheOrderOfTheEnumeration) {
+TEST(OpTable, RowsFollowTheEnumeration) {
   std::set<std::string_view> names;
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<Op>(i));
@@ -17,19 +17,19 @@ TEST(OpTable, RowsAreInTheOrderOfTheEnumeration) {
   }
 }
 
-TEST(OpTable, NamesReadBack) {
+TEST(OpTable, NamesRoundTrip) {
   for (int i = 1; i < kOpCount; ++i) EXPECT_EQ(op_from_name(name_of(static_cast<Op>(i))), static_cast<Op>(i));
   EXPECT_EQ(op_from_name("none"), std::nullopt);
   EXPECT_EQ(op_from_name("mul_mat2"), std::nullopt);
   EXPECT_EQ(op_from_name(""), std::nullopt);
 }
 
-TEST(OpTable, SourcesAndAliases) {
+TEST(OpTable, SourcesAndAliasesAreConsistent) {
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<Op>(i));
     EXPECT_TRUE(row.max_src == -1 || row.min_src <= row.max_src) << row.name;
     EXPECT_EQ(row.kind == OpKind::kView, row.alias == Alias::kView) << row.name;
-    // Only a source that is always counted can be overwritten.
+    // Only sources below a fixed max_src can be overwritten.
     EXPECT_EQ(row.max_src < 0 ? row.in_place_sources : row.in_place_sources >> row.max_src, 0u) << row.name;
     if (row.alias != Alias::kNone) {
       EXPECT_EQ(row.in_place_sources, 0u) << row.name;
@@ -39,7 +39,7 @@ TEST(OpTable, SourcesAndAliases) {
   EXPECT_EQ(info(Op::kSetRows).alias, Alias::kWrites);
 }
 
-TEST(OpTable, Kinds) {
+TEST(OpTable, KindsMatchTheOps) {
   EXPECT_TRUE(is_view(Op::kReshape));
   EXPECT_TRUE(is_view(Op::kPermute));
   EXPECT_FALSE(is_view(Op::kSetRows));

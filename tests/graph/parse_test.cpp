@@ -15,7 +15,7 @@ void parse(std::string_view text) {
   parse_graph(text, graph, weights);
 }
 
-TEST(Parse, BlanksCommentsAndLineEnds) {
+TEST(Parse, AcceptsBlanksCommentsAndLineEnds) {
   Graph graph;
   TensorContext weights;
   parse_graph("# a comment\n\n  input %x f32[4,2] # another\r\n\t%y=scale( %x ){ scale = 2 , bias=1 }\noutput %y",
@@ -25,14 +25,14 @@ TEST(Parse, BlanksCommentsAndLineEnds) {
   EXPECT_TRUE(graph.nodes()[0]->is_output);
 }
 
-TEST(Parse, EmptyText) {
+TEST(Parse, AcceptsEmptyText) {
   Graph graph;
   TensorContext weights;
   parse_graph("", graph, weights);
   EXPECT_TRUE(graph.nodes().empty());
 }
 
-TEST(Parse, WeightsAreFoundAgain) {
+TEST(Parse, ReusesExistingWeights) {
   TensorContext weights;
   Graph first, second, third;
   parse_graph("weight %w q8_0 [32, 2]\ncache %c f16 [4]\n", first, weights);
@@ -99,8 +99,8 @@ const BadText kBad[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Parse, ParseError, testing::ValuesIn(kBad));
 
-// Any text either parses or is refused with a line number; nothing else happens.
-TEST(Parse, MutatedTextsNeverCrash) {
+// Every text either parses or is refused with a line number.
+TEST(Parse, MutatedTextsNeverCrashTheParser) {
   const std::string good =
       "input %x f32 [4, 6]\ninput %i i32 [6]\nweight %t q8_0 [32, 6]\n"
       "%a = get_rows(%t, %i) {ranges=[10:2,40:4]}\n%b = rope(%x, %i, _) {dims=2, base=1e4}\n"

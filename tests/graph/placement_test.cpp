@@ -12,8 +12,9 @@
 namespace shoal {
 namespace {
 
-/// With nothing of one that has gone touched by the other (sanitizers see it).
-TEST(PlacedTensors, TensorsAndTheirListMayGoAtOnce) {
+/// The list must not access destroyed tensors, and tensors must not access the destroyed list. Sanitizers detect
+/// violations.
+TEST(PlacedTensors, TensorsAndListCanBeDestroyedConcurrently) {
   for (int round = 0; round < 500; ++round) {
     PlacedTensors list;
     std::optional<std::deque<Tensor>> tensors(20);

@@ -1,5 +1,5 @@
-// Every quantised type: decoding against values computed with an independent implementation of the formats (the `gguf`
-// package for Python), and the error of encoding.
+// Every quantised type: decoded values equal the output of an independent implementation (the Python package `gguf`),
+// and the error of encoding is bounded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +14,9 @@
 namespace shoal {
 namespace {
 
-/// A block whose byte i is (151 i + 29 (i / 7) + 83) mod 256, with the f16 numbers 0.0325 and 0.11 at `halves`; its
-/// elements 0, step, 2 step, ... The scale of mxfp4 is such a byte.
+/// A block whose byte i is (151 i + 29 (i / 7) + 83) mod 256, except that the f16 numbers 0.0325 and 0.11 are stored at
+/// the offsets `halves`. `values` are the block's elements 0, step, 2 step, ... The scale of mxfp4 is one of the
+/// computed bytes.
 struct Golden {
   DType dtype;
   std::vector<size_t> halves;
@@ -99,7 +100,7 @@ std::set<DType> quantized_types() {
   return types;
 }
 
-TEST(Quants, DecodeGoldenBlocks) {
+TEST(Quants, DecodesGoldenBlocks) {
   std::set<DType> tested;
   for (const Golden& golden : kGolden) {
     const DTypeTraits& type = traits(golden.dtype);
@@ -117,13 +118,13 @@ TEST(Quants, DecodeGoldenBlocks) {
       EXPECT_EQ(decoded[i * golden.step], golden.values[i]) << type.name << " element " << i * golden.step;
     }
   }
-  for (const DType dtype : quantized_types()) {  // of coded ones: coded_test.cpp
+  for (const DType dtype : quantized_types()) {  // coded_test.cpp tests coded types
     EXPECT_TRUE(traits(dtype).is_coded || tested.contains(dtype)) << name_of(dtype) << " has no block in kGolden";
   }
 }
 
-TEST(Quants, EveryLevelOfIq4Nl) {
-  // Scale 1, nibbles 0 to 15 in order; its number, and what the `gguf` package makes of it.
+TEST(Quants, DecodesEveryIq4NlLevel) {
+  // Scale 1, nibbles 0 to 15 in order. The `gguf` package gives the same values.
   ASSERT_EQ(dtype_from_gguf(20), DType::kIQ4_NL);
   uint8_t block[18] = {0x00, 0x3c};
   for (int j = 0; j < 16; ++j) block[2 + j] = static_cast<uint8_t>(j | (15 - j) << 4);
@@ -134,8 +135,9 @@ TEST(Quants, EveryLevelOfIq4Nl) {
   EXPECT_EQ(decoded, expected);
 }
 
-TEST(Quants, EveryScaleOfMxfp4) {
-  // All of them times all levels, as doubles; where these are no floats, infinities. The `gguf` package has the same.
+TEST(Quants, DecodesEveryMxfp4Scale) {
+  // Every scale times every level, computed in double; products outside the range of float become infinities. The
+  // `gguf` package gives the same values.
   ASSERT_EQ(dtype_from_gguf(39), DType::kMXFP4);
   const std::vector<float> levels{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   for (int scale = 0; scale < 256; ++scale) {
@@ -173,8 +175,9 @@ double root_mean_square(const std::vector<float>& a, const std::vector<float>& b
   return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
-TEST(Quants, RoundTripErrorOfNormalValues) {
-  // Root mean square error for values of variance 1; what is measured is 2 to 5 % below.
+TEST(Quants, RoundTripErrorOfNormalValuesIsBounded) {
+  // Upper bounds of the root mean square error for values of variance 1. Measured errors are 2 to 5 % below these
+  // bounds.
   const std::pair<DType, double> bounds[] = {
       {DType::kQ4_0, 0.084},  {DType::kQ4_1, 0.081},   {DType::kQ5_0, 0.042},   {DType::kQ5_1, 0.039},
       {DType::kQ8_0, 0.0056}, {DType::kQ2_K, 0.275},   {DType::kQ3_K, 0.148},   {DType::kQ4_K, 0.073},
@@ -194,8 +197,9 @@ TEST(Quants, RoundTripErrorOfNormalValues) {
   for (const DType dtype : quantized_types()) EXPECT_TRUE(tested.contains(dtype)) << name_of(dtype) << " has no bound";
 }
 
-TEST(Quants, RoundTripOfValuesWithAMean) {
-  // Types with minima use their levels for the spread of the values alone. Minima of K types cannot be positive.
+TEST(Quants, NonzeroMeanAddsLittleErrorToTypesWithMinima) {
+  // Types with minima use their levels only for the spread of the values, not for the mean. Minima of K types cannot be
+  // positive.
   for (const DType dtype : {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
     const auto x = normal_floats(256 * 50, -4.0f), plain = normal_floats(256 * 50);
     const double error = root_mean_square(x, round_trip(dtype, x));
@@ -203,7 +207,7 @@ TEST(Quants, RoundTripOfValuesWithAMean) {
   }
 }
 
-TEST(Quants, EncodingIsIdempotentUpToItsOwnError) {
+TEST(Quants, EncodingTwiceAddsLittleError) {
   const auto x = normal_floats(256 * 20);
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
@@ -213,8 +217,8 @@ TEST(Quants, EncodingIsIdempotentUpToItsOwnError) {
   }
 }
 
-TEST(Quants, RampsAndExtremesOfOneBlock) {
-  // Every level of a block is used, so a wrong place of any bit shows.
+TEST(Quants, RampUsingAllLevelsRoundTrips) {
+  // The ramp uses every level of a block, so a misplaced bit shows.
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
@@ -223,12 +227,12 @@ TEST(Quants, RampsAndExtremesOfOneBlock) {
     const auto y = round_trip(dtype, x);
     for (int e = 0; e < 256; ++e) {
       const float extreme = 32.0f * (1.0f + static_cast<float>(e / 32));
-      if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // few levels, or one scale for all
+      if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // coded: too few levels, or one scale per block
       const bool coarse = dtype == DType::kQ2_K || dtype == DType::kQ3_K;
       const float step = coarse                   ? 0.5f
                          : dtype == DType::kMXFP4 ? 0.25f
                          : dtype == DType::kNVFP4 ? 0.17f
-                                                  : 0.15f;  // mxfp4: halfway between 8 and 12
+                                                  : 0.15f;  // mxfp4: half the distance between the levels 8 and 12
       ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }
@@ -242,12 +246,13 @@ TEST(Quants, ZerosStayZeros) {
   }
 }
 
-TEST(Quants, ConstantRowsAndTinyValuesSurvive) {
+TEST(Quants, ConstantRowsAndTinyValuesSurviveEncoding) {
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
     for (const float value : {-3.0f, 2.5f}) {
-      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // of which a constant may lie between 2 and 3
+      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // mxfp4: a constant value may be between the levels 2
+                                                                  // and 3
       for (const float v : round_trip(dtype, std::vector<float>(256, value))) {
         ASSERT_NEAR(v, value, std::fabs(value) * step) << name_of(dtype);
       }

@@ -17,14 +17,14 @@ Tensor make(DType dtype, Shape shape) {
   return tensor;
 }
 
-TEST(Tensor, ContiguousStridesOfPlainAndQuantisedTypes) {
+TEST(Tensor, ContiguousStridesAreBytesOfBlocksAndRows) {
   EXPECT_EQ(contiguous_strides(DType::kF32, {256, 4, 1, 1}), (Strides{4, 1024, 4096, 4096}));
   EXPECT_EQ(contiguous_strides(DType::kQ8_0, {256, 4, 1, 1}), (Strides{34, 272, 1088, 1088}));
   EXPECT_EQ(contiguous_strides(DType::kF16, {0, 4, 2, 1}), (Strides{2, 0, 0, 0}));
   EXPECT_THAT([] { contiguous_strides(DType::kQ8_0, {40, 4, 1, 1}); }, testing::Throws<InvalidArgument>());
 }
 
-TEST(Tensor, Bytes) {
+TEST(Tensor, CountsBytes) {
   EXPECT_EQ(make(DType::kF32, {256, 4, 1, 1}).bytes(), 4096u);
   EXPECT_EQ(make(DType::kQ8_0, {256, 4, 1, 1}).bytes(), 1088u);
   EXPECT_EQ(make(DType::kQ8_0, {256, 0, 1, 1}).bytes(), 0u);
@@ -32,9 +32,9 @@ TEST(Tensor, Bytes) {
   EXPECT_EQ(make(DType::kF32, {256, 0, 3, 1}).span_bytes(), 0u);
 }
 
-TEST(Tensor, GapsBetweenRows) {
+TEST(Tensor, SpanBytesIncludeGapsBetweenRows) {
   Tensor x = make(DType::kF32, {8, 4, 1, 1});
-  x.shape[0] = 6;  // as a slice of axis 0 has it
+  x.shape[0] = 6;  // strides as in a slice of axis 0
   EXPECT_TRUE(x.is_row_contiguous());
   EXPECT_FALSE(x.is_contiguous());
   EXPECT_EQ(x.bytes(), 6u * 4 * 4);
@@ -50,7 +50,7 @@ TEST(Tensor, SwappedAxesAreNotRowContiguous) {
   EXPECT_EQ(x.span_bytes(), x.bytes());
 }
 
-TEST(Tensor, StridesOfAxesOfLengthOneDoNotMatter) {
+TEST(Tensor, StridesOfUnitAxesDoNotMatter) {
   Tensor x = make(DType::kF32, {8, 1, 5, 1});
   x.strides[1] = 12345;
   x.strides[3] = 1;
@@ -69,7 +69,7 @@ TEST(Tensor, EmptyTensorsAreContiguous) {
   EXPECT_TRUE(x.is_row_contiguous());
 }
 
-TEST(Tensor, Texts) {
+TEST(Tensor, DescriptionsOmitTrailingAxesOfLengthOne) {
   EXPECT_EQ(to_string(Shape{256, 4, 1, 1}), "[256, 4]");
   EXPECT_EQ(to_string(Shape{1, 1, 1, 1}), "[1]");
   EXPECT_EQ(to_string(Shape{1, 1, 0, 1}), "[1, 1, 0]");

@@ -22,7 +22,7 @@ std::string reprint(const std::string& text) {
   return to_string(graph);
 }
 
-TEST(Text, Golden) {
+TEST(Text, PrintsTheGoldenText) {
   Graph g;
   TensorContext weights;
   Tensor* x = g.input("x", DType::kF32, {256, 4, 1, 1});
@@ -49,14 +49,14 @@ TEST(Text, Golden) {
   EXPECT_EQ(reprint(expected), expected);
 }
 
-TEST(Text, OneNode) {
+TEST(Text, PrintsOneNode) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 2, 1, 1});
   EXPECT_EQ(to_string(*x), "input  %x f32 [4, 2]");
   EXPECT_EQ(to_string(*scale(g, x, {0.5f, 0.0f}, "y")), "%y = scale(%x) {scale=0.5}  # f32 [4, 2]");
 }
 
-TEST(Text, OddAndRepeatedNamesStayReadable) {
+TEST(Text, OddAndRepeatedNamesBecomeUniqueAndParseable) {
   Graph g;
   Tensor* x = g.input("my x", DType::kF32, {4, 1, 1, 1});
   Tensor* y = scale(g, x, {}, "y");
@@ -68,7 +68,7 @@ TEST(Text, OddAndRepeatedNamesStayReadable) {
   EXPECT_EQ(reprint(text), text);
 }
 
-TEST(Text, ParamsToString) {
+TEST(Text, PrintsOnlyNonDefaultParameters) {
   EXPECT_EQ(params_to_string(Op::kRope, RopeParams{}), "");
   EXPECT_EQ(params_to_string(Op::kMulMat, {}), "");
   EXPECT_EQ(params_to_string(Op::kRope, RopeParams{.dims = 32, .mode = RopeMode::kHalves}), "{dims=32, mode=halves}");
@@ -76,8 +76,8 @@ TEST(Text, ParamsToString) {
   EXPECT_EQ(params_to_string(Op::kScale, ScaleParams{-0.0f, -0.0f}), "{scale=-0, bias=-0}");
 }
 
-/// Nodes that differ from the defaults in every parameter. Every op and parameter is in the rows of
-/// tests/graph/ops/infer_test.cpp.
+/// Nodes in which every parameter differs from its default. tests/graph/ops/infer_test.cpp has rows for every op and
+/// parameter.
 const char* const kNodes[] = {
     "%y = get_rows(%t, %ids) {ranges=[10:2,40:4]}",
     "%y = set_rows(%c, %x, %ids) {ranges=[3:1,0:0,7:5]}",
@@ -127,7 +127,7 @@ const std::string kLeaves =
 
 class RoundTrip : public testing::TestWithParam<const char*> {};
 
-TEST_P(RoundTrip, OfNode) {
+TEST_P(RoundTrip, NodeTextParsesBack) {
   Graph graph;
   TensorContext weights;
   parse_graph(kLeaves + GetParam() + "\n", graph, weights);
@@ -138,7 +138,7 @@ TEST_P(RoundTrip, OfNode) {
 }
 INSTANTIATE_TEST_SUITE_P(Text, RoundTrip, testing::ValuesIn(kNodes));
 
-TEST(Text, EveryKindOfEnumeratorRoundTrips) {
+TEST(Text, EveryEnumeratorRoundTrips) {
   for (int i = 0; i < static_cast<int>(UnaryKind::kCount); ++i) {
     Graph g;
     Tensor* x = g.input("x", DType::kF32, {4, 1, 1, 1});

@@ -16,7 +16,7 @@ struct Leaves {
   Tensor* cache = context.add("cache", DType::kF32, {8, 4, 1, 1}, Role::kCache);
 };
 
-/// What can be asked of the example graph, one thing each.
+/// One variant of the example graph. The tests change one member at a time.
 struct Variant {
   int64_t tokens = 2;
   DType dtype = DType::kF32;
@@ -40,7 +40,7 @@ std::unique_ptr<Graph> build(const Leaves& leaves, const Variant& v, const std::
   return graph;
 }
 
-TEST(Topology, NamesDoNotMatterAndTheGraphMayGo) {
+TEST(Topology, IgnoresNamesAndOutlivesTheGraph) {
   const Leaves leaves;
   auto first = build(leaves, {});
   const Topology topology(*first);
@@ -49,7 +49,7 @@ TEST(Topology, NamesDoNotMatterAndTheGraphMayGo) {
   EXPECT_NE(topology, Topology(Graph()));
 }
 
-TEST(Topology, EverythingElseDoes) {
+TEST(Topology, DetectsEveryDifferenceExceptNames) {
   const Leaves leaves;
   const Tensor elsewhere;
   const std::vector<Variant> others{
@@ -63,13 +63,13 @@ TEST(Topology, EverythingElseDoes) {
   }
 }
 
-TEST(Topology, OfCopiesItMattersWhichWeightTheyAreOf) {
+TEST(Topology, CopiesOfDifferentWeightsDiffer) {
   const Leaves leaves;
   Graph made;
   Tensor* node = scale(made, made.input("a", DType::kF32, {4, 1, 1, 1}), {});
   Tensor* next = scale(made, node, {});
   const auto copy_of = [&](const Tensor* original) { return Topology(*build(leaves, {.copied_from = original})); };
-  EXPECT_EQ(copy_of(node), copy_of(next)) << "what changes from graph to graph anyway";
+  EXPECT_EQ(copy_of(node), copy_of(next)) << "such originals change from graph to graph";
   EXPECT_EQ(copy_of(node), copy_of(made.inputs()[0]));
   EXPECT_NE(copy_of(leaves.w), copy_of(leaves.same));
   EXPECT_NE(copy_of(leaves.w), copy_of(node));
@@ -77,7 +77,7 @@ TEST(Topology, OfCopiesItMattersWhichWeightTheyAreOf) {
   EXPECT_EQ(copy_of(leaves.w), copy_of(leaves.w));
 }
 
-TEST(Topology, AbsentSourcesAreNotLeaves) {
+TEST(Topology, AbsentSourceDiffersFromAPresentSource) {
   Graph with, without;
   for (Graph* graph : {&with, &without}) {
     Tensor* x = graph->input("x", DType::kF32, {8, 1, 1, 1});

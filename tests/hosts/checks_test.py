@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What faults.py and references.py check is found when it is wrong: here with programs that do wrong on purpose."""
+"""Tests that faults.py and references.py detect errors: they run programs that misbehave on purpose."""
 import json
 import os
 import pathlib
@@ -21,7 +21,7 @@ from mpirun import Outcome, Run  # noqa: E402
 
 PYTHON = os.path.realpath(sys.executable)
 KILLED = "mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (Killed)."
-SAYS = "shoal: error: process 1 (here) is gone"
+SAYS = "shoal: error: process 1 (here) has died"
 
 
 def outcome(code: int | None = 1, stderr: dict | None = None, words: str = "", running: tuple = (), leftovers: tuple = (),
@@ -31,19 +31,19 @@ def outcome(code: int | None = 1, stderr: dict | None = None, words: str = "", r
 
 
 class Ended(unittest.TestCase):
-    """faults.Faults.ended, of three ranks, after rank 1 was killed."""
+    """Tests of faults.Faults.ended for three ranks, after rank 1 was killed."""
 
     def wrong(self, found: Outcome, silent: bool = False, **more) -> list[str]:
         options = types.SimpleNamespace(processes=3, seed=1, silent=silent)
         run = types.SimpleNamespace(processes=3, host=lambda rank: "here")
         return faults.Faults(options, pathlib.Path(), None).ended(run, found, **{"victim": 1, **more})
 
-    def test_well(self):
+    def test_accepts_correct_ends(self):
         self.assertEqual(self.wrong(outcome()), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), early=True), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), silent=True), [])
         self.assertEqual(self.wrong(outcome(leftovers=("/dev/shm/vader_segment.here.d1.1",)), early=True), [])
-        told = {0: "shoal: error: process 0 (here) was told to end (SIGTERM)", 2: SAYS}
+        told = {0: "shoal: error: process 0 (here) was ended by SIGTERM", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=told, words=KILLED)), [])
         self.assertEqual(self.wrong(outcome(stderr={0: SAYS}, codes={2: 0})), [])
         unknown = {0: "shoal: error: process 1 (unknown host) has been silent", 2: SAYS}
@@ -51,9 +51,9 @@ class Ended(unittest.TestCase):
         tells = {0: "shoal: error: process 0 (here): [sum] process 1 (here) did not answer", 2: SAYS}
         self.assertEqual(self.wrong(outcome(stderr=tells)), [])
 
-    def test_each_wrong_is_one(self):
+    def test_reports_each_error_once(self):
         for what, found in {
-            "mpirun ended with 0": outcome(code=0),
+            "mpirun exited with 0": outcome(code=0),
             "still running: mpirun": outcome(code=None),
             "still running: rank 2": outcome(running=(2,)),
             "left behind: /dev/shm/a": outcome(leftovers=("/dev/shm/a",)),
@@ -63,46 +63,46 @@ class Ended(unittest.TestCase):
             "rank 2 says nothing": outcome(stderr={0: SAYS}, words=KILLED, codes={2: 1}),
             "rank 0 wrote 2 lines": outcome(stderr={0: f"{SAYS}\n{SAYS}", 2: SAYS}),
             "rank 2 names no process": outcome(stderr={0: SAYS, 2: "shoal: error: it failed"}),
-            "rank 2 names one that is not there": outcome(stderr={0: SAYS, 2: "shoal: error: process 1 (there) is gone"}),
-            "rank 0 names one that is not there": outcome(stderr={0: "shoal: error: process 1 (unknown host) is gone", 2: SAYS}),
-            "rank 2 does not name 1": outcome(stderr={0: SAYS, 2: "shoal: error: process 0 (here) is gone"}),
+            "rank 2 names a wrong process or host": outcome(stderr={0: SAYS, 2: "shoal: error: process 1 (there) has died"}),
+            "rank 0 names a wrong process or host": outcome(stderr={0: "shoal: error: process 1 (unknown host) has died", 2: SAYS}),
+            "rank 2 does not name 1": outcome(stderr={0: SAYS, 2: "shoal: error: process 0 (here) has died"}),
         }.items():
             with self.subTest(what):
                 wrong = self.wrong(found)
                 self.assertEqual(len(wrong), 1, wrong)
                 self.assertIn(what, wrong[0])
 
-    def test_silence_needs_a_reason(self):
+    def test_rejects_unexplained_silence(self):
         self.assertEqual(len(self.wrong(outcome(stderr={}), early=True)), 2)
         self.assertEqual(len(self.wrong(outcome(stderr={}, words=KILLED), victim=2, early=True)), 2)
-        told = {0: "shoal: error: process 0 (here) was told to end (SIGTERM)", 2: SAYS}
+        told = {0: "shoal: error: process 0 (here) was ended by SIGTERM", 2: SAYS}
         self.assertEqual(len(self.wrong(outcome(stderr=told))), 1)
 
-    def test_what_must_be_said(self):
-        self.assertEqual(self.wrong(outcome(), says="is gone"), [])
+    def test_requires_the_expected_text(self):
+        self.assertEqual(self.wrong(outcome(), says="has died"), [])
         self.assertEqual(len(self.wrong(outcome(), says="version")), 1)
 
 
 class Runs(unittest.TestCase):
-    """Real runs, of a program that knows nothing of MPI."""
+    """Real runs of a program that does not use MPI."""
 
     def start(self, program: str, **more) -> Run:
         return Run([PYTHON, "-c", f"import os, sys, time, signal\nrank = os.environ['OMPI_COMM_WORLD_RANK']\n{program}"], 2, **more)
 
-    def test_what_each_writes(self):
+    def test_separates_output_of_each_rank(self):
         with self.start("print('{}') if rank == '0' else 0; sys.exit(f'shoal: error: I am {rank}')") as run:
             found = run.finish(20)
         self.assertEqual((found.code, found.stdout), (1, "{}\n"))
         self.assertEqual({rank: found.errors(rank) for rank in (0, 1)},
                          {0: ["shoal: error: I am 0"], 1: ["shoal: error: I am 1"]})
-        with self.assertRaisesRegex(mpirun.RunError, "mpirun ended with 1: shoal: error: I am"):
+        with self.assertRaisesRegex(mpirun.RunError, "mpirun exited with 1: shoal: error: I am"):
             found.json()
 
-    def test_json_is_one_object(self):
-        with self.start("print('{}')") as run, self.assertRaisesRegex(mpirun.RunError, "stdout is no JSON object"):
+    def test_json_must_be_one_object(self):
+        with self.start("print('{}')") as run, self.assertRaisesRegex(mpirun.RunError, "stdout is not a JSON object"):
             run.finish(20).json()
 
-    def test_a_killed_one_and_what_ends_by_itself(self):
+    def test_names_a_killed_rank(self):
         with self.start("time.sleep(60)") as run:
             run.wait_for(2)
             self.assertTrue(run.kill(1, signal.SIGKILL))
@@ -110,8 +110,8 @@ class Runs(unittest.TestCase):
         self.assertEqual((found.code, found.running), (137, []))
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
-    def test_watched_ones(self):
-        """Exit codes, and how mpirun ends one that does not say anything after another was killed."""
+    def test_records_codes_of_watched_ranks(self):
+        """Records the exit codes of watched ranks, also of a silent rank that mpirun ends because another rank was killed."""
         with self.start("print('shoal: error: I am', rank, sys.argv[1], file=sys.stderr)\nsys.exit(3 * (1 - int(rank)))",
                         watched=True, wrapper="set -- \"$@\" more") as run:
             found = run.finish(20)
@@ -124,14 +124,14 @@ class Runs(unittest.TestCase):
         self.assertEqual((found.code, found.codes), (137, {0: 9, 1: 137}))
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
-    def test_who_does_not_end_is_found_and_ended(self):
-        # Rank 1 leaves a child behind that mpirun does not know.
+    def test_ends_processes_that_outlive_the_run(self):
+        # Rank 1 leaves behind a child process that is unknown to mpirun.
         with self.start("os.fork() or (os.setsid(), time.sleep(60)) if rank == '1' else 0") as run:
             found = run.finish(3)
             self.assertIn(1, found.running)
             self.assertEqual(list(run.all()), [])
 
-    def test_files_that_are_left(self):
+    def test_reports_leftover_files(self):
         name = f"shoal-test-{os.getpid()}"
         try:
             with self.start(f"rank == '0' and open('/dev/shm/{name}', 'w').close()") as run:
@@ -139,7 +139,7 @@ class Runs(unittest.TestCase):
         finally:
             os.unlink(f"/dev/shm/{name}")
 
-    def test_a_wrapper_knows_the_rank(self):
+    def test_wrapper_knows_the_rank(self):
         with tempfile.TemporaryDirectory() as folder:
             for rank in ("0", "1"):
                 os.mkdir(f"{folder}/{rank}")
@@ -147,7 +147,7 @@ class Runs(unittest.TestCase):
                 found = run.finish(20)
             self.assertEqual(found.stderr, {0: f"{folder}/0", 1: f"{folder}/1"})
 
-    def test_the_end_of_the_statement_ends_all(self):
+    def test_with_statement_ends_all_processes(self):
         with self.start("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)") as run:
             run.wait_for(2)
         time.sleep(0.1)
@@ -159,7 +159,7 @@ class Answers(unittest.TestCase):
         question = references.Question(pathlib.Path(), [1], [], {0: 1.0, 1: -2.0}, 1e-9, [5, 6, 7])
         return question.wrong(answer, references.nmse)
 
-    def test_right_and_wrong(self):
+    def test_tells_right_from_wrong_answers(self):
         logits = [[1, -2.00001], [0, 1.00001]]
         self.assertEqual(self.wrong({"tokens": [5, 6, 7], "top_logits": logits}), [])
         for answer in ({"tokens": [5, 6, 8], "top_logits": logits}, {"tokens": [5, 6], "top_logits": logits},
@@ -172,13 +172,13 @@ class Answers(unittest.TestCase):
         self.assertFalse(references.largest({0: nothing, 1: 0.0}, {0: 1.0, 1: 0.0}) <= 1)
         self.assertFalse(references.largest({0: 1.0, 1: nothing}, {0: 1.0, 1: 0.0}) <= 1)
 
-    def test_meshes_have_the_ranks_and_processes_that_were_asked_for(self):
+    def test_meshes_cover_one_to_four_processes(self):
         meshes = references.meshes()
         self.assertEqual({mesh.processes for mesh in meshes}, {1, 2, 3, 4})
         self.assertEqual(len({mesh.name for mesh in meshes}), len(meshes))
         self.assertLessEqual(set(references.QUICK_MESHES), {mesh.name for mesh in meshes})
 
-    def test_references_are_read(self):
+    def test_reads_reference_files(self):
         file = gguf.File(mpirun.ROOT / "tests/models/references/llama.gguf")
         self.assertEqual((file.keys["reference.case"], file.keys["reference.context"]), ("llama", 320))
         self.assertEqual((file.shape("ids.7"), len(file.values("logits.7"))), ([7], 7 * file.shape("logits.7")[0]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Commands of the program over processes of this computer: what they print, and what they refuse."""
+"""Output and errors of the program's commands with several processes on this computer."""
 import json
 import os
 import pathlib
@@ -23,7 +23,7 @@ def run(*words: object, processes: int = 2) -> Outcome:
 
 
 class BenchComm(unittest.TestCase):
-    def test_ranks_of_all_processes(self):
+    def test_uses_ranks_of_all_processes(self):
         found = run("bench-comm", "--devices", "CPU0,CPU1,1:CPU0", "-b", "64", "-e", "256K", "-f", "4096", "-n", 5,
                     "--op", "all", "--dtype", "f32,bf16", "--comm", "all", "-o", "json", processes=3).json()
         self.assertEqual([device["name"] for device in found["devices"]], ["CPU0", "CPU1", "1:CPU0"])
@@ -36,13 +36,13 @@ class BenchComm(unittest.TestCase):
         self.assertEqual(found["wrong"], 0)
         self.assertTrue(all(one["time_us"] > 0 for one in results))
 
-    def test_the_table_comes_once(self):
+    def test_prints_the_table_once(self):
         text = run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, "-n", 5).stdout
         self.assertEqual(text.count("\n          64 "), 1)
         self.assertRegex(text, rf"#  rank  1  1:CPU0  {os.uname().nodename}  ")
         self.assertIn("# all_reduce by auto (the mpi communicator)\n", text)
 
-    def test_a_process_that_dies_ends_it(self):
+    def test_killed_process_ends_the_run(self):
         command = [PROGRAM, "bench-comm", "--devices", "CPU0", "-n", 1000000, "-b", 1024]
         with Run(command, 3, ONE_THREAD) as one:
             one.wait_for_output()
@@ -54,49 +54,49 @@ class BenchComm(unittest.TestCase):
             self.assertEqual(len(found.errors(rank)), 1, found.stderr)
         self.assertIn("process 1", found.words)
 
-    def test_what_it_refuses(self):
+    def test_refuses_one_process_flags(self):
         for words, says in ((("--calibrate",), "--calibrate is for devices of one process; start it without mpirun"),
                             (("--comm", "host"), "--comm host: collectives by 'host' are for devices of one process; use "
-                             "auto or mpi for CPU0 and the others; there are: auto, mpi, staged")):
+                             "auto or mpi for CPU0 and the other devices; there are: auto, mpi, staged")):
             with self.subTest(words):
                 check_refused(self, run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, *words), says)
 
 
 class Devices(unittest.TestCase):
-    """Lists of --devices."""
+    """Device lists of --devices."""
 
     def ranks(self, devices: str, processes: int = 2) -> list[str]:
         found = run("bench-comm", "--devices", devices, "-b", 64, "-e", 64, "-n", 1, "-o", "json", processes=processes)
         return [device["name"] for device in found.json()["devices"]]
 
-    def test_ranks_by_the_names_that_are_shown(self):
+    def test_accepts_displayed_names(self):
         self.assertEqual(self.ranks("CPU0,CPU1,1:CPU0"), ["CPU0", "CPU1", "1:CPU0"])
         self.assertEqual(self.ranks("0:CPU1,2:CPU0", 3), ["CPU1", "2:CPU0"])
 
-    def test_ranks_of_one_process(self):
+    def test_accepts_ranks_of_one_process(self):
         for devices, ranks in (("1:CPU0,1:CPU1", ["1:CPU0", "1:CPU1"]), ("1:CPU0", ["1:CPU0"]), ("0:CPU0", ["CPU0"])):
             with self.subTest(devices):
                 self.assertEqual(self.ranks(devices), ranks)
 
-    def test_several_lists_of_ranks(self):
+    def test_accepts_several_lists(self):
         found = run("bench", "-m", MODEL, "--devices", "CPU0,1:CPU0;CPU1,1:CPU1;1:CPU0,1:CPU1", "-p", 0, "-n", 4, "-r", 1,
                     "-o", "jsonl")
         self.assertEqual([json.loads(line)["devices"] for line in found.stdout.splitlines()],
                          ["CPU0,1:CPU0", "CPU1,1:CPU1", "1:CPU0,1:CPU1"])
 
-    def test_what_is_refused(self):
-        for devices, says in (("1:CPU0,CPU0", "process 0 comes behind 1 in '1:CPU0,CPU0'; name them in order"),
-                              ("CPU0,2:CPU0", "'2:CPU0' is of no process: there are 0 to 1"),
-                              ("CPU0,x:CPU0", "'x:CPU0' is of no process"), ("CPU0,:CPU0", "':CPU0' is of no process"),
-                              ("CPU0,99999999999:CPU0", "'99999999999:CPU0' is of no process"),
-                              ("CPU0,1:", "'1:' names no device"), ("CPU0,0:1:CPU0", "'0:1:CPU0' names no device")):
+    def test_refuses_bad_lists(self):
+        for devices, says in (("1:CPU0,CPU0", "process 0 comes after process 1 in '1:CPU0,CPU0'; name processes in ascending order"),
+                              ("CPU0,2:CPU0", "'2:CPU0' names an unknown process; processes are 0 to 1"),
+                              ("CPU0,x:CPU0", "'x:CPU0' names an unknown process"), ("CPU0,:CPU0", "':CPU0' names an unknown process"),
+                              ("CPU0,99999999999:CPU0", "'99999999999:CPU0' names an unknown process"),
+                              ("CPU0,1:", "'1:' is not PROCESS:DEVICE"), ("CPU0,0:1:CPU0", "'0:1:CPU0' is not PROCESS:DEVICE")):
             with self.subTest(devices):
                 check_refused(self, run("bench-comm", "--devices", devices, "-b", 64, "-e", 64), says)
 
 
 class Slurm(unittest.TestCase):
-    def test_tasks_that_do_not_know_each_other(self):
-        says = "shoal: warning: srun has started 2 of this program that do not know each other; --mpi=pmix makes them one"
+    def test_warns_of_unconnected_tasks(self):
+        says = "shoal: warning: srun started 2 unconnected processes; add --mpi=pmix to srun to connect them"
         for more, warns in (({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, True),
                             ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, False),
                             ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, False)):
@@ -106,16 +106,16 @@ class Slurm(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    def test_what_would_lie_on_the_host(self):
-        remedy = "leave it out and name CPU devices among the others"
+    def test_refuses_host_parts(self):
+        remedy = "omit the flag and add CPU devices to --devices"
         for command, words, flag in (("run", ("-p", "a", "-ngl", 4), "-ngl 4"), ("bench", ("-nkvo",), "-nkvo"),
                                      ("plan", ("-ot", "ffn_up=CPU"), "-ot ffn_up=CPU"), ("run", ("-p", "a", "-cmoe"), "-cmoe")):
             with self.subTest(flag):
                 found = run(command, "-m", MODEL, "--devices", "CPU0", *words)
-                check_refused(self, found, f": {flag}: over several processes everything lies on their devices")
+                check_refused(self, found, f": {flag}: several processes cannot keep parts of a model on the host")
                 self.assertIn(remedy, found.words)
 
-    def test_compare(self):
+    def test_refuses_compare(self):
         check_refused(self, run("compare", "-m", MODEL, "--devices", "CPU0"), "start it without mpirun or srun")
 
 
@@ -123,7 +123,7 @@ def check_refused(test: unittest.TestCase, found: Outcome, says: str) -> None:
     test.assertNotIn(found.code, (0, None))
     for rank, text in found.stderr.items():
         errors = found.errors(rank)
-        test.assertLessEqual(len(errors), 1, text)  # a rank that mpirun has ended may not come to say it
+        test.assertLessEqual(len(errors), 1, text)  # a rank that mpirun ended may write no error
         test.assertTrue(all(says in line for line in errors), text)
     test.assertTrue(any(found.errors(rank) for rank in found.stderr), found.words)
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What goes wrong in a run over several processes ends it, everywhere and soon, and says why.
+"""Checks that any fault in a run over several processes ends all of them soon, with the reason.
 
-  tests/hosts/faults.py                    100 processes killed at random moments, and ten of everything else
-  tests/hosts/faults.py --runs 6           what CTest runs: 6, and one of everything else
-  tests/hosts/faults.py --hosts 2          over network namespaces (root; scripts/hosts_up)
+  tests/hosts/faults.py                    100 kills of a process at random moments; 10 runs of each other fault
+  tests/hosts/faults.py --runs 6           as in CTest: 6 kills, and 1 run of each other fault
+  tests/hosts/faults.py --hosts 2          on 2 network namespaces (as root; see scripts/hosts_up)
   tests/hosts/faults.py --only kill,cut --seed 7 --verbose
 
-Of every fault is checked: all processes end within the time-out and 5 s more; mpirun ends with another code than 0; each
-process that survived wrote one line "shoal: error: ..." that names the process that failed and its host (unless that died
-before it had said where it was, and mpirun names it), or itself where mpirun knew sooner, told it to end (SIGTERM) and
-names the other; no process and no file of the run is left.
+The checks of every fault:
+- All processes end within the time-out plus 5 s, and mpirun's exit code is not 0.
+- Each surviving process writes one line "shoal: error: ..." that names the failed process and its host. If the process
+  failed before it sent its host name, the line may omit the host, but mpirun must name it.
+- A process that mpirun ended first (SIGTERM) may name itself, but then mpirun must name the failed process.
+- No process and no file of the run is left.
 """
 import argparse
 import collections
@@ -45,17 +47,17 @@ MPIRUN_NAMES = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited
 
 
 class Skipped(Exception):
-    """Why a fault cannot be made here."""
+    """The reason why a fault cannot be produced here."""
 
 
 class Faults:
-    """The ways to fail. Each gives what was wrong with how the run ended, nothing where all was well."""
+    """The faults, one method each. A method returns the errors that it found at the end of the run."""
 
     def __init__(self, options, folder: pathlib.Path, hosts: network.Hosts | None):
         self.options, self.folder, self.hosts = options, folder, hosts
         self.processes = options.processes
         self.random = random.Random(options.seed)
-        self.duration, self.startup = 10.0, 0.0  # until they are measured
+        self.duration, self.startup = 10.0, 0.0  # defaults until measure()
         self.tokens: list[int] = []
 
     def command(self, model: object = MODEL, tokens: int = TOKENS, extra: tuple = ()) -> list[object]:
@@ -63,19 +65,19 @@ class Faults:
                 "-n", tokens, "--ignore-eos", "--temp", 0, "--output", "json", "-sm", self.options.split_mode, *extra]
 
     def start(self, command: list[object], hosts: network.Hosts | None = None, late: bool = False, **more: object) -> Run:
-        """`late`: something happens to it when ranks may have ended well."""
+        """`late`: whether the fault may happen after some ranks have ended normally."""
         environment = {"SHOAL_COMM_TIMEOUT": f"{TIMEOUT:g}", "SHOAL_CPU_THREADS": 1}
         hosts = hosts or self.hosts
         return Run(command, self.processes, environment, hosts, watched=hosts is not None or late, **more)
 
     def measure(self) -> None:
-        """How long an undisturbed run takes, and how long of that until the model is loaded. Throws RunError."""
+        """Measures a run without faults: its duration, and the part of it outside loading and generation. Raises RunError."""
         durations, startups = [], []
         for _ in range(3):
             with self.start(self.command()) as run:
                 outcome = run.finish(120)
                 if wrong := self.remains(outcome):
-                    raise RunError(f"a run that nothing disturbs: {wrong[0]}")
+                    raise RunError(f"an undisturbed run failed: {wrong[0]}")
                 answer = outcome.json()
                 busy = sum(answer["timings"][name] for name in ("load_ms", "prompt_ms", "generation_ms")) / 1000
                 durations.append(outcome.seconds)
@@ -94,13 +96,14 @@ class Faults:
 
     def ended(self, run: Run, outcome: Outcome, victim: int | None = None, early: bool = False,
               says: str = "", mpirun_too: bool = True) -> list[str]:
-        """`victim`: the rank that cannot say anything. `early`: so soon that processes may not know each other.
-        `says`: what the line of at least one process must match. `mpirun_too`: it has as little time as the ranks."""
-        if early:  # MPI makes it, and a moment later tells its daemon to remove it
+        """Returns the errors of a run's end. `victim`: the rank that cannot report an error. `early`: whether the fault may
+        come before the processes have exchanged their names. `says`: a pattern that at least one error line must match.
+        `mpirun_too`: whether mpirun must also end within the time-out plus 5 s."""
+        if early:  # MPI creates this file and only later asks its daemon to remove it
             outcome.leftovers = [path for path in outcome.leftovers if not re.search(rf"/vader_segment\..*\.{victim}$", path)]
         wrong = self.remains(outcome)
         if outcome.code == 0:
-            wrong.append("mpirun ended with 0")
+            wrong.append("mpirun exited with 0")
         if outcome.ranks_seconds > TIMEOUT + GRACE:
             wrong.append(f"the last rank ended after {outcome.ranks_seconds:.1f} s")
         if mpirun_too and outcome.seconds > TIMEOUT + GRACE:
@@ -113,8 +116,9 @@ class Faults:
             if len(errors) > 1:
                 wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
             elif not errors and victim is not None and outcome.codes.get(rank) == 0:
-                continue  # it had done all that it had to
-            # One that had not begun when mpirun ended it says nothing, and mpirun does not always name the other.
+                continue  # it had finished its work
+            # If mpirun ends a rank at the rank's start, the rank writes no output, and mpirun does not always name the
+            # killed process.
             elif not errors and not (early and (known or MPIRUN_ABORTS in outcome.words)) and not (known and self.options.silent):
                 wrong.append(f"rank {rank} says nothing; stderr of all: {outcome.words.strip()[-300:]!r}")
             elif errors:
@@ -125,7 +129,7 @@ class Faults:
                 if not named:
                     wrong.append(f"rank {rank} names no process and host: {errors[0]}")
                 elif strangers:
-                    wrong.append(f"rank {rank} names one that is not there: {errors[0]}")
+                    wrong.append(f"rank {rank} names a wrong process or host: {errors[0]}")
                 elif victim is not None and victim not in named and not told:
                     wrong.append(f"rank {rank} does not name {victim}: {errors[0]}")
         if says and not any(re.search(says, line) for rank in survivors for line in outcome.errors(rank)):
@@ -134,23 +138,23 @@ class Faults:
 
     def at_random(self, act: Callable[[Run, int], bool], begin: float, undo: Callable[[], None] = lambda: None,
                   limit: float = TIMEOUT + GRACE + 2, **more: object) -> tuple[Run, int, float, Outcome]:
-        """A run, in which something has happened to a rank at a moment between `begin` and its end. It is given more time
-        than it may take, so that what went wrong can be told."""
+        """Starts a run and applies `act` to a random rank at a random moment between `begin` and the run's end. `limit`
+        exceeds the allowed time, so that a run that ends too late can be reported."""
         for _ in range(50):
             moment = self.random.uniform(begin, self.duration)
             victim = self.random.randrange(self.processes)
             with self.start(self.command(), late=moment >= self.startup, **more) as run:
                 run.sleep_until(moment)
                 if not act(run, victim):
-                    continue  # it has ended, or not begun; nothing of it may be counted
+                    continue  # the rank has ended or not begun, so the run does not count
                 try:
                     outcome = run.finish(limit)
                 finally:
                     undo()
                 if outcome.code == 0 and not outcome.running:
-                    continue  # it was done, but had not left
+                    continue  # the work was done already
                 if set(outcome.running) <= {victim, -1} and outcome.code is None and "shoal: error" not in outcome.words:
-                    continue  # stopped when all others had ended well: none is there to notice
+                    continue  # stopped after all other ranks ended normally: none can notice
                 if self.options.verbose:
                     print(f"  {moment:.2f} s, rank {victim}: code {outcome.code}, {outcome.seconds:.1f} s;",
                           outcome.words.strip().splitlines()[:1], flush=True)
@@ -167,7 +171,7 @@ class Faults:
         return [f"rank {victim} stopped after {moment:.2f} s: {text}" for text in self.ended(run, outcome, victim)]
 
     def pause(self) -> list[str]:
-        """Stopped for less than the time-out: nothing may come of it."""
+        """Stops a rank for less than the time-out: the run must not fail."""
         for _ in range(20):
             with self.start(self.command()) as run:
                 run.sleep_until(self.random.uniform(self.startup, self.duration))
@@ -187,7 +191,8 @@ class Faults:
         raise RunError("none of 20 runs could be paused")
 
     def cut(self) -> list[str]:
-        """The cable of a host. What is left of mpirun there has to notice, too, by TCP: soon, in these namespaces."""
+        """Cuts the cable of a host. mpirun's daemon on this host must also notice. It does by TCP time-outs, which are short in
+        these namespaces."""
         with contextlib.ExitStack() as stack:
             hosts = self.hosts
             if hosts is None:
@@ -207,14 +212,15 @@ class Faults:
                 hosts.cut(number)
                 return True
 
-            # Between hosts a run takes longer: the end of a run on one is early enough.
+            # The duration was measured on one host. Runs over several hosts take longer, so they have not ended after
+            # 90 % of the duration.
             begin = self.startup if self.hosts is not None else max(self.startup, 0.9 * self.duration)
             run, _, moment, outcome = self.at_random(act, begin, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
                     for text in self.ended(run, outcome, mpirun_too=False)]
 
     def refused(self, command: list[object], what: str, says: str, wrapper: str) -> list[str]:
-        """A run that must not begin."""
+        """Checks a run that must be refused."""
         with self.start(command, wrapper=wrapper) as run:
             outcome = run.finish(self.duration + TIMEOUT + GRACE)
             wrong = self.ended(run, outcome, says=says)
@@ -225,7 +231,7 @@ class Faults:
         return [f"{what}: {text}" for text in wrong]
 
     def in_folders(self, change: Callable[[pathlib.Path], None], victim: int) -> str:
-        """The model in a folder for each rank, that of `victim` changed; what makes a process work there."""
+        """Copies the model to one folder per rank and changes the victim's copy. Returns a wrapper that enters the rank's folder."""
         place = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for rank in range(self.processes):
             (place / str(rank)).mkdir()
@@ -234,7 +240,7 @@ class Faults:
         return f"cd {place}/$OMPI_COMM_WORLD_RANK"
 
     def file(self) -> list[str]:
-        """Another file under the same name: another model, one byte of the header, one that ends too soon, none."""
+        """One rank has a wrong model file: another model, one changed header byte, half the file, or no file."""
         def one_byte(path: pathlib.Path) -> None:
             content = path.read_bytes()
             at = content.index(b"general.architecture") + len("general.")  # a key that readers look for
@@ -252,13 +258,13 @@ class Faults:
         return wrong
 
     def other_program(self) -> pathlib.Path:
-        """The same one, but for the number of its version."""
+        """Returns a copy of the program with another version number."""
         said = subprocess.run([self.options.program, "--version"], capture_output=True, text=True, check=True).stdout
         number = said.split()[1].encode()  # "shoal 0.1.0"
         other = number[:-1] + (b"8" if number.endswith(b"9") else b"9")
         content = self.options.program.read_bytes()
         if number + b"\0" not in content:
-            raise Skipped(f"{self.options.program} has no version {number.decode()} in it; name another with --other-program")
+            raise Skipped(f"{self.options.program} does not contain {number.decode()}; use --other-program")
         path = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / self.options.program.name
         path.write_bytes(content.replace(number + b"\0", other + b"\0"))
         path.chmod(0o755)
@@ -272,7 +278,7 @@ class Faults:
         return self.refused(self.command(), f"another version in rank {victim}", "install the same", wrapper)
 
     def disk(self) -> list[str]:
-        """A trace on a full disk."""
+        """The run writes its trace to a full disk."""
         if os.geteuid() != 0:
             raise Skipped("a full disk needs root")
         place = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
@@ -284,7 +290,7 @@ class Faults:
                 outcome = run.finish(self.duration * 2 + TIMEOUT + GRACE)
                 wrong = self.remains(outcome)
                 if outcome.code == 0:
-                    wrong.append("mpirun ended with 0")
+                    wrong.append("mpirun exited with 0")
                 lines = [line for rank in range(run.processes) for line in outcome.errors(rank)]
                 if not any("trace.json" in line for line in lines):
                     wrong.append(f"no line names the file: {lines}")
@@ -296,15 +302,15 @@ class Faults:
 
 
 SCENARIOS = ("kill", "stop", "pause", "cut", "file", "version", "disk")
-REFUSED = {"file", "version"}  # runs that do not begin
+REFUSED = {"file", "version"}  # runs that are refused at the start
 
 
 def report(faults: Faults, options) -> int:
-    """Runs everything; how much went wrong."""
+    """Runs all selected faults. Returns the number of wrong runs."""
     print(f"{options.processes} processes, seed {options.seed}", flush=True)
     if set(options.only) - REFUSED:
         faults.measure()
-        print(f"a run takes {faults.duration:.2f} s, {faults.startup:.2f} s of them to start and end", flush=True)
+        print(f"a run takes {faults.duration:.2f} s, {faults.startup:.2f} s of it to start and end", flush=True)
     bad = 0
     for name in options.only:
         found, begin = collections.Counter(), time.monotonic()
@@ -318,7 +324,7 @@ def report(faults: Faults, options) -> int:
             for line in wrong:
                 print(f"{name}: {line}", flush=True)
         else:
-            print(f"{name}: {found['well']} of {found.total()} ended as they should, {time.monotonic() - begin:.0f} s",
+            print(f"{name}: {found['well']} of {found.total()} ended correctly, {time.monotonic() - begin:.0f} s",
                   flush=True)
         bad += found["wrong"]
     return bad
@@ -326,15 +332,17 @@ def report(faults: Faults, options) -> int:
 
 def parsed() -> argparse.Namespace:
     parser = flags.Parser(description=__doc__)
-    parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path, help="default: $SHOAL_PROGRAM or the build's")
-    parser.add_argument("--other-program", help="of another version (default: a copy with another number)")
-    parser.add_argument("--runs", type=int, default=100, help="processes to kill (default: 100)")
-    parser.add_argument("--processes", type=int, default=2, help="of a run (default: 2)")
-    parser.add_argument("-sm", "--split-mode", default="tensor", choices=("tensor", "layer"), help="of the model")
-    parser.add_argument("--hosts", type=int, default=0, help="network namespaces to run on (default: none)")
-    parser.add_argument("--only", default=",".join(SCENARIOS), help=f"some of {', '.join(SCENARIOS)}")
+    parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path,
+                        help="program to run (default: $SHOAL_PROGRAM, else build/release/bin/shoal)")
+    parser.add_argument("--other-program", help="program of another version (default: a copy with another number)")
+    parser.add_argument("--runs", type=int, default=100,
+                        help="number of processes to kill; other faults run a tenth as often (default: 100)")
+    parser.add_argument("--processes", type=int, default=2, help="processes per run (default: 2)")
+    parser.add_argument("-sm", "--split-mode", default="tensor", choices=("tensor", "layer"), help="split mode of the model")
+    parser.add_argument("--hosts", type=int, default=0, help="number of network namespaces to run on (default: none)")
+    parser.add_argument("--only", default=",".join(SCENARIOS), help=f"faults to run (default: all): {', '.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--silent", action="store_true", help="who was told to end by mpirun need not say anything")
+    parser.add_argument("--silent", action="store_true", help="accept processes that write nothing if mpirun ended them")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     options.only = options.only.split(",")
@@ -342,14 +350,14 @@ def parsed() -> argparse.Namespace:
         if name not in SCENARIOS:
             parser.error(f"--only: there is no {name}; there are {', '.join(SCENARIOS)}")
     if options.processes < 2 or options.runs < 1:
-        parser.error("expected 2 processes or more, and 1 run or more")
+        parser.error("expected --processes >= 2 and --runs >= 1")
     return options
 
 
 def main() -> int:
     options = parsed()
     if not options.program.is_file():
-        print(f"faults.py: error: there is no program {options.program}", file=sys.stderr)
+        print(f"faults.py: error: program {options.program} not found; pass --program", file=sys.stderr)
         return 2
     options.program = options.program.resolve()
     try:
@@ -361,7 +369,7 @@ def main() -> int:
         return 1
     except Stopped as stopped:
         return stopped.code
-    print(f"{bad} ended otherwise" if bad else "all ended as they should")
+    print(f"{bad} runs ended incorrectly" if bad else "all runs ended correctly")
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Keys and small tensors of GGUF files, with the standard library alone."""
+"""Reads keys and small tensors of GGUF files, using only the standard library."""
 import array
 import math
 import pathlib
@@ -6,14 +6,14 @@ import struct
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-TENSORS = {0: "f", 26: "i"}  # types that are read: f32, i32
+TENSORS = {0: "f", 26: "i"}  # supported types: f32, i32
 
 
 class File:
     def __init__(self, path: pathlib.Path):
         self._data, self._at = path.read_bytes(), 8
         if self._data[:4] != b"GGUF":
-            raise ValueError(f"{path} is no GGUF file")
+            raise ValueError(f"{path} is not a GGUF file")
         tensors, keys = self._scalar("Q"), self._scalar("Q")
         self.keys = {}
         for _ in range(keys):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Ctrl-C over several processes is for process 0, as if it were the only one: where only that one gets it (`srun --pty`),
-and where all do (`srun`). mpirun itself ends the run instead, by SIGTERM."""
+"""With several processes, process 0 handles Ctrl-C as a single process does. This holds whether only process 0 gets the
+signal (`srun --pty`) or all processes get it (`srun`). mpirun itself ends the run by SIGTERM instead."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ LIMIT = 30.0
 
 
 def in_terminal(command: list[str]) -> int:
-    """Asks twice in a terminal of its own, and presses Ctrl-C in both answers; tells what came after which key."""
+    """Asks two questions in a new terminal and presses Ctrl-C during each answer. Prints the output after each input."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp(command[0], command)
@@ -46,7 +46,7 @@ def in_terminal(command: list[str]) -> int:
     wait_for(lambda text: text.endswith("> "))
     for question in (b"But the LORD\n", b"And God said\n"):
         press(question)
-        wait_for(lambda text: len(text) > 200)  # the answer has begun
+        wait_for(lambda text: len(text) > 200)  # the answer has started
         press(b"\x03")
         time.sleep(1)
         wait_for(lambda text: text.endswith("> "))
@@ -73,20 +73,20 @@ class Interrupts(unittest.TestCase):
                 run.kill(0, signal.SIGINT)
             return run.finish(LIMIT)
 
-    def test_a_chat_goes_on(self):
+    def test_chat_continues(self):
         wrapper = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || set -- {sys.executable} {HERE} --terminal "$@"'
-        # Tokens that take longer than looking for signals; those of a program with sanitizers are slow already.
+        # Makes a token take longer than the interval of the signal polling. With sanitizers, tokens are slow already.
         slow = {"SHOAL_CPU_SLOWDOWN": os.environ.get("HOSTS_TEST_SLOWDOWN", 50)}
         with self.start("chat", "-n", -1, "-c", 50_000, "--ignore-eos", wrapper=wrapper, environment=slow) as run:
             outcome = run.finish(2 * LIMIT)
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (0, [], []), outcome)
         self.assertEqual(outcome.json()["code"], 0)
 
-    def test_of_process_0_ends_the_run_in_order(self):
+    def test_signal_to_process_0_ends_the_run_normally(self):
         outcome = self.interrupted((0,))
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 
-    def test_mpi_may_end_slowly_in_another_process(self):
+    def test_another_process_may_finalize_mpi_slowly(self):
         source = ("#include <unistd.h>\nint PMPI_Finalize(void);\n"
                   "int MPI_Finalize(void) { PMPI_Finalize(); return sleep(20); }")
         with tempfile.TemporaryDirectory() as folder:
@@ -97,22 +97,22 @@ class Interrupts(unittest.TestCase):
                        f'export ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" LD_PRELOAD={library}')
             outcome = self.interrupted((0,), wrapper)
             self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
-            # A process that waits for MPI for too long has failed, although all have left.
+            # A process that waits too long for MPI fails, although all processes have left.
             with self.start("run", "-p", "But the LORD", "-n", 2, wrapper=wrapper,
                             environment={"SHOAL_COMM_TIMEOUT": 6}) as run:
                 outcome = run.finish(LIMIT)
         self.assertNotEqual(outcome.code, 0, outcome)
-        self.assertIn("did not come to the end within 6.000 s", "".join(outcome.errors(1)))
+        self.assertIn("did not reach the end of the run within 6.000 s", "".join(outcome.errors(1)))
 
-    def test_of_all_is_that_of_process_0(self):
+    def test_signal_to_all_counts_for_process_0(self):
         outcome = self.interrupted((1, 0))
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 
-    def test_of_another_process_is_passed_over(self):
+    def test_signal_to_another_process_is_ignored(self):
         outcome = self.interrupted((1,))
         self.assertEqual((outcome.code, outcome.errors(1)), (130, []), outcome)
 
-    def test_what_cannot_end_in_order_says_so_everywhere(self):
+    def test_other_commands_report_the_signal_everywhere(self):
         for command in (("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl"),
                         ("bench-comm", "-b", 4, "-e", "256M", "-n", 1000)):
             with self.subTest(command[0]), self.start(*command) as run:
@@ -123,7 +123,7 @@ class Interrupts(unittest.TestCase):
                 self.assertEqual((outcome.errors(0), outcome.errors(1)), ([line], [line]), outcome)
                 self.assertNotEqual(outcome.code, 0)
 
-    def test_mpirun_ends_all(self):
+    def test_mpirun_ends_all_processes(self):
         with self.start("run", "-p", "But the LORD", "-n", -1, "-c", 50_000, "--ignore-eos") as run:
             run.wait_for_output()
             os.kill(run.child.pid, signal.SIGINT)

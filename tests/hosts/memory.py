@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Each process holds its shards and no more: what it has in memory of its own is what the plan says, within 5 %.
+"""Checks that each process holds only its shards: its memory equals its planned memory within 5 %.
 
-  tests/hosts/memory.py                    a model of 310 million weights, made for it: what CTest runs
-  tests/hosts/memory.py MODEL.gguf         another one, of 100 MB or more
+  tests/hosts/memory.py                    a generated model of 310 million weights, as in CTest
+  tests/hosts/memory.py MODEL.gguf         another model, of 100 MB or more
 
-The plan's total of a process is compared with the most that it has of anonymous and shared memory (RssAnon, RssShmem in
-/proc) while it generates, less what the same command has beyond its plan with the small model: code, MPI, tokenizer.
+The planned total of a process is compared with its peak of anonymous and shared memory (RssAnon, RssShmem in /proc)
+during generation. The overhead (code, MPI, tokenizer) is subtracted from the peak. It is measured with a small model: the
+peak of the same command minus its planned total.
 """
 import argparse
 import pathlib
@@ -24,7 +25,7 @@ from measuring import arguments as flags  # noqa: E402
 from measuring.program import Stopped, signals_stop  # noqa: E402
 
 ALLOWED = 0.05
-LIMIT = 100  # seconds of a run
+LIMIT = 100  # time limit of a run in seconds
 SMALL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 MEBI = 2**20
 CASES = ((2, "CPU0", ()), (2, "CPU0", ("-ts", "3,1")), (2, "CPU0", ("-sm", "layer")), (2, "CPU0,CPU1,1:CPU0", ()))
@@ -36,12 +37,12 @@ def made_model(folder: pathlib.Path) -> pathlib.Path:
     command = [str(ROOT / "scripts/make_model.py"), "--preset", "llama-3.2-1b", "--layers", "4", "--vocab", "32000", str(model)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise RunError(f"no model: {(result.stderr.strip() or 'make_model.py failed').splitlines()[-1]}")
+        raise RunError(f"the model could not be made: {(result.stderr.strip() or 'make_model.py failed').splitlines()[-1]}")
     return model
 
 
 def resident(pid: int) -> int:
-    """Bytes that are no pages of files."""
+    """Resident bytes, without pages of mapped files."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -52,7 +53,7 @@ def resident(pid: int) -> int:
 def planned(model: pathlib.Path, processes: int, arguments: list[object]) -> list[int]:
     command = [mpirun.PROGRAM, "plan", "-m", model, *arguments, "-p", 128, "-n", 8, "--output", "json"]
     plan = mpirun.run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}).json()
-    totals = [plan["host_bytes"]] * processes  # what devices pass to each other, in every process
+    totals = [plan["host_bytes"]] * processes  # buffers for copies between devices, in every process
     for device in plan["memory"]:
         process, colon, _ = device["device"].rpartition(":")
         totals[int(process) if colon else 0] += device["total"]
@@ -60,8 +61,8 @@ def planned(model: pathlib.Path, processes: int, arguments: list[object]) -> lis
 
 
 def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> list[int]:
-    """The most of each process."""
-    tokens = ",".join(str(token) for token in range(100, 228))  # a whole batch
+    """Peak memory of each process."""
+    tokens = ",".join(str(token) for token in range(100, 228))  # fills a batch
     command = [mpirun.PROGRAM, "run", "-m", model, *arguments, "--prompt-tokens", tokens, "-n", 32, "--ignore-eos"]
     most = [0] * processes
     with Run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}) as run:
@@ -69,7 +70,7 @@ def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> li
         deadline = time.monotonic() + LIMIT
         while run.child.poll() is None:
             if time.monotonic() > deadline:
-                raise RunError(f"it did not end within {LIMIT} s")
+                raise RunError(f"the run did not end within {LIMIT} s")
             if len(pids) < processes:
                 pids = run.ranks()
             for rank, pid in pids.items():
@@ -92,13 +93,13 @@ def main() -> int:
             plan = planned(model, processes, arguments)
             found = measured(model, processes, arguments)
             least = planned(SMALL, processes, arguments)
-            beside = [size - total for size, total in zip(measured(SMALL, processes, arguments), least)]
-            for process, (expected, size) in enumerate(zip(plan, (a - b for a, b in zip(found, beside)))):
+            overhead = [size - total for size, total in zip(measured(SMALL, processes, arguments), least)]
+            for process, (expected, size) in enumerate(zip(plan, (a - b for a, b in zip(found, overhead)))):
                 error = size / expected - 1
                 is_wrong |= abs(error) > ALLOWED
                 print(f"{devices:20} {' '.join(more):10} process {process}: planned {expected / MEBI:7.1f} MiB, "
                       f"measured {size / MEBI:7.1f} MiB "
-                      f"({beside[process] / MEBI:.1f} MiB beside), {100 * error:+.1f} %")
+                      f"({overhead[process] / MEBI:.1f} MiB overhead subtracted), {100 * error:+.1f} %")
     return int(is_wrong)
 
 

@@ -1,12 +1,12 @@
-"""Runs of a program under mpirun: what each process writes, who is still there, and what is left when all have ended.
+"""Runs a program under mpirun. Reports the output of each process, processes that still run, and files left behind.
 
     with Run([program, "run", ...], processes=3) as run:
         run.kill(1, signal.SIGKILL)                    # the process of rank 1
         outcome = run.finish(limit=7)                  # exit code of mpirun, stdout, stderr of every process
-    outcome.leftovers                                  # []: nothing is left of it
+    outcome.leftovers                                  # files that the run left behind
 
-Every process of a run, mpirun's own among them, has a mark in its environment; by it they are found and, whatever
-happened, ended. Over `hosts` (scripts/hosts) the processes are on several.
+Every process of a run, mpirun's own included, has a mark in its environment. The mark identifies the processes, so that
+no process outlives the run. With `hosts` (scripts/hosts) the processes run on several hosts.
 """
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from measuring.program import _die_with_parent  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM") or ROOT / "build/release/bin/shoal")
 MARK = "HOSTS_TEST_RUN"
-# Instead of its program each process runs this, which ends as the program does.
+# Each process runs this wrapper, which runs the program and exits with its exit status.
 WATCH = """trap : TERM
 "$@" 2>"{folder}/stderr.$OMPI_COMM_WORLD_RANK"
 code=$?
@@ -39,17 +39,17 @@ echo $code >"{folder}/code.$OMPI_COMM_WORLD_RANK"
 cat "{folder}/stderr.$OMPI_COMM_WORLD_RANK" >&2
 [ $code != 137 ] || kill -KILL $$
 exit $code"""
-# Connections between mpirun and its daemons that are cut end soon, not after five minutes.
+# Makes mpirun and its daemons notice cut connections soon instead of after five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
-# What mpirun says where a process dies while it connects to it. PMIx 4.2.2 (Debian 12) then keeps a lock, for which mpirun
-# waits for ever when it has done all but remove its folder; a second SIGTERM ends it, as a second Ctrl-C does.
+# Message of mpirun if a process dies while connecting to it. PMIx 4.2.2 (Debian 12) then keeps a lock, and mpirun waits
+# for it forever just before it removes its folder. A second SIGTERM ends mpirun, as a second Ctrl-C does.
 PMIX_KEEPS_LOCK = "PMIX ERROR: UNREACHABLE in file"
 SHARED = pathlib.Path("/dev/shm")
 
 
 class RunError(Exception):
-    """A run that did not do what a test needs of it, in one line."""
+    """A run did not do what the test needs. The message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,30 +60,30 @@ class Process:
 
 @dataclasses.dataclass
 class Outcome:
-    code: int | None           # of mpirun; None: it had not ended within the limit
-    seconds: float             # that finish() has waited until no process was left, or the limit
-    ranks_seconds: float       # the same, until no rank was left: mpirun and its daemons may be slower
+    code: int | None           # exit code of mpirun; None: it did not end within the limit
+    seconds: float             # time that finish() waited until no process was left, or the limit
+    ranks_seconds: float       # the same until no rank was left: mpirun and its daemons may be slower
     stdout: str
-    words: str                 # stderr of mpirun: its own words and those of all processes
-    stderr: dict[int, str]     # of each rank
-    running: list[int]         # ranks that had not ended within the limit, -1 of mpirun's daemons
-    leftovers: list[str]       # files that no process uses
-    codes: dict[int, int] = dataclasses.field(default_factory=dict)  # of ranks that ended while they were watched
+    words: str                 # stderr of mpirun, which includes the stderr of all processes
+    stderr: dict[int, str]     # stderr of each rank
+    running: list[int]         # ranks that did not end within the limit; -1 for mpirun's daemons
+    leftovers: list[str]       # new files that no process uses
+    codes: dict[int, int] = dataclasses.field(default_factory=dict)  # exit codes of watched ranks that ended
 
     def errors(self, rank: int) -> list[str]:
-        """The lines with which that process ended."""
+        """Returns the error lines of a process."""
         return [line for line in self.stderr.get(rank, "").splitlines() if line.startswith("shoal: error: ")]
 
     def json(self) -> dict:
-        """What process 0 wrote, once. Throws RunError."""
+        """The JSON object that process 0 wrote. Raises RunError."""
         if self.code != 0:
             lines = [line.strip() for line in self.words.splitlines() if line.startswith("shoal: error: ")]
             lines = lines or [line.strip() for line in self.words.splitlines() if line.strip(" -")] or ["no message"]
-            raise RunError(f"mpirun ended with {self.code}: {lines[0]}")
+            raise RunError(f"mpirun exited with {self.code}: {lines[0]}")
         try:
             return json.loads(self.stdout)
         except json.JSONDecodeError as error:
-            raise RunError(f"stdout is no JSON object ({error}): {self.stdout[:80]!r}") from None
+            raise RunError(f"stdout is not a JSON object ({error}): {self.stdout[:80]!r}") from None
 
 
 def _environment(pid: int) -> dict[bytes, bytes]:
@@ -100,7 +100,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _files() -> set[str]:
-    """In which processes of one computer meet: shared memory and the folders of Open MPI's sessions."""
+    """Returns the files that connect the processes of one computer: shared memory and the folders of Open MPI's sessions."""
     found = {str(path) for path in SHARED.iterdir()}
     for session in pathlib.Path(tempfile.gettempdir()).glob("ompi.*"):
         found |= {str(path) for path in session.iterdir()} if session.is_dir() else set()
@@ -108,7 +108,7 @@ def _files() -> set[str]:
 
 
 def _used() -> str:
-    """All files that processes have mapped or opened, and the processes."""
+    """Returns the process ids of all processes and the files that they have mapped, as one text."""
     words = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         words.append(f"pid.{folder.name}\n")
@@ -118,10 +118,10 @@ def _used() -> str:
 
 
 class Run:
-    """Started at once; mpirun's processes are ended at the end of the `with` statement. `wrapper`: lines of bash before
-    `exec`, run by each process, such as a `cd` by its rank. `watched`: exit codes and stderr of the ranks are known, those
-    too that mpirun loses with a host; stderr comes to mpirun when a process has ended. `flags` are for mpirun. Throws
-    RunError."""
+    """A run of mpirun, started by the constructor. Its processes are ended at the end of the `with` statement. `wrapper`:
+    lines of bash that each process runs before `exec`, such as a `cd` by its rank. `watched`: whether to
+    record exit codes and stderr of all ranks, even of ranks whose host mpirun lost. mpirun then gets a process's stderr
+    only at the end of the process. `flags` are passed to mpirun. Raises RunError."""
 
     def __init__(self, command: Sequence[object], processes: int, environment: Mapping[str, object] | None = None,
                  hosts: network.Hosts | None = None, wrapper: str = "", watched: bool = False,
@@ -136,7 +136,7 @@ class Run:
             wrapper += "\n" + WATCH.format(folder=self.folder)
         if wrapper:
             words = ["bash", "-c", f'{wrapper}\nexec "$@"', "bash", *words]
-        # Copies of what all write come through mpirun, too, which is how users see it.
+        # These files are copies: mpirun also forwards all output, as users see it.
         flags = ["--output-filename", self.folder / "out", *flags]
         values = {**os.environ, **{name: str(value) for name, value in (environment or {}).items()}, MARK: self.mark}
         if hosts is None:
@@ -149,7 +149,7 @@ class Run:
             values = {**hosts.environment(), **values}
             values.update({name: hosts.environment()[name] for name in ("HOSTS_UP_NAME", "HOSTS_UP_CORES")})
         if shutil.which(line[0]) is None:
-            raise RunError(f"there is no {line[0]}; scripts/install_deps --mpi installs it")
+            raise RunError(f"{line[0]} not found; scripts/install_deps --mpi installs it")
         with open(self.folder / "stdout", "wb") as stdout, open(self.folder / "stderr", "wb") as stderr:
             self.began = time.monotonic()
             self.child = subprocess.Popen(line, env=values, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
@@ -163,7 +163,7 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def all(self) -> Iterator[Process]:
-        """All that live, mpirun's own with rank -1."""
+        """Returns all live processes of the run. mpirun's own processes have rank -1."""
         mark = self.mark.encode()
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             pid = int(folder.name)
@@ -173,7 +173,7 @@ class Run:
             yield Process(pid, int(environment.get(b"OMPI_COMM_WORLD_RANK", b"-1")))
 
     def ranks(self) -> dict[int, int]:
-        """pid of each rank that runs the program by now."""
+        """Returns the process id of each rank that already runs the program."""
         found = {}
         for process in self.all():
             with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ class Run:
         return self.hosts.host(rank * self.hosts.count // self.processes)
 
     def wait_for(self, ranks: int, limit: float = 20) -> None:
-        """Until that number of ranks has begun. Throws RunError."""
+        """Waits until `ranks` ranks run the program. Raises RunError."""
         deadline = time.monotonic() + limit
         while len(self.ranks()) < ranks:
             if self.child.poll() is not None or time.monotonic() > deadline:
@@ -195,7 +195,7 @@ class Run:
             time.sleep(0.01)
 
     def wait_for_output(self, limit: float = 30) -> None:
-        """Until process 0 has written something. Throws RunError."""
+        """Waits until process 0 has written some output. Raises RunError."""
         deadline = time.monotonic() + limit
         while not (self.folder / "stdout").stat().st_size:
             if self.child.poll() is not None or time.monotonic() > deadline:
@@ -203,11 +203,11 @@ class Run:
             time.sleep(0.02)
 
     def sleep_until(self, seconds: float) -> None:
-        """Since mpirun was started."""
+        """Sleeps until `seconds` after the start of mpirun."""
         time.sleep(max(0.0, self.began + seconds - time.monotonic()))
 
     def kill(self, rank: int, number: signal.Signals) -> bool:
-        """False: it does not run (yet, or any more)."""
+        """Sends a signal to a rank. Returns False if the rank does not run yet or no longer runs."""
         pid = self.ranks().get(rank)
         if pid is None:
             return False
@@ -217,8 +217,8 @@ class Run:
         return False
 
     def finish(self, limit: float) -> Outcome:
-        """Waits until mpirun and every process have ended, or `limit` seconds, then ends them. An mpirun that waits for
-        PMIx's lock when all ranks have ended is told to end."""
+        """Waits until mpirun and every process have ended, at most `limit` seconds, then ends the remaining ones. Terminates
+        an mpirun that waits for PMIx's lock although all ranks have ended."""
         start = time.monotonic()
         code, ranks_seconds = None, 0.0
         while True:
@@ -244,13 +244,13 @@ class Run:
         self.end()
         leftovers = self._leftovers()
         for path in leftovers:
-            if pathlib.Path(path).name.startswith("vader_segment"):  # Open MPI's, of processes that were ended just now
+            if pathlib.Path(path).name.startswith("vader_segment"):  # of Open MPI, left by processes that end() killed
                 pathlib.Path(path).unlink(missing_ok=True)
         return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, leftovers,
                        codes)
 
     def end(self) -> None:
-        for _ in range(50):  # a daemon may start one more meanwhile
+        for _ in range(50):  # a daemon may start another process meanwhile
             left = list(self.all())
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
@@ -264,7 +264,7 @@ class Run:
         return (self.folder / name).read_text(errors="replace")
 
     def _leftovers(self) -> list[str]:
-        """Files that were made since the run began and that no process uses: those of others run on."""
+        """Returns files that were created since the run began and that no process uses. Files in use belong to other runs."""
         made = _files() - self.before
         if not made:
             return []
@@ -274,9 +274,9 @@ class Run:
 
 
 def run(command: Sequence[object], processes: int, limit: float = 120, **options: object) -> Outcome:
-    """To its end. Throws RunError where it does not end."""
+    """Runs the command until it ends. Raises RunError if it does not end in time."""
     with Run(command, processes, **options) as one:
         outcome = one.finish(limit)
     if outcome.code is None:
-        raise RunError(f"it did not end within {limit:g} s; ranks {outcome.running} were running")
+        raise RunError(f"the run did not end within {limit:g} s; ranks {outcome.running} were running")
     return outcome

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Hosts of scripts/hosts_up are what they should be: names and cores of their own, rate and delay, cables that can be cut,
-and nothing left afterwards. Exits with 77 where network namespaces cannot be made."""
+"""Tests that hosts of scripts/hosts_up have their own names and cores, the given rate and delay, and cables that can be
+cut, and that the script removes them. Exits with 77 if network namespaces cannot be made."""
 import os
 import pathlib
 import signal
@@ -55,7 +55,7 @@ def output(hosts: network.Hosts, number: int, *command: str) -> str:
 
 
 def trip_and_rate(hosts: network.Hosts) -> tuple[float, float]:
-    """Microseconds there and back, bits/s."""
+    """Returns the round-trip time in microseconds and the rate in bits/s."""
     command = hosts.entered(1, [sys.executable, "-c", ECHO])
     with subprocess.Popen(command, env=hosts.environment(), stdout=subprocess.PIPE, text=True) as server:
         server.stdout.readline()
@@ -64,8 +64,8 @@ def trip_and_rate(hosts: network.Hosts) -> tuple[float, float]:
     return float(trip), float(rate)
 
 
-class NetworkTest(unittest.TestCase):
-    def test_names_and_cores_are_its_own(self):
+class Network(unittest.TestCase):
+    def test_hosts_have_own_names_and_cores(self):
         with network.Hosts(3, name=NAME) as hosts:
             self.assertEqual([output(hosts, host, "hostname").strip() for host in range(3)], ["test0", "test1", "test2"])
         with network.Hosts(2, name=NAME) as hosts:
@@ -74,13 +74,13 @@ class NetworkTest(unittest.TestCase):
             self.assertNotEqual(*cores)
         self.assertNotIn(NAME, subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout)
 
-    def test_cables_have_the_rate(self):
+    def test_cables_limit_the_rate(self):
         with network.Hosts(2, rate=100e6, name=NAME) as hosts:
             _, rate = trip_and_rate(hosts)
         self.assertLess(rate, 105e6)
-        self.assertGreater(rate, 40e6)  # where timers wake late on a busy machine
+        self.assertGreater(rate, 40e6)  # on a busy machine timers fire late
 
-    def test_the_way_takes_longer_by_the_delay_and_carries_gigabits(self):
+    def test_delay_adds_to_the_round_trip(self):
         with network.Hosts(2, name=NAME) as hosts:
             before, _ = trip_and_rate(hosts)
         with network.Hosts(2, delay=2000, name=NAME) as hosts:
@@ -89,7 +89,7 @@ class NetworkTest(unittest.TestCase):
         self.assertLess(trip - before, 4400)
         self.assertGreater(rate, 0.5e9)
 
-    def test_a_cut_cable_carries_nothing_until_it_is_mended(self):
+    def test_cut_cable_carries_nothing_until_mended(self):
         for delay in (0, 50):
             with self.subTest(delay=delay), network.Hosts(3, delay=delay, name=NAME) as hosts:
                 hosts.cut(1)
@@ -98,11 +98,11 @@ class NetworkTest(unittest.TestCase):
                 hosts.mend(1)
                 trip_and_rate(hosts)
 
-    def test_what_is_there_stays_and_is_named(self):
-        with network.Hosts(2, name=NAME), self.assertRaisesRegex(network.NetworkError, "there are hosts named test already"):
+    def test_refuses_an_existing_name(self):
+        with network.Hosts(2, name=NAME), self.assertRaisesRegex(network.NetworkError, "hosts named test already exist"):
             network.Hosts(2, name=NAME)
 
-    def test_everything_goes_with_the_script(self):
+    def test_hosts_are_removed_with_the_script(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             command = [ROOT / "scripts/hosts_up", "2", "--name", NAME, "--delay", "1ms", "--", "sleep", "1000"]
             with self.subTest(number), subprocess.Popen(command, stderr=subprocess.DEVNULL) as script:
@@ -112,8 +112,8 @@ class NetworkTest(unittest.TestCase):
                 self.assertEqual(network.take_down(NAME), 0)
 
 
-class FlagsTest(unittest.TestCase):
-    def test_rates_and_delays(self):
+class Flags(unittest.TestCase):
+    def test_parses_rates_and_delays(self):
         self.assertEqual((network.bits("1gbit"), network.bits("2.5mbit")), (1e9, 2.5e6))
         self.assertEqual((network.microseconds("50us"), network.microseconds("1.5ms")), (50, 1500))
         for parse, text in ((network.bits, "1gb"), (network.bits, "1"), (network.microseconds, "50")):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The small models give their reference outputs on meshes of 1 to 8 ranks over 1 to 4 processes.
+"""Checks that the small models give their reference outputs on meshes of 1 to 8 ranks in 1 to 4 processes.
 
   tests/hosts/references.py                       all models on all meshes: an hour on two cores
-  tests/hosts/references.py --quick               what CTest runs
+  tests/hosts/references.py --quick               as in CTest
   tests/hosts/references.py --models llama,gpt-oss --meshes 2x1,layers_2
-  tests/hosts/references.py --hosts 2             over network namespaces (root; scripts/hosts_up)
+  tests/hosts/references.py --hosts 2             on 2 network namespaces (as root; see scripts/hosts_up)
   tests/hosts/references.py --list
 
-Logits after a prompt are compared with those of tests/models/references and data/models/expected, within what the tests
-on one host allow, and greedy tokens with one process and one device, or with llama.cpp's.
+Logits after a prompt are compared with tests/models/references and data/models/expected, with the tolerances of the tests
+on one host. Greedy tokens are compared with a run of one process on one device, or with llama.cpp's tokens.
 """
 import argparse
 import contextlib
@@ -38,9 +38,9 @@ QUICK_MESHES = ("2x1", "2x2_uneven", "3_mixed", "layers_2")
 class Mesh:
     name: str
     processes: int
-    devices: str            # as --devices takes them
+    devices: str            # value of --devices
     flags: tuple = ()
-    hosts: int = 0          # that it is for; 0: any number, and one computer
+    hosts: int = 0          # number of hosts that the mesh needs; 0: any number, also one computer
 
 
 def cpus(count: int) -> str:
@@ -70,7 +70,7 @@ def meshes() -> list[Mesh]:
     add("layers_3_nothing", 3, "CPU0", "-sm", "layer", "-ts", "1,0,2")
     add("layers_mixed", 3, "CPU0,1:CPU0+1:CPU1,1:CPU2,2:CPU0", "-sm", "layer")
     add("one_computer", 3, "@0")
-    # Over --hosts 2 only: the processes of a host are a group.
+    # Only with --hosts 2. The processes of each host form a group.
     add("computers_2", 2, "@0,@1", "-sm", "layer", hosts=2)
     add("computers_2x2", 4, "@0,@1", "-sm", "layer", hosts=2)
     add("computers_2x2_uneven", 4, "@1,@0", "-sm", "layer", "-ts", "1,3", hosts=2)
@@ -79,13 +79,13 @@ def meshes() -> list[Mesh]:
 
 @dataclasses.dataclass
 class Question:
-    """A prompt of a model, and what must come of it."""
+    """A prompt for a model, and its expected results."""
     model: pathlib.Path
     prompt: list[int]
     arguments: list[object]
-    logits: dict[int, float]        # of some tokens, after the prompt
-    limit: float                    # of their error
-    tokens: list[int] | None        # that follow; None: those of one device
+    logits: dict[int, float]        # expected logits of some tokens after the prompt
+    limit: float                    # allowed error of the logits
+    tokens: list[int] | None        # expected tokens; None: to be taken from one device
 
     def ask(self) -> list[object]:
         return ["run", "-m", self.model, "--prompt-tokens", ",".join(map(str, self.prompt)), "--temp", 0, "--ignore-eos",
@@ -101,8 +101,8 @@ class Question:
         missing = len(self.logits.keys() - logits.keys())
         if missing:
             found.append(f"{missing} logits are missing")
-        elif not error(logits, self.logits) <= self.limit:  # not a number is wrong, too
-            found.append(f"error of logits {error(logits, self.logits):.2g}, at most {self.limit:.2g}")
+        elif not error(logits, self.logits) <= self.limit:  # also catches NaN
+            found.append(f"error of logits {error(logits, self.logits):.2g}, allowed {self.limit:.2g}")
         return found
 
 
@@ -138,7 +138,7 @@ def tiny_questions(model: pathlib.Path) -> list[Question]:
 def reference_questions(name: str, build: pathlib.Path, shoal: Shoal) -> list[Question]:
     model = build / "tests/references" / f"{name}.gguf"
     if not model.is_file():
-        raise RunError(f"there is no {model}; the target reference_models writes it")
+        raise RunError(f"{model} not found; the target reference_models writes it")
     file = gguf.File(ROOT / "tests/models/references" / f"{name}.gguf")
     questions = []
     for length in (7, 300):
@@ -162,7 +162,7 @@ def answer(question: Question, mesh: Mesh, program: pathlib.Path, hosts: network
 
 
 def compare(options, hosts: network.Hosts | None) -> tuple[int, int]:
-    """How many answers there were, and how many were wrong."""
+    """Returns the number of answers and the number of wrong answers."""
     shoal = Shoal(options.program, {"SHOAL_CPU_THREADS": 1}, timeout=120)
     tiny = tiny_models(options.build)
     asked = bad = 0
@@ -196,12 +196,14 @@ def chosen(parser: flags.Parser, flag: str, words: str, known: list[str]) -> lis
 
 def parsed() -> argparse.Namespace:
     parser = flags.Parser(description=__doc__)
-    parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path, help="default: $SHOAL_PROGRAM or the build's")
-    parser.add_argument("--build", type=pathlib.Path, help="folder of the build that wrote the models (default: the program's)")
-    parser.add_argument("--models", help="some of them, with commas between")
-    parser.add_argument("--meshes", help="some of them, with commas between")
-    parser.add_argument("--quick", action="store_true", help="a few of both, and one prompt of each")
-    parser.add_argument("--hosts", type=int, default=0, help="network namespaces, for meshes of as many processes or a multiple")
+    parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path,
+                        help="program to run (default: $SHOAL_PROGRAM, else build/release/bin/shoal)")
+    parser.add_argument("--build", type=pathlib.Path, help="build folder with the generated models (default: the program's)")
+    parser.add_argument("--models", help="comma-separated models (default: all)")
+    parser.add_argument("--meshes", help="comma-separated meshes (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a few models and meshes, one prompt per model")
+    parser.add_argument("--hosts", type=int, default=0,
+                        help="number of network namespaces; meshes whose number of processes is a multiple of it run on them")
     parser.add_argument("--list", action="store_true", help="print the names of models and meshes")
     options = parser.parse_args()
     options.build = options.build or options.program.resolve().parents[1]

@@ -9,7 +9,7 @@
 namespace shoal::machine {
 namespace {
 
-TEST(CatalogueData, RowsAreRead) {
+TEST(CatalogueData, ReadsEmbeddedRows) {
   const Gpu& gpu = catalogue().gpus.front();
   EXPECT_EQ(gpu.name, "H200");
   EXPECT_EQ(gpu.generation.plain_of_half, 0.35);
@@ -20,7 +20,7 @@ TEST(CatalogueData, RowsAreRead) {
   EXPECT_FALSE(catalogue().links.back().two_shot) << "through the host";
 }
 
-TEST(CatalogueData, NamesCanBeParsed) {
+TEST(CatalogueData, NamesAreUniqueAndParsable) {
   std::set<std::string> names;
   const auto see = [&](std::string name) {
     EXPECT_EQ(name.find_first_of(" ,+"), std::string::npos) << name;
@@ -32,7 +32,7 @@ TEST(CatalogueData, NamesCanBeParsed) {
   for (const Link& link : catalogue().links) see(link.name);
 }
 
-// A row whose link is missing would be found only by those who ask for that machine.
+// Checks all GPUs, because a missing row for a link would otherwise fail only when that GPU is used.
 TEST(CatalogueData, EveryGpuHasItsLinks) {
   for (const Gpu& gpu : catalogue().gpus) {
     EXPECT_GT(gpu.memory_mib, catalogue().common.context_mib);

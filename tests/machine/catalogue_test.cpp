@@ -24,7 +24,7 @@ std::vector<std::string> names_of(const MachineModel& machine) {
   return names;
 }
 
-/// Of an all_reduce among all devices.
+/// Seconds of an all_reduce among all devices.
 double all_reduce(const std::string& machine, double bytes) {
   const MachineModel model = make_machine(machine);
   std::vector<int> members(model.devices.size());
@@ -32,16 +32,16 @@ double all_reduce(const std::string& machine, double bytes) {
   return model.collective_seconds(Collective::kAllReduce, members, bytes);
 }
 
-TEST(Machines, NamesMakeDevices) {
+TEST(Machines, NameDefinesDevices) {
   const MachineModel machine = make_machine("H200x8-nvlink");
   EXPECT_EQ(machine.name, "H200x8-nvlink4");
   ASSERT_EQ(machine.devices.size(), 8u);
   EXPECT_EQ(machine.devices[7].name, "H200.7");
-  EXPECT_EQ(machine.devices[7].domain, 7) << "no two share anything";
+  EXPECT_EQ(machine.devices[7].domain, 7) << "each device has its own domain";
   EXPECT_EQ(machine.devices[0].type, DeviceType::kGpu);
   EXPECT_NEAR(static_cast<double>(machine.devices[0].memory), 141 * 1.0737e9, 2e9);
-  EXPECT_EQ(make_machine("h200X8-NVLINK"), machine) << "in any case";
-  EXPECT_EQ(make_machine("H200x8"), machine) << "NVLink is faster than PCIe";
+  EXPECT_EQ(make_machine("h200X8-NVLINK"), machine) << "names are case-insensitive";
+  EXPECT_EQ(make_machine("H200x8"), machine) << "NVLink is the default, as it is faster than PCIe";
   EXPECT_EQ(names_of(make_machine("L40S")), std::vector<std::string>{"L40S.0"});
 }
 
@@ -50,17 +50,17 @@ TEST(Machines, GpusCanDiffer) {
   EXPECT_EQ(names_of(machine), (std::vector<std::string>{"RTX4090.0", "RTX3090.0", "RTX3090.1", "RTX4090.1"}));
   EXPECT_EQ(machine.name, "RTX4090+RTX3090x2+RTX4090-pcie4");
   EXPECT_GT(machine.devices[0].bandwidth, machine.devices[1].bandwidth);
-  EXPECT_EQ(make_machine("RTX5090+RTX4090").name, "RTX5090+RTX4090-pcie4") << "the older of the two";
+  EXPECT_EQ(make_machine("RTX5090+RTX4090").name, "RTX5090+RTX4090-pcie4") << "the older of the two PCIe generations";
 }
 
-TEST(Machines, NamesMayHaveDashes) {
+TEST(Machines, GpuNamesMayContainDashes) {
   EXPECT_EQ(make_machine("A100-PCIe").devices.size(), 1u);
   EXPECT_EQ(make_machine("A100-PCIex4-pcie").name, "A100-PCIex4-pcie4-p2p");
   EXPECT_EQ(make_machine("A100-PCIex2-nvlink").name, "A100-PCIex2-nvlink-bridge");
   EXPECT_EQ(make_machine("H100+H100-PCIe").name, "H100+H100-PCIe-pcie5-p2p");
 }
 
-TEST(Machines, LinksDependOnTheGpus) {
+TEST(Machines, DefaultLinkDependsOnGpus) {
   EXPECT_EQ(make_machine("RTX4090x2").name, "RTX4090x2-pcie4") << "its driver has no peer access";
   EXPECT_EQ(make_machine("RTX4090x2-pcie-p2p").name, "RTX4090x2-pcie4-p2p");
   EXPECT_EQ(make_machine("L40Sx4-pcie").name, "L40Sx4-pcie4-p2p");
@@ -70,16 +70,16 @@ TEST(Machines, LinksDependOnTheGpus) {
   EXPECT_EQ(make_machine("RTX3090x4").name, "RTX3090x4-pcie4");
 }
 
-TEST(Machines, AHostIsTheLastDevice) {
+TEST(Machines, HostIsLastDevice) {
   const MachineModel machine = make_machine("rtx4090x4+epyc9654-pcie");
   EXPECT_EQ(machine.name, "RTX4090x4+EPYC9654-pcie4");
   ASSERT_EQ(machine.devices.size(), 5u);
   const DeviceModel& host = machine.devices.back();
   EXPECT_EQ(host.name, "EPYC9654");
   EXPECT_EQ(host.type, DeviceType::kCpu);
-  EXPECT_EQ(make_machine("RTX4090x4+EPYC9654"), machine) << "the link is that of the GPUs";
+  EXPECT_EQ(make_machine("RTX4090x4+EPYC9654"), machine) << "the default link depends only on the GPUs";
   EXPECT_EQ(make_machine("L4+Ryzen9950X").name, "L4+Ryzen9950X");
-  // Reads at most as fast as its memory, which it has more of and which is slower than that of a GPU.
+  // The host reads weights at most at the rate of its memory. This memory is larger and slower than GPU memory.
   const double bytes = 18.0 / 32, seconds = host.products.at("q4_0").seconds(1, false);
   EXPECT_LT(bytes / seconds, 460.8e9);
   EXPECT_GT(bytes / seconds, 0.5 * 460.8e9);
@@ -90,20 +90,20 @@ TEST(Machines, AHostIsTheLastDevice) {
   for (const std::string& name : catalogue_hosts()) EXPECT_EQ(make_machine("L4x2+" + name).devices.size(), 3u) << name;
 }
 
-TEST(Machines, SaysWhatThereIs) {
+TEST(Machines, ErrorsListGpusHostsAndLinks) {
   const auto refuses = [](const std::string& name, const auto& text) {
     EXPECT_THAT([&] { make_machine(name); }, ThrowsMessage<InvalidArgument>(text)) << name;
   };
-  refuses("TPUx4", AllOf(HasSubstr("machine 'TPUx4': 'TPUx4' is none of the GPUs H200, H100"),
+  refuses("TPUx4", AllOf(HasSubstr("machine 'TPUx4': 'TPUx4' is not one of the GPUs H200, H100"),
                          HasSubstr("path of a JSON file")));
-  refuses("", HasSubstr("is none of the GPUs"));
+  refuses("", HasSubstr("is not one of the GPUs"));
   refuses("H200x0", HasSubstr("expected 1 to 64 H200, got 0"));
   refuses("H200x65", HasSubstr("expected 1 to 64 H200, got 65"));
   refuses("H200x40+H200x40", HasSubstr("expected up to 64 GPUs, got 80"));
-  refuses("H200xlarge", HasSubstr("'H200xlarge' is none of the GPUs"));
-  refuses("H200+", HasSubstr("'' is none of the GPUs"));
-  refuses("EPYC9654", AllOf(HasSubstr("'EPYC9654' is none of the GPUs"), HasSubstr("one of the hosts EPYC9654, ")));
-  refuses("EPYC9654+H200", HasSubstr("'EPYC9654' is none of the GPUs"));
+  refuses("H200xlarge", HasSubstr("'H200xlarge' is not one of the GPUs"));
+  refuses("H200+", HasSubstr("'' is not one of the GPUs"));
+  refuses("EPYC9654", AllOf(HasSubstr("'EPYC9654' is not one of the GPUs"), HasSubstr("one of the hosts EPYC9654, ")));
+  refuses("EPYC9654+H200", HasSubstr("'EPYC9654' is not one of the GPUs"));
   refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; there are nvlink, pcie"));
   refuses("RTX4090x2-nvlink", HasSubstr("NVLink joins no RTX4090; write -pcie"));
   refuses("RTX3090x4-nvlink", HasSubstr("NVLink joins up to 2 RTX3090"));
@@ -121,12 +121,12 @@ TEST(Machines, NewerLinksAreFaster) {
     EXPECT_LT(nvlink4, nvlink3) << bytes;
     EXPECT_LT(nvlink3, pcie) << bytes;
     EXPECT_LT(pcie, all_reduce("H200x8-pcie-host", bytes)) << bytes;
-    EXPECT_LT(all_reduce("H200x2", bytes), nvlink4) << "of fewer devices, " << bytes;
+    EXPECT_LT(all_reduce("H200x2", bytes), nvlink4) << "fewer devices, " << bytes;
   }
 }
 
-// Otherwise a step of a plan could cost less by growing.
-TEST(Machines, EveryDeviceIsComplete) {
+// If a figure were missing, a step of a plan could get cheaper as it grows.
+TEST(Machines, EveryDeviceHasAllFigures) {
   for (const std::string& gpu : catalogue_gpus()) {
     const DeviceModel device = make_machine(gpu).devices.front();
     EXPECT_GT(device.memory, size_t{10} << 30) << gpu;
@@ -146,15 +146,16 @@ TEST(Machines, EveryDeviceIsComplete) {
   }
 }
 
-TEST(Machines, AreFoundInFilesToo) {
+TEST(Machines, ReadsDescriptionsFromFiles) {
   const std::string path = test::temporary("machine.json");
   std::ofstream(path) << R"({"version": 1, "name": "two", "devices": [{"name": "X", "count": 2, "memory": 1e9,
                              "bandwidth": 1e11, "rates": {"default": 1e12}}]})";
   EXPECT_EQ(names_of(find_machine(path)), (std::vector<std::string>{"X.0", "X.1"}));
-  // What is written is read.
+  // The text of to_json() can be read.
   std::ofstream(path) << to_json(make_machine("RTX4090x2-pcie"));
   EXPECT_EQ(find_machine(path), make_machine("RTX4090x2-pcie"));
-  // So is what `shoal probe` prints, and the first machine, which is the latest, of the file that it keeps.
+  // The output of `shoal probe` can also be read, and so can its machine file. The first machine of that file is the
+  // latest.
   const std::string text = to_json(make_machine("L4")), other = to_json(make_machine("L40S"));
   std::ofstream(path) << R"({"file": "somewhere", "machine": )" << text << "}";
   EXPECT_EQ(find_machine(path), make_machine("L4"));
@@ -165,14 +166,14 @@ TEST(Machines, AreFoundInFilesToo) {
   for (const char* key : {"machine", "machines", "devices"}) {
     std::ofstream(path) << "{\"" << key << "\": [{\"machine\": " << deep << "}]}";
     EXPECT_THAT([&] { find_machine(path); },
-                ThrowsMessage<InvalidArgument>(path + ": lists and objects in each other, more than 16 deep"));
+                ThrowsMessage<InvalidArgument>(path + ": lists and objects are nested more than 16 deep"));
   }
   std::ofstream(path) << "{";
   EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(HasSubstr(path)));
   std::filesystem::remove(path);
 }
 
-TEST(Machines, SayWhyAFileIsNone) {
+TEST(Machines, ErrorsExplainUnreadableFiles) {
   const auto refuses = [](const std::string& path, const std::string& fault) {
     const auto message = AllOf(HasSubstr(path + ": " + fault), HasSubstr("docs/simulation.md"));
     EXPECT_THAT([&] { find_machine(path); }, ThrowsMessage<InvalidArgument>(message));
@@ -190,13 +191,13 @@ TEST(Machines, SayWhyAFileIsNone) {
   }
   refuses(path + "/m.json", "cannot open the description of a machine: Not a directory");
   std::ofstream(path) << "hello";
-  refuses(path, "no JSON, from line 1, column 1 on");
+  refuses(path, "not valid JSON from line 1, column 1 on");
   refuses("/dev/null", "is empty");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("m.json", path);
   refuses(path, "cannot open the description of a machine: Too many levels of symbolic links");
   std::filesystem::remove(path);
-  if (geteuid() == 0) return;  // may read everything
+  if (geteuid() == 0) return;  // root can read every file
   std::ofstream(path) << "{}";
   std::filesystem::permissions(path, std::filesystem::perms::none);
   refuses(path, "cannot open the description of a machine: Permission denied");

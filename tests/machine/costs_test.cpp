@@ -10,7 +10,7 @@ namespace {
 
 using testing::ThrowsMessage;
 
-/// Figures that tell every part of a cost apart.
+/// A device whose figures make each part of a cost recognisable.
 DeviceModel device() {
   DeviceModel device;
   device.name = "dev";
@@ -31,14 +31,15 @@ struct Case {
 
 const Case kCases[] = {
     {"a product of one column", "weight %w f32 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 12 * 2, 48},
-    {"of three", "weight %w f32 [4, 3]\ninput %x f32 [4, 3]\n%n = mul_mat(%w, %x)", 12 * 4, 48},
-    {"of ten", "weight %w f32 [4, 3]\ninput %x f32 [4, 10]\n%n = mul_mat(%w, %x)", 12 * 12, 48},
-    {"quantised", "weight %w q8_0 [64, 3]\ninput %x f32 [64]\n%n = mul_mat(%w, %x)", 192 * 3, 6 * 34},
-    {"two sheets of weights for six of columns",
+    {"a product of three columns", "weight %w f32 [4, 3]\ninput %x f32 [4, 3]\n%n = mul_mat(%w, %x)", 12 * 4, 48},
+    {"a product of ten columns", "weight %w f32 [4, 3]\ninput %x f32 [4, 10]\n%n = mul_mat(%w, %x)", 12 * 12, 48},
+    {"quantised weights", "weight %w q8_0 [64, 3]\ninput %x f32 [64]\n%n = mul_mat(%w, %x)", 192 * 3, 6 * 34},
+    {"two weight matrices for six input matrices",
      "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 6]\n%n = mul_mat(%w, %x)", 24 * 4, 96},
     {"no weights", "weight %w f32 [0, 3]\ninput %x f32 [0, 2]\n%n = mul_mat(%w, %x)", 0, 0},
     {"no columns", "weight %w f32 [4, 3]\ninput %x f32 [4, 0]\n%n = mul_mat(%w, %x)", 0, 0},
-    // One token takes 2 of 8 experts; 4 tokens use 8 (1 - 0.75^4) = 5.46875 with 8 columns between them.
+    // One token selects 2 of 8 experts. Four tokens use 8 (1 - 0.75^4) = 5.46875 experts and give them 8 columns in
+    // total.
     {"two experts of eight",
      "weight %w f32 [4, 3, 8]\ninput %x f32 [4, 1, 1]\ninput %i i32 [2, 1]\n%n = mul_mat_id(%w, %x, %i)", 24 * 2, 96},
     {"four tokens with two experts of eight",
@@ -46,7 +47,7 @@ const Case kCases[] = {
      12 * 5.46875 * (2 + 8 / 5.46875 - 1), 48 * 5.46875},
     {"all experts", "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 3]\ninput %i i32 [2, 3]\n%n = mul_mat_id(%w, %x, %i)",
      24 * 4, 96},
-    // Keys of 2 * 8 bytes and values of 2 * 4 in a row of each of 3 heads; 4 rows are seen.
+    // Each row has keys of 2 * 8 bytes and values of 2 * 4 bytes for each of 3 heads. 4 rows are visible.
     {"attention of one query",
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n%n = attention(%q, %k, %v, _, _, _)",
      2 * 12 * 4 * 6 / 100.0, 4 * 3 * 24},
@@ -75,7 +76,8 @@ const Case kCases[] = {
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3, 2]\ncache %v f16 [4, 10, 3, 2]\n"
      "%n = attention(%q, %k, %v, _, _, _) {parts=2}",
      2 * 12 * 2 * 12 / 100.0, 2 * 2 * 3 * 24},
-    // Of one token the bytes count: 5 result columns of 2 heads, q, k, v, two shares, the state and a position.
+    // With one token, the bytes determine the time: 5 result columns of 2 heads, q, k, v, decay and beta, the state,
+    // and a position.
     {"a state and one token",
      "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"
      "%n = gated_delta(%q, %q, %v, %a, %a, %s, %p)",
@@ -94,7 +96,7 @@ const Case kCases[] = {
     {"an optional source that is absent", "input %a f32 [4, 5]\n%n = soft_max(%a, _, _)", 160 / 10.0, 0},
 };
 
-TEST(EstimateCost, OfEveryKindOfNode) {
+TEST(EstimateCost, MatchesFormulaForEveryKindOfNode) {
   for (const Case& one : kCases) {
     Graph graph;
     TensorContext weights;
@@ -117,12 +119,12 @@ NodeCost cost_of(const std::string& text, double kv_rows, bool in_cache) {
   return node_cost(device(), *graph.find("n"), kv_rows, in_cache);
 }
 
-TEST(EstimateCost, InTheCachesProductsAreAsMeasuredThere) {
+TEST(EstimateCost, CachedProductsUseCachedFigures) {
   EXPECT_EQ(cost_of("weight %w f32 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, true).seconds, 6);
   EXPECT_EQ(cost_of("weight %w q8_0 [32, 3]\ninput %x f32 [32]\n%n = mul_mat(%w, %x)", 0, true).seconds, 288);
 }
 
-TEST(EstimateCost, WithoutRowsAllThatTheCacheHas) {
+TEST(EstimateCost, WithoutKvRowsCountsWholeCache) {
   const char* text =
       "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\ncache %v f32 [4, 10, 1]\n"
       "%n = attention(%q, %k, %v, _, _, _)";
@@ -145,14 +147,14 @@ TEST(EstimateCost, ViewsAndCollectivesAreFree) {
   }
 }
 
-TEST(EstimateCost, ADtypeThatTheDeviceDoesNotKnow) {
+TEST(EstimateCost, RejectsDtypeWithoutMeasuredProducts) {
   EXPECT_THAT([] { cost_of("weight %w f16 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, false); },
               ThrowsMessage<InvalidArgument>(
-                  "device dev of the machine has no \"products\" with f16 weights, which n needs: measure it again, or "
-                  "give a \"default\" in its \"rates\""));
+                  "device dev of the machine has no \"products\" for f16 weights, which n needs; probe it again, or "
+                  "add a \"default\" to its \"rates\""));
 }
 
-TEST(EstimateCost, WhatRunsReadEachOnce) {
+TEST(EstimateCost, WorkingSetCountsSharedWeightsOnce) {
   Graph graph;
   TensorContext weights;
   parse_graph(R"(
@@ -175,8 +177,9 @@ cache %v f16 [8, 100, 1]
   EXPECT_EQ(working_set(graph, 10), 256 + 4 * 256 + 10 * 32);
 }
 
-/// Two of eight experts on a device: a token that takes two of the eight uses half of one on the average.
-TEST(EstimateCost, OfAPartOfTheExperts) {
+/// Two of eight experts are on this device. A token selects two of the eight, so on average it selects half an expert
+/// here.
+TEST(EstimateCost, CountsUsedPartOfLocalExperts) {
   const auto cost = [](const char* tokens, int64_t experts) {
     Graph graph;
     TensorContext weights;
@@ -196,13 +199,13 @@ TEST(EstimateCost, OfAPartOfTheExperts) {
   EXPECT_DOUBLE_EQ(pair, 12 * 2) << "an expert";
   const auto [four, later] = cost("4", 8);
   EXPECT_DOUBLE_EQ(four.seconds, 12 * 5.46875 / 4 * (2 + 8 / 5.46875 - 1));
-  EXPECT_LT(later, pair) << "many of them are read anyway";
-  EXPECT_GT(later, 12) << "but have one column more";
-  EXPECT_EQ(cost("4", 0).second, 0) << "where all are here the others have none";
+  EXPECT_LT(later, pair) << "most experts are read anyway";
+  EXPECT_GT(later, 12) << "each pair adds one column";
+  EXPECT_EQ(cost("4", 0).second, 0) << "with all experts here, no pair is elsewhere";
   EXPECT_DOUBLE_EQ(cost("1", 0).first.seconds, 12 * 2 * 2);
 }
 
-TEST(UsedExperts, IsAPartOfAll) {
+TEST(UsedExperts, IsFractionOfAllExperts) {
   TensorContext context;
   Graph graph;
   const Tensor* experts = context.add("e", DType::kF32, {4, 3, 8, 1});

@@ -1,4 +1,4 @@
-// What experts on devices are expected to take, against tokens that choose by lot.
+// Compares the expected load of devices that have experts with a simulation. Its tokens choose experts at random.
 #include "machine/expert_load.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ double simulated(const Load& load, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     std::vector<double> busy(load.experts.size());
     for (int64_t token = 0; token < load.tokens; ++token) {
-      for (int64_t slot = 0; slot < load.used; ++slot) {  // the first of a shuffle
+      for (int64_t slot = 0; slot < load.used; ++slot) {  // partial shuffle that draws the first `used` owners
         const auto first = static_cast<size_t>(slot);
         std::swap(owner[first], owner[std::uniform_int_distribution<size_t>(first, owner.size() - 1)(random)]);
         busy[owner[first]] += load.seconds[owner[first]];
@@ -47,19 +47,19 @@ double simulated(const Load& load, int rounds) {
   return sum / rounds;
 }
 
-TEST(ExpectedBusiest, IsKnownForOneToken) {
+TEST(ExpectedBusiest, IsExactForOneToken) {
   EXPECT_NEAR(busiest(even(2, 128, 8, 1)), 5.05, 0.05);
   EXPECT_NEAR(busiest(even(4, 128, 8, 1)), 3.5, 0.05);
   EXPECT_NEAR(busiest(even(8, 128, 8, 1)), 2.5, 0.05);
   EXPECT_NEAR(busiest(even(4, 128, 4, 1)), 2.1, 0.05);
-  // Two of four, two a device: both on one in 2 of 6 cases.
+  // A token uses two of four experts, two per device. Both are on the same device in 2 of 6 cases.
   EXPECT_NEAR(busiest(even(2, 4, 2, 1)), 2 * 2.0 / 6 + 1 * 4.0 / 6, 1e-9);
-  EXPECT_NEAR(busiest(even(4, 4, 4, 1)), 1, 1e-9) << "all are used, one each";
-  EXPECT_NEAR(busiest({{4, 0}, {1, 1}, 2, 1}), 2, 1e-9) << "one has all";
+  EXPECT_NEAR(busiest(even(4, 4, 4, 1)), 1, 1e-9) << "all experts are used, one per device";
+  EXPECT_NEAR(busiest({{4, 0}, {1, 1}, 2, 1}), 2, 1e-9) << "one device has all experts";
   EXPECT_EQ(busiest({{0, 0}, {1, 1}, 2, 1}), 0);
 }
 
-TEST(ExpectedBusiest, IsWhatASimulationGives) {
+TEST(ExpectedBusiest, MatchesSimulation) {
   const std::vector<Load> loads{
       even(2, 128, 8, 1),
       even(8, 8, 2, 1),
@@ -85,7 +85,7 @@ TEST(ExpectedBusiest, IsWhatASimulationGives) {
   }
 }
 
-TEST(ExpectedExcess, BatchesEvenOut) {
+TEST(ExpectedExcess, ShrinksWithLargerBatches) {
   double before = 10;
   for (const int64_t tokens : {1, 4, 16, 64, 256, 1024}) {
     const Load load = even(8, 128, 8, tokens);
@@ -95,7 +95,7 @@ TEST(ExpectedExcess, BatchesEvenOut) {
     before = part;
   }
   EXPECT_LT(before, 0.05);
-  // A device that is busiest whatever the others get.
+  // One device is always the busiest.
   const Load one{{120, 8}, {10, 0.1}, 8, 64};
   EXPECT_NEAR(expected_excess(one.experts, one.seconds, 8, 64), 0, 1);
   EXPECT_GE(expected_excess(one.experts, one.seconds, 8, 64), 0);

@@ -1,4 +1,4 @@
-// The JSON form of machines (machine/json.cpp).
+// Tests the JSON format of machines (machine/json.cpp).
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ constexpr const char* kWhole = R"({
   "disk_bandwidth": 3e9
 })";
 
-TEST(MachineJson, EverythingIsRead) {
+TEST(MachineJson, ReadsAllKeys) {
   const MachineModel machine = parse_machine(kWhole, "desk.json");
   EXPECT_EQ(machine.name, "desk");
   EXPECT_THAT(machine.domains, ElementsAre(Domain{"socket", 66e9, 2}, Domain{"pcie", 0, 0}));
@@ -83,7 +83,7 @@ constexpr const char* kHosts = R"({
   "links": [{"from": "a", "to": "b", "latency": 2e-5, "bandwidth": 1.25e9}]
 })";
 
-TEST(MachineJson, Hosts) {
+TEST(MachineJson, ReadsHostsAndNetwork) {
   const MachineModel machine = parse_machine(kHosts, "x");
   EXPECT_EQ(machine.devices[0].host, 0);
   EXPECT_EQ(machine.devices[1].host, 3);
@@ -92,11 +92,12 @@ TEST(MachineJson, Hosts) {
   EXPECT_EQ(parse_machine(to_json(machine), "y"), machine);
   std::string apart(kHosts);
   apart.erase(apart.find(",\n  \"network\""), apart.rfind('}') - apart.find(",\n  \"network\""));
-  EXPECT_THAT([&] { parse_machine(apart, "x"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("expected a \"network\", as devices are on several hosts")));
+  EXPECT_THAT(
+      [&] { parse_machine(apart, "x"); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("expected a \"network\", because devices are on several hosts")));
 }
 
-TEST(MachineJson, WhatIsLeftOut) {
+TEST(MachineJson, OptionalKeysHaveDefaults) {
   const MachineModel machine = parse_machine(kLeast, "least.json");
   EXPECT_EQ(machine.name, "least.json");
   EXPECT_THAT(machine.domains, ElementsAre(Domain{"GPU", 0, 0}));
@@ -118,13 +119,13 @@ TEST(MachineJson, WhatIsLeftOut) {
     const DTypeTraits& type = traits(static_cast<DType>(i));
     multiplied += type.is_float || type.is_quantized ? 1 : 0;
   }
-  EXPECT_EQ(device.products.size(), multiplied) << "all dtypes but integers";
+  EXPECT_EQ(device.products.size(), multiplied) << "all dtypes except integers";
   EXPECT_EQ(machine.copy_latency, 20e-6);
   EXPECT_EQ(machine.copy_bandwidth, 5e9);
   EXPECT_EQ(machine.disk_bandwidth, 1e9);
 }
 
-TEST(MachineJson, DevicesByCountHaveDomainsOfTheirOwn) {
+TEST(MachineJson, CountedDevicesHaveTheirOwnDomains) {
   const MachineModel machine = parse_machine(
       R"({"version": 1, "devices": [{"name": "G", "count": 3, "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
                                     {"name": "G", "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
@@ -139,8 +140,8 @@ TEST(MachineJson, DevicesByCountHaveDomainsOfTheirOwn) {
   EXPECT_EQ(machine.domains.size(), 5u);
 }
 
-// q8_0: 34 bytes for 32 elements; half of 1e12 bytes/s; 1e12 operations/s.
-TEST(MachineJson, RatesArePrecisely) {
+// q8_0 has 34 bytes per 32 elements. Products read memory at half of 1e12 bytes/s.
+TEST(MachineJson, RatesAreExact) {
   for (const double rate : {1e9, 1e12, 2.3e12, 2.6e12, 37e12, 1e15, 1e30}) {
     const std::string text = fmt::format(
         R"({{"version": 1, "devices": [{{"name": "G", "memory": 1, "bandwidth": 1e12, "efficiency": 0.5,
@@ -154,7 +155,7 @@ TEST(MachineJson, RatesArePrecisely) {
   }
 }
 
-TEST(MachineJson, GoesThereAndBack) {
+TEST(MachineJson, SurvivesRoundTrip) {
   for (const char* text : {kLeast, kWhole, kHosts}) {
     const MachineModel machine = parse_machine(text, "origin");
     const std::string spelt = to_json(machine);
@@ -163,7 +164,7 @@ TEST(MachineJson, GoesThereAndBack) {
   }
 }
 
-TEST(MachineJson, RandomMachinesGoThereAndBack) {
+TEST(MachineJson, RandomMachinesSurviveRoundTrip) {
   std::mt19937_64 rng(6);
   std::uniform_real_distribution<double> exponent(-15, 15);
   const auto figure = [&] { return std::pow(10, exponent(rng)); };
@@ -195,7 +196,8 @@ TEST(MachineJson, RandomMachinesGoThereAndBack) {
   }
 }
 
-/// `from` in the whole machine made `to`, and what is said of it.
+/// Replaces `from` by `to` in the complete machine. The result must be rejected with `message`, or be valid if that is
+/// nullptr.
 struct Mistake {
   const char* from;
   const char* to;
@@ -203,17 +205,17 @@ struct Mistake {
 };
 
 const Mistake kMistakes[] = {
-    {"\"version\": 1", "\"version\": 2", "version: expected 1, the format that this program knows, got 2"},
-    {"\"version\": 1", "\"version\": \"1\"", "version: expected 1, the format that this program knows, got \"1\""},
+    {"\"version\": 1", "\"version\": 2", "version: expected 1, the only known format, got 2"},
+    {"\"version\": 1", "\"version\": \"1\"", "version: expected 1, the only known format, got \"1\""},
     {"\"version\": 1,", "", "version: expected a value, got nothing"},
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
-     "nane: unknown key; there are version, name, disturbance, domains, devices, collectives, algorithms, "
+     "nane: unknown key; known keys: version, name, disturbance, domains, devices, collectives, algorithms, "
      "copy_latency, copy_bandwidth, disk_bandwidth"},
-    {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" is there twice in one object"},
+    {"\"name\": \"desk\"", "\"version\": 1", "the key \"version\" occurs twice in one object"},
     {"\"bandwidth\": 66e9", "\"bandwidth\": -66e9",
      "domains[0].bandwidth: expected a number of 0 or more, got -66000000000.0"},
-    {"\"name\": \"pcie\"", "\"name\": \"socket\"", "domains[1].name: expected a name of its own, got socket again"},
+    {"\"name\": \"pcie\"", "\"name\": \"socket\"", "domains[1].name: expected a unique name, got socket again"},
     {"\"name\": \"pcie\"", "\"name\": \"GPU.0\"", "devices[1].domain: expected one of socket, GPU.0, got \"pcie\""},
     {"[{\"name\": \"socket\", \"bandwidth\": 66e9, \"cores\": 2}, {\"name\": \"pcie\"}]", "[]",
      "domains: expected a list of domains, got []"},
@@ -221,10 +223,10 @@ const Mistake kMistakes[] = {
      "domains: expected a list of domains, got 7"},
     {"\"domain\": \"socket\"", "\"domain\": \"sock\"", "devices[0].domain: expected one of socket, pcie, got \"sock\""},
     {"\"name\": \"CPU0\", ", "", "devices[0].name: expected a value, got nothing"},
-    {"\"name\": \"CPU0\"", "\"name\": \"\"", "devices[0].name: expected a name without blanks and commas, got \"\""},
+    {"\"name\": \"CPU0\"", "\"name\": \"\"", "devices[0].name: expected a name without blanks or commas, got \"\""},
     {"\"name\": \"CPU0\"", "\"name\": \"a,b\"",
-     "devices[0].name: expected a name without blanks and commas, got \"a,b\""},
-    {"\"name\": \"CPU0\"", "\"name\": \"GPU.1\"", "devices[1].name: expected a name of its own, got GPU.1 again"},
+     "devices[0].name: expected a name without blanks or commas, got \"a,b\""},
+    {"\"name\": \"CPU0\"", "\"name\": \"GPU.1\"", "devices[1].name: expected a unique name, got GPU.1 again"},
     {"\"memory\": 1000", "\"memory\": 10.5",
      "devices[0].memory: expected a whole number from 1 to 1152921504606846976, got 10.5"},
     {"\"memory\": 1000, ", "", "devices[0].memory: expected a value, got nothing"},
@@ -235,9 +237,9 @@ const Mistake kMistakes[] = {
     {"\"bandwidth\": 1e12", "\"bandwidth\": null", "devices[1].bandwidth: expected a positive number, got null"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": 1e300", "devices[1].bandwidth: expected a positive number, got 1e+300"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": 1e999", "a number in it is too large"},
-    {"\"bandwidth\": 1e12", "\"bandwidth\": NaN", "no JSON, from line"},
+    {"\"bandwidth\": 1e12", "\"bandwidth\": NaN", "not valid JSON from line"},
     {"\"efficiency\": 0.5", "\"efficiency\": 1.5",
-     "devices[1].efficiency: expected a number above 0, at most 1, got 1.5"},
+     "devices[1].efficiency: expected a number above 0 and at most 1, got 1.5"},
     {"\"count\": 2", "\"count\": 0", "devices[1].count: expected a whole number from 1 to 4096, got 0"},
     {"\"count\": 2", "\"count\": 5000", "devices[1].count: expected a whole number from 1 to 4096, got 5000"},
     {"\"type\": \"GPU\"", "\"type\": \"TPU\"",
@@ -245,7 +247,7 @@ const Mistake kMistakes[] = {
     {"\"type\": \"GPU\"", "\"type\": \"META\"",
      "devices[1].type: expected CPU, GPU, integrated GPU or accelerator, got \"META\""},
     {"\"op_seconds\": 1e-7", "\"op_seconds\": -1", "devices[0].op_seconds: expected a number of 0 or more, got -1"},
-    {"\"op_seconds\"", "\"op_second\"", "devices[0].op_second: unknown key; there are name, count"},
+    {"\"op_seconds\"", "\"op_second\"", "devices[0].op_second: unknown key; known keys: name, count"},
     {"\"Q4_K\"", "\"q4_k_m\"",
      "devices[0].products.q4_k_m: expected the name of a dtype of weights, e.g. q4_0, got q4_k_m"},
     {"\"Q4_K\"", "\"i32\"", "devices[0].products.i32: expected the name of a dtype of weights, e.g. q4_0, got i32"},
@@ -255,9 +257,9 @@ const Mistake kMistakes[] = {
      "devices[0].products.Q4_K.streamed: expected a list of [columns, seconds], got []"},
     {"[1, 2e-11]", "[1]", "devices[0].products.Q4_K.streamed[0]: expected [columns, seconds], got [1]"},
     {"[1, 2e-11]", "[9, 2e-11]",
-     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the 9 before, got 8"},
+     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the previous 9, got 8"},
     {"[1, 2e-11]", "[8, 2e-11]",
-     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the 8 before, got 8"},
+     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the previous 8, got 8"},
     {"[1, 2e-11]", "[1, 0]", "devices[0].products.Q4_K.streamed[0][1]: expected a positive number, got 0"},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},", "", nullptr},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},\n     \"products\": {\"q4_0\": {\"streamed\": [[1, 5e-12]]}}",
@@ -268,7 +270,7 @@ const Mistake kMistakes[] = {
      "collectives[0].members[1]: expected each device once, got \"CPU0\""},
     {"[\"GPU.1\", \"CPU0\"]", "[\"CPU0\"]", "collectives[0].members: expected two devices or more, got [\"CPU0\"]"},
     {"\"all_gather\"", "\"add\"", "collectives[0].kind: expected a collective, e.g. all_reduce, got \"add\""},
-    {"[4096, 2e-5]", "[0, 2e-5]", "collectives[0].points[1][0]: expected more bytes than the 0 before, got 0"},
+    {"[4096, 2e-5]", "[0, 2e-5]", "collectives[0].points[1][0]: expected more bytes than the previous 0, got 0"},
     {"[4096, 2e-5]", "[4096, -1]", "collectives[0].points[1][1]: expected a number of 0 or more, got -1"},
     {"\"one_shot\": true", "\"one_shot\": 1", "algorithms[1].one_shot: expected true or false, got 1"},
     {"\"copy_bandwidth\": 1e10", "\"copy_bandwidth\": 0", "copy_bandwidth: expected a positive number, got 0"},
@@ -281,7 +283,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-TEST(MachineJson, SaysWhereAndWhatIsWrong) {
+TEST(MachineJson, ErrorsNamePathAndExpectedValue) {
   for (const Mistake& mistake : kMistakes) {
     const std::string text = replaced(kWhole, mistake.from, mistake.to);
     if (mistake.message == nullptr) {
@@ -295,7 +297,7 @@ TEST(MachineJson, SaysWhereAndWhatIsWrong) {
   }
 }
 
-TEST(MachineJson, TheSameTableTwice) {
+TEST(MachineJson, RejectsDuplicateCollectiveTable) {
   const std::string table = R"({"members": ["GPU.1", "CPU0"], "kind": "all_gather", "points": [[0, 1]]}, )";
   const std::string text = replaced(kWhole, R"("collectives": [)", R"("collectives": [)" + table);
   EXPECT_THAT([&] { parse_machine(text, "m"); },
@@ -304,16 +306,17 @@ TEST(MachineJson, TheSameTableTwice) {
   EXPECT_EQ(parse_machine(replaced(text, "all_gather", "all_reduce"), "m").collectives.size(), 2u);
 }
 
-TEST(MachineJson, ADeviceWithTheNameOfADomainSaysWhich) {
+TEST(MachineJson, DeviceNamedLikeDomainNeedsDomainKey) {
   EXPECT_THAT(
       [] { parse_machine(replaced(kLeast, R"("devices")", R"("domains": [{"name": "GPU"}], "devices")"), "m"); },
-      ThrowsMessage<InvalidArgument>("m: devices[0]: expected a \"domain\", as one has the device's name, got none"));
-  EXPECT_THAT(
-      [] { parse_machine(replaced(kLeast, R"("memory")", R"("domain": "x", "memory")"), "m"); },
-      ThrowsMessage<InvalidArgument>("m: devices[0].domain: expected no domain, as there are no domains, got \"x\""));
+      ThrowsMessage<InvalidArgument>(
+          "m: devices[0]: expected a \"domain\", because a domain has the name of this device, got none"));
+  EXPECT_THAT([] { parse_machine(replaced(kLeast, R"("memory")", R"("domain": "x", "memory")"), "m"); },
+              ThrowsMessage<InvalidArgument>(
+                  "m: devices[0].domain: expected no domain, because there are no domains, got \"x\""));
 }
 
-TEST(MachineJson, TextThatIsNoMachine) {
+TEST(MachineJson, RejectsTextThatIsNotAMachine) {
   const auto message = [](const std::string& text) -> std::string {
     try {
       parse_machine(text, "m");
@@ -322,21 +325,21 @@ TEST(MachineJson, TextThatIsNoMachine) {
     }
     return "nothing";
   };
-  EXPECT_EQ(message(""), "m: no JSON, from line 1, column 0 on; see docs/simulation.md for the format");
+  EXPECT_EQ(message(""), "m: not valid JSON from line 1, column 0 on; see docs/simulation.md for the format");
   EXPECT_EQ(message("{\n  \"version\" 1}"),
-            "m: no JSON, from line 2, column 13 on; see docs/simulation.md for the format");
+            "m: not valid JSON from line 2, column 13 on; see docs/simulation.md for the format");
   EXPECT_EQ(message("[]"), "m: expected an object, got []");
   EXPECT_EQ(message("null"), "m: expected an object, got null");
-  EXPECT_EQ(message("\"\xff\""), "m: no JSON, from line 1, column 2 on; see docs/simulation.md for the format");
+  EXPECT_EQ(message("\"\xff\""), "m: not valid JSON from line 1, column 2 on; see docs/simulation.md for the format");
   EXPECT_EQ(message(std::string(100000, '[') + std::string(100000, ']')),
-            "m: lists and objects in each other, more than 16 deep");
+            "m: lists and objects are nested more than 16 deep");
   EXPECT_EQ(message("{\"version\": 1, \"devices\": []}"), "m: devices: expected a list of devices, got []");
   EXPECT_EQ(message("{\"version\": 1, \"devices\": \"" + std::string(1000, 'x') + "\"}"),
             "m: devices: expected a list of devices, got \"" + std::string(39, 'x') + "...");
 }
 
-/// Every text that is a part of a machine's, or that has a character changed, is refused in one line or read.
-TEST(MachineJson, DamagedTextIsRefusedInOneLine) {
+/// Truncates the text or changes one character. The result is either valid or rejected with a message of one line.
+TEST(MachineJson, RejectsDamagedTextInOneLine) {
   const std::string whole = kWhole;
   std::mt19937_64 rng(1);
   int refused = 0;

@@ -10,7 +10,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(ProductModel, IsLevelThenStraightThenInProportion) {
+TEST(ProductModel, InterpolatesThenGrowsInProportion) {
   const ProductModel model{{{1, 2.0}, {5, 4.0}, {10, 20.0}}, {{2, 1.0}}};
   EXPECT_EQ(model.seconds(0.5, false), 2);
   EXPECT_EQ(model.seconds(1, false), 2);
@@ -23,14 +23,14 @@ TEST(ProductModel, IsLevelThenStraightThenInProportion) {
   EXPECT_EQ(model.seconds(3, true), 1.5);
 }
 
-TEST(ProductModel, WhatWasNotMeasuredIsAsTheOther) {
+TEST(ProductModel, FallsBackToMeasuredPoints) {
   const ProductModel streamed{{{1, 2.0}}, {}}, cached{{}, {{1, 3.0}}};
   EXPECT_EQ(streamed.seconds(1, true), 2);
   EXPECT_EQ(cached.seconds(1, false), 3);
   EXPECT_THROW(ProductModel{}.seconds(1, false), InternalError);
 }
 
-/// Devices a, b, c and d.
+/// A machine with the devices a, b, c and d.
 MachineModel four() {
   MachineModel machine;
   machine.name = "four";
@@ -46,17 +46,17 @@ MachineModel four() {
 
 const std::vector<int> kAB{0, 1}, kAll{0, 1, 2, 3};
 
-TEST(Machine, IndexOfADevice) {
+TEST(Machine, FindsDeviceByName) {
   EXPECT_EQ(four().index("c"), 2);
   EXPECT_THAT([] { four().index("e"); },
               ThrowsMessage<InvalidArgument>("machine four has no device 'e'; it has a, b, c, d"));
 }
 
-TEST(Machine, OneDeviceHasNothingToSay) {
+TEST(Machine, SingleDeviceNeedsNoCollective) {
   EXPECT_EQ(four().collective_seconds(Collective::kAllReduce, std::vector<int>{2}, 1e9), 0);
 }
 
-TEST(Machine, MeasuredCollectives) {
+TEST(Machine, InterpolatesMeasuredCollectives) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}, {300, 4.0}, {400, 7.0}}},
                          {{"a", "b", "c", "d"}, Collective::kAllReduce, {{100, 50.0}}}};
@@ -68,13 +68,13 @@ TEST(Machine, MeasuredCollectives) {
   EXPECT_EQ(seconds(300), 4);
   EXPECT_EQ(seconds(350), 5.5);
   EXPECT_EQ(seconds(400), 7);
-  EXPECT_EQ(seconds(600), 13) << "as steep as between the last two";
+  EXPECT_EQ(seconds(600), 13) << "extrapolates the last two points";
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAll, 1e6), 50) << "a single point";
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 2}, 0), 1000) << "other members";
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000) << "more members";
 }
 
-TEST(Machine, MeasuredSetsHaveNoOrder) {
+TEST(Machine, OrderOfMeasuredMembersIsIrrelevant) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b", "c"}, Collective::kAllReduce, {{100, 2.0}}}};
   machine.algorithms = {{"ring", false, 1000, 0, 1}};
@@ -84,11 +84,11 @@ TEST(Machine, MeasuredSetsHaveNoOrder) {
   EXPECT_EQ(seconds({2, 1, 0}), 2);
   EXPECT_EQ(seconds({0, 2, 1}), 2);
   machine.collectives.push_back({{"c", "b", "a"}, Collective::kAllReduce, {{100, 5.0}}});
-  EXPECT_EQ(seconds({2, 1, 0}), 5) << "its own order, if there is one";
+  EXPECT_EQ(seconds({2, 1, 0}), 5) << "a table in the same order takes precedence";
   EXPECT_EQ(seconds({0, 1, 2}), 2);
 }
 
-/// `count` alike devices with identities, all in one domain or each in its own.
+/// `count` equal devices with identities. All are in one domain, or each has its own domain.
 MachineModel alike_devices(int count, bool one_domain) {
   MachineModel machine;
   for (int i = 0; i < count; ++i) {
@@ -103,7 +103,7 @@ MachineModel alike_devices(int count, bool one_domain) {
   return machine;
 }
 
-/// As if the first `count` devices had been measured.
+/// Adds a measurement of the first `count` devices.
 void add_set(MachineModel& machine, int count, double seconds) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);
@@ -120,7 +120,7 @@ void expect_seconds(const MachineModel& machine, const std::vector<int>& members
   EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), seconds);
 }
 
-TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
+TEST(Machine, UnmeasuredSetsUseMeanOfEqualSets) {
   MachineModel machine = alike_devices(5, true);
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
   add_set(machine, 2, 20);
@@ -132,7 +132,7 @@ TEST(Machine, SetsThatWereNotMeasuredAreAsAlikeOnes) {
   expect_seconds(machine, {2, 1}, 30);
 }
 
-TEST(Machine, SetsOfOtherSizesAreBetweenThoseMeasured) {
+TEST(Machine, InterpolatesBetweenSetSizes) {
   for (const bool one_domain : {true, false}) {
     MachineModel machine = alike_devices(8, one_domain);
     machine.algorithms = {{"fitted", false, 1000, 0, 1}};
@@ -154,7 +154,7 @@ TEST(Machine, SetsOfOtherSizesAreBetweenThoseMeasured) {
   expect_seconds(one, range(0, 5), 20);
 }
 
-TEST(Machine, SetsThatShareDomainsAlikeComeFirst) {
+TEST(Machine, PrefersSetsWithEqualDomains) {
   MachineModel machine = alike_devices(8, true);  // on two nodes
   machine.domains.push_back({"second", 0, 0});
   for (size_t i = 0; i < 8; ++i) machine.devices[i].identity = "8 cores, node " + std::to_string(i / 4) + "; one of 8";
@@ -168,7 +168,7 @@ TEST(Machine, SetsThatShareDomainsAlikeComeFirst) {
   expect_seconds(machine, {5, 6}, 20);
 }
 
-TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
+TEST(Machine, SetsOfTwoIdentitiesUseMeasuredSetsOfBoth) {
   MachineModel machine = alike_devices(5, false);
   machine.devices[0].identity = "host";
   machine.algorithms = {{"fitted", false, 1000, 0, 1e9}};
@@ -182,7 +182,7 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
   add({1, 2, 3, 4}, 4);
   EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000, 1e-9);
   std::swap(machine.algorithms, algorithms);
-  expect_seconds(machine, {0, 1, 2}, 3);  // between any sets
+  expect_seconds(machine, {0, 1, 2}, 3);  // interpolates between any sets
   std::swap(machine.algorithms, algorithms);
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
@@ -192,7 +192,7 @@ TEST(Machine, MixedSetsAreNotAsThoseOfOneKind) {
   expect_seconds(machine, {0, 1, 2}, 30);
 }
 
-TEST(Machine, DescribedDevicesAreLikeNoOthers) {
+TEST(Machine, DevicesWithoutIdentityUseNoSimilarSets) {
   MachineModel machine = alike_devices(4, true);
   for (DeviceModel& device : machine.devices) device.identity.clear();
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
@@ -200,13 +200,13 @@ TEST(Machine, DescribedDevicesAreLikeNoOthers) {
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, range(1, 2), 0), 1000);
 }
 
-TEST(Machine, NoiseMakesNoLongMessageFree) {
+TEST(Machine, NoiseDoesNotMakeLongMessagesFaster) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 5.0}, {200, 4.0}}}};
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAB, 1e9), 4);
 }
 
-TEST(Machine, TheFastestAlgorithmIsTaken) {
+TEST(Machine, UsesTimeOfFastestAlgorithm) {
   MachineModel machine = four();
   machine.algorithms = {{"one shot", true, 1, 0.5, 100}, {"ring", false, 10, 1, 200}};
   const auto seconds = [&](Collective kind, double bytes) { return machine.collective_seconds(kind, kAll, bytes); };
@@ -216,7 +216,7 @@ TEST(Machine, TheFastestAlgorithmIsTaken) {
   EXPECT_EQ(seconds(Collective::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
 }
 
-TEST(Machine, AnotherKindInProportionToItsTraffic) {
+TEST(Machine, UnmeasuredCollectiveScalesWithTrafficOfAnother) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}}}};
   EXPECT_EQ(machine.collective_seconds(Collective::kAllGather, kAB, 100), 1);
@@ -224,16 +224,17 @@ TEST(Machine, AnotherKindInProportionToItsTraffic) {
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAB, 100), 4);
   EXPECT_EQ(machine.collective_seconds(Collective::kReduceScatter, kAB, 100), 2);
   machine.algorithms = {{"ring", false, 10, 0, 1e9}};
-  EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm knows the kind";
+  EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm covers this kind";
 }
 
-TEST(Machine, WithoutAnyFiguresCollectivesTakeRoughlyWhatTheyDo) {
+TEST(Machine, CollectivesUseDefaultTimesWithoutMeasurements) {
   EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllReduce, kAll, 1e6), 20e-6 + 1.5e6 / 10e9);
   EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllGather, kAll, 1e6), 10e-6 + 0.75e6 / 10e9);
   EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllToAll, kAll, 1e6), 10e-6 + 0.75e6 / 4 / 10e9);
 }
 
-/// Two hosts of a and b, which are joined by 10 us and 1e9 bytes/s, and between themselves by 1 us and 1e10.
+/// Two hosts with the devices a and b each. Hosts are connected with 10 us and 1e9 bytes/s, devices of a host with 1 us
+/// and 1e10 bytes/s.
 MachineModel two_hosts() {
   MachineModel one = four();
   one.devices.resize(2);
@@ -244,7 +245,7 @@ MachineModel two_hosts() {
   return several_hosts(one, 2, {10e-6, 1e9});
 }
 
-TEST(SeveralHosts, HaveTheNamesOfProcesses) {
+TEST(SeveralHosts, DevicesAreNamedLikeRemoteOnes) {
   const MachineModel machine = two_hosts();
   ASSERT_EQ(machine.devices.size(), 4u);
   EXPECT_EQ(machine.index("1:b"), 3);
@@ -255,7 +256,7 @@ TEST(SeveralHosts, HaveTheNamesOfProcesses) {
   EXPECT_EQ(four().by_host(kAll), (std::vector<std::vector<int>>{{0, 1, 2, 3}}));
 }
 
-TEST(SeveralHosts, CollectivesWithinThemAndBetweenThem) {
+TEST(SeveralHosts, CollectivesAddTimesWithinAndBetweenHosts) {
   const MachineModel machine = two_hosts();
   const auto seconds = [&](Collective kind, const std::vector<int>& members, double bytes) {
     return machine.collective_seconds(kind, members, bytes);
@@ -263,28 +264,28 @@ TEST(SeveralHosts, CollectivesWithinThemAndBetweenThem) {
   const double inside = 1e-6 + 1e4 / 1e10;
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAB, 1e4), inside);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {2, 3}, 1e4), inside);
-  // One message from host to host; of many devices the slower way within a host.
+  // One message between the hosts. With several devices per host, the slower time within a host is added.
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2}, 1e4), 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2, 3}, 1e4), inside + 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAll, 1e4), inside + 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllGather, kAll, 1e4), 7e-6 + 10e-6 + 1e4 / 2 / 1e9);
 }
 
-TEST(SeveralHosts, TheOthersAreToldWhatToRun) {
+TEST(SeveralHosts, RunsAddNetworkLatency) {
   const MachineModel machine = two_hosts();
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2}), 5e-6);
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 5e-6);
   EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 15e-6);
 }
 
-TEST(SeveralHosts, WhatWasMeasuredBetweenThemComesFirst) {
+TEST(SeveralHosts, MeasurementsBetweenHostsTakePrecedence) {
   MachineModel machine = two_hosts();
   machine.collectives.push_back({{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-6}}});
   const std::vector<int> measured{0, 2};
   EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, measured, 1e4), 3e-6);
 }
 
-TEST(SeveralHosts, WhatWasMeasuredBetweenThemSaysNothingOfOneHost) {
+TEST(SeveralHosts, MeasurementsBetweenHostsDoNotApplyWithinHost) {
   MachineModel machine = two_hosts();
   for (DeviceModel& device : machine.devices) device.identity = "one kind";
   machine.collectives = {{{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-3}}}};

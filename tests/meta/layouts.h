@@ -1,4 +1,4 @@
-// Layouts and weights as tests of the meta device write them.
+// Layouts and weights in the notation of the meta device's tests.
 #pragma once
 
 #include <sstream>
@@ -10,7 +10,7 @@
 
 namespace shoal::meta {
 
-/// "6:{0} 2:{1,2}", as Partition::to_string writes it, unfolded.
+/// Parses "6:{0} 2:{1,2}", the unfolded form of Partition::to_string.
 inline Partition parse_partition(int devices, std::string_view text) {
   std::istringstream in{std::string(text)};
   std::vector<Run> runs;
@@ -23,12 +23,12 @@ inline Partition parse_partition(int devices, std::string_view text) {
   return Partition(devices, std::move(runs));
 }
 
-/// split(1, 2, "6:{0} 2:{1}")
+/// Parses a split layout: split(1, 2, "6:{0} 2:{1}").
 inline Layout split(int axis, int ranks, std::string_view runs) {
   return Layout::split(axis, parse_partition(ranks, runs));
 }
 
-/// A weight that is placed nowhere.
+/// A weight that is not placed.
 inline Tensor weight(DType dtype, Shape shape) {
   Tensor tensor;
   tensor.name = "blk.0.attn_q";

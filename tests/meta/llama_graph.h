@@ -1,5 +1,6 @@
-// A decoder of one layer in text form, with 8 query heads, 4 KV heads and lengths that divide by the KV heads, so that
-// any shares of 4 split it. The caches' names end with `context`: contexts share weights, not caches.
+// A decoder of one layer in text form, with 8 query heads and 4 KV heads. All lengths are multiples of 4, so integer
+// shares that add up to 4 split the decoder without remainder. The names of caches end with `context`: contexts share
+// weights, not caches.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 
 namespace shoal::test {
 
-/// Its feed-forward block alone, with other lengths.
+/// The feed-forward block of the decoder, with other lengths.
 inline constexpr const char* kFeedForward = R"(
 input %x f32 [256, 4]
 weight %gate f32 [256, 768]
@@ -85,7 +86,7 @@ output %logits
                      tokens, context, tail);
 }
 
-/// Rank r gets shares[r] of the 4 KV heads and as much of everything else that is split.
+/// Rank r gets shares[r] of the 4 KV heads and the same share of all other split tensors.
 inline std::map<std::string, meta::Layout> llama_layouts(const std::vector<int64_t>& shares) {
   const auto split = [&](int axis, int64_t unit) {
     std::vector<int64_t> lengths;

@@ -1,5 +1,5 @@
-// CPU devices behind a meta device, for the length of a test. Persistent tensors lie as a table of names says, those
-// that are not in it are mirrored.
+// CPU devices that are members of a meta device for the duration of a test. A table of names gives the layouts of
+// persistent tensors; tensors that are not in the table are mirrored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class CpuMesh {
     for (int i = 0; i < ranks; ++i) members.push_back(&Registry::instance().device("CPU" + std::to_string(i)));
     device = meta::MetaDevice::create(members, callback_for(std::move(layouts)), std::move(options));
   }
-  /// A CPU device that is not behind the meta device.
+  /// A CPU device that is not a member of the meta device.
   Device& other() const { return Registry::instance().device("CPU" + std::to_string(members.size())); }
   std::vector<size_t> free() const {
     std::vector<size_t> bytes;

@@ -1,5 +1,5 @@
-// Feed-forward blocks in text form, each with an all_reduce, a residual sum and a norm behind it, for tests of what is
-// joined (meta/plan/joined_norm.h). The second sum and product have their sources the other way round.
+// Feed-forward blocks in text form, each followed by an all_reduce, a residual sum and a norm. Tests of joined nodes
+// use them (meta/plan/joined_norm.h). The second block has the sources of its sum and product in the opposite order.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// `more` are nodes between the two blocks.
+/// `more` contains the nodes between the two blocks.
 inline std::string norm_graph(int64_t tokens, const std::string& outputs = "output %out", const std::string& more = {},
                               const std::string& norm_weight = "[64]") {
   return fmt::format(R"(

@@ -1,4 +1,4 @@
-// What tests of models say of messages and logits.
+// Checks of messages and logits for tests of models.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace shoal::models {
 
-/// Of the InvalidArgument that body throws.
+/// Message of the InvalidArgument that `body` throws.
 inline std::string message_of(const std::function<void()>& body) {
   try {
     body();
@@ -23,7 +23,7 @@ inline std::string message_of(const std::function<void()>& body) {
   return "nothing was thrown";
 }
 
-/// Largest difference of two values.
+/// Largest difference of corresponding values.
 inline double worst(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0.0;

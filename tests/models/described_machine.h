@@ -1,5 +1,5 @@
-// Machines described by hand, so that predictions are exact: products cost so much for each element and column,
-// everything else nothing unless a test says so.
+// Hand-written machines with exact predictions. Products take a time per element and column; all other work takes no
+// time unless a test sets it.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace shoal::models {
 
-/// A device named CPU0, CPU1, ... for each entry, which takes these seconds for an element of weights and a column.
-/// Each is a domain of its own, with one core; all_reduce and the like take `latency`.
+/// Creates a device CPU0, CPU1, ... for each entry of `seconds`: its time per weight element and column of a product.
+/// Each device is a domain with one core. Each collective takes `latency`.
 inline machine::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
   constexpr double kEndless = 1e30;
   machine::MachineModel machine;

@@ -1,5 +1,5 @@
-// Models of any size without their weights: GGUF files of Llama architecture that are a header and a hole, as
-// scripts/make_model.py --sparse writes them. For plans and predictions only.
+// Models of any size without weights, for plans and predictions only: sparse GGUF files of Llama architecture, as
+// written by scripts/make_model.py --sparse.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,10 +13,11 @@
 
 namespace shoal::models {
 
-/// The dtype of a matrix, by its name without "blk.N." and ".weight", its layer (-1: none) and the number of layers.
+/// Returns the dtype of a matrix from its name without "blk.N." and ".weight", its layer (-1: none) and the number of
+/// layers.
 using DTypeOf = std::function<DType(const std::string& part, int64_t layer, int64_t layers)>;
 
-/// As llama.cpp's quantiser mixes them for Llama models.
+/// Mixture of types that llama.cpp's quantiser uses for Llama models.
 inline DType q4_k_m(const std::string& part, int64_t layer, int64_t layers) {
   if (part == "output") return DType::kQ6_K;
   if (part != "attn_v" && part != "ffn_down") return DType::kQ4_K;

@@ -1,4 +1,4 @@
-// Cuts a model file into several, as models/gguf/parts.h has them.
+// Divides a model file into parts (models/gguf/parts.h).
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 namespace shoal::models {
 
-/// A value as it is in the file, from its element type on.
+/// Bytes of a value in the file, beginning with its element type.
 inline test::Bytes value_bytes(const GgufValue& value) {
   const std::byte* end = value.data;
   for (uint64_t i = 0; value.element == GgufType::kString && i < value.count; ++i) {
@@ -30,14 +30,14 @@ inline test::Bytes value_bytes(const GgufValue& value) {
   return bytes;
 }
 
-/// What a part says of itself.
+/// The keys of a part.
 struct PartKeys {
   uint16_t number = 0, count = 0;
   int32_t tensors = 0;
 };
 
-/// Writes PREFIX-00001-of-0000N.gguf and so on, `sizes` of the file's tensors in each, and returns their paths. `edit`
-/// has the last word on the keys of a part.
+/// Writes PREFIX-00001-of-0000N.gguf and so on, with `sizes` tensors of the file in each part, and returns their paths.
+/// `edit` may change the keys of a part.
 inline std::vector<std::string> write_parts(const GgufFile& whole, const std::string& prefix,
                                             const std::vector<size_t>& sizes,
                                             const std::function<void(PartKeys&)>& edit = {}) {

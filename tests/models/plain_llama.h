@@ -1,5 +1,5 @@
-// A second opinion on the Llama graph: one text forward in float64, written straight down from the definition over the
-// dequantised weights of a model file, without a cache, a graph or a device. Slow and simple.
+// An independent implementation of Llama: one forward pass in float64, written directly from the definition, with the
+// dequantised weights of a model file and without a cache, a graph or a device. Slow and simple.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class PlainLlama {
     return Row(all.begin() + index * width, all.begin() + (index + 1) * width);
   }
 
-  /// Matrix `index` of the tensor (experts) times x.
+  /// Matrix `index` (the expert) of the tensor times x.
   Row times(const std::string& name, const Row& x, int64_t index = 0) const {
     const std::vector<float>& w = values(name);
     int64_t k = model_.file.tensor(name).shape[0], m = model_.file.tensor(name).shape[1];
@@ -93,13 +93,13 @@ class PlainLlama {
     return model_.file.get_or<float>("llama.rope." + name, static_cast<float>(fallback));
   }
 
-  /// Radians from one position to the next of a pair, before any scaling.
+  /// Angle in radians by which a pair rotates from one position to the next, before any scaling.
   double turn(int64_t pair) const {
     return std::pow(number("freq_base", 1e4), -2.0 * static_cast<double>(pair) / static_cast<double>(h_.rope.dims));
   }
 
-  /// How far a pair follows the stretched positions: 0 for pairs that turn often within the context that the model was
-  /// trained for, 1 for those that hardly turn, rising evenly in between.
+  /// Weight of the scaled position in the angle of a pair: 0 for pairs that rotate often within the training context, 1
+  /// for pairs that hardly rotate, and linear in between.
   double stretched(int64_t pair) const {
     double context = model_.file.get_or<uint32_t>("llama.rope.scaling.original_context_length", h_.context);
     auto turns = [&](int64_t of) { return context * turn(of) / (2.0 * std::acos(-1.0)); };
@@ -110,8 +110,8 @@ class PlainLlama {
     return std::min(1.0, std::max(0.0, static_cast<double>(pair - fast) / width));
   }
 
-  /// Neighbouring pairs. Positions are divided by the factor of the file; with yarn only as far as stretched() says,
-  /// and the vectors get longer.
+  /// Rotates neighbouring pairs. Positions are divided by the file's factor. With yarn, positions are divided only to
+  /// the extent of stretched(), and the rotated vectors get longer.
   void rotate(Row& heads, int64_t dim, size_t position) const {
     bool yarn = model_.file.get_or<std::string>("llama.rope.scaling.type", "") == "yarn";
     double factor = number("scaling.factor", 1.0);
@@ -169,7 +169,7 @@ class PlainLlama {
     return linear(down, hidden, index);
   }
 
-  /// What the gating function makes of a router's logits.
+  /// Applies the gating function to a router's logits.
   void gate(Row& logits) const {
     const Gating gating = h_.routing.gating;
     if (gating == Gating::kSoftMax) soft_max(logits);

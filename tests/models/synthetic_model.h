@@ -1,5 +1,5 @@
-// Small random Llama models as GGUF files, for what the model of the repository does not have: experts, tied
-// embeddings, biases, frequency factors, RoPE scaling, odd head counts.
+// Small random Llama models as GGUF files, with features that the repository's model lacks: experts, tied embeddings,
+// biases, frequency factors, RoPE scaling, odd head counts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ struct SyntheticModel {
   bool tied = false;
   bool biases = false;
   bool rope_factors = false;
-  /// Last word on a tensor before it is written; false leaves it out.
+  /// Called for each tensor before it is written. May change the tensor; returns false to omit it.
   std::function<bool(TensorSpec&)> edit = [](TensorSpec&) { return true; };
-  /// More keys, or other values for keys: written instead of the ones that follow from `h`.
+  /// Writes additional keys, or replaces keys that are derived from `h`.
   std::function<void(test::GgufWriter&)> keys = [](test::GgufWriter&) {};
   std::vector<std::string> without_keys;
 
@@ -34,7 +34,7 @@ struct SyntheticModel {
     h.head_dim_k = h.head_dim_v = h.rope.dims = 16, h.vocab = 96, h.norm_eps = 1e-5f;
   }
 
-  /// Writes the file and returns its path, unique to the running test.
+  /// Writes the file and returns its path, which is unique to the running test.
   std::string write() const {
     test::GgufWriter writer;
     write_keys(writer);
@@ -66,7 +66,7 @@ struct SyntheticModel {
 
   static std::vector<float> values(const TensorSpec& spec, std::mt19937& random) {
     int64_t count = spec.shape[0] * spec.shape[1] * spec.shape[2] * spec.shape[3];
-    // Norms and factors near 1, the rest small enough for activations to stay of the order of 1.
+    // Norms and factors are near 1. Other weights are small enough to keep activations near 1.
     bool near_one = spec.name.ends_with("norm.weight") || spec.name == "rope_freqs.weight";
     std::normal_distribution<float> draw(near_one ? 1.0f : 0.0f, near_one ? 0.1f : 0.2f);
     std::vector<float> out(count);

@@ -1,4 +1,4 @@
-// The small model of the repository on any number of CPU devices, for tests.
+// The repository's small model on any number of CPU devices, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,15 +16,16 @@
 
 namespace shoal::models {
 
-/// "But the LORD is in the heavens, and" for the small model.
+/// Ids of "But the LORD is in the heavens, and" in the small model's vocabulary.
 inline const std::vector<int32_t> kPrompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
 
-/// Where a model of this type ("q8_0") is; empty when it is neither in the repository nor in SHOAL_MODELS_DIR.
+/// Path of the small model with weights of `type` ("q8_0"); "" if it is neither in the repository nor in
+/// SHOAL_MODELS_DIR.
 inline std::string tiny_model_path(const std::string& type) {
   return test::model_file("tiny-kjv-5m-" + type + ".gguf");
 }
 
-/// The first `count` of eight CPU devices with one thread each, or of a plug-in that is tested.
+/// Returns the first `count` of eight CPU devices with one thread each, or `count` devices of the plug-in under test.
 inline std::vector<Device*> cpu_devices(int count) {
   static const bool configured = (cpu::configure("devices=8,threads=1"), true);
   EXPECT_TRUE(configured);
@@ -33,7 +34,7 @@ inline std::vector<Device*> cpu_devices(int count) {
   return devices;
 }
 
-/// The devices of cpu_devices() with a limit ("max_size=1M", "memory=8M") while this lives.
+/// Limits the devices of cpu_devices() ("max_size=1M", "memory=8M") during its lifetime.
 class LimitedCpuDevices {
  public:
   explicit LimitedCpuDevices(const std::string& limit) {
@@ -45,7 +46,7 @@ class LimitedCpuDevices {
   LimitedCpuDevices& operator=(const LimitedCpuDevices&) = delete;
 };
 
-/// Groups of that many of the CPU devices, one after the other.
+/// Groups of consecutive CPU devices, with these numbers of devices.
 inline DeviceGroups cpu_groups(const std::vector<int>& sizes) {
   int next = 0;
   for (int size : sizes) next += size;

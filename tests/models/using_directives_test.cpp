@@ -1,4 +1,4 @@
-// Programs may have using-directives for shoal and shoal::models: no name is ambiguous. Compiling is the test.
+// Checks that using-directives for shoal and shoal::models make no name ambiguous. The test passes if it compiles.
 #include <gtest/gtest.h>
 
 #include "devices/allocate.h"
@@ -9,7 +9,7 @@ namespace using_directives {
 using namespace shoal;
 using namespace shoal::models;
 
-TEST(UsingDirectives, LeaveNamesOfShoalAndModelsUnambiguous) {
+TEST(UsingDirectives, LeaveNamesUnambiguous) {
   const std::pair<MemoryPlace*, const Placement*> places{};
   const std::tuple<Graph*, Tensor*, Device*, Backend*, Buffer*, GraphPlan*, PlanOptions*, MemoryPlan*> of_shoal{};
   const std::tuple<Model*, Session*, SessionOptions*, PlacementOptions*, DeviceGroups*> of_models{};

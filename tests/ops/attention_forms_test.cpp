@@ -1,6 +1,6 @@
-// attention on CPU devices around the edges of its two forms: a few queries, and many side by side. Sizes of heads,
-// groups, prompts and caches that fill no vector, tile or block; rows out of sight that hold NaN where some queries of
-// a tile see them and others do not. Run with every SHOAL_CPU_ISA.
+// Edge cases of the two forms of attention on CPU devices: a few queries, and many queries in lanes. The sizes of
+// heads, groups, prompts and caches do not fill vectors, tiles or blocks. Some queries of a tile see rows of NaN that
+// other queries do not see. Run these tests with every SHOAL_CPU_ISA.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ struct Sizes {
   int64_t d = 64, e = 64, t = 1, s = 200, group = 4, kv_heads = 2;
   AttentionParams params{.scale = 0.2f, .causal = true};
   bool mask = false;
-  bool latent = false;  ///< values are the first elements of the keys' rows
+  bool latent = false;  ///< each value row is the beginning of the key row
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& n) {
@@ -27,7 +27,7 @@ std::ostream& operator<<(std::ostream& out, const Sizes& n) {
              << n.latent;
 }
 
-/// A node with its leaves. Keys are [d, kv, s] in memory, values [e, s, kv]: rows with and without gaps.
+/// A node with its leaves. In memory, keys are [d, kv, s] and values are [e, s, kv], so that rows have gaps or no gaps.
 struct Attention {
   explicit Attention(const Sizes& n) {
     q = graph.input("q", DType::kF32, {n.d, n.group * n.kv_heads, n.t, 1});
@@ -56,7 +56,7 @@ void check(const Sizes& sizes) {
   Attention(sizes).check();
 }
 
-TEST(AttentionForms, HeadsOfEverySize) {
+TEST(AttentionForms, MatchReferenceForEveryHeadSize) {
   for (const int64_t t : {1, 3, 9}) {
     for (const int64_t d : {1, 3, 16, 40, 64, 80, 96, 128, 256}) {
       check({.d = d, .e = 64, .t = t});
@@ -66,14 +66,14 @@ TEST(AttentionForms, HeadsOfEverySize) {
   }
 }
 
-TEST(AttentionForms, GroupsAndPromptsOfEverySize) {
+TEST(AttentionForms, MatchReferenceForEveryGroupAndPromptSize) {
   for (const int64_t group : {1, 2, 3, 7, 8, 16, 21, 65}) {
     for (const int64_t t : {1, 2, 7, 8, 17}) check({.d = 32, .e = 32, .t = t, .group = group});
   }
   for (const int64_t t : {63, 64, 65, 130}) check({.d = 32, .e = 32, .t = t, .group = 1});
 }
 
-TEST(AttentionForms, ManyHeadsWhoseValuesAreAPartOfTheKeys) {
+TEST(AttentionForms, MatchReferenceForLatentHeads) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     for (const int64_t group : {5, 16, 20, 64, 128}) {
       for (const int64_t t : {1, 3, 9}) {
@@ -88,14 +88,14 @@ TEST(AttentionForms, ManyHeadsWhoseValuesAreAPartOfTheKeys) {
   }
 }
 
-TEST(AttentionForms, CachesAroundTheEdgesOfBlocksAndSegments) {
+TEST(AttentionForms, MatchReferenceAtBlockAndSegmentEdges) {
   for (const int64_t s : {5, 64, 67, 68, 131, 515, 516, 1031}) {
     for (const int64_t t : {1, 2}) check({.t = t, .s = s});
     if (s > 20) check({.t = 12, .s = s});
   }
 }
 
-TEST(AttentionForms, WindowsAndMasks) {
+TEST(AttentionForms, MatchReferenceWithWindowsAndMasks) {
   for (const int64_t t : {1, 5, 40}) {
     for (const int64_t window : {1, 5, 64, 100}) {
       check({.t = t, .s = 700, .params = {.scale = 0.2f, .causal = true, .window = window}});
@@ -105,9 +105,8 @@ TEST(AttentionForms, WindowsAndMasks) {
   }
 }
 
-// Queries see up to rows 4, 5, ... of a cache whose rows behind a query's position are NaN for it alone: each query is
-// given a finite cache up to its position in turn.
-TEST(AttentionForms, WhatOneQueryDoesNotSeeMayBeNaNForAnother) {
+// One row of the cache contains NaN and infinity. Only queries that see this row may give results that are not finite.
+TEST(AttentionForms, NaNRowsReachOnlyQueriesThatSeeThem) {
   for (const int64_t t : {3, 30}) {
     for (const int64_t window : {0, 9}) {
       const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 90, .params = {.scale = 0.2f, .causal = true, .window = window}};
@@ -116,7 +115,7 @@ TEST(AttentionForms, WhatOneQueryDoesNotSeeMayBeNaNForAnother) {
       const auto backend = Registry::instance().init("CPU0:threads=2");
       const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
       const int64_t first = sizes.s - t - 3, row_of_query = sizes.e * sizes.group * sizes.kv_heads;
-      for (const int64_t bad : {first + 1, first + t / 2, first + t - 1}) {  // seen by the queries from bad - first on
+      for (const int64_t bad : {first + 1, first + t / 2, first + t - 1}) {  // visible from query bad - first on
         Attention dirty(sizes);
         for (int64_t i = 0; i < sizes.d * sizes.kv_heads; ++i) {
           dirty.leaves[dirty.k][bad * sizes.d * sizes.kv_heads + i] = std::numeric_limits<double>::quiet_NaN();
@@ -139,9 +138,9 @@ TEST(AttentionForms, WhatOneQueryDoesNotSeeMayBeNaNForAnother) {
   }
 }
 
-// NaN scores in some blocks or segments, or in all that a query sees: its whole result is NaN, whatever the other ones
-// give. Queries that see nothing give zeros beside them.
-TEST(AttentionForms, NaNScoresReachTheQueriesThatSeeThem) {
+// Some blocks or segments, or all visible rows, have NaN scores. If a query sees such a row, its whole result is NaN,
+// whatever the other scores are. Queries that see no row give zeros.
+TEST(AttentionForms, NaNScoresReachOnlyQueriesThatSeeThem) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   struct Range {
     int64_t begin, end;
@@ -152,7 +151,7 @@ TEST(AttentionForms, NaNScoresReachTheQueriesThatSeeThem) {
         const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 1200, .mask = true};
         SCOPED_TRACE(::testing::Message() << sizes << ", NaN in [" << nan.begin << ", " << nan.end << ")");
         Attention clean(sizes);
-        // Every other query sees nothing of the odd rows. The last one sees nothing at all.
+        // Every second query does not see the rows of NaN. The last query sees no rows.
         for (int64_t query = 0; query < t; ++query) {
           for (int64_t row = 0; row < sizes.s; ++row) {
             const bool hidden = (query % 2 == 1 && row >= nan.begin && row < nan.end) || (query > 0 && query == t - 1);
@@ -186,7 +185,7 @@ TEST(AttentionForms, NaNQueriesGiveNaN) {
     Attention clean({.t = t, .s = 700});
     Attention dirty({.t = t, .s = 700});
     const int64_t row = 64 * 4 * 2, bad = t / 2;
-    dirty.leaves[dirty.q][bad * row + 5] = std::numeric_limits<double>::quiet_NaN();  // of head 0
+    dirty.leaves[dirty.q][bad * row + 5] = std::numeric_limits<double>::quiet_NaN();  // in head 0
     const auto backend = Registry::instance().init("CPU0:threads=2");
     const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
     const Values got = run_graph(*backend, dirty.graph, dirty.leaves).at(dirty.node);

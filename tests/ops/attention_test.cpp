@@ -1,5 +1,5 @@
-// attention by hand and at its edges. One-dimensional heads with q = 0 give every visible row the same weight, so that
-// results are plain means of v.
+// attention in small examples and edge cases. One-dimensional heads with q = 0 give every visible row the same weight,
+// so that results are plain means of v.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr Tolerance kClose{1e-12};
 
-TEST(Attention, CausalQueriesSeeTheRowsUpToTheirPosition) {
+TEST(Attention, CausalQueriesSeeRowsUpToTheirPosition) {
   Eval eval;
   Tensor* q = eval.input({1, 3, 1, 1}, {0, 0, 0});
   Tensor* k = eval.input({1, 4, 1, 1}, {1, 1, 1, 1});
@@ -27,7 +27,7 @@ TEST(Attention, CausalQueriesSeeTheRowsUpToTheirPosition) {
   EXPECT_TRUE(close_to(result, {10, 15, 30}, kClose));
 }
 
-TEST(Attention, RowsOutOfSightMayHoldAnything) {
+TEST(Attention, RowsOutsideTheWindowMayHoldNaN) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 1, 1}, {1, 1});
   Tensor* k = eval.input({1, 5, 1, 1}, {kNaN, 1, 1, kNaN, kInfinity});
@@ -38,7 +38,7 @@ TEST(Attention, RowsOutOfSightMayHoldAnything) {
   EXPECT_TRUE(close_to(result, {3, 5}, kClose));
 }
 
-TEST(Attention, MaskedRowsMayHoldAnything) {
+TEST(Attention, MaskedRowsMayHoldNaN) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 1, 1}, {1, 1});
   Tensor* k = eval.input({1, 3, 1, 1}, {2, kNaN, 2});
@@ -48,7 +48,8 @@ TEST(Attention, MaskedRowsMayHoldAnything) {
   EXPECT_TRUE(close_to(result, {6, 8}, kClose));
 }
 
-/// The rows of one text, 0, 2, 4 and 1, 3 as parts with the rows of each that a query at a position sees.
+/// Divides the rows of one sequence into the parts 0, 2, 4 and 1, 3. Each query sees the rows of a part up to its
+/// position.
 Values merged_parts(const Values& scores, const Values& values, const Values& positions) {
   Eval eval;
   const int64_t t = static_cast<int64_t>(positions.size());
@@ -66,7 +67,7 @@ Values merged_parts(const Values& scores, const Values& values, const Values& po
   return eval.run(merge_attention(eval.graph, each, lse));
 }
 
-TEST(Attention, MergedPartsGiveWhatAllRowsGive) {
+TEST(Attention, MergedPartsEqualAttentionOverAllRows) {
   const Values scores{0.5, -3, 2, 80, -200}, values{3, 5, -7, 11, 13}, positions{0, 1, 2, 3, 4, -1};
   Eval eval;
   Tensor* q = eval.input({1, 6, 1, 1}, Values(6, 1));
@@ -77,7 +78,7 @@ TEST(Attention, MergedPartsGiveWhatAllRowsGive) {
   EXPECT_TRUE(close_to(merged_parts(scores, values, positions), expected, kClose));
 }
 
-TEST(Attention, TheLseCountsASinkAndIsMinusInfinityOfNothing) {
+TEST(Attention, LseIncludesSinkAndIsMinusInfinityWithoutVisibleRows) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 2, 1}, {1, 1, 1, 1});
   Tensor* k = eval.input({1, 2, 1, 1}, {std::log(3.0), std::log(5.0)});
@@ -85,11 +86,11 @@ TEST(Attention, TheLseCountsASinkAndIsMinusInfinityOfNothing) {
   Tensor* sinks = eval.input({2, 1, 1, 1}, {-kInfinity, std::log(8.0)});
   const AttentionParams params{.scale = 1, .causal = true, .parts = 1};
   const Values result = eval.run(attention(eval.graph, q, k, v, eval.integers({1, -1}), nullptr, sinks, params));
-  // Of each query (with both rows and with none) both heads: the value, the lse.
+  // For each query and head: the value, then lse. The first query sees both rows, the second query sees none.
   EXPECT_TRUE(close_to(result, {2, std::log(8.0), 1, std::log(16.0), 0, -kInfinity, 0, std::log(8.0)}, kClose));
 }
 
-TEST(Attention, WindowEndsAtThePosition) {
+TEST(Attention, WindowEndsAtTheQueryPosition) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 1, 1}, {0, 0});
   Tensor* k = eval.input({1, 5, 1, 1}, Values(5, 0));
@@ -100,7 +101,7 @@ TEST(Attention, WindowEndsAtThePosition) {
   EXPECT_TRUE(close_to(result, {1.5, 28.0 / 3}, kClose));
 }
 
-TEST(Attention, QueryThatSeesNothingGivesZeros) {
+TEST(Attention, QueryWithoutVisibleRowsGivesZeros) {
   Eval eval;
   Tensor* q = eval.input({2, 3, 1, 1}, Values(6, 1));
   Tensor* k = eval.input({2, 2, 1, 1}, Values(4, 1));
@@ -112,18 +113,18 @@ TEST(Attention, QueryThatSeesNothingGivesZeros) {
   EXPECT_TRUE(close_to(result, {0, 0, 0, 0, 7, 7}, kClose));
 }
 
-TEST(Attention, SinkTakesItsShare) {
+TEST(Attention, SinkTakesPartOfTheWeight) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 2, 1}, {0, 0});
   Tensor* k = eval.input({1, 2, 1, 1}, {0, 0});
   Tensor* v = eval.input({1, 2, 1, 1}, {6, 12});
   Tensor* sinks = eval.input({2, 1, 1, 1}, {0, std::log(4.0)});
-  // Weights 1, 1 beside a sink of 1 and of 4.
+  // Each of the two rows has weight 1. The sinks of the two heads have weights 1 and 4.
   const Values result = eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, sinks, {.scale = 1}));
   EXPECT_TRUE(close_to(result, {6, 3}, kClose));
 }
 
-TEST(Attention, SoftcapBendsScores) {
+TEST(Attention, SoftcapLimitsScores) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 1, 1}, {1});
   Tensor* k = eval.input({1, 2, 1, 1}, {30, -30});
@@ -146,7 +147,7 @@ TEST(Attention, HeadsShareTheKvHeadOfTheirGroup) {
 TEST(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 1, 1}, {1});
-  // In different segments, the largest in the middle.
+  // Three segments, with the largest score in the middle segment.
   Values keys(1500, -3e38), values(1500, 5);
   keys[700] = 3e38;
   values[700] = 42;
@@ -155,7 +156,7 @@ TEST(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   EXPECT_EQ(eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 1})), Values{42});
 }
 
-// What a device computes for a head must not depend on which other heads, and how many threads, it has.
+// The result of a head must not depend on the device's other heads or on its number of threads.
 void check_shards(int64_t queries) {
   constexpr int64_t kDim = 24, kRows = 1300, kHeads = 12, kKvHeads = 3;
   const auto run = [&](int64_t first, int64_t heads, const std::string& spec) {
@@ -189,7 +190,7 @@ void check_shards(int64_t queries) {
   }
 }
 
-TEST(Attention, HeadsAreTheSameBitsInEveryShard) {
+TEST(Attention, HeadsHaveTheSameBitsInEveryShard) {
   for (const int64_t queries : {1, 5, 21}) check_shards(queries);
 }
 

@@ -1,5 +1,5 @@
-// Every op x dtype x shape class on every device against the float64 reference. A device joins by one line in
-// kTargets; what it cannot do is listed with the reason.
+// Compares every op x dtype x shape class on every device with the float64 reference. One line in kTargets adds a
+// device. The exclusions of a device list the cases that it cannot run, with reasons.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,10 +21,11 @@ namespace shoal::test {
 namespace {
 
 struct Target {
-  std::string name;                                      ///< for test names
-  std::string spec;                                      ///< for Registry::init
-  std::set<std::pair<Op, std::string>> exclusions = {};  ///< (op, case) that it refuses, each with a comment why
-  bool packed = false;                                   ///< everything but caches is a weight in Device::weights_type
+  std::string name;                                      ///< used in test names
+  std::string spec;                                      ///< argument of Registry::init
+  std::set<std::pair<Op, std::string>> exclusions = {};  ///< rejected (op, case) pairs; a comment gives each reason
+  bool packed = false;                                   ///< whether all leaves except caches are in
+                                                         ///< Device::weights_type
 };
 
 std::ostream& operator<<(std::ostream& out, const Target& target) {
@@ -58,7 +59,7 @@ bool supports(const Device& device, const OpCase& one) {
   return device.supports_op(*one.build(graph, weights));
 }
 
-/// The nodes once more, with weights for the inputs.
+/// Copies the nodes, with weights instead of inputs.
 Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) {
   std::unordered_map<const Tensor*, Tensor*> same;
   Tensor* last = nullptr;
@@ -75,15 +76,15 @@ Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) 
   return last;
 }
 
-/// Does a CPU device, or a member of a meta device, have the weight packed, or a part of it?
-bool lies_packed(const Tensor& weight) {
+/// Whether a CPU device, or a member of a meta device, stores the weight or a part of it packed.
+bool is_stored_packed(const Tensor& weight) {
   const meta::Shards* shards = meta::find_shards(weight);
   if (shards == nullptr) return cpu::is_packed(weight);
   return std::any_of(shards->local.begin(), shards->local.end(),
                      [](const Tensor* part) { return !part->empty() && cpu::is_packed(*part); });
 }
 
-/// Returns how many weights lay packed.
+/// Returns the number of packed weights.
 int run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
   Graph inputs, graph;
   TensorContext weights;
@@ -100,7 +101,8 @@ int run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
     EXPECT_TRUE(close_to(values, expected.at(tensor), one.tolerance)) << tensor->name;
   }
   const std::vector<Tensor*> all = graph.leaves();
-  return static_cast<int>(std::count_if(all.begin(), all.end(), [](const Tensor* leaf) { return lies_packed(*leaf); }));
+  return static_cast<int>(
+      std::count_if(all.begin(), all.end(), [](const Tensor* leaf) { return is_stored_packed(*leaf); }));
 }
 
 TEST_P(Conformance, MatchesTheReference) {
@@ -125,14 +127,16 @@ INSTANTIATE_TEST_SUITE_P(All, Conformance,
                            return std::get<0>(info.param).name + "_" + std::string(name_of(std::get<1>(info.param)));
                          });
 
-/// The ops to test a plug-in with, one test each, so that one which breaks the device does not hide the others.
+/// The ops that are tested on a plug-in, one test each, so that an op that breaks the device does not hide other
+/// failures.
 std::vector<Op> plugin_ops() {
   return plugin_device() == nullptr ? std::vector{Op::kAdd} : compute_ops();
 }
 
 class PluginConformance : public ::testing::TestWithParam<Op> {};
 
-/// A plug-in says which ops it runs: that of examples/plugin some, any other all of them.
+/// A plug-in declares the ops that it runs. The plug-in of examples/plugin must run some ops, every other plug-in all
+/// ops.
 TEST_P(PluginConformance, MatchesTheReference) {
   Device* device = plugin_device();
   if (device == nullptr) GTEST_SKIP() << "SHOAL_TEST_PLUGIN names no plug-in";

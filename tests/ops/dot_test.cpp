@@ -1,5 +1,5 @@
-// The products of the CPU kernels against double precision, for every instruction-set level of this machine, every
-// dtype and sizes that do not fill vectors or tiles.
+// Compares the products of the CPU kernels with double precision: for every instruction-set level of this machine and
+// every dtype, with sizes that do not fill vectors or tiles.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 using test::AlignedBytes;
 using test::random_floats;
 
-/// Columns of one kind, and what kernels see of them.
+/// Columns of one kind, and their values as kernels see them.
 struct SeenColumns {
   SeenColumns(const Kernels& kernels, Columns kind, bool fine, const std::vector<float>& floats, int64_t k) {
     const ColumnKernels& columns = kernels.columns[static_cast<size_t>(kind)];
@@ -57,7 +57,7 @@ struct SeenColumns {
   std::vector<double> seen;
 };
 
-/// Rows of weights with gaps between them, the same packed, columns as dots and as panels take them.
+/// Rows of weights with gaps, the same rows packed, and columns in the kinds for dots and for panels.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
       : Problem(kernels, dtype, k, random_floats(rows * k, 1), random_floats(columns * k, 2)) {}
@@ -78,7 +78,7 @@ struct Problem {
                    : weights.packed.bytes(k) * ((rows + kernels.panel_rows - 1) / kernels.panel_rows)) {
     std::vector<float> row(k);
     for (int64_t i = 0; i < rows; ++i) {
-      // Whatever the row's place: copied from an aligned conversion.
+      // The row may be unaligned, so it is copied from an aligned conversion.
       std::vector<std::byte> converted(bytes_for(dtype, k) + 8);
       test::from_f32(dtype, values.data() + i * k, converted.data(), k);
       std::memcpy(a.data() + i * stride, converted.data(), bytes_for(dtype, k));
@@ -92,8 +92,8 @@ struct Problem {
 
   std::byte* group(int64_t row) { return packed.data() + row / kernels.panel_rows * weights.packed.bytes(k); }
 
-  /// Compares c (column after column) with the exact products of the rows and of what is seen of the columns.
-  /// `step`: of each 32 weights, at most this part of the largest one was rounded away.
+  /// Compares c (column after column) with the exact products of the rows and the columns, using the values that
+  /// kernels see. `step` is the largest rounding error of a weight, relative to the largest of its 32 weights.
   void expect_products(const std::vector<float>& c, const std::vector<double>& b, double step = 0) const {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
@@ -108,7 +108,7 @@ struct Problem {
           }
           rounding += most * step * all;
         }
-        // Types with minima cancel terms that are larger than the products.
+        // For types with minima, the terms that cancel are larger than the products.
         ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + rounding + 1e-30) << "row " << i << ", column " << j;
       }
     }
@@ -135,7 +135,7 @@ struct Case {
   DType dtype;
 };
 
-class DotTest : public testing::TestWithParam<Case> {
+class Dot : public testing::TestWithParam<Case> {
  protected:
   const Kernels& kernels() const { return kernels_of(GetParam().level); }
   const WeightKernels& weights() const { return kernels().weights[static_cast<int>(GetParam().dtype)]; }
@@ -155,7 +155,7 @@ class DotTest : public testing::TestWithParam<Case> {
 
   bool is_packable() const { return weights().packed.pack != nullptr; }
 
-  /// How far word panels round weights.
+  /// Relative rounding error of weights in word panels.
   double step() const { return weights().panels.columns == Columns::kWords ? 1.0 / 16382 * 1.0001 : 0; }
 
   static std::vector<float> dot(const Problem& p) {
@@ -173,7 +173,7 @@ class DotTest : public testing::TestWithParam<Case> {
     return c;
   }
 
-  /// With panels cut along k every `step` elements.
+  /// Products computed with panels that are cut along k every `step` elements.
   static std::vector<float> panels(Problem& p, int64_t step, bool from_packed = false) {
     const PanelKernels& panels = p.weights.panels;
     std::vector<float> c(p.rows * p.columns, NAN);
@@ -206,7 +206,7 @@ class DotTest : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(DotTest, DotMatchesDouble) {
+TEST_P(Dot, DotsMatchDoublePrecision) {
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 3, 6}) {
       for (const int64_t columns : {1, 2, 3}) {
@@ -217,7 +217,7 @@ TEST_P(DotTest, DotMatchesDouble) {
   }
 }
 
-TEST_P(DotTest, PackedDotMatchesDouble) {
+TEST_P(Dot, PackedDotsMatchDoublePrecision) {
   if (!is_packable()) GTEST_SKIP();
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 16, 21}) {
@@ -229,7 +229,7 @@ TEST_P(DotTest, PackedDotMatchesDouble) {
   }
 }
 
-TEST_P(DotTest, PanelsMatchDouble) {
+TEST_P(Dot, PanelsMatchDoublePrecision) {
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 16, 37}) {
       for (const int64_t columns : {1, 8, 15}) {
@@ -243,14 +243,14 @@ TEST_P(DotTest, PanelsMatchDouble) {
   }
 }
 
-/// Of products of f32, f16 and bf16. Weights of a channel that is large in all columns are small, as models have them:
-/// its products do not hide the errors of the others.
-TEST_P(DotTest, OutlierChannelsLeaveTheOthersTheirPrecision) {
+/// For products of f32, f16 and bf16 only. One channel is large in all columns and has small weights, as in models. So
+/// the products of this channel do not hide the errors of the other channels.
+TEST_P(Dot, OutlierChannelsDoNotDegradeOtherChannels) {
   if (!traits(GetParam().dtype).is_float) GTEST_SKIP();
   constexpr int64_t kRows = 37, kElements = 544, kColumns = 9;
   for (const float factor : {1.0f, 30.0f, 100.0f, 1000.0f, 10000.0f}) {
     std::vector<float> rows = random_floats(kRows * kElements, 1), columns = random_floats(kColumns * kElements, 2);
-    // One channel alone, and two that share 32 elements.
+    // One channel alone, and two channels in the same 32 elements.
     for (const auto& [channel, size] : {std::pair(7, factor), {333, factor}, {340, std::sqrt(factor)}}) {
       for (int64_t i = 0; i < kRows; ++i) rows[i * kElements + channel] /= size;
       for (int64_t j = 0; j < kColumns; ++j) columns[j * kElements + channel] *= size;
@@ -269,17 +269,17 @@ TEST_P(DotTest, OutlierChannelsLeaveTheOthersTheirPrecision) {
   }
 }
 
-/// The largest integers of each sign fit into the sums that kernels make of them, also those of 16 bits.
-TEST_P(DotTest, LargestIntegersFit) {
+/// The kernels' integer sums, some of which have 16 bits, do not overflow with the largest integers of each sign.
+TEST_P(Dot, LargestIntegersDoNotOverflow) {
   const int64_t k = 256;
   std::vector<float> rows, columns;
   for (int bits = 2; bits <= 8; ++bits) {
-    // One smallest integer among 16, all others are the largest; and the other way round.
+    // One of 16 integers is the smallest and all others are the largest, or vice versa.
     const auto half = static_cast<float>(1 << (bits - 1));
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? -half : half - 1);
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? half - 1 : -half);
   }
-  // A tile of eight columns and one column more.
+  // Nine columns: a tile of eight columns and one more column.
   for (const int period : {1, 2, 4, 8}) {
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? 1.0f : -1.0f);
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? -1.0f : 1.0f);
@@ -293,7 +293,7 @@ TEST_P(DotTest, LargestIntegersFit) {
   p.expect_products(panels(p, k, true), p.for_panels.seen, step());
 }
 
-TEST_P(DotTest, PackedRowsComeBackBitForBit) {
+TEST_P(Dot, UnpackingRestoresRowsExactly) {
   if (!is_packable()) GTEST_SKIP();
   for (const int64_t k : lengths()) {
     Problem p(kernels(), GetParam().dtype, 21, k, 1);
@@ -310,7 +310,7 @@ TEST_P(DotTest, PackedRowsComeBackBitForBit) {
   }
 }
 
-TEST_P(DotTest, AnElementIsTheSameBitsInEveryTile) {
+TEST_P(Dot, ElementsHaveTheSameBitsInEveryTile) {
   Problem all(kernels(), GetParam().dtype, 37, lengths().back(), 15);
   const std::vector<float> dots = dot(all), products = panels(all, kPanelStep);
   const std::vector<float> packed_dots = is_packable() ? packed_dot(all) : dots;
@@ -329,7 +329,7 @@ TEST_P(DotTest, AnElementIsTheSameBitsInEveryTile) {
   }
 }
 
-TEST_P(DotTest, ToF32MatchesTheTraitsBitForBit) {
+TEST_P(Dot, ConversionToF32MatchesTheTraitsBitForBit) {
   for (const int64_t k : lengths()) {
     const Problem p(kernels(), GetParam().dtype, 1, k, 1);
     std::vector<float> converted(k);
@@ -349,7 +349,7 @@ std::vector<Case> cases() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, DotTest, testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Levels, Dot, testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.level) + "_" + std::string(name_of(info.param.dtype));
 });
 

@@ -1,4 +1,4 @@
-// Quantised columns and the loops over rows of f32, for every instruction-set level of this machine.
+// Quantised columns, and loops over rows of f32, for every instruction-set level of this machine.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-class VectorTest : public testing::TestWithParam<std::string_view> {
+class Vector : public testing::TestWithParam<std::string_view> {
  protected:
   const Kernels& kernels() const { return kernels_of(GetParam()); }
   const VectorKernels& vector() const { return kernels().vector; }
@@ -34,7 +34,7 @@ std::vector<float> random_floats(size_t n) {
   return values;
 }
 
-TEST_P(VectorTest, QuantizedColumnsAreWithinHalfAStep) {
+TEST_P(Vector, QuantizedColumnsRoundByAtMostHalfAStep) {
   const int64_t k = 512;
   auto x = random_floats(k);
   for (int64_t i = 0; i < 32; ++i) x[i] = 0;
@@ -55,7 +55,7 @@ TEST_P(VectorTest, QuantizedColumnsAreWithinHalfAStep) {
   }
 }
 
-TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
+TEST_P(Vector, ColumnsOfWordsRoundByAtMostHalfAStep) {
   for (const int64_t k : {1, 31, 32, 200}) {
     const auto x = random_floats(k);
     std::vector<std::byte> column(word_columns().bytes(k));
@@ -75,7 +75,7 @@ TEST_P(VectorTest, ColumnsOfWordsAreWithinHalfAStep) {
   }
 }
 
-TEST_P(VectorTest, OutliersAreListedAndLeaveTheScaleToTheirNeighbours) {
+TEST_P(Vector, OutliersAreListedAndExcludedFromTheScale) {
   std::vector<float> plain(32, 0.5f), single = plain, nested = plain, many = plain, alone(32);
   single[3] = -1000;
   nested[3] = -1000, nested[30] = 20;
@@ -83,13 +83,13 @@ TEST_P(VectorTest, OutliersAreListedAndLeaveTheScaleToTheirNeighbours) {
   alone[3] = -1000;
   struct Expected {
     std::vector<float> x;
-    float largest;  ///< of the words
+    float largest;  ///< largest magnitude of the words
     std::map<int, float> outliers;
   };
   std::vector<Expected> parts{{plain, 0.5f, {}},   {single, 0.5f, {{3, -1000}}}, {nested, 0.5f, {{3, -1000}, {30, 20}}},
                               {many, 1000.0f, {}}, {alone, 1000.0f, {}},         {single, 0.5f, {{3, -1000}}}};
   parts.resize(15, parts.front());
-  parts.push_back({single, 1000.0f, {}});  // the list of 16 parts is full
+  parts.push_back({single, 1000.0f, {}});  // not listed, because the list for 16 parts is full
   std::vector<float> x, outliers;
   for (const Expected& part : parts) {
     x.insert(x.end(), part.x.begin(), part.x.end());
@@ -108,7 +108,7 @@ TEST_P(VectorTest, OutliersAreListedAndLeaveTheScaleToTheirNeighbours) {
   }
 }
 
-/// Numbers that lie in an array of bytes.
+/// Reads numbers from an array of bytes.
 template <class T>
 std::vector<T> numbers_at(const std::vector<std::byte>& bytes, size_t at, size_t count) {
   std::vector<T> result(count);
@@ -116,11 +116,11 @@ std::vector<T> numbers_at(const std::vector<std::byte>& bytes, size_t at, size_t
   return result;
 }
 
-/// The payload of the third NaN is in the bits that integers are taken from.
+/// The payload of the third NaN is in the bits from which kernels take integers.
 const std::vector<float> kOdd{NAN, -NAN, std::bit_cast<float>(0x7fc12345u), kInfinity, -kInfinity};
 
-// The first part of two is as it was; the second has a NaN as scale and zeros as values, fine values and sums of them.
-TEST_P(VectorTest, AQuantizedPartThatIsNotFiniteHasValuesOfZero) {
+// The first of two parts does not change. The second has the scale NaN, and its values, fine values and sums are zero.
+TEST_P(Vector, NonFinitePartsHaveZeroValues) {
   const auto x = random_floats(64);
   std::vector<std::byte> column(bytes_columns().bytes(64)), clean = column;
   bytes_columns().convert(x.data(), clean.data(), 64);
@@ -133,11 +133,11 @@ TEST_P(VectorTest, AQuantizedPartThatIsNotFiniteHasValuesOfZero) {
         ASSERT_EQ(numbers_at<int8_t>(column, array, 32), numbers_at<int8_t>(clean, array, 32));
         ASSERT_EQ(numbers_at<int8_t>(column, array + 32, 32), std::vector<int8_t>(32)) << odd << " at " << at;
       }
-      // One number each for 32 elements: scales, sums, fine sums; two: half sums, fine half sums.
+      // Scales, sums and fine sums: one number per 32 elements. Half sums and fine half sums: two.
       const auto floats = numbers_at<float>(column, 128, 14), clean_floats = numbers_at<float>(clean, 128, 14);
       for (const size_t i : {0, 2, 4, 6, 7, 10, 11}) ASSERT_EQ(floats[i], clean_floats[i]) << i;
       for (const size_t i : {1, 3, 5, 8, 9, 12, 13}) ASSERT_TRUE(std::isnan(floats[i])) << i;
-      // One: starts, totals; two: half starts, half totals.
+      // Starts and totals: one number per 32 elements. Half starts and half totals: two.
       const auto integers = numbers_at<int32_t>(column, 184, 12), clean_integers = numbers_at<int32_t>(clean, 184, 12);
       for (const size_t i : {0, 2, 4, 5, 8, 9}) ASSERT_EQ(integers[i], clean_integers[i]) << i;
       for (const size_t i : {1, 3, 6, 7, 10, 11}) ASSERT_EQ(integers[i], 0) << i;
@@ -145,7 +145,7 @@ TEST_P(VectorTest, AQuantizedPartThatIsNotFiniteHasValuesOfZero) {
   }
 }
 
-TEST_P(VectorTest, WordsOfAPartThatIsNotFiniteAreZeros) {
+TEST_P(Vector, NonFinitePartsHaveZeroWords) {
   const auto x = random_floats(64);
   std::vector<std::byte> column(word_columns().bytes(64)), clean = column;
   word_columns().convert(x.data(), clean.data(), 64);
@@ -163,8 +163,8 @@ TEST_P(VectorTest, WordsOfAPartThatIsNotFiniteAreZeros) {
   }
 }
 
-// A panel of 32 elements has a scale for each row, then pairs of words of all rows.
-TEST_P(VectorTest, WordsOfAPanelsRowThatIsNotFiniteAreZeros) {
+// A panel stores every 32 elements as a scale for each row, then pairs of words of all rows.
+TEST_P(Vector, NonFinitePanelRowsHaveZeroWords) {
   const PanelKernels& panels = kernels().weights[static_cast<size_t>(DType::kBF16)].panels;
   const auto rows = static_cast<size_t>(kernels().panel_rows), odd_row = rows - 2;
   std::vector<uint16_t> a(rows * 32);
@@ -197,7 +197,7 @@ TEST_P(VectorTest, WordsOfAPanelsRowThatIsNotFiniteAreZeros) {
   }
 }
 
-TEST_P(VectorTest, ExpIsWithinTwoUnitsInTheLastPlace) {
+TEST_P(Vector, ExpIsWithinTwoUnitsInTheLastPlace) {
   std::vector<float> x;
   for (float v = -103.0f; v < 88.7f; v += 0.00137f) x.push_back(v);
   std::vector<float> y(x.size());
@@ -210,7 +210,7 @@ TEST_P(VectorTest, ExpIsWithinTwoUnitsInTheLastPlace) {
   }
 }
 
-TEST_P(VectorTest, ExpOfOddValuesAndItsSum) {
+TEST_P(Vector, ExpHandlesSpecialValuesAndReturnsTheSum) {
   std::vector<float> x{-kInfinity, -1000, 0, 89, kInfinity, NAN, 88.72f, -87.5f};
   std::vector<float> y(x.size());
   vector().exp(x.data(), 0, y.data(), static_cast<int64_t>(x.size()));
@@ -230,7 +230,7 @@ TEST_P(VectorTest, ExpOfOddValuesAndItsSum) {
   EXPECT_NEAR(returned, sum, 1e-6 * sum);
 }
 
-TEST_P(VectorTest, Max) {
+TEST_P(Vector, MaxFindsTheLargestElement) {
   EXPECT_EQ(vector().max(nullptr, 0), -kInfinity);
   for (const int64_t n : {1, 15, 16, 37}) {
     for (int64_t at = 0; at < n; ++at) {
@@ -241,10 +241,10 @@ TEST_P(VectorTest, Max) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, VectorTest, testing::ValuesIn(usable_levels()),
+INSTANTIATE_TEST_SUITE_P(Levels, Vector, testing::ValuesIn(usable_levels()),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Isa, NamesLevels) {
+TEST(Isa, KernelsOfLevelsAreFoundByName) {
   EXPECT_EQ(usable_levels().front(), "baseline");
   EXPECT_EQ(&kernels_of(""), &kernels_of(usable_levels().back()));
   EXPECT_THROW(kernels_of("avx1024"), InvalidArgument);

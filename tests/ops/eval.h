@@ -1,4 +1,4 @@
-// A graph for a targeted test: leaves with given values, one result.
+// A graph for a small test: leaves with given values, and one result.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ class Eval {
  public:
   Graph graph;
 
-  /// An input with these values; its name is its number.
+  /// Adds an input with these values. Its name is its number.
   Tensor* input(DType dtype, const Shape& shape, const Values& values) {
     Tensor* leaf = graph.input(fmt::format("x{}", graph.inputs().size()), dtype, shape);
     leaves_[leaf] = rounded(dtype, values);
@@ -30,7 +30,7 @@ class Eval {
     leaves_[leaf] = rounded(dtype, values);
     return leaf;
   }
-  /// Runs the graph; to be called once.
+  /// Runs the graph. May be called only once.
   Values run(Tensor* result, const std::string& spec = "CPU0:threads=2") {
     graph.output(result);
     const auto backend = Registry::instance().init(spec);

@@ -1,4 +1,4 @@
-// Ops that take over the memory of a source that dies with them give the same as with memory of their own.
+// Ops that write their result into the memory of a source, after its last use, still match the reference.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,14 +15,14 @@ namespace {
 
 constexpr Shape kShape{70, 9, 4, 1};
 
-/// The op on x, a computed tensor of kShape that nothing else uses.
+/// Applies the op to x, a computed tensor of kShape that nothing else uses.
 using Build = std::function<Tensor*(Graph& g, Tensor* x)>;
 
 Tensor* other(Graph& g) {
   return g.input("other", DType::kF32, kShape);
 }
 
-/// Other ops of one source run with default parameters.
+/// Ops with one source that are not listed run with default parameters.
 const std::multimap<Op, Build> kCases = {
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, other(g)); }},
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, x); }},
@@ -64,7 +64,7 @@ std::vector<Build> cases_of(Op op) {
 
 class InPlace : public ::testing::TestWithParam<Op> {};
 
-TEST_P(InPlace, GivesTheSame) {
+TEST_P(InPlace, MatchesTheReference) {
   const auto backend = Registry::instance().init("CPU0:threads=2");
   for (const Build& build : cases_of(GetParam())) {
     Graph graph;

@@ -1,5 +1,5 @@
-// What the conformance cases do not see: that results of mul_mat and mul_mat_id are the same bits for any number of
-// threads and any cut of the rows, and operands with gaps.
+// Properties that the conformance cases do not test. Results of mul_mat and mul_mat_id have the same bits for any
+// number of threads and any division of the rows. Operands may have gaps.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,8 +20,7 @@ std::unique_ptr<Backend> cpu(int threads) {
   return Registry::instance().init("CPU0:threads=" + std::to_string(threads));
 }
 
-/// Results of the named nodes of a graph on a CPU device with this number of threads. `build` names what it wants to
-/// see.
+/// Results of a graph's output nodes, by name, on a CPU device with this number of threads. `build` makes the outputs.
 using Results = std::map<std::string, Values>;
 Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, TensorContext&)>& build) {
   Graph graph;
@@ -35,9 +34,10 @@ Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, 
 
 class MulMat : public ::testing::TestWithParam<DType> {};
 
-// Products of the same columns use what the one before has converted. Those of 3 and 4 rows are too small for a team:
-// what one thread has made alone is not there for others, nor the other way round.
-TEST_P(MulMat, ProductsOfTheSameColumnsOnOneThreadAndOnTeams) {
+// A product reuses the columns that the previous product converted, if both products use the same columns. Products of
+// 3 and 4 rows are too small for a team, so one thread runs them. A shared product must not reuse the columns of an
+// unshared product, nor vice versa.
+TEST_P(MulMat, ProductsReuseConvertedColumns) {
   for (const int64_t n : {1, 3, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
       Tensor* b = graph.input("b", DType::kF32, {256, n, 1, 1});
@@ -53,10 +53,10 @@ TEST_P(MulMat, ProductsOfTheSameColumnsOnOneThreadAndOnTeams) {
   }
 }
 
-TEST_P(MulMat, SameBitsForAnyNumberOfThreadsAndAnyCut) {
+TEST_P(MulMat, ResultsHaveSameBitsForAnyThreadsAndShards) {
   for (const int64_t n : {1, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
-      Tensor* a = weights.add("a", GetParam(), {2304, 43, 1, 1});  // k is more than one step of a panel
+      Tensor* a = weights.add("a", GetParam(), {2304, 43, 1, 1});  // k is longer than one step of a panel
       Tensor* b = graph.input("b", DType::kF32, {2304, n, 2, 1});
       graph.output(mul_mat(graph, a, b, "whole"));
       graph.output(mul_mat(graph, slice(graph, a, {1, 0, 21}), b, "first"));
@@ -75,7 +75,7 @@ TEST_P(MulMat, SameBitsForAnyNumberOfThreadsAndAnyCut) {
   }
 }
 
-TEST_P(MulMat, SameBitsWhenBatchesThatShareAMatrixAreCut) {
+TEST_P(MulMat, ResultsHaveSameBitsForAnyDivisionOfBatches) {
   for (const int64_t n : {1, 7}) {
     Results results = run_on_cpu(2, 6, [&](Graph& graph, TensorContext& weights) {
       Tensor* a = weights.add("a", GetParam(), {256, 20, 2, 1});
@@ -88,14 +88,15 @@ TEST_P(MulMat, SameBitsWhenBatchesThatShareAMatrixAreCut) {
   }
 }
 
-TEST_P(MulMat, ExpertsAreTheSameBitsForAnyNumberOfThreadsAndAnyCut) {
+TEST_P(MulMat, ExpertProductsHaveSameBitsForAnyThreadsAndShards) {
   for (const int64_t tokens : {1, 20}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
       Tensor* experts = weights.add("experts", GetParam(), {256, 19, 5, 1});
       Tensor* x = graph.input("x", DType::kF32, {256, 1, tokens, 1});
       Tensor* ids = graph.input("ids", DType::kI32, {2, tokens, 1, 1});
       graph.output(mul_mat_id(graph, experts, x, ids, {}, "whole"));
-      // Experts 3 and 4 on one device, the others on another: their sum is the whole, as one addend is zero.
+      // Experts 3 and 4 are on one device, the other experts on another. One of the two addends is always zero, so
+      // their sum equals the product with all experts.
       graph.output(mul_mat_id(graph, slice(graph, experts, {2, 3, 2}), x, ids, {{{3, 2}}}, "some"));
       graph.output(mul_mat_id(graph, slice(graph, experts, {2, 0, 3}), x, ids, {{{0, 3}}}, "others"));
       graph.output(mul_mat_id(graph, slice(graph, experts, {1, 12, 7}), x, ids, {}, "rows"));
@@ -122,7 +123,7 @@ void expect_reference(Graph& graph, Tensor* node, double nmse) {
   EXPECT_TRUE(close_to(results.at(node), reference_eval(graph, leaves).at(node), {nmse}));
 }
 
-TEST(MulMatViews, TransposedOperands) {
+TEST(MulMatViews, MultipliesTransposedOperands) {
   for (const DType a_type : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const DType b_type : {DType::kF32, DType::kF16}) {
       for (const int64_t n : {1, 3, 11}) {
@@ -136,7 +137,7 @@ TEST(MulMatViews, TransposedOperands) {
   }
 }
 
-TEST(MulMatViews, QuantisedWeightsWithTransposedColumns) {
+TEST(MulMatViews, MultipliesQuantisedWeightsByTransposedColumns) {
   for (const int64_t n : {1, 9}) {
     Graph graph;
     TensorContext weights;
@@ -146,7 +147,7 @@ TEST(MulMatViews, QuantisedWeightsWithTransposedColumns) {
   }
 }
 
-TEST(MulMatViews, NoElementsToSum) {
+TEST(MulMatViews, EmptySumsAreZero) {
   for (const DType dtype : weight_types()) {
     Graph graph;
     TensorContext weights;
@@ -164,11 +165,11 @@ struct OutlierCase {
 
 class Outliers : public ::testing::TestWithParam<OutlierCase> {};
 
-// One channel of the activations is large and its weights are small. With 30 tokens some experts have few columns and
-// others many.
-TEST_P(Outliers, LeaveOtherChannelsTheirPrecision) {
+// One channel of the activations is large and has small weights. With 30 tokens, some experts have few columns and
+// others have many.
+TEST_P(Outliers, OtherChannelsKeepTheirPrecision) {
   const auto [dtype, factor] = GetParam();
-  constexpr int64_t kElements = 2080, kChannel = 1100;  // more than one step of a panel
+  constexpr int64_t kElements = 2080, kChannel = 1100;  // longer than one step of a panel
   for (const int64_t n : {1, 4, 5, 30}) {
     Graph graph;
     TensorContext weights;

@@ -1,5 +1,5 @@
-// NaN and infinities in products and soft-maxes, for every instruction-set level of this machine: they reach each
-// result that they have a part in, and no other.
+// NaN and infinities in products and soft-maxes affect exactly the results that depend on them. Tested for every
+// instruction-set level of this machine.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -17,7 +17,8 @@ namespace shoal::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-/// The second NaN is what processors make of invalid operations; the payload of the third survives as f16 and bf16.
+/// Processors return the second NaN for invalid operations. The payload of the third NaN survives the conversion to f16
+/// and bf16.
 const std::vector<float> kOdd{NAN, -NAN, std::bit_cast<float>(0x7fb6e000u), kInfinity, -kInfinity};
 
 using Bytes = std::vector<std::byte>;
@@ -29,9 +30,9 @@ using test::random_floats;
 template <class Block>
 std::vector<size_t> coded_factors_at() {
   if constexpr (requires { Block::scale; }) return {offsetof(Block, scale)};
-  return {};  // no number at one place
+  return {};  // the scale is not a single number
 }
-/// Where the f16 factors of a block are, if any.
+/// Byte positions of the f16 factors of a block, if any.
 std::vector<size_t> factors_at(DType dtype) {
   switch (dtype) {
 #define SHOAL_QUANTIZED_CODED(id, ...) \
@@ -56,14 +57,14 @@ struct Case {
 
 class NotFinite : public testing::TestWithParam<Case> {
  protected:
-  // A tile of eight columns and one column more.
+  // The columns are a tile of eight columns and one more column.
   static constexpr int64_t kRows = 21, kColumns = 9, kOddRow = 18, kOddColumn = 4;
 
   const Kernels& kernels() const { return kernels_of(GetParam().level); }
   DType dtype() const { return GetParam().dtype; }
   const DTypeTraits& type() const { return traits(dtype()); }
   const WeightKernels& weights() const { return kernels().weights[static_cast<size_t>(dtype())]; }
-  /// With a last part that fills no vector, if the dtype has such.
+  /// Row length. If the dtype permits it, the last part of a row does not fill a vector.
   int64_t k() const { return type().block_elems == 1 ? 301 : type().block_elems <= 64 ? 320 : 512; }
   size_t stride() const { return (bytes_for(dtype(), k()) + 7) / 8 * 8; }
 
@@ -82,7 +83,7 @@ class NotFinite : public testing::TestWithParam<Case> {
     return result;
   }
 
-  /// The products by rows and by packed groups, each as dots and as panels: [column][row].
+  /// The products [column][row], computed in four ways: dots, packed dots, panels and packed panels.
   std::vector<Values> products(const Bytes& a, const Values& b) const {
     const int64_t panel_rows = kernels().panel_rows, groups = (kRows + panel_rows - 1) / panel_rows;
     const PackedKernels& packed = weights().packed;
@@ -140,7 +141,7 @@ class NotFinite : public testing::TestWithParam<Case> {
   static constexpr const char* kForms[] = {"dot", "packed dot", "panels", "packed panels"};
 };
 
-TEST_P(NotFinite, ActivationsReachTheirColumnAlone) {
+TEST_P(NotFinite, ActivationsAffectOnlyTheirColumn) {
   const Bytes a = random_weights();
   const Values b = random_floats(kColumns * k(), 2);
   const std::vector<Values> clean = products(a, b);
@@ -163,7 +164,7 @@ TEST_P(NotFinite, ActivationsReachTheirColumnAlone) {
   }
 }
 
-TEST_P(NotFinite, WeightsReachTheirRowAlone) {
+TEST_P(NotFinite, WeightsAffectOnlyTheirRow) {
   const Bytes a = random_weights();
   const Values b = random_floats(kColumns * k(), 2);
   const std::vector<Values> clean = products(a, b);
@@ -194,8 +195,8 @@ TEST_P(NotFinite, WeightsReachTheirRowAlone) {
 
 class NotFiniteScores : public testing::TestWithParam<std::string_view> {};
 
-// Blocks of NaN scores leave top as it is, and the sum is NaN from then on.
-TEST_P(NotFiniteScores, StayInTheSumOfASoftMax) {
+// A block of NaN scores leaves top unchanged. From then on the sum is NaN.
+TEST_P(NotFiniteScores, NaNScoresMakeTheSoftMaxSumNaN) {
   const AttentionKernels& kernels = kernels_of(GetParam()).attention;
   constexpr int64_t kSize = kAttentionBlock * kAttentionRows;
   for (const float odd : {NAN, -NAN}) {
@@ -224,7 +225,7 @@ TEST_P(NotFiniteScores, StayInTheSumOfASoftMax) {
   }
 }
 
-TEST_P(NotFiniteScores, StayInLogits) {
+TEST_P(NotFiniteScores, NaNElementsHaveNaNLogits) {
   const RowKernels& rows = kernels_of(GetParam()).rows;
   for (const int64_t n : {1, 16, 37}) {
     for (const float odd : {NAN, -NAN}) {

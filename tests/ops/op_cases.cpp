@@ -9,14 +9,14 @@ namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows (a
-/// weight of 16 and more may be packed), nothing at all.
+/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows
+/// (weights with 16 or more rows may be packed), and empty.
 constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
 
 using Cases = std::vector<OpCase>;
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
-/// Rounding differences that a dtype of the result allows; f32 where values of other dtypes are only read.
+/// The rounding error that a result's dtype permits. If other dtypes are only read, pass f32.
 Tolerance tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return {1e-6};
   return {dtype == DType::kBF16 ? 1e-4 : 1e-11};
@@ -33,13 +33,13 @@ std::string title(DType dtype, const Shape& shape) {
 Tensor* plain(Graph& g, DType dtype, const Shape& shape, std::string name = "x") {
   return g.input(std::move(name), dtype, shape);
 }
-/// The same shape with gaps between rows and elements: a transposed slice of something larger.
+/// The same shape with gaps between rows and elements: a transposed slice of a larger tensor.
 Tensor* strided(Graph& g, DType dtype, const Shape& s, std::string name = "x") {
   Tensor* whole = g.input(std::move(name), dtype, {s[1] + 2, s[0], s[2], s[3]});
   return transpose(g, slice(g, whole, {0, 1, s[1]}));
 }
 
-/// Row by row ops and element-wise ones: every float dtype and shape class, plain and strided.
+/// Cases of row-wise and element-wise ops: every float dtype and shape class, plain and strided.
 template <class F>
 void add_float_cases(Cases& cases, Op op, const std::string& suffix, F&& node, bool result_has_dtype) {
   for (const DType dtype : kFloats) {
@@ -123,7 +123,7 @@ constexpr Product kProducts[] = {
     {"batched, many rows", {256, 37, 2, 1}, {256, 9, 4, 1}},
 };
 
-/// Part of a weight of 70 rows and 512 columns.
+/// A part of a weight with 70 rows and 512 columns.
 struct PartialProduct {
   const char* name;
   SliceParams part;
@@ -136,7 +136,7 @@ constexpr PartialProduct kPartialProducts[] = {
     {"half of the rows' length", {0, 256, 256}, 5},
 };
 
-/// Quantised products may round the columns to 8 bits: a relative error of 1/254/sqrt(3) an element.
+/// Quantised products may round the columns to 8 bits, with a relative error of 1/254/sqrt(3) per element.
 Tolerance product_tolerance(DType a, DType b) {
   if (traits(a).is_quantized) return {1e-4};
   return {a == DType::kF32 && b == DType::kF32 ? 1e-11 : 1e-6};
@@ -171,7 +171,7 @@ void add_mul_mat(Cases& cases) {
         },
         product_tolerance(dtype, DType::kF32));
     for (const int64_t tokens : {1, 20}) {
-      // Rows of whole blocks of 32, 64 or 128, but of no whole ones of twice that size.
+      // Rows with an odd number of blocks of 32, 64 or 128 elements.
       if (traits(dtype).block_elems == 256) continue;
       const int64_t k = 11 * std::max<int64_t>(32, traits(dtype).block_elems);
       add_case(
@@ -266,7 +266,7 @@ void add_elementwise(Cases& cases) {
   const auto clamped = [](Graph& g, Tensor* x) { return clamp(g, x, {-0.5f, 0.25f}); };
   add_float_cases(cases, Op::kClamp, "", clamped, true);
   for (int i = 0; i < static_cast<int>(UnaryKind::kCount); ++i) {
-    // Scaled so that both flat ends of the functions are reached.
+    // Scales x so that the arguments reach the flat parts at both ends of the functions.
     const auto build = [=](Graph& g, Tensor* x) { return unary(g, scale(g, x, {9.0f, 0}), static_cast<UnaryKind>(i)); };
     add_float_cases(cases, Op::kUnary, fmt::format(" kind {}", i), build, true);
   }
@@ -377,7 +377,7 @@ void add_rope(Cases& cases) {
 struct AttentionSizes {
   const char* name;
   int64_t d, e, t, s, h, kv, z;
-  bool latent = false;  ///< values are the first elements of the keys' rows
+  bool latent = false;  ///< each value row is the beginning of the key row
 };
 constexpr AttentionSizes kAttentionSizes[] = {
     {"one query", 64, 64, 1, 100, 8, 2, 1},
@@ -407,7 +407,8 @@ constexpr AttentionVariant kAttentionVariants[] = {
 };
 
 Tensor* build_attention(Graph& g, TensorContext& w, DType dtype, const AttentionSizes& n, const AttentionVariant& v) {
-  // Queries and KV as models have them: heads next to the head's own axis, seen permuted.
+  // Queries and KV as in models: in memory the axis of heads directly follows the axis of elements. The op gets a
+  // permuted view.
   Tensor* q = permute(g, plain(g, DType::kF32, {n.d, n.h, n.t, n.z}, "q"), {0, 2, 1, 3});
   Tensor* k = permute(g, w.add("k", dtype, {n.d, n.kv, n.s, n.z}, Role::kCache), {0, 2, 1, 3});
   Tensor* values = n.latent ? slice(g, k, {0, 0, n.e}) : w.add("v", dtype, {n.e, n.s, n.kv, n.z}, Role::kCache);
@@ -430,7 +431,7 @@ void add_attention(Cases& cases) {
   }
 }
 
-/// Parts of the rows of one text: queries and positions for all of them, and positions of each.
+/// Divides the rows of one sequence into parts. The parts share the queries, and each part has its own positions.
 void add_attention_parts(Cases& cases) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     for (const AttentionSizes& n : kAttentionSizes) {
@@ -529,7 +530,8 @@ DeltaSources plain_delta(Graph& g, const DeltaSizes& n) {
           f32("decay", shares), f32("beta", shares), f32("state", {n.size, n.size, n.heads, 1})};
 }
 
-/// q, k and v side by side for each token, decay and beta of tokens side by side, the state a part of a row of a cache.
+/// Views as in models: q, k and v of a token are adjacent, decay is transposed, beta has gaps, and the state is a part
+/// of a cache row.
 DeltaSources delta_views(Graph& g, TensorContext& w, const DeltaSizes& n) {
   Tensor* qkv = plain(g, DType::kF32, {n.size, 2 * n.key_heads + n.heads, n.tokens, 1}, "qkv");
   Tensor* shares = plain(g, DType::kF32, {n.tokens, n.heads, 1, 1}, "decay");
@@ -568,7 +570,7 @@ void add_cast(Cases& cases) {
     for (int to = 0; to < kDTypeCount; ++to) {
       const auto source = static_cast<DType>(from), target = static_cast<DType>(to);
       if (!traits(target).from_f32) continue;
-      // A rounding just between two values may go either way.
+      // A value halfway between two results may round either way.
       const Tolerance tolerance{traits(target).is_quantized ? 1e-4 : 1e-6};
       add_case(
           cases, Op::kCast, fmt::format("{} to {}", name_of(source), name_of(target)),

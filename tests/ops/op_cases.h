@@ -1,6 +1,6 @@
-// The conformance cases as data: op x dtype x shape class, independent of any device. The author of a device runs them
-// all (conformance_test.cpp). A case builds a graph of inputs and weights around one node; values come from
-// random_leaves, what is right from reference_eval.
+// The conformance cases as data: op x dtype x shape class, independent of any device. conformance_test.cpp runs all of
+// them on every device in kTargets. A case builds a graph of inputs and weights around one node. random_leaves provides
+// the values, and reference_eval computes the expected results.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@ struct OpCase {
   Tolerance tolerance;
 };
 
-/// All of them, in no particular order.
+/// All cases, in no particular order.
 const std::vector<OpCase>& op_cases();
 
-/// The op on x with default parameters, for tests in which an op of one source needs no case of its own; nullptr for
-/// an op of more or fewer.
+/// The op on x with default parameters, for tests that need no cases for ops with one source. nullptr if the op does
+/// not have exactly one source.
 inline Tensor* with_defaults(Graph& g, Op op, Tensor* x) {
   return info(op).min_src == 1 ? g.add_node(op, info(op).default_params, {x}) : nullptr;
 }

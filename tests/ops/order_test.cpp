@@ -1,4 +1,4 @@
-// top_k and argmax among equals, infinities and NaN.
+// top_k and argmax with ties, infinities and NaN.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -28,7 +28,7 @@ Values largest(const Values& x) {
   return eval.run(argmax(eval.graph, eval.input(row_of(x), x)));
 }
 
-TEST(Order, EqualsKeepTheirOrder) {
+TEST(Order, KeepsTiesInOrder) {
   const Values x{2, 1, 2, 0, 1, 2};
   EXPECT_EQ(sorted(x), (Values{0, 2, 5, 1, 4, 3}));
   EXPECT_EQ(sorted(x, DType::kF16), (Values{0, 2, 5, 1, 4, 3}));
@@ -36,8 +36,8 @@ TEST(Order, EqualsKeepTheirOrder) {
   EXPECT_EQ(largest(x), Values{0});
 }
 
-/// Rows of one element are without gaps, whatever their stride says.
-TEST(Order, RowsOfOneElement) {
+/// A row of one element has no gaps, whatever its stride is.
+TEST(Order, HandlesRowsOfOneElement) {
   const Values x{3, 1, 2, 5, 4};
   const Values first(5, 0);
   for (const DType dtype : {DType::kF32, DType::kF16}) {
@@ -48,7 +48,7 @@ TEST(Order, RowsOfOneElement) {
   }
 }
 
-TEST(Order, LongRowsOfEqualsKeepTheirOrder) {
+TEST(Order, KeepsTiesInOrderInLongRows) {
   const Values zeros(5000, 0);
   EXPECT_EQ(sorted(zeros), counting(5000));
   EXPECT_EQ(best(zeros, 700), counting(700));
@@ -67,13 +67,13 @@ TEST(Order, NaNIsLessThanEverything) {
   EXPECT_EQ(largest(x), Values{4});
 }
 
-TEST(Order, ArgmaxOfNothingComparableIsTheFirst) {
+TEST(Order, ArgmaxHandlesNaNAndMinusInfinity) {
   EXPECT_EQ(largest({-kInfinity, -kInfinity}), Values{0});
   EXPECT_EQ(largest({kNaN, -kInfinity}), Values{1});
   EXPECT_EQ(largest({kNaN, kNaN}), Values{0});
 }
 
-TEST(Order, ArgmaxLooksPastTheFirstPiece) {
+TEST(Order, ArgmaxFindsMaximumInLaterPieces) {
   Values x(3000, -1);
   x[1700] = x[2900] = 0.5;
   EXPECT_EQ(largest(x), Values{1700});

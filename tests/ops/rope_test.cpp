@@ -1,4 +1,4 @@
-// rope against values worked out by hand.
+// Compares rope with values computed by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,47 +20,47 @@ Values run_rope(const Values& x, const RopeParams& params, double position, cons
   return eval.run(rope(eval.graph, row, eval.integers({position}), divisors, params));
 }
 
-TEST(Rope, NeighboursTurnPairsThatAreSideBySide) {
+TEST(Rope, NeighboursModePairsAdjacentElements) {
   // dims 4, base 100: angles p and p / 10.
   const RopeParams params{.dims = 4, .base = 100};
   const Values expected{std::cos(2.0), std::sin(2.0), -3 * std::sin(0.2), 3 * std::cos(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 0, 3}, params, 2), expected, kClose));
 }
 
-TEST(Rope, HalvesTurnElementsHalfARowApart) {
+TEST(Rope, HalvesModePairsElementsHalfARowApart) {
   const RopeParams params{.dims = 4, .mode = RopeMode::kHalves, .base = 100};
   const Values expected{std::cos(2.0), -3 * std::sin(0.2), std::sin(2.0), 3 * std::cos(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 0, 3}, params, 2), expected, kClose));
 }
 
-TEST(Rope, ElementsPastDimsStay) {
+TEST(Rope, ElementsAfterTheRotatedDimensionsAreUnchanged) {
   const RopeParams params{.dims = 2};
   const Values result = run_rope({1, 0, 5, 6, 7}, params, 1);
   EXPECT_TRUE(close_to(result, {std::cos(1.0), std::sin(1.0), 5, 6, 7}, kClose));
 }
 
-TEST(Rope, ElementsBeforeTheOffsetStay) {
+TEST(Rope, ElementsBeforeTheOffsetAreUnchanged) {
   const RopeParams params{.dims = 4, .offset = 2, .base = 100};
   const Values expected{5, 6, std::cos(2.0), std::sin(2.0), -3 * std::sin(0.2), 3 * std::cos(0.2), 7};
   EXPECT_TRUE(close_to(run_rope({5, 6, 1, 0, 0, 3, 7}, params, 2), expected, kClose));
 }
 
-TEST(Rope, FactorsDivideAndScaleMultipliesTheAngle) {
+TEST(Rope, FrequencyFactorsDivideAnglesAndFrequencyScaleMultipliesThem) {
   const RopeParams params{.dims = 4, .base = 100, .freq_scale = 0.5f, .attn_factor = 2};
   // Angles 8 * 0.5 / 4 = 1 and 0.8 * 0.5 / 2 = 0.2.
   const Values expected{2 * std::cos(1.0), 2 * std::sin(1.0), 2 * std::cos(0.2), 2 * std::sin(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 1, 0}, params, 8, {4, 2}), expected, kClose));
 }
 
-TEST(Rope, LargePositionsAreExact) {
+TEST(Rope, AnglesOfLargePositionsAreExact) {
   const RopeParams params{.dims = 2};
   EXPECT_TRUE(close_to(run_rope({1, 0}, params, 1000003), {std::cos(1000003.0), std::sin(1000003.0)}, kClose));
 }
 
-TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowOnes) {
-  // dims 8, base 10000: pair i turns 10^-i a position. In a context of 2 pi * 320 positions, pair_at(turns) is
-  // 8 ln(320 / turns) / (2 ln 10000): 1.001 for beta_fast = 31.9 and 2.505 for beta_slow = 1. So low = 1 (floor), high
-  // = 3 (ceil), and of the unscaled angle remain 1, 1, 1/2 and 0.
+TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowPairs) {
+  // With dims 8 and base 10000, pair i rotates by 10^-i radians per position. In a context of 2 pi * 320 positions,
+  // pair_at(turns) is 8 ln(320 / turns) / (2 ln 10000): 1.001 for beta_fast = 31.9 and 2.505 for beta_slow = 1. So low
+  // = 1 (floor) and high = 3 (ceil). The weights of the unscaled angle are 1, 1, 1/2 and 0 for the four pairs.
   const RopeParams params{
       .dims = 8, .freq_scale = 0.25f, .ext_factor = 1, .beta_fast = 31.9f, .beta_slow = 1, .original_context = 2011};
   const double share[] = {1, 1, 0.5, 0};
@@ -73,8 +73,8 @@ TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowOnes) {
   EXPECT_TRUE(close_to(run_rope({1, 0, 1, 0, 1, 0, 1, 0}, params, 100), expected, kClose));
 }
 
-TEST(Rope, YarnsRangeNeedNotBeWholePairs) {
-  // As above, but from pair 1.001 to 2.505: pair 2 lies at (2 - 1.001) / 1.504 of the way.
+TEST(Rope, YarnInterpolationMayStartAndEndBetweenPairs) {
+  // As above, but the range is from pair 1.001 to 2.505, so pair 2 is at (2 - 1.001) / 1.504 of the range.
   const RopeParams params{.dims = 8,
                           .freq_scale = 0.25f,
                           .ext_factor = 1,
@@ -90,7 +90,7 @@ TEST(Rope, YarnsRangeNeedNotBeWholePairs) {
   EXPECT_NEAR(result[5], magnitude * std::sin(angle), 1e-6);
 }
 
-TEST(Rope, HeadsOfAPositionTurnAlike) {
+TEST(Rope, AllHeadsOfAPositionRotateEqually) {
   Eval eval;
   Tensor* x = eval.input({2, 3, 2, 1}, {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0});
   const Values result = eval.run(rope(eval.graph, x, eval.integers({1, 5}), nullptr, {.dims = 2}));

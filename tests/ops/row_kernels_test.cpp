@@ -1,5 +1,6 @@
-// The kernels of row-wise ops for every instruction-set level of this machine: accuracy over the whole range, odd
-// values, the same bits wherever an element lies, conversions bit for bit those of the dtypes.
+// The kernels of row-wise ops for every instruction-set level of this machine. The tests cover accuracy over the whole
+// range and special values. An element must have the same bits at every position. Conversions must match the dtypes'
+// own conversions bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ using Floats = std::vector<float>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-class RowKernelsTest : public testing::TestWithParam<std::string_view> {
+class RowLoops : public testing::TestWithParam<std::string_view> {
  protected:
   const RowKernels& rows() const { return kernels_of(GetParam()).rows; }
   Floats unary(UnaryKind kind, const Floats& x) const {
@@ -39,7 +40,7 @@ Floats random_floats(size_t n, float scale = 1, uint32_t seed = 7) {
   return values;
 }
 
-/// Both signs of all magnitudes from 1e-30 to `largest`, close together.
+/// Closely spaced magnitudes from 1e-30 to `largest`, with both signs.
 Floats magnitudes(double largest) {
   Floats x;
   for (double v = 1e-30; v < largest; v *= 1.00037) {
@@ -60,12 +61,12 @@ double sigmoid(double x) {
 
 struct Function {
   UnaryKind kind;
-  double largest;  ///< magnitude of the arguments
-  double units;    ///< error allowed, in units in the last place
+  double largest;  ///< largest magnitude of the arguments
+  double units;    ///< allowed error, in units in the last place
   double (*exact)(double);
 };
 
-/// x sigmoid(f(x)) loses the digits that the rounding of f(x) has cost, which a large exponent multiplies.
+/// In x sigmoid(f(x)), a large exponent multiplies the rounding error of f(x), so the allowed error is larger.
 const Function kFunctions[] = {
     {UnaryKind::kAbs, 1e30, 0, [](double x) { return std::fabs(x); }},
     {UnaryKind::kNeg, 1e30, 0, [](double x) { return -x; }},
@@ -91,7 +92,7 @@ const Function kFunctions[] = {
     {UnaryKind::kSoftplus, 85, 4, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }},
 };
 
-TEST_P(RowKernelsTest, FunctionsAreAccurateEverywhere) {
+TEST_P(RowLoops, FunctionsAreAccurateEverywhere) {
   ASSERT_EQ(std::size(kFunctions), static_cast<size_t>(UnaryKind::kCount));
   for (const Function& f : kFunctions) {
     const Floats x = magnitudes(f.largest), y = unary(f.kind, x);
@@ -110,7 +111,7 @@ TEST_P(RowKernelsTest, FunctionsAreAccurateEverywhere) {
   }
 }
 
-TEST_P(RowKernelsTest, OddArguments) {
+TEST_P(RowLoops, FunctionsHandleSpecialArguments) {
   const Floats odd{0, -kInfinity, kInfinity, kNaN};
   using testing::IsNan;
   EXPECT_THAT(unary(UnaryKind::kTanh, odd), testing::ElementsAre(0, -1, 1, IsNan()));
@@ -133,8 +134,8 @@ TEST_P(RowKernelsTest, OddArguments) {
               testing::ElementsAre(kInfinity, testing::Lt(kInfinity), std::exp(-103.9f), 0));
 }
 
-/// Runs f on every part [begin, begin + n) of 70 elements and compares the bits with those of the whole; looks for
-/// writes past the end.
+/// Runs f on every part [begin, begin + n) of 70 elements. Compares the results bit for bit with a run on all elements.
+/// Also detects writes past the end.
 void expect_same_bits_everywhere(const Floats& x, const std::function<void(const float*, float*, int64_t)>& f) {
   Floats whole(x.size());
   f(x.data(), whole.data(), static_cast<int64_t>(x.size()));
@@ -150,13 +151,13 @@ void expect_same_bits_everywhere(const Floats& x, const std::function<void(const
   }
 }
 
-TEST_P(RowKernelsTest, AnElementHasTheSameBitsWhereverItLies) {
+TEST_P(RowLoops, ElementsHaveTheSameBitsAtEveryPosition) {
   const Floats x = random_floats(70, 3);
   for (int kind = 0; kind < kUnaryKernelCount; ++kind) {
     SCOPED_TRACE(kind);
     expect_same_bits_everywhere(x, rows().unary[kind]);
   }
-  // Operands from the same places.
+  // The other operand; each part of x is used with the same part of this operand.
   const Floats other = random_floats(70, 2, 8);
   const auto beside = [&](const float* from) { return other.data() + (from - x.data()); };
   for (int kind = 0; kind < kGluKernelCount; ++kind) {
@@ -183,7 +184,7 @@ TEST_P(RowKernelsTest, AnElementHasTheSameBitsWhereverItLies) {
       x, [&](const float* from, float* to, int64_t n) { rows().logits(from, beside(from), 0.7f, to, n); });
 }
 
-TEST_P(RowKernelsTest, GluIsTheFunctionTimesTheOther) {
+TEST_P(RowLoops, GluMultipliesTheActivatedGateByUp) {
   const Floats gate = random_floats(100, 3), up = random_floats(100, 1, 9);
   const UnaryKind kinds[] = {UnaryKind::kSilu, UnaryKind::kGelu, UnaryKind::kGeluErf, UnaryKind::kGeluQuick,
                              UnaryKind::kRelu};
@@ -195,13 +196,13 @@ TEST_P(RowKernelsTest, GluIsTheFunctionTimesTheOther) {
   }
 }
 
-TEST_P(RowKernelsTest, ClampKeepsNaN) {
+TEST_P(RowLoops, ClampKeepsNaN) {
   Floats x{-2, 0.5f, 2, kNaN, kInfinity, -kInfinity};
   rows().clamp(x.data(), -1, 1, x.data(), 6);
   EXPECT_THAT(x, testing::ElementsAre(-1, 0.5f, 1, testing::IsNan(), 1, -1));
 }
 
-TEST_P(RowKernelsTest, SumsAreThoseOfDoubles) {
+TEST_P(RowLoops, SumsAreComputedInDouble) {
   for (const size_t n : {0, 1, 3, 16, 31, 64, 100, 513}) {
     Floats x = random_floats(n, 100);
     double sum = 0, squares = 0, magnitude = 0;
@@ -215,7 +216,7 @@ TEST_P(RowKernelsTest, SumsAreThoseOfDoubles) {
   }
 }
 
-TEST_P(RowKernelsTest, LogitsAndTheirMaximum) {
+TEST_P(RowLoops, LargestLogitIsReturned) {
   for (const int64_t n : {1, 7, 16, 40}) {
     for (int64_t top = 0; top < n; ++top) {
       Floats x(n, -2.0f), mask(n, -1.0f), to(n);
@@ -231,7 +232,7 @@ TEST_P(RowKernelsTest, LogitsAndTheirMaximum) {
   }
 }
 
-TEST_P(RowKernelsTest, FactorsOfRope) {
+TEST_P(RowLoops, RopeFactorsMatchDoublePrecision) {
   for (const int64_t pairs : {1, 12, 16, 24, 64}) {
     std::vector<double> quarters((pairs + kTurnStep - 1) / kTurnStep * kTurnStep);
     for (int64_t i = 0; i < pairs; ++i)
@@ -257,7 +258,7 @@ TEST_P(RowKernelsTest, FactorsOfRope) {
   }
 }
 
-/// Bit patterns over the whole range, and those beside each power of two, where roundings change.
+/// Bit patterns over the whole range, and patterns next to each power of two and to rounding limits.
 Floats patterns() {
   Floats x;
   for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 7919)
@@ -271,12 +272,12 @@ Floats patterns() {
   return x;
 }
 
-TEST_P(RowKernelsTest, HalfTypesAreThoseOfTheTraits) {
+TEST_P(RowLoops, ConversionsTo16BitsMatchTheTraits) {
   const Floats x = patterns();
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     std::vector<uint16_t> expected(x.size()), got(x.size());
     traits(dtype).from_f32(x.data(), expected.data(), static_cast<int64_t>(x.size()));
-    // The last three are no whole vector.
+    // The last three elements are omitted, so that the end is not a whole vector.
     rows().from_f32[static_cast<size_t>(dtype)](x.data(), got.data(), static_cast<int64_t>(x.size() - 3));
     EXPECT_THAT(std::vector(got.end() - 3, got.end()), testing::Each(0));
     for (size_t i = 0; i < x.size() - 3; ++i) {
@@ -291,7 +292,7 @@ TEST_P(RowKernelsTest, HalfTypesAreThoseOfTheTraits) {
   }
 }
 
-TEST_P(RowKernelsTest, Q8IsThatOfTheTraits) {
+TEST_P(RowLoops, ConversionToQ8MatchesTheTraits) {
   Floats x = random_floats(32 * 200);
   for (size_t block = 0; block < 200; ++block) {
     const float factor = std::ldexp(1.0f, static_cast<int>(block % 60) - 30);
@@ -308,14 +309,14 @@ TEST_P(RowKernelsTest, Q8IsThatOfTheTraits) {
   traits(DType::kQ8_0).from_f32(x.data(), expected.data(), static_cast<int64_t>(x.size()));
   rows().from_f32[static_cast<size_t>(DType::kQ8_0)](x.data(), got.data(), static_cast<int64_t>(x.size()));
   EXPECT_EQ(got, expected);
-  // Blocks 1 to 3 hold NaN and infinities.
+  // Blocks 1 to 3 contain NaN and infinities.
   Floats back(5 * 32);
   traits(DType::kQ8_0).to_f32(got.data(), back.data(), 5 * 32);
   for (size_t i = 0; i < back.size(); ++i)
     ASSERT_EQ(std::isfinite(back[i]), i < 32 || i >= 128) << i << ": " << back[i];
 }
 
-TEST_P(RowKernelsTest, SumsOfArraysAreRoundedOnce) {
+TEST_P(RowLoops, SumsOfArraysAreRoundedOnce) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const DTypeTraits& type = traits(dtype);
     for (const int64_t n : {0, 1, 15, 16, 50}) {
@@ -341,7 +342,7 @@ TEST_P(RowKernelsTest, SumsOfArraysAreRoundedOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, RowKernelsTest, testing::ValuesIn(usable_levels()),
+INSTANTIATE_TEST_SUITE_P(Levels, RowLoops, testing::ValuesIn(usable_levels()),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// get_rows and set_rows at the edges of their index space; concat of quantised rows.
+// get_rows and set_rows with ids at the edges of the range; concat of quantised rows.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"
@@ -7,7 +7,7 @@
 namespace shoal::test {
 namespace {
 
-TEST(GetRows, IdsOutsideGiveZeros) {
+TEST(GetRows, IdsOutOfRangeGiveZeros) {
   Eval eval;
   Tensor* table = eval.input({2, 3, 1, 1}, {1, 2, 3, 4, 5, 6});
   const Values result = eval.run(get_rows(eval.graph, table, eval.integers({2, -1, 0, 3, 1000000})));
@@ -28,14 +28,14 @@ TEST(GetRows, IntegerTablesStayExact) {
   EXPECT_EQ(eval.run(get_rows(eval.graph, table, eval.integers({1, 0, 5}))), (Values{-2147483647, 2147483647, 0}));
 }
 
-TEST(SetRows, IdsOutsideAreSkipped) {
+TEST(SetRows, IdsOutOfRangeAreSkipped) {
   Eval eval;
   Tensor* cache = eval.cache(DType::kF16, {2, 3, 1, 1}, {1, 2, 3, 4, 5, 6});
   Tensor* rows = eval.input({2, 4, 1, 1}, {10, 20, 30, 40, 50, 60, 70, 80});
   EXPECT_EQ(eval.run(set_rows(eval.graph, cache, rows, eval.integers({-1, 2, 3, 0}))), (Values{70, 80, 3, 4, 30, 40}));
 }
 
-TEST(SetRows, RangesSkipForeignRows) {
+TEST(SetRows, RangesSkipRowsOfOtherDevices) {
   Eval eval;
   Tensor* cache = eval.cache(DType::kF32, {1, 3, 1, 1}, {1, 2, 3});
   Tensor* rows = eval.input({1, 3, 1, 1}, {10, 20, 30});
@@ -43,7 +43,7 @@ TEST(SetRows, RangesSkipForeignRows) {
   EXPECT_EQ(eval.run(set_rows(eval.graph, cache, rows, eval.integers({9, 5, 4}), ranges)), (Values{30, 2, 10}));
 }
 
-TEST(SetRows, OfEqualIdsTheLastWins) {
+TEST(SetRows, LastOfEqualIdsWins) {
   constexpr int64_t kWidth = 512, kRows = 200;
   for (const char* spec : {"CPU0:threads=1", "CPU0:threads=3"}) {
     Eval eval;
@@ -62,7 +62,7 @@ TEST(SetRows, OfEqualIdsTheLastWins) {
   }
 }
 
-TEST(SetRows, WritesAreSeenByLaterNodes) {
+TEST(SetRows, LaterNodesSeeWrites) {
   Eval eval;
   Tensor* cache = eval.cache(DType::kF32, {2, 3, 1, 1}, {1, 2, 3, 4, 5, 6});
   Tensor* written = set_rows(eval.graph, cache, eval.input({2, 1, 1, 1}, {7, 8}), eval.integers({1}));
@@ -71,10 +71,10 @@ TEST(SetRows, WritesAreSeenByLaterNodes) {
   EXPECT_EQ(eval.run(doubled), (Values{14, 16, 18, 20}));
 }
 
-TEST(Concat, QuantisedBlocksAreCopiedAsTheyAre) {
+TEST(Concat, CopiesQuantisedBlocksUnchanged) {
   for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
     Eval eval;
-    // Multiples of the scales that both types choose for these maxima: stored exactly.
+    // The values are multiples of the scales that both types choose for these maxima, so they are stored exactly.
     Values a(32), b(64);
     for (size_t i = 0; i < a.size(); ++i) a[i] = i % 2 ? -8 : 0;
     for (size_t i = 0; i < b.size(); ++i) b[i] = i % 4 ? -16 : 0;

@@ -1,4 +1,4 @@
-// soft_max at its edges: masked rows, sinks, large logits.
+// Edge cases of soft_max: masked rows, sinks, large logits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr Tolerance kClose{1e-12};
 
-TEST(SoftMax, WhollyMaskedRowsAreZeros) {
+TEST(SoftMax, FullyMaskedRowsAreZero) {
   Eval eval;
   Tensor* x = eval.input({2, 3, 1, 1}, {1, 1, -kInfinity, -kInfinity, kNaN, 5});
   Tensor* mask = eval.input({2, 3, 1, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
@@ -29,11 +29,12 @@ TEST(SoftMax, MaskedElementsMayBeNaN) {
   EXPECT_TRUE(close_to(eval.run(soft_max(eval.graph, x, mask, nullptr, {})), {0.5, 0, 0.5}, kClose));
 }
 
-TEST(SoftMax, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
+TEST(SoftMax, VisibleNaNAffectsOnlyItsRow) {
   for (const int64_t length : {1, 2, 16, 100, 3000}) {
     for (const double odd : {kNaN, -kNaN, kInfinity}) {
       Eval eval;
-      // Wholly odd; odd but for what is masked; one element; none.
+      // Four rows. The first contains only NaN or infinity. The other rows contain such a value in all visible
+      // elements, in one element, and in no element.
       Values logits(4 * length, 1), masks(4 * length, 0);
       for (int64_t i = 0; i < length; ++i) {
         logits[i] = logits[length + i] = odd;
@@ -51,7 +52,7 @@ TEST(SoftMax, NaNThatIsSeenReachesTheWholeRowAndNoOther) {
   }
 }
 
-TEST(SoftMax, NaNRowsBesideASink) {
+TEST(SoftMax, NaNRowsWithASinkStayNaN) {
   Eval eval;
   Tensor* x = eval.input({2, 2, 1, 1}, {kNaN, kNaN, -kInfinity, -kInfinity});
   Tensor* sinks = eval.input({1, 1, 1, 1}, {3});
@@ -60,10 +61,10 @@ TEST(SoftMax, NaNRowsBesideASink) {
   for (const int i : {2, 3}) EXPECT_EQ(result[i], 0);
 }
 
-TEST(SoftMax, SinksOfNaNSpoilTheirRows) {
+TEST(SoftMax, NaNSinksMakeTheirRowsNaN) {
   for (const double odd : {kNaN, -kNaN}) {
     Eval eval;
-    // Of each sink: numbers, wholly -infinity, wholly masked.
+    // For each sink, three rows: finite numbers, all -infinity, and all masked.
     Tensor* x = eval.input({2, 3, 2, 1}, {1, 2, -kInfinity, -kInfinity, 1, 2, 1, 2, -kInfinity, -kInfinity, 1, 2});
     Tensor* mask = eval.input({2, 3, 1, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
     Tensor* sinks = eval.input({2, 1, 1, 1}, {odd, 1});
@@ -80,7 +81,7 @@ TEST(SoftMax, LargeLogitsDoNotOverflow) {
   EXPECT_TRUE(close_to(eval.run(soft_max(eval.graph, x, nullptr, nullptr, {})), {0.5, 0.5, 0}, kClose));
 }
 
-TEST(SoftMax, SinkOfTheHeadTakesItsShare) {
+TEST(SoftMax, SinkOfEachHeadTakesPartOfTheWeight) {
   Eval eval;
   Tensor* x = eval.input({2, 1, 3, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
   Tensor* sinks = eval.input({3, 1, 1, 1}, {0, std::log(2.0), 1});

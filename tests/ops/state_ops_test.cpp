@@ -1,5 +1,5 @@
-// causal_conv and gated_delta: a batch gives what its parts give one after the other, and what does not count may hold
-// anything: tokens and a state before the beginning of a text, padding, tokens that come later.
+// causal_conv and gated_delta give the same results for a batch as for its parts one after the other. Values without
+// effect may be NaN: tokens and a state before the beginning of a sequence, padding, and later tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// A tensor whose axis 1 or 2 are tokens, with `width` elements for each.
+/// A tensor with `width` elements per token. The tokens are axis 1 or 2.
 struct Rows {
   int64_t width;
   Values values;
@@ -30,7 +30,7 @@ struct Rows {
   void set(int64_t token, double value) { std::fill_n(values.begin() + token * width, width, value); }
 };
 
-/// An op with some input: run(first, count, state) gives the rows of these tokens, then the new state.
+/// Result of an op for some tokens: their rows, and the new state.
 struct Run {
   Values rows, state;
 };
@@ -74,7 +74,7 @@ class Delta {
   void set(int64_t token, double value) {
     for (Rows* rows : {&q_, &k_, &v_, &decay_, &beta_}) rows->set(token, value);
   }
-  /// Rows of one token hold those of both heads.
+  /// The row of a token contains both heads.
   Run run(int64_t first, int64_t count, const Values& state) const {
     Eval eval;
     const auto begin = positions.begin() + first;
@@ -114,7 +114,7 @@ Values some_state() {
   return Rows(Op::kState, 1, -1, 1, 9).values;
 }
 
-/// A text that goes on at position 5, and two others, with padding in between and at the end.
+/// A sequence that continues at position 5, and two other sequences, with padding in between and at the end.
 Values mixed_positions() {
   Values positions = counting(50, 5);
   for (const int64_t padding : {20, 21, 44}) positions[padding] = -1;
@@ -123,7 +123,7 @@ Values mixed_positions() {
   return positions;
 }
 
-TYPED_TEST(StateOps, PartsGiveWhatTheWholeGives) {
+TYPED_TEST(StateOps, BatchResultEqualsResultsOfItsParts) {
   const TypeParam op(mixed_positions());
   const Run whole = op.run(0, op.tokens(), some_state<TypeParam>());
   for (const std::vector<int64_t>& parts :
@@ -142,7 +142,7 @@ TYPED_TEST(StateOps, PartsGiveWhatTheWholeGives) {
   }
 }
 
-TYPED_TEST(StateOps, WhatIsBeforeATextDoesNotCount) {
+TYPED_TEST(StateOps, DataBeforeASequenceHasNoEffect) {
   for (const int64_t before : {2, 40}) {
     for (const int64_t tokens : {3, 50}) {
       Values positions = counting(before, 7);
@@ -158,7 +158,7 @@ TYPED_TEST(StateOps, WhatIsBeforeATextDoesNotCount) {
   }
 }
 
-TYPED_TEST(StateOps, PaddingIsPassedOver) {
+TYPED_TEST(StateOps, PaddingHasNoEffect) {
   for (const int64_t tokens : {4, 50}) {
     TypeParam op(counting(tokens, 7));
     op.positions[tokens / 2] = op.positions.back() = -1;
@@ -175,7 +175,7 @@ TYPED_TEST(StateOps, PaddingIsPassedOver) {
   }
 }
 
-TYPED_TEST(StateOps, LaterTokensDoNotCount) {
+TYPED_TEST(StateOps, LaterTokensHaveNoEffect) {
   for (const int64_t tokens : {4, 50}) {
     TypeParam op(counting(tokens, 7));
     const Run finite = op.run(0, tokens, some_state<TypeParam>());
@@ -190,7 +190,7 @@ TYPED_TEST(StateOps, LaterTokensDoNotCount) {
   }
 }
 
-TEST(GatedDelta, AFactorOfZeroForgets) {
+TEST(GatedDelta, FactorZeroClearsTheState) {
   for (const int64_t tokens : {3, 50}) {
     Eval eval;
     const Shape one{1, 1, tokens, 1}, shares{1, tokens, 1, 1};

@@ -1,5 +1,5 @@
-// Results do not depend on the number of threads: the same bits from 1, 2 and 3 of them. Sizes are such that a backend
-// wakes its team for every case: many rows, and single long ones.
+// Results have the same bits with 1, 2 and 3 threads. Every case is large enough for a backend to wake its team: many
+// rows, or a single long row.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,7 +45,7 @@ Tensor* delta(Build b, int64_t tokens) {
 
 using Make = std::function<Tensor*(Build)>;
 
-/// An op may stand here several times. Other ops of one source run with default parameters.
+/// An op may have several cases. Ops with one source that are not listed run with default parameters.
 const std::multimap<Op, Make> kCases = {
     {Op::kGetRows,
      [](Build b) {
@@ -148,7 +148,7 @@ Values run_case(const Make& build, const Shape& shape, int threads, bool check_v
   return result;
 }
 
-TEST_P(Threads, GiveTheSameBits) {
+TEST_P(Threads, ResultsDoNotDependOnTheThreadCount) {
   for (const Make& make : cases_of(GetParam())) {
     for (const Shape& shape : {kRows, kLongRow}) {
       const Values alone = run_case(make, shape, 1, false);

@@ -1,5 +1,5 @@
-// Uses the installed library as a stranger would: a device that is two, a weight split over them, one product;
-// what opening models takes; and a plug-in, which its argument names.
+// Uses the installed library like an external program. Runs one product on a meta device of two devices, which split
+// the weight. Opens models. Loads the plug-in that the argument names.
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -17,7 +17,8 @@ namespace {
 
 using namespace shoal;
 
-/// The smallest file there can be is read, one that is not there is named, and a ratio becomes shares.
+/// Checks three functions for opening models: the smallest possible file is read, the error for a missing file names
+/// it, and a ratio becomes shares.
 bool models_can_be_opened() {
   std::vector<std::byte> image(24);
   std::memcpy(image.data(), "GGUF\3", 5);

@@ -1,4 +1,4 @@
-# What was built can be installed, be it the program alone, as after scripts/quickstart, or everything.
+# Tests that a build can be installed if it contains only the program (as after scripts/quickstart) or everything.
 cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE ${WORK})
 
@@ -9,7 +9,7 @@ function(run)
   endif()
 endfunction()
 
-# Which files matching the pattern an installation has after this target was built.
+# Builds the target, installs the build, and lists the installed files that match the pattern.
 function(installed_after target pattern found)
   run(${CMAKE_COMMAND} --build ${WORK}/build --target ${target})
   run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/${target})
@@ -22,10 +22,10 @@ run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR} -D CMAKE_CXX_
 installed_after(shoal "*meta*" files)
 foreach(file lib/libshoal_meta.a include/shoal/meta/meta.h)
   if(NOT file IN_LIST files)
-    message(FATAL_ERROR "${file} is not installed with the program; of meta there is: ${files}")
+    message(FATAL_ERROR "${file} is not installed with the program; installed files of meta: ${files}")
   endif()
 endforeach()
 installed_after(all "*cuda.so" files)
 if(NOT files STREQUAL "lib/shoal/libshoal-cuda.so")
-  message(FATAL_ERROR "the plug-in, built, is not installed: ${files}")
+  message(FATAL_ERROR "the built plug-in is not installed; installed files: ${files}")
 endif()

@@ -1,5 +1,4 @@
-# Configures and builds a project that is not part of shoal's build against an installation of shoal, and runs its
-# program if it has one.
+# Configures and builds an external project against an installation of shoal, and runs its program if it has one.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -11,7 +10,7 @@ set(flags "")
 if(SANITIZE)
   set(flags "-fsanitize=${SANITIZE}")
 endif()
-# Dependencies are found where the build of shoal found them.
+# Looks for dependencies where the build of shoal found them.
 if(FOUND_IN)
   set(ENV{CMAKE_PREFIX_PATH} "${FOUND_IN}:$ENV{CMAKE_PREFIX_PATH}")
 endif()

@@ -1,4 +1,4 @@
-// Cores of one computer for several processes.
+// Division of one computer's cores among several processes.
 #include "processes/core_shares.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,8 @@ using testing::IsEmpty;
 using testing::Not;
 using Shares = std::vector<std::vector<int>>;
 
-/// Nodes with these numbers of cores; second hardware threads are numbered behind all first ones.
+/// A machine whose NUMA node i has nodes[i] cores. The first hardware threads of all cores have the lowest numbers; the
+/// second hardware threads have the numbers after them.
 std::vector<UsableCore> machine(const std::vector<int>& nodes, int per_core) {
   const int cores = std::accumulate(nodes.begin(), nodes.end(), 0);
   std::vector<UsableCore> all;
@@ -37,7 +38,7 @@ TEST(CoreShares, HardwareThreadsOfACoreStayTogether) {
   EXPECT_EQ(divide_threads(machine({4}, 2), 4), (Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
-TEST(CoreShares, BeginWithANodeThatBeginsNearby) {
+TEST(CoreShares, BeginAtTheStartOfANearbyNode) {
   EXPECT_EQ(divide_threads(machine({4, 6}, 1), 2), (Shares{{0, 1, 2, 3}, {4, 5, 6, 7, 8, 9}}));
   EXPECT_EQ(divide_threads(machine({2, 8}, 1), 2), (Shares{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}})) << "too far";
   EXPECT_EQ(divide_threads(machine({4, 4}, 1), 3), (Shares{{0, 1}, {2, 3, 4}, {5, 6, 7}}));
@@ -48,13 +49,13 @@ TEST(CoreShares, BeginWithANodeThatBeginsNearby) {
   }
 }
 
-TEST(CoreShares, OfMoreProcessesThanCores) {
+TEST(CoreShares, DivideHardwareThreadsIfCoresAreTooFew) {
   EXPECT_EQ(divide_threads(machine({2}, 2), 3), (Shares{{0}, {2}, {1, 3}}));
   EXPECT_THAT(divide_threads(machine({2}, 2), 5), IsEmpty());
   EXPECT_THAT(divide_threads({}, 1), IsEmpty());
 }
 
-TEST(CoreShares, NeverLeaveOutOrRepeatAThread) {
+TEST(CoreShares, ContainEveryThreadExactlyOnce) {
   for (const int per_core : {1, 2}) {
     for (const auto& nodes : {std::vector{1, 1}, {3, 5}, {7, 8, 9}, {1, 30}, {16, 16, 16, 16}}) {
       const std::vector<UsableCore> all = machine(nodes, per_core);
@@ -73,7 +74,7 @@ TEST(CoreShares, NeverLeaveOutOrRepeatAThread) {
   }
 }
 
-TEST(CoreShares, UsableCoresAreThoseOfTheCaller) {
+TEST(CoreShares, UsableCoresFollowTheCallersAffinity) {
   std::thread([] {
     const std::vector<UsableCore> all = usable_cores();
     ASSERT_FALSE(all.empty());

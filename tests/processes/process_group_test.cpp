@@ -1,5 +1,5 @@
-// A group of processes that are threads: what they tell each other, the memory that they share, and how a failure of
-// one reaches all.
+// A process group whose processes are threads: messages, shared memory, and the propagation of a failure to all
+// processes.
 #include "processes/process_group.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ void expect_no_failure(const std::vector<test::ProcessEnd>& ends) {
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }
 
-TEST(ProcessGroup, KnowsWhoIsWhere) {
+TEST(ProcessGroup, KnowsHostAndNodeOfEachProcess) {
   expect_no_failure(test::in_processes(kHosts, [](ProcessGroup& group) {
     EXPECT_EQ(group.size(), 4);
     EXPECT_EQ(group.nodes(), 3);
@@ -39,7 +39,7 @@ TEST(ProcessGroup, KnowsWhoIsWhere) {
   }));
 }
 
-TEST(ProcessGroup, OfOneProcess) {
+TEST(ProcessGroup, WorksWithOneProcess) {
   expect_no_failure(test::in_processes({"a"}, [](ProcessGroup& group) {
     EXPECT_THAT(group.gather("x", "test"), ElementsAre("x"));
     EXPECT_EQ(group.share(100).size(), 100U);
@@ -58,8 +58,8 @@ TEST(ProcessGroup, GathersAndBroadcastsTextsOfAnyLength) {
   }));
 }
 
-// Both ways at once, several messages of one tag, which must stay in order, and empty ones.
-TEST(ProcessGroup, ExchangesMessages) {
+// Each pair of processes exchanges messages in both directions. Several messages have the same tag, and some are empty.
+TEST(ProcessGroup, ExchangesMessagesInOrder) {
   test::ThreadHub hub(kHosts);
   expect_no_failure(test::in_processes(hub, [](ProcessGroup& group) {
     const int channel = group.open_channel();
@@ -88,8 +88,8 @@ TEST(ProcessGroup, ExchangesMessages) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
-// Whole pieces and not, in the order of their messages, over a transport that takes no longer ones.
-TEST(ProcessGroup, LongMessagesGoInPieces) {
+// Some lengths are multiples of a piece, others are not. The transport refuses messages longer than a piece.
+TEST(ProcessGroup, SplitsLongMessagesIntoPieces) {
   constexpr size_t kPiece = 1024;
   test::ThreadHub hub({"a", "b"}, kPiece);
   std::vector<std::thread> processes;
@@ -122,7 +122,7 @@ TEST(ProcessGroup, LongMessagesGoInPieces) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
-TEST(ProcessGroup, ChannelsAndPassagesHaveTagsOfTheirOwn) {
+TEST(ProcessGroup, ChannelsAndPassagesHaveDistinctTags) {
   expect_no_failure(test::in_processes({"a", "b", "c"}, [](ProcessGroup& group) {
     const int first = group.open_channel(), second = group.open_channel();
     EXPECT_EQ(second - first, ProcessGroup::kTagsOfChannel);
@@ -147,7 +147,7 @@ TEST(ProcessGroup, ProcessesOfANodeShareMemory) {
     const SharedMemory first = group.share(kSize), second = group.share(1);
     ASSERT_EQ(first.size(), kSize);
     EXPECT_TRUE(std::all_of(first.data(), first.data() + kSize, [](std::byte one) { return one == std::byte{0}; }));
-    group.gather("", "test");  // all have looked
+    group.gather("", "test");  // waits until all processes have checked
     first.data()[group.own()] = std::byte{7};
     group.gather("", "test");
     for (int process = 0; process < 4; ++process) {
@@ -157,22 +157,22 @@ TEST(ProcessGroup, ProcessesOfANodeShareMemory) {
   }));
 }
 
-TEST(ProcessGroup, AFailureReachesAllWithOneMessage) {
+TEST(ProcessGroup, FailureReachesAllProcessesWithOneMessage) {
   std::atomic<int> told{0};
   const auto ends = test::in_processes(kHosts, [&](ProcessGroup& group) {
     const int forgotten = group.on_failure([](const std::string&) { ADD_FAILURE() << "forgotten"; });
-    group.forget(forgotten);
+    group.remove_callback(forgotten);
     group.on_failure([&](const std::string& message) { told += message == "process 2 (a): out of order" ? 1 : 100; });
     if (group.own() == 2) group.fail("out of order");
     std::byte nothing{};
-    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // which no process sends
+    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // no process sends this
   });
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "process 2 (a): out of order");
   EXPECT_EQ(told, 4);
 }
 
-// What the callback uses may go when forget() has returned.
-TEST(ProcessGroup, ForgettingWaitsForACallThatIsOnItsWay) {
+// Data that the callback uses may be destroyed once the callback is unregistered.
+TEST(ProcessGroup, UnregisteringWaitsForTheRunningCallback) {
   test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::atomic<bool> began{false}, ended{false};
     const int callback = group.on_failure([&](const std::string&) {
@@ -181,19 +181,19 @@ TEST(ProcessGroup, ForgettingWaitsForACallThatIsOnItsWay) {
       ended = true;
     });
     std::atomic<int> own{0};
-    own = group.on_failure([&](const std::string&) { group.forget(own); });
+    own = group.on_failure([&](const std::string&) { group.remove_callback(own); });
     group.gather("", "ready");
     std::thread failing;
     if (group.own() == 0) failing = std::thread([&] { EXPECT_THROW(group.fail("no"), CommError); });
     while (!began) std::this_thread::yield();
-    group.forget(callback);
+    group.remove_callback(callback);
     EXPECT_TRUE(ended);
-    group.forget(own);
+    group.remove_callback(own);
     if (failing.joinable()) failing.join();
   });
 }
 
-TEST(ProcessGroup, TheFirstFailureStays) {
+TEST(ProcessGroup, KeepsTheFirstFailure) {
   test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     while (group.own() == 1 && !group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
     for (const char* reason : {"first", "second"}) {
@@ -207,7 +207,7 @@ TEST(ProcessGroup, TheFirstFailureStays) {
   });
 }
 
-TEST(ProcessGroup, NamesWhoDoesNotAnswerInTime) {
+TEST(ProcessGroup, NamesTheUnansweringProcess) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     if (group.own() == 1) {
       while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
@@ -218,11 +218,11 @@ TEST(ProcessGroup, NamesWhoDoesNotAnswerInTime) {
   });
   for (const test::ProcessEnd& end : ends) {
     EXPECT_THAT(end.what(),
-                HasSubstr("process 0 (a): [all_reduce x] process 1 (b) did not answer within 0.100 s; look"));
+                HasSubstr("process 0 (a): [all_reduce x] process 1 (b) did not answer within 0.100 s; check"));
   }
 }
 
-TEST(ProcessGroup, NamesWhoFallsSilent) {
+TEST(ProcessGroup, NamesTheSilentProcess) {
   test::ThreadHub hub({"a", "b", "c"});
   const auto ends = test::in_processes(
       hub,
@@ -235,10 +235,11 @@ TEST(ProcessGroup, NamesWhoFallsSilent) {
   for (const int process : {0, 2}) {
     EXPECT_THAT(ends[static_cast<size_t>(process)].what(), HasSubstr("process 1 (b) has been silent for 1.2 s"));
   }
-  EXPECT_THAT(ends[1].what(), HasSubstr("has been silent for 1.2 s")) << "from there the others are silent";
+  EXPECT_THAT(ends[1].what(), HasSubstr("has been silent for 1.2 s"))
+      << "process 1 sees silence of the other processes";
 }
 
-TEST(ProcessGroup, QuietProcessesThatLiveAreNotSilent) {
+TEST(ProcessGroup, IdleProcessesAreNotSilent) {
   expect_no_failure(test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::this_thread::sleep_for(milliseconds(300));
     group.gather("", "test");
@@ -253,7 +254,7 @@ TEST(ProcessGroup, QuietProcessesThatLiveAreNotSilent) {
       milliseconds(1500)));
 }
 
-TEST(ProcessGroup, LeavingWaitsForAll) {
+TEST(ProcessGroup, LeavingWaitsForAllProcesses) {
   test::ThreadHub hub({"a", "b"});
   std::atomic<bool> comes{false};
   std::thread late([&] {

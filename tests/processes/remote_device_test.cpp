@@ -1,5 +1,4 @@
-// Devices of other processes, of which each process is told: here of "processes" that are threads and have the same
-// CPU devices.
+// Devices of other processes. The "processes" here are threads with the same CPU devices.
 #include "processes/remote_device.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +10,14 @@
 namespace shoal {
 namespace {
 
-/// What each process is told of the memory of CPU0 of process 1, and of its own.
+/// For each process: the total memory that the process reports for the CPU0 of process 1 and for its own CPU0.
 std::vector<std::array<size_t, 2>> total_memory(const std::vector<std::string>& hosts) {
   Device* const device = Registry::instance().find_device("CPU0");
   std::vector<std::array<size_t, 2>> totals(hosts.size());
   for (const test::ProcessEnd& end : test::in_processes(hosts, [&](ProcessGroup& group) {
          const std::vector<Device*> all = gather_devices(group, {&device, 1});
          ASSERT_EQ(all.size(), hosts.size());
-         group.gather("", "test");  // all have been told
+         group.gather("", "test");  // waits until all processes have gathered
          totals[static_cast<size_t>(group.own())] = {all[1]->memory().total,
                                                      all[static_cast<size_t>(group.own())]->memory().total};
        })) {
@@ -33,7 +32,7 @@ TEST(RemoteDevices, ProcessesOfANodeShareItsMemory) {
   for (const auto& totals : total_memory({"a", "a", "a"})) EXPECT_EQ(totals, (std::array{whole / 3, whole / 3}));
 }
 
-TEST(RemoteDevices, MemoryIsSharedByNodes) {
+TEST(RemoteDevices, MemoryIsSharedPerNumaNode) {
   const auto sharers = [](const std::vector<std::set<int>>& nodes) {
     std::vector<int> of_each;
     for (size_t own = 0; own < nodes.size(); ++own) of_each.push_back(memory_sharers(nodes, own));
@@ -43,7 +42,8 @@ TEST(RemoteDevices, MemoryIsSharedByNodes) {
   EXPECT_EQ(sharers({{0}, {1}, {0}, {1}}), (std::vector{2, 2, 2, 2}));
   EXPECT_EQ(sharers({{0}, {1}, {0, 1}}), (std::vector{2, 2, 3}));
   EXPECT_EQ(sharers({{-1}, {-1}}), (std::vector{2, 2})) << "a machine of one node";
-  EXPECT_EQ(sharers({{0}, {1}, {-1}}), (std::vector{2, 2, 3})) << "a device on cores of several nodes counts all";
+  EXPECT_EQ(sharers({{0}, {1}, {-1}}), (std::vector{2, 2, 3}))
+      << "a device on cores of several nodes counts the memory of all nodes";
   EXPECT_EQ(sharers({{0}, {}}), (std::vector{1, 0})) << "GPUs only";
 }
 

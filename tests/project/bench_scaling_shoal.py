@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A program with the flags and the JSON of `shoal`, as far as scripts/bench_scaling.py uses them, that computes
-nothing. FAKE_CALLS: a file to which each call's arguments are added. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
-FAKE_HANG: such calls make the file FAKE_CALLS.hangs and never end.
+"""A substitute for `shoal` that computes nothing, with the flags and the JSON that scripts/bench_scaling.py uses.
+FAKE_CALLS: file to which each call's arguments are appended. FAKE_FAIL="bench CPU0,CPU1": these calls fail. FAKE_HANG:
+these calls create the file FAKE_CALLS.hangs and never end.
 
-Called by itself as another program, `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS`, it is
-an mpirun: the other program gets the variables and FAKE_PROCESSES=2, and has the devices of so many processes.
+It also acts as mpirun: `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS` starts itself with the
+variables and FAKE_PROCESSES=2, and that call has the devices of two processes.
 
-n devices are 1, 1.8, 2.4, 2.6 times as fast as one. Call k of a configuration runs at 1 / (1 + k / 10) of the speed. A
-device alone is as fast as SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN say."""
+n devices are 1, 1.8, 2.4, 2.6 times as fast as one device. Call k of a configuration runs at 1 / (1 + k / 10) of the speed.
+SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN set the speed of a single device."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def flag(name, default=""):
 
 
 def of_each(variable, index):
-    """One number for each CPU device, or one for all; 1 without any."""
+    """One number per CPU device, or one for all; 1 without numbers."""
     found = [float(word) for word in (os.environ.get(variable) or "1").split(",")]
     return found[index if len(found) > 1 else 0]
 
@@ -52,7 +52,7 @@ def devices():
 
 
 def earlier_calls():
-    """Of the same command with the same devices."""
+    """Number of earlier calls of the same command with the same devices."""
     path = os.environ["FAKE_CALLS"]
     lines = open(path).read().splitlines() if os.path.exists(path) else []
     mine = ["bench", flag("-m"), flag("--devices"), os.environ.get("SHOAL_CPU_DEVICES", "")]
@@ -79,7 +79,7 @@ def bench():
 
 
 def plan():
-    """Several devices are predicted 10 % faster than the first call."""
+    """Predicts several devices 10 % faster than the first call."""
     names, context = devices(), int(flag("-c"))
     parts = {"weights": 8 << 20, "mapped": 0, "kv": context << 10, "compute": 1 << 19, "communication": 4096}
     found = {"memory": [{"device": name, **parts, "total": sum(parts.values())} for name in names]}
@@ -108,7 +108,7 @@ def list_devices():
 
 def launch(count, words):
     os.environ["FAKE_PROCESSES"] = count
-    kept = ("FAKE_", "PATH", "HOME")  # what a launcher passes on by itself
+    kept = ("FAKE_", "PATH", "HOME")  # variables that a launcher passes on by default
     os.execvpe(words[0], words, {name: value for name, value in os.environ.items() if name.startswith(kept)})
 
 

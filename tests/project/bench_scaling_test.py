@@ -1,5 +1,5 @@
-"""scripts/bench_scaling.py: its runs of a program that computes nothing (bench_scaling_shoal.py), and of `shoal` itself
-where SHOAL_PROGRAM names it; and its parts."""
+"""Tests scripts/bench_scaling.py and its parts with a program that computes nothing (bench_scaling_shoal.py) and, if
+SHOAL_PROGRAM is set, with `shoal` itself."""
 
 import contextlib
 import csv
@@ -20,7 +20,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -40,13 +40,13 @@ from scaling.configurations import Configuration, ConfigurationError, Test  # no
 
 
 def write_machine(path, environment):
-    """What `shoal probe` keeps, measured with one type of weights, whose figures stand for all others: to measure each
-    takes minutes where other programs run."""
+    """Writes a machine file as `shoal probe` does. Measures one type of weights and copies its figures to all others,
+    because measuring each type takes minutes next to other programs."""
     probe = [os.environ["SHOAL_PROGRAM"], "probe", "--quick", "--devices", "CPU0,CPU1", "--dtypes"]
     options = {"env": environment | {"SHOAL_MACHINE_FILE": str(path)}, "capture_output": True, "text": True}
     subprocess.run([*probe, "q8_0"], check=True, **options)
     refused = subprocess.run([*probe, "none"], check=False, **options).stderr
-    dtypes = re.search(r"--dtypes must be of (.*); got 'none'", refused)[1].split(", ")
+    dtypes = re.search(r"--dtypes must be one or more of (.*); got 'none'", refused)[1].split(", ")
     kept = json.loads(path.read_text())
     for device in kept["machines"][0]["machine"]["devices"]:
         device["products"] = dict.fromkeys(dtypes, device["products"]["q8_0"])
@@ -58,7 +58,7 @@ class ScriptTest(unittest.TestCase):
         kept = tempfile.TemporaryDirectory()
         self.addCleanup(kept.cleanup)
         self.folder = pathlib.Path(kept.name)
-        self.fake = self.folder / "shoal"  # without what the interpreter loads at its start: there are hundreds of calls
+        self.fake = self.folder / "shoal"  # skips the interpreter's default imports, because there are hundreds of calls
         self.fake.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
         self.fake.chmod(0o755)
         self.calls = self.folder / "calls"
@@ -75,8 +75,8 @@ class ScriptTest(unittest.TestCase):
         return {**kept, "FAKE_CALLS": str(self.calls), **more}
 
     def run_script(self, *arguments, status=0, with_charts=False, others=0.0, **environment):
-        """In this process: what it imports takes longer than its runs, and so do charts. `others`: CPU seconds that other
-        programs have used more each time that they are asked for."""
+        """Runs the script in this process, because its imports and charts take longer than its runs. `others`: CPU
+        seconds of other programs, added at each query."""
         out, err = io.StringIO(), io.StringIO()
         draw = bench_scaling.draw if with_charts else lambda *_: []
         with (
@@ -108,7 +108,7 @@ class ScriptTest(unittest.TestCase):
 
 
 class FakeTest(ScriptTest):
-    def test_figures(self):
+    def test_figures_are_correct(self):
         self.run_script("--counts", "1,2,4", "-r", "3", "--whole-machine")
         rows = self.rows()
         self.assertEqual(len(rows), 8)
@@ -122,12 +122,12 @@ class FakeTest(ScriptTest):
         whole = rows["tg128", "all cores as one device"]
         self.assertEqual((whole["speedup"], whole["ideal"], whole["predicted_ts"]), ("1", "", ""))
 
-    def test_says_that_other_programs_were_busy(self):
+    def test_reports_busy_programs(self):
         self.assertNotIn("busy", self.run_script("-r", "2").stdout)
         busy = self.run_script("-r", "3", "-n", "64", others=10.0).stdout
         self.assertRegex(busy, r"other programs kept up to \d+\.\d of \d+ cores busy during 6 of 6 runs: measure again")
 
-    def test_uneven_devices(self):
+    def test_ideal_of_uneven_devices_needs_each_alone(self):
         uneven = {"SHOAL_CPU_THREADS": "2,1", "SHOAL_CPU_SLOWDOWN": "1,3"}
         self.run_script("-r", "2", **uneven)
         self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["ideal"], "", "CPU1 alone is unknown")
@@ -140,7 +140,7 @@ class FakeTest(ScriptTest):
         text = (self.output / "README.md").read_text()
         self.assertIn("\n    SHOAL_CPU_SLOWDOWN=1,3 SHOAL_CPU_THREADS=2,1 scripts/bench_scaling.py --shoal", text)
 
-    def test_processes(self):
+    def test_compares_numbers_of_processes(self):
         launched = ("--processes", "2,1,2", "--mpirun", str(self.fake), "-r", "2")
         self.run_script(*launched, SHOAL_CPU_THREADS="2")
         self.assertEqual(self.benches()[:3], [["CPU0", "1", "1"], ["CPU0", "1", "2"], ["CPU0", "1", "2"]])
@@ -150,10 +150,10 @@ class FakeTest(ScriptTest):
         two = rows["tg128", names[1]]
         self.assertEqual(two["n_devices"], "2")
         for name, value in (("speedup", 0.9), ("ideal", 2), ("efficiency", 0.45)):
-            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # one alone has two threads
+            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # a single device has two threads
         self.assertEqual(self.calls.read_text().count("probe"), 2)
 
-    def test_a_process_that_fails(self):
+    def test_reports_failed_process(self):
         launched = ("--processes", "1", "--counts", "1,2", "--mpirun", str(self.fake), "-r", "1")
         self.run_script(*launched, FAKE_FAIL="bench CPU0,CPU1")
         self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["failure"], "CPU1 has not enough memory; use fewer layers")
@@ -166,7 +166,7 @@ class FakeTest(ScriptTest):
             [lists, ["CPU0,CPU1", "2"], whole, ["CPU0,CPU1", "2"], whole, lists, whole, lists, ["CPU0,CPU1", "2"]],
         )
 
-    def test_the_report(self):
+    def test_writes_report(self):
         flags = ("--counts", "1,2,4", "-r", "2", "-d", "0,256")
         done = self.run_script(*flags, with_charts=True)
         text = (self.output / "README.md").read_text()
@@ -178,13 +178,13 @@ class FakeTest(ScriptTest):
         images = {path: path.read_bytes() for path in self.output.glob("*.svg")}
         self.assertIn(b"<text", images[self.output / "speedup-model.svg"])
         done = self.run_script(*flags, with_charts=True)
-        self.assertEqual(done.stderr, "bench_scaling: 19 of 19 runs are there already\n")
+        self.assertEqual(done.stderr, "bench_scaling: 19 of 19 runs are already finished\n")
         self.assertEqual(images, {path: path.read_bytes() for path in self.output.glob("*.svg")})
         self.assertEqual(len(self.benches()), 2 * 3, "nothing is run twice")
 
     @property
     def hangs(self):
-        """A file that is there when a call that FAKE_HANG names has begun."""
+        """A file that exists once a call named by FAKE_HANG has begun."""
         return pathlib.Path(f"{self.calls}.hangs")
 
     def wait_until_it_hangs(self, child):
@@ -192,7 +192,7 @@ class FakeTest(ScriptTest):
             self.assertIsNone(child.poll(), "it has ended")
             time.sleep(0.02)
 
-    def test_kill_loses_nothing(self):
+    def test_kill_loses_no_finished_run(self):
         child = subprocess.Popen(self.command("-r", "2"), env=self.environment(FAKE_HANG="plan CPU0,CPU1"),
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -203,9 +203,9 @@ class FakeTest(ScriptTest):
         before = self.records()
         self.assertEqual([record["kind"] for record in before], ["probe", *["bench"] * 4, "plan", "plan"])
         with open(self.output / "journal.jsonl", "a") as file:
-            file.write('{"kind": "bench", "ke')  # torn
+            file.write('{"kind": "bench", "ke')  # truncated line
         done = self.run_script("-r", "2")
-        self.assertIn("7 of 9 runs are there already", done.stderr)
+        self.assertIn("7 of 9 runs are already finished", done.stderr)
         self.assertEqual(self.records()[:7], before)
         self.assertEqual((len(self.records()), len(self.benches())), (9, 4))
         self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
@@ -225,7 +225,7 @@ class FakeTest(ScriptTest):
                 self.assertIn("1.80", out)
                 self.assertIn("4 runs are missing", (self.output / "README.md").read_text())
 
-    def test_a_configuration_that_fails(self):
+    def test_failed_configuration_is_recorded(self):
         done = self.run_script("--counts", "1,2,4", "-r", "3", FAKE_FAIL="bench CPU0,CPU1")
         self.assertIn("CPU1 has not enough memory; use fewer layers", done.stderr)
         self.assertEqual(self.benches().count(["CPU0,CPU1", "4"]), 0)
@@ -241,7 +241,7 @@ class FakeTest(ScriptTest):
         self.run_script("--counts", "1,2,4", "-r", "3")
         self.assertAlmostEqual(float(self.rows()["tg128", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
 
-    def test_plans_and_probes_may_fail(self):
+    def test_failed_plans_and_probes_are_reported(self):
         for what, told in (("plan CPU0,CPU1", "model, CPU0,CPU1 failed: "), ("probe CPU0,CPU1", "shoal probe failed: ")):
             with self.subTest(what):
                 self.output, self.calls = self.folder / what[:5], self.folder / f"calls {what[:5]}"
@@ -249,27 +249,27 @@ class FakeTest(ScriptTest):
                 self.assertIn(told, done.stdout)
                 self.assertAlmostEqual(float(self.rows()["pp512", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
 
-    def test_lists_and_shares(self):
+    def test_combines_lists_and_shares(self):
         self.run_script("--devices", "CPU0;CPU1;CPU0,CPU1", "-ts", "1,1;3,1", "-sm", "tensor,layer", "-r", "1")
         self.assertEqual(
             [name for test, name in self.rows() if test == "pp512"],
             ["CPU0", "CPU1", "CPU0,CPU1 1,1", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 1,1", "CPU0,CPU1 layer 3,1"],
         )
 
-    def test_bad_flags(self):
+    def test_rejects_bad_flags(self):
         cases = [
             (["-p", "0", "-n", "0"], "nothing to measure"),
-            (["--devices", "CPU0,CPU0"], "empty or there twice"),
+            (["--devices", "CPU0,CPU0"], "empty or listed twice"),
             (["-ts", "1,2,3"], "no list of devices fits"),
             (["-sm", "row"], "known are"),
             (["-m", self.model], "twice"),
             (["-r", "0"], "-r: 0 is not above 0"),
             (["--counts", "0"], "--counts: 0: 0 is less than 1"),
-            (["--counts", "a"], "expected numbers with commas"),
+            (["--counts", "a"], "expected numbers separated by commas"),
             (["--timeout", "nan"], "--timeout"),
             (["--bench-arguments", "'x"], "--bench-arguments: 'x: a quotation is not closed"),
             (["--nonsense"], "unrecognized arguments: --nonsense"),
-            (["--mpirun", "mpirun"], "--mpirun starts several processes; say how many with --processes"),
+            (["--mpirun", "mpirun"], "--mpirun starts several processes; give their number with --processes"),
             (["--processes", "1,2", "--whole-machine"], "--whole-machine measures one process"),
             (["--processes", "1,2", "--devices", "@0,@1"], "with --processes name the devices of each process"),
         ]
@@ -282,7 +282,7 @@ class FakeTest(ScriptTest):
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                 self.assertEqual((done.stdout, self.output.exists()), ("", False))
 
-    def test_time_limit(self):
+    def test_time_limit_stops_only_one_configuration(self):
         with hours.hours_pass_while(self.hangs):
             done = self.run_script("-r", "1", "--timeout", "3600", FAKE_HANG="bench CPU0,CPU1")
         self.assertIn("did not end within 3600 s", done.stderr)
@@ -292,7 +292,7 @@ class FakeTest(ScriptTest):
 
 
 class ResultsTest(unittest.TestCase):
-    def test_ratios_are_those_of_rounds(self):
+    def test_ratios_compare_within_rounds(self):
         found = results.Findings(rates={("m", "a", "t"): {0: 100.0, 1: 80.0, 2: 90.0, 3: 50.0},
                                         ("m", "b", "t"): {0: 180.0, 1: 150.0, 2: 160.0}})
         row = results.Row("m", "t", "b", 2)
@@ -303,7 +303,7 @@ class ResultsTest(unittest.TestCase):
                                 (row.efficiency, 0.9), (row.ideal, 2), (row.ts, 160)):
             self.assertAlmostEqual(value, expected)
 
-    def test_ideal_is_the_sum_of_the_devices(self):
+    def test_ideal_is_sum_of_single_devices(self):
         alone = {"CPU0": {0: 10.0, 1: 20.0}, "CPU1": {0: 30.0, 1: 50.0, 2: 60.0}}
         described = {"CPU0": "a", "CPU1": "b", "CPU2": "a", "GPU0": "G, part 1 of 2", "GPU1": "G, part 2 of 2"}
 
@@ -317,7 +317,7 @@ class ResultsTest(unittest.TestCase):
 
 
 class ChartTest(unittest.TestCase):
-    def test_values_are_next_to_the_panel(self):
+    def test_values_are_drawn_next_to_panel(self):
         rows = [results.Row("m", "tg8", f"CPU{i}", 1, 3, 9, 1.0 + i, 0.9 + i, 1.1 + i, 2, 0.5, 9, 1.5) for i in range(3)]
         devices = [{"device": "CPU0", "total": 60, "weights": 40, "compute": 10, "communication": 10}]
         for figure, values in ((charts.speedup(rows), ["1.00", "2.00", "3.00"]),
@@ -331,7 +331,7 @@ class ChartTest(unittest.TestCase):
                 self.assertFalse(any(box.overlaps(other) for other in boxes[:place]))
                 self.assertLessEqual(box.x1, figure.bbox.x1)
 
-    def test_without_results_there_is_none(self):
+    def test_no_chart_without_results(self):
         self.assertIsNone(charts.speedup([results.Row("m", "tg8", "CPU0", 1)]))
         self.assertIsNone(charts.memory({"CPU0": []}))
 
@@ -343,7 +343,7 @@ class ConfigurationTest(unittest.TestCase):
     def names(self, *arguments):
         return [one.name for one in self.of(*arguments)]
 
-    def test_lists_modes_and_shares(self):
+    def test_name_and_flags_contain_mode_and_shares(self):
         self.assertEqual(
             self.names(["CPU0", "CPU0,CPU1"], ["tensor", "layer"], ["3,1"]),
             ["CPU0", "CPU0,CPU1 3,1", "CPU0,CPU1 layer 3,1"],
@@ -355,7 +355,7 @@ class ConfigurationTest(unittest.TestCase):
         )
         self.assertEqual(configurations.cpu_devices([grouped]), 3)
 
-    def test_processes(self):
+    def test_name_contains_number_of_processes(self):
         tensor, layers = self.of(["CPU0,CPU1"], ["tensor", "layer"], [], [2])
         self.assertEqual((tensor.name, tensor.count), ("CPU0,CPU1 in 2 processes", 4))
         self.assertEqual(tensor.flags(), ["--devices", "CPU0,CPU1"])
@@ -365,7 +365,7 @@ class ConfigurationTest(unittest.TestCase):
         one, two = self.of(["CPU0"], ["layer"], [], [1, 2])
         self.assertEqual((one.name, one.flags(), two.name), ("CPU0", ["--devices", "CPU0"], "CPU0 in 2 processes layer"))
 
-    def test_auto_and_profiles(self):
+    def test_accepts_auto_and_profiles(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "a.json"
             text = f"@{path}"
@@ -379,20 +379,20 @@ class ConfigurationTest(unittest.TestCase):
                 (["CPU1,CPU0"], ["tensor"], text, "no list of devices fits"),
                 (["CPU0,CPU1"], ["layer"], text, "no list of devices fits"),
                 (["CPU0,CPU1"], ["tensor"], f"@{folder}/none", "No such file"),
-                (["CPU0,CPU1"], ["tensor"], f"@{TINY}", "is no profile"),
+                (["CPU0,CPU1"], ["tensor"], f"@{TINY}", "is not a profile"),
             ):
                 with self.subTest(message), self.assertRaisesRegex(ConfigurationError, message):
                     self.of(lists, modes, [shares])
             path.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [2, 3]}')
             self.assertNotEqual(found[2], self.of(["CPU0,CPU1"], ["tensor"], [text])[0], "another profile")
 
-    def test_what_makes_no_sense(self):
+    def test_rejects_invalid_combinations(self):
         for lists, modes in ((["CPU0,"], ["tensor"]), (["CPU0,CPU0"], ["tensor"]), (["CPU0"], ["row"]),
                              (["CPU0+CPU1"], ["tensor"])):
             with self.subTest(lists=lists), self.assertRaises(ConfigurationError):
                 self.of(lists, modes)
 
-    def test_names_of_tests(self):
+    def test_tests_have_names_of_shoal_bench(self):
         found = configurations.tests_of([512, 0], [128], [0, 1024])
         self.assertEqual([test.name for test in found], ["pp512", "tg128", "pp512 @ d1024", "tg128 @ d1024"])
         self.assertEqual(Test(0, 128, 1024).context, 1152)
@@ -408,7 +408,7 @@ class ProgramTest(ScriptTest):
         others = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         write_machine(cls.machine, others | {"SHOAL_CPU_DEVICES": "2"})
 
-    def test_the_program_itself(self):
+    def test_runs_real_program(self):
         arguments = ["-p", "16", "-n", "4", "-r", "1"]
         command = [sys.executable, str(SCRIPT), "-m", str(TINY), "--folder", str(self.output), *arguments]
         command += ["--shoal", os.environ["SHOAL_PROGRAM"]]
@@ -428,7 +428,7 @@ class ProgramTest(ScriptTest):
         self.assertLess(bytes_of["CPU0,CPU1"], bytes_of["CPU0"])
         self.assertFalse([record for record in self.records() if record.get("error")])
 
-    def test_the_program_takes_auto_and_profiles(self):
+    def test_real_program_accepts_auto_and_profiles(self):
         profile = self.folder / "a.json"
         profile.write_text('{"version": 1, "devices": ["CPU0", "CPU1"], "tensor_split": [1, 3]}')
         arguments = ["-p", "8", "-n", "0", "-r", "1"]
@@ -442,7 +442,7 @@ class ProgramTest(ScriptTest):
         self.assertFalse([record for record in self.records() if record.get("error")])
         plans = [one for one in self.records() if one["kind"] == "plan"]
         memory = {one["configuration"]: [device["weights"] for device in one["memory"]] for one in plans}
-        self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # not even shares
+        self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # shares are not even
 
 
 if __name__ == "__main__":

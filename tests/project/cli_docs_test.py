@@ -1,4 +1,4 @@
-"""docs/cli.md has every command, every flag and the output of examples, as the program prints them today."""
+"""Tests that docs/cli.md has every command, every flag and the output of examples, as the program prints them."""
 import os
 import pathlib
 import re
@@ -23,11 +23,11 @@ class CliDocsTest(unittest.TestCase):
         self.text = (ROOT / "docs/cli.md").read_text()
         self.page = pathlib.Path(folder.name) / "cli.md"
 
-    def test_the_page_is_what_the_program_prints(self):
+    def test_page_matches_output_of_program(self):
         result = make(ROOT / "docs/cli.md", "--check")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
-    def test_a_missing_flag_is_found_and_put_back(self):
+    def test_missing_flag_is_found_and_restored(self):
         lines = self.text.splitlines(keepends=True)
         flag = next(line for line in lines if line.startswith("  --min-p "))
         self.page.write_text("".join(line for line in lines if line != flag))
@@ -38,7 +38,7 @@ class CliDocsTest(unittest.TestCase):
         self.assertEqual(make(self.page).returncode, 0)
         self.assertEqual(self.page.read_text(), self.text)
 
-    def test_an_example_that_differs_is_found_and_put_back(self):
+    def test_changed_example_is_found_and_restored(self):
         self.assertIn("       527  ▁But\n", self.text)
         self.page.write_text(self.text.replace("       527  ▁But\n", "       528  ▁But\n"))
         result = make(self.page, "--check")
@@ -47,7 +47,7 @@ class CliDocsTest(unittest.TestCase):
         self.assertEqual(make(self.page).returncode, 0)
         self.assertEqual(self.page.read_text(), self.text)
 
-    def test_figures_of_a_simulation_are_checked(self):
+    def test_simulated_figures_are_checked(self):
         example = self.text.index("    $ shoal simulate -m 70b")
         figure = re.compile(r" (\d+\.\d\d) \| +1\.00 \|").search(self.text, example)
         self.page.write_text(self.text[:figure.start(1)] + "0.01" + self.text[figure.end(1):])
@@ -57,7 +57,7 @@ class CliDocsTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn(figure[1], result.stdout)
 
-    def test_a_missing_command_is_found(self):
+    def test_missing_command_is_found(self):
         self.page.write_text(self.text.replace("$ shoal probe --help", "$ something else"))
         result = make(self.page, "--check")
         self.assertEqual(result.returncode, 1)

@@ -1,12 +1,12 @@
-"""A program that answers `plan` and `bench` as shoal does, for devices of known speeds; for tests.
+"""A substitute for shoal's `plan` and `bench`, for tests with devices of known speeds.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
 "prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A
 token takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
-exp(run_noise), and with "drift" d all runs become slower by d each. Each bench appends its shares to the file "log";
-the line number is a part of the noise's seed. "memory" is the number of units that fit into each device; "descriptions"
-are those of the devices; the run of number "hangs_at" does not end; a failure holds if a device's share is in [low,
-high) of "share", [device, low, high].
+exp(run_noise). "drift" d makes each run slower by d than the previous run. Each bench appends its shares to the file
+"log"; the line number is a part of the noise's seed. "memory" is the number of units that fit into each device;
+"descriptions" describe the devices. The run of number "hangs_at" does not end. A failure with "share" [device, low, high]
+occurs if the device's share is in [low, high).
 """
 import json
 import math
@@ -30,7 +30,7 @@ def shares_of(config, devices):
     text = flag("--tensor-split")
     if text == "auto":
         if "prediction" not in config:
-            sys.exit("shoal: error: bad ratio 'auto': 'auto' is no number >= 0; give one for each device, such as 3,1")
+            sys.exit("shoal: error: bad ratio 'auto': 'auto' is not a number >= 0; give one for each device, such as 3,1")
         return config["prediction"]
     return [float(one) for one in text.split(",")] if text else [1.0] * len(devices)
 

@@ -1,11 +1,11 @@
-"""The benchmarks of scripts/gpu_check: figures, ratios and the times of kernels, with programs that are scripts."""
+"""Tests the benchmarks of scripts/gpu_check: figures, ratios and kernel times. The programs are replaced by scripts."""
 import json
 import shutil
 import subprocess
 import unittest
 from unittest import mock
 
-from gpu_check_case import ROOT, Folder, context, ended, row  # first: it finds the other modules
+from gpu_check_case import ROOT, Folder, context, ended, row  # first, because it sets the path of the other modules
 from gpu import bench, main, models, shell, times
 from gpu.report import MISSED, OK
 
@@ -13,20 +13,20 @@ from gpu.report import MISSED, OK
 class Ratios(Folder):
     ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
 
-    def test_bytes_of_a_token(self):
-        # 128256 x 4096 elements of 34 bytes for 32; 64 positions x 32 layers x 2 x 1024 halves.
+    def test_counts_bytes_of_token(self):
+        # 128256 x 4096 elements at 34 bytes per 32; 64 positions x 32 layers x 2 x 1024 halves.
         self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
-        # Of 16 layers.
+        # The same with 16 layers.
         self.assertEqual(bench.bytes_per_token("f16", 9_080_000_000, 64), 9_080_000_000 - 1_050_673_152 + 4_194_304)
 
-    def test_arithmetic_of_a_prompt(self):
+    def test_counts_arithmetic_of_prompt(self):
         without_tables = 8_030_261_248 - 2 * 525_336_576
         expected = 2 * without_tables * 512 + 2 * 525_336_576 + 32 * 4 * 4096 * 512 * 513 // 2
         self.assertEqual(bench.flops_of_prompt("q8_0", 8_030_261_248, 512), expected)
-        fewer = expected - 16 * 4 * 4096 * 512 * 513 // 2  # of 16 layers in place of 32
+        fewer = expected - 16 * 4 * 4096 * 512 * 513 // 2  # 16 layers instead of 32
         self.assertEqual(bench.flops_of_prompt("f16", 8_030_261_248, 512), fewer)
 
-    def test_ratios(self):
+    def test_ratios_compare_figures_with_limits(self):
         figures = {"ceilings": {"copy": 4.3e12, "bf16": 7.9e14}, "all_reduce_us": 6.5,
                    "bench-q8_0": bench.rates_of(self.ROWS),
                    "bench-q8_0-meta": bench.rates_of([row(512, 0, 19000.0), row(0, 128, 270.0)])}  # fmt: skip
@@ -36,26 +36,26 @@ class Ratios(Folder):
         self.assertAlmostEqual(ratios["prompt q8_0"], 20000 * bench.flops_of_prompt("q8_0", 8_030_261_248, 512) / 512 / 7.9e14)
         self.assertAlmostEqual(ratios["meta q8_0"], 0.9)
 
-    def test_targets(self):
+    def test_ratio_below_target_is_missed(self):
         self.assertEqual([bench.judge("meta q8_0", value).result for value in (0.92, 0.93)], [MISSED, OK])
         self.assertEqual([bench.judge("all_reduce_us", value).result for value in (5.1, 5.0)], [MISSED, OK])
         self.assertIn("0.55, target >= 0.75", bench.judge("generation q4_k_m", 0.55).detail)
         targets = [bench.judge(f"generation {kind}", 1).data["target"] for kind in bench.TYPES]
         self.assertEqual(targets, [0.75, 0.85, 0.88])
 
-    def test_wrong_sums_are_a_failure(self):
+    def test_wrong_sums_fail(self):
         one = self.built(shoal="""echo '{"wrong": 3, "results": []}'; exit 0\n""")
         with self.assertRaisesRegex(shell.CheckError, "3 elements are wrong"):
             bench.bench_comm(one, 10)
 
-    def test_collectives(self):
+    def test_reports_times_of_collectives(self):
         results = json.dumps({"wrong": 0, "results": [{"size": 1 << 24, "time_us": 3.5, "busbw_gbps": 9}]})
         one = self.built(shoal=f"""echo '{results}'\n""")
         step = next(step for step in main.all_steps(False) if step.name == "bench-comm")
         self.assertEqual(step.work(one, 20).detail, "16 KiB in 3.50 us, 16 MiB at 9 GB/s")
         self.assertEqual(bench.compute_ratios(one.figures), {"all_reduce_us": 3.5})
 
-    def test_what_shoal_bench_warns_of_is_told(self):
+    def test_reports_warnings_of_shoal_bench(self):
         rows = json.dumps(self.ROWS)
         one = self.built(shoal=f"echo 'shoal: warning: CUDA0 is slow' >&2\ncat <<'X'\n[\n{rows[1:]}\nX\n")
         one.models.mkdir()
@@ -63,7 +63,7 @@ class Ratios(Folder):
         detail = bench.bench_model(one, 20, "q8_0", "CUDA0", "bench-q8_0").detail
         self.assertEqual(detail, "prompt 20000 tokens/s, generation 300.0 tokens/s; CUDA0 is slow")
 
-    def test_models_are_written_beside_the_other_steps(self):
+    def test_models_are_written_during_other_steps(self):
         rows = json.dumps(self.ROWS)
         one = self.built(shoal=f"cat <<'X'\n[\n{rows[1:]}\nX\n")
         one.root = self.folder
@@ -90,7 +90,8 @@ class Ratios(Folder):
             models.find(one, "logits", 30)
 
 
-# A CUPTI of two launches of one kernel, which overlap, one of another, and a record of another kind.
+# A substitute for CUPTI with two overlapping launches of one kernel, a launch of another kernel, and a record of
+# another kind.
 FAKE_CUPTI = r"""
 #include <cstdint>
 #include <cstring>
@@ -130,7 +131,7 @@ int cuptiActivityFlushAll(uint32_t) {
 }
 }
 """
-# A program that does what the driver does with CUDA_INJECTION64_PATH.
+# A program that handles CUDA_INJECTION64_PATH like the driver.
 PROGRAM = r"""
 #include <cstdlib>
 #include <dlfcn.h>
@@ -148,7 +149,7 @@ class Times(Folder):
         return file
 
     def with_cupti(self, *flags):
-        """A context with a program to profile, and what stands for CUPTI."""
+        """A context with a program to profile and a substitute for CUPTI."""
         one = self.built(shoal="")
         one.root = ROOT
         shutil.move(self.compiled("program", PROGRAM, "-ldl"), one.build / "bin/shoal")
@@ -156,19 +157,19 @@ class Times(Folder):
         models.path_of(one, "q4_k_m").touch()
         return one, str(self.compiled("cupti.so", FAKE_CUPTI, "-shared", "-fPIC", *flags))
 
-    def test_times_of_kernels(self):
+    def test_times_of_kernels_exclude_waiting(self):
         one, cupti = self.with_cupti("-DENABLED=0")
         step = next(step for step in times.steps() if step.name == "times-token")
         with mock.patch.object(times, "library_in_packages", return_value=cupti):
             result = step.work(one, 60)
         self.assertEqual(result.data["kernels"], [
-            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second one waits for 1 us
+            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second launch waits for 1 us
             {"kernel": "rope", "launches": 1 / 32, "us": 0.5 / 32, "us_each": 0.5}])  # fmt: skip
         self.assertEqual(result.data["busy_us"], 3.5 / 32)
         self.assertIn("0.06 x      1.50 us  vec<f32>", one.log("times-token").read_text())
         self.assertRegex(one.log("times-token").read_text(), r"shoal bench .* -p 0 -n 32 --no-warmup")
 
-    def test_cupti_that_does_not_work(self):
+    def test_broken_cupti_skips_step(self):
         one, cupti = self.with_cupti("-DENABLED=15")
         for file, why in ((cupti, "CUPTI gives no records of kernels, error 15"), ("/none.so", "/none.so: cannot open")):
             with mock.patch.object(times, "library_in_packages", return_value=file), \

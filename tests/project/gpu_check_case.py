@@ -1,4 +1,5 @@
-"""Shared by the tests of scripts/gpu_check: output of GoogleTest, programs that are shell scripts, a folder."""
+"""Helpers for the tests of scripts/gpu_check: output of GoogleTest, programs that are shell scripts, a temporary folder.
+"""
 import os
 import pathlib
 import sys
@@ -49,7 +50,7 @@ def fake_program(path: pathlib.Path, text: str) -> pathlib.Path:
 
 
 def row(prompt, generated, rate):
-    """As in the JSON of `shoal bench`, of an 8B model in q8_0."""
+    """A row in the JSON of `shoal bench`, for an 8B model in q8_0."""
     return {"test": f"pp{prompt}" if prompt else f"tg{generated}", "n_prompt": prompt, "n_gen": generated,
             "avg_ts": rate, "model_size": 8_532_934_656, "model_n_params": 8_030_261_248}  # fmt: skip
 
@@ -59,7 +60,7 @@ def ended(output, status=0):
 
 
 class Folder(unittest.TestCase):
-    """A test with a folder of its own."""
+    """A test with a temporary folder."""
 
     def setUp(self):
         self.kept = tempfile.TemporaryDirectory()
@@ -77,10 +78,10 @@ class Folder(unittest.TestCase):
 
 
 class Carried(Folder):
-    """Programs, carried from the machine that built them."""
+    """Programs that were copied from the machine that built them."""
 
     def packed(self, commit="abc123"):
-        """A context like that of the other machine, and what was packed."""
+        """A context like on the other machine, and the packed files."""
         self.root = self.folder / "tree"
         (self.root / "data/models").mkdir(parents=True)
         made = self.context(self.root, commit)

@@ -1,4 +1,4 @@
-"""scripts/gpu_check: the first output and logits, with programs that are scripts."""
+"""Tests the first output and the logits of scripts/gpu_check. The programs are replaced by scripts."""
 import contextlib
 import io
 import json
@@ -6,7 +6,7 @@ import os
 import unittest
 from unittest import mock
 
-from gpu_check_case import ROOT, Folder  # first: it finds the other modules
+from gpu_check_case import ROOT, Folder  # first, because it sets the path of the other modules
 from gpu import logits, main, models, shell, smoke
 from gpu.context import ONE, TWO
 from gpu.report import FAILED, OK
@@ -22,7 +22,7 @@ class Smoke(Folder):
         one.root = ROOT
         return one
 
-    def test_prompts_of_6_63_and_300_tokens_with_and_without_graphs(self):
+    def test_runs_three_prompts_with_and_without_graphs(self):
         one = self.context(RIGHT)
         result = smoke.same_tokens(one, 60, TWO, "smoke-two")
         self.assertEqual((result.result, result.detail, one.doubts), (OK, "6 runs as on CPU0", {}))
@@ -31,7 +31,7 @@ class Smoke(Folder):
         for length, ids in smoke.prompts(ROOT).items():
             self.assertEqual((len(ids), ids[0]), (length, 1))
 
-    def test_environment_of_runs(self):
+    def test_runs_get_the_environment(self):
         said = 'echo "off=$SHOAL_CUDA_OFF $SHOAL_COMM_TIMEOUT $SHOAL_CUDA_DEVICES_PER_GPU $CUDA_MODULE_LOADING"\n'
         one = self.context(said + RIGHT)
         smoke.same_tokens(one, 60, TWO, "smoke-two")
@@ -39,7 +39,7 @@ class Smoke(Folder):
         self.assertIn("off=graphs 5 2 EAGER\n", text)
         self.assertIn("off= 5 2 EAGER\n", text)
 
-    def test_wrong_tokens_crashes_and_what_cannot_be_compared_fail(self):
+    def test_wrong_tokens_crashes_and_bad_output_fail(self):
         one = self.context(CPU + WRONG)
         result = smoke.same_tokens(one, 60, ONE, "smoke")
         self.assertRegex(result.detail, "^6 of 6 runs are wrong: 6 tokens on CUDA0 without graphs: differs from token 1, 1.0")
@@ -57,7 +57,7 @@ class Smoke(Folder):
             result = smoke.same_tokens(one, 60, ONE, "smoke")
             self.assertEqual(result.result, expected, result.detail)
             self.assertIn(f"differs from token 1, {gap:.4f} apart", result.detail)
-            # The prompt of the question ends with the common tokens.
+            # The logits are requested after the prompt and the tokens before the tie.
             asked = next(line for line in one.log("smoke").read_text().splitlines() if "--top-logits" in line)
             self.assertRegex(asked, r"--devices CPU0 .*--prompt-tokens [\d,]+,1 --temp")
 
@@ -67,14 +67,14 @@ class Smoke(Folder):
         self.assertEqual((result.result, result.detail), (FAILED, "0 of 0 runs are wrong; no time for 6 of 6 runs"))
         self.assertNotIn("$ ", one.log("smoke").read_text() if one.log("smoke").exists() else "")
 
-    def test_nothing_is_compared_without_the_tokens_of_the_cpu(self):
+    def test_nothing_is_compared_without_cpu_tokens(self):
         one = self.context("echo no such device; exit 2\n")
         with self.assertRaises(shell.CheckError):
             smoke.same_tokens(one, 60, ONE, "smoke")
         with self.assertRaisesRegex(shell.Skip, r"^the output was not compared \(step smoke\)$"):
             smoke.same_tokens(one, 60, TWO, "smoke-two")
 
-    def test_features_that_are_off_stay_off_and_are_named(self):
+    def test_disabled_features_stay_off_and_are_named(self):
         passes = 'echo "off=$SHOAL_CUDA_OFF"; echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n'
         one = self.built(True, shoal=CPU + WRONG, test_devices=passes)
         out = io.StringIO()
@@ -96,12 +96,12 @@ class Logits(Folder):
         models.path_of(one, "logits").touch()
         return one, logits.compare(one, 30, devices, "logits")
 
-    def test_the_same_on_both(self):
+    def test_equal_logits_pass(self):
         one, result = self.compared("[[2, -4.0], [1, 3.05]]", TWO)
         self.assertEqual((result.result, one.doubts), (OK, {}))
         self.assertEqual(result.detail, "40 tokens: NMSE 1.0e-04, 300 tokens: NMSE 1.0e-04")
 
-    def test_a_mismatch_fails_and_is_noted_with_the_benchmarks(self):
+    def test_mismatch_fails_and_is_noted_with_benchmarks(self):
         for found in ("[[1, 3.0], [2, -4.5]]", "[[1, 3.0]]", "[[1, 3.0], [2, null]]"):
             one, result = self.compared(found)
             self.assertEqual(result.result, FAILED)
@@ -111,7 +111,7 @@ class Logits(Folder):
             self.assertIn("logits", made[name].doubts, name)
         self.assertIn("logits-q8_0", made["bench-q8_0"].doubts)
 
-    def test_a_program_that_fails_leaves_a_note(self):
+    def test_failed_program_leaves_note(self):
         one = self.built(shoal='case "$*" in *CPU0*) echo "{\\"top_logits\\": []}";; *) echo broken; exit 3;; esac\n')
         one.models.mkdir()
         models.path_of(one, "logits").touch()

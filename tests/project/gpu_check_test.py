@@ -1,4 +1,4 @@
-"""scripts/gpu_check: output, time limits, missing tools, carried programs. Needs no GPU and no build."""
+"""Tests scripts/gpu_check: output, time limits, missing tools, packed programs. Needs no GPU and no build."""
 import contextlib
 import fnmatch
 import io
@@ -22,13 +22,13 @@ SCRIPT = ROOT / "scripts/gpu_check"
 
 
 class Shell(Folder):
-    def test_the_limit_ends_a_program_and_what_it_started(self):
+    def test_time_limit_kills_program_and_children(self):
         outcome = shell.run(["sh", "-c", "sleep 100000 & echo $!; wait"], 2, self.folder / "log")
         self.assertTrue(outcome.timed_out)
         self.assertIn("time limit", outcome.ending())
         state = pathlib.Path(f"/proc/{int(outcome.output)}/stat")
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # gone
-            while state.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":  # or dead, and CTest ends what stays alive
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # exited
+            while state.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":  # or a zombie; CTest kills what stays alive
                 time.sleep(0.02)
 
 
@@ -36,15 +36,15 @@ class GoogleTest(unittest.TestCase):
     def verdict(self, output, status):
         return gtest.verdict(gtest.parse(output), ended(output, status))
 
-    def test_passing(self):
+    def test_counts_passed_and_skipped_tests(self):
         self.assertEqual(self.verdict(PASSING, 0), (True, "2 passed, 1 skipped"))
 
-    def test_failing_and_dying(self):
+    def test_names_failed_and_crashed_tests(self):
         self.assertEqual(self.verdict(FAILING, 1), (False, "1 passed, 1 failed: Ops.Run/mul"))
         self.assertEqual(self.verdict(FAILING, -11),
                          (False, "1 passed, 1 failed: Ops.Run/mul, ended by SIGSEGV in Ops.Run/rope"))  # fmt: skip
 
-    def test_out_of_time(self):
+    def test_time_limit_fails_and_names_running_test(self):
         good, detail = self.verdict(FAILING.replace("[  FAILED  ]", "[       OK ]"), None)
         self.assertFalse(good)
         self.assertEqual(detail, "2 passed, time limit of 5 s reached in Ops.Run/rope")
@@ -52,7 +52,7 @@ class GoogleTest(unittest.TestCase):
 
 class Steps(Folder):
     def run_steps(self, made, seconds=100.0):
-        """The time goes on by what a step says that it takes."""
+        """Runs steps with a simulated clock; each step says how long it takes."""
         self.time = 0.0
         report = Report(self.folder / "out", {"commit": "abc"}, out=lambda line: None)
         steps.run_all(made, context(self.folder), steps.Clock(seconds, now=lambda: self.time), report)
@@ -67,24 +67,24 @@ class Steps(Folder):
 
         return steps.Step(name, work, more.pop("limit", 50), **more)
 
-    def test_what_needs_a_broken_step_is_skipped_and_the_rest_is_not(self):
+    def test_only_dependents_of_failed_step_are_skipped(self):
         report = self.run_steps([self.step("a", fails=shell.CheckError("broke")), self.step("b", needs=("a",)),
                                  self.step("c", needs=("b",)), self.step("d")])  # fmt: skip
         self.assertEqual([one.result for one in report.results], [FAILED, SKIPPED, SKIPPED, OK])
         self.assertEqual(report.results[2].detail, "needs the step b")
 
-    def test_limits_within_the_time_of_all(self):
+    def test_step_limits_stay_within_total_limit(self):
         report = self.run_steps([self.step("a", takes=80, limit=90), self.step("b", takes=18), self.step("c")])
         self.assertEqual([one.detail for one in report.results], ["limit 90", "limit 20", "no time: 2 s are left"])
         self.assertEqual(report.results[2].result, SKIPPED)
 
-    def test_no_error_ends_the_other_steps(self):
+    def test_error_does_not_stop_other_steps(self):
         fails = (IndexError("no row"), EOFError("cut off"), subprocess.TimeoutExpired("python3", 30), TypeError("None"))
         report = self.run_steps([self.step(str(i), fails=error) for i, error in enumerate(fails)] + [self.step("last")])
         self.assertEqual([one.result for one in report.results], [FAILED] * 4 + [OK])
         self.assertEqual(report.results[0].detail, "IndexError: no row")
 
-    def test_doubts_and_switched_off_features_are_named_beside_results(self):
+    def test_results_name_doubts_and_disabled_features(self):
         one = context(self.folder)
         made = steps.Step("bench", lambda *_: None, 5, doubts=("smoke", "logits"))
         one.doubts.update(smoke="the output was wrong (step smoke)", streams="note that the step streams failed")
@@ -98,28 +98,28 @@ class Steps(Folder):
                           "meta"])  # fmt: skip
         self.assertGreaterEqual(every["streams"].limit, 3 * 6.75 + 3 + 15)  # kernels that all wait in vain, and loading
 
-    def test_chosen_by_name(self):
+    def test_steps_are_chosen_by_name(self):
         made = [self.step(name) for name in ("build", "bench-a", "bench-b", "benchmark")]
         self.assertEqual([one.name for one in steps.choose(made, "bench,build")], ["build", "bench-a", "bench-b"])
         self.assertEqual(len(steps.choose(made, None)), 4)
         with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
             steps.choose(made, "test")
 
-    def test_chosen_with_the_steps_that_they_need(self):
+    def test_chosen_steps_include_their_needs(self):
         chosen = [one.name for one in steps.choose(main.all_steps(False), "smoke,bench")]
         self.assertEqual(chosen[:4], ["environment", "models", "smoke", "smoke-two"])
         self.assertEqual((chosen[4], chosen[-1]), ("models-rest", "bench-f16"))
         self.assertEqual([one.name for one in steps.choose(main.all_steps(False), "logits-two")],
                          ["environment", "models", "logits-two"])  # fmt: skip
 
-    def test_failures_that_matter_most_come_first(self):
+    def test_most_important_steps_come_first(self):
         names = [one.name for one in main.all_steps(False)]
         order = ["environment", "programs", "streams", "smoke", "smoke-two", "kernels-first", "logits",
                  "models-rest", "bench-q4_k_m", "bench-q4_k_m-meta", "ceilings", "bench-comm", "times-token", "bench-f16",
                  "devices", "sched", "sanitizer-races"]  # fmt: skip
         self.assertEqual([name for name in names if name in order], order)
         first = sum(one.limit for one in main.all_steps(False)[: names.index("models-rest")] if one.name != "build")
-        self.assertLess(first, 560)  # with carried programs all that hangs leaves the comparison of logits its time
+        self.assertLess(first, 560)  # with packed programs, hanging steps still leave time for the logits
         self.assertLess({one.name for one in main.all_steps(True)}, set(names))
 
 
@@ -132,7 +132,7 @@ class Reports(Folder):
         report.add(Result("sanitizer-ops", SKIPPED, 0.0, "no tool"))
         return report
 
-    def test_json_is_there_after_every_step(self):
+    def test_json_is_written_after_every_step(self):
         report = self.report()
         found = json.loads((self.folder / "gpu_check.json").read_text())
         self.assertEqual([one["step"] for one in found["steps"]], ["devices", "sanitizer-ops"])
@@ -143,7 +143,7 @@ class Reports(Folder):
         self.assertFalse(json.loads((self.folder / "gpu_check.json").read_text())["good"])
         self.assertIn("broke", (self.folder / "summary.txt").read_text())
 
-    def test_all_logs_together_stay_below_what_travels(self):
+    def test_logs_stay_below_size_limit(self):
         report = self.report()
         log = self.folder / "long.log"
         log.write_text("x" * 3_000_000)
@@ -152,7 +152,7 @@ class Reports(Folder):
         self.assertLess(sum(file.stat().st_size for file in self.folder.iterdir() if file != log), 12_000_000)
         self.assertIn("===== long39\n", (self.folder / "log.txt").read_text())
 
-    def test_what_was_going_on_is_known_when_all_is_killed(self):
+    def test_running_step_is_known_after_kill(self):
         report = self.report()
         report.begin("ops")
         self.assertEqual(json.loads((self.folder / "gpu_check.json").read_text())["running"], "ops")
@@ -163,16 +163,16 @@ class Reports(Folder):
 
 
 class Suites(Folder):
-    def test_streams_that_do_not_run_at_once(self):
+    def test_reports_streams_that_do_not_overlap(self):
         output = "at once: launches 2 of 2\nat once: launches 3 of 3\nat once: graphs 1 of 2\n"
         one = self.built(test_cuda_streams=f"cat <<'X'\n{output}{FAILING}X\nexit 1\n")
-        one.plugin.unlink()  # is not needed
+        one.plugin.unlink()  # not needed
         result = tests.run_streams(one, 20)
         self.assertEqual(result.result, FAILED)
         self.assertIn("streams", one.doubts)
         self.assertTrue(result.detail.startswith("at once: launches 3; 1 passed, 1 failed"), result.detail)
 
-    def test_what_did_not_pass_runs_alone(self):
+    def test_failed_tests_are_repeated_alone(self):
         one = self.built(test_ops=f"""
 case "$*" in
 *list_tests*) printf 'Ops.\\n  Run/add\\n  Run/mul\\n  Run/rope\\n'; exit 0;;
@@ -189,7 +189,7 @@ exit 1
         self.assertEqual(result.data["alone"], {"Ops.Run/mul": "exit status 1", "Ops.Run/rope": "passed"})
         self.assertTrue(result.detail.endswith("each alone: 1 passed, not Ops.Run/mul"), result.detail)
 
-    def test_bounds_on_wall_clock_time_are_noise(self):
+    def test_wall_clock_failures_count_as_noise(self):
         noise = "P2pFailure.EndsLaterWorkAtOnce"
         for names, expected in (([noise], OK), ([noise, "P2pFailure.Other"], FAILED)):
             lines = "".join(f"[ RUN      ] {name}\n[  FAILED  ] {name} (9 ms)\n" for name in names)
@@ -201,7 +201,7 @@ exit 1
         for name in tests.NOISE:
             self.assertIn(f"TEST({name.replace('.', ', ')})", files)
 
-    def test_suites_on_one_device_load_lazily_and_ranks_that_wait_do_not(self):
+    def test_only_single_device_suites_load_lazily(self):
         said = 'echo "loading=$CUDA_MODULE_LOADING"; echo "[ RUN      ] A.b"; echo "[       OK ] A.b (0 ms)"\n'
         one = self.built(test_devices=said, test_ops=said, test_collectives=said, test_cuda_gpu=said, sanitizer=said)
         made = {step.name: step for step in main.all_steps(False)}
@@ -211,7 +211,7 @@ exit 1
                 made[name].work(one, 20)
                 self.assertIn(f"loading={expected}\n", one.log(name).read_text(), name)
 
-    def test_a_suite_that_was_not_built(self):
+    def test_missing_suite_is_skipped(self):
         one = self.built(test_ops="exit 0\n")
         one.broken = {"test_ops"}
         with self.assertRaisesRegex(shell.Skip, "^there is no test_ops$"):
@@ -226,7 +226,7 @@ class Filters(Folder):
                "test_property": "property"}  # fmt: skip
 
     def names(self, program):
-        """Of all tests, with a prefix and a slash where they have parameters."""
+        """Names of all tests, with a prefix and a slash for parametrised tests."""
         files = [file.read_text() for file in sorted((ROOT / "tests" / self.SOURCES[program]).rglob("*.[ch]*"))]
         if program == "test_cuda_gpu":
             files = [text for text in files if '#include "tests/cuda/emulator/' not in text]
@@ -240,7 +240,7 @@ class Filters(Folder):
             for prefix in [prefix for prefix, of in prefixes if kind == "TEST_P" and of == suite]:
                 yield f"{prefix}/{suite}.{name}/".removeprefix("/")
 
-    def test_every_filter_names_tests_that_exist(self):
+    def test_every_filter_matches_existing_tests(self):
         used = []
 
         def run_gtest(context, suite, *_, **__):
@@ -270,17 +270,17 @@ class Sanitizer(unittest.TestCase):
     def judge(self, output, status):
         return tests.sanitizer_verdict(ended(output, status), gtest.parse(output))
 
-    def test_clean(self):
+    def test_clean_output_passes(self):
         result = self.judge(self.CLEAN, 0)
         self.assertEqual((result.result, result.detail), (OK, "0 errors; 2 passed, 1 skipped"))
 
-    def test_an_error_fails_whatever_the_tests_say(self):
+    def test_sanitizer_error_fails_even_if_tests_pass(self):
         result = self.judge(self.BROKEN, 86)
         self.assertEqual((result.result, result.detail), (FAILED, "Invalid __global__ write of size 4 bytes (1 error)"))
         self.assertEqual(result.data["errors"], ["Invalid __global__ write of size 4 bytes"])
         self.assertEqual(self.judge(self.BROKEN.replace("========= ERROR SUMMARY: 1 error\n", ""), None).result, FAILED)
 
-    def test_out_of_time(self):
+    def test_time_limit_passes_after_one_clean_test(self):
         result = self.judge(PASSING, None)
         self.assertEqual(result.detail, "nothing found in the 2 tests that ended within the limit")
         with self.assertRaisesRegex(shell.Skip, "no test ended within 5 s"):
@@ -288,10 +288,10 @@ class Sanitizer(unittest.TestCase):
 
 
 class Machine(Folder):
-    def test_missing_tools_are_said_in_one_line(self):
+    def test_missing_tools_are_reported_in_one_line(self):
         one = context(self.folder)
         with mock.patch.object(machine, "cuda_tool", return_value=None):
-            with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: there is no NVIDIA driver here; .*$"):
+            with self.assertRaisesRegex(shell.CheckError, "^no nvidia-smi: this machine has no NVIDIA driver; .*$"):
                 machine.examine(one, 30)
         smi = fake_program(self.folder / "smi", 'echo "A GPU, 1, 2 MiB, 9.0, 1 MHz, 1 MHz, 1 MHz, 1 W"\n')
         with mock.patch.object(machine, "cuda_tool", side_effect={"nvidia-smi": str(smi)}.get):
@@ -310,14 +310,14 @@ class Machine(Folder):
 
 
 class Build(Folder):
-    def test_configured_for_the_gpu_and_for_the_emulator(self):
+    def test_configures_for_gpu_and_emulator(self):
         one = context(self.folder)
         words = build.configure_command(one, "90")
         self.assertIn("-DSHOAL_CUDA_ARCHITECTURES=90", words)
         self.assertIn("-DSHOAL_CUDA_EMULATED=OFF", words)
         self.assertFalse(any("SHOAL_CUDA" in word for word in build.configure_command(context(self.folder, True), None)))
 
-    def test_what_was_not_built_is_known(self):
+    def test_reports_targets_that_were_not_built(self):
         cmake = fake_program(self.folder / "tools/cmake", f"""
 case "$*" in
 *test_ops*) echo "ops.cpp:1: error: bad"; exit 1;;
@@ -336,7 +336,7 @@ esac
 
 
 class Programs(Carried):
-    def test_they_take_the_place_of_a_build(self):
+    def test_packed_programs_replace_build(self):
         one = self.other(self.packed())
         result = programs.unpack(one, 30)
         self.assertEqual(result.result, OK)
@@ -357,7 +357,7 @@ class Programs(Carried):
             programs.unpack(one, 30)
         self.assertEqual(one.broken, set(build.targets(one)))
 
-    def test_what_does_not_fit_is_refused(self):
+    def test_rejects_programs_of_other_commit_gpu_or_folder(self):
         deps = self.packed()
         self.refused(self.other(deps, "def456"), "^the programs are of commit abc123, not def456: pack again$")
         other = self.other(deps)
@@ -365,9 +365,9 @@ class Programs(Carried):
         self.refused(other, "^the programs are for sm_90, not sm_80: pack with --arch 80$")
         other = self.other(deps)
         other.build = other.root / "elsewhere"
-        self.refused(other, "^the programs belong into build/gpu: name it with --build$")
+        self.refused(other, "^the programs belong in build/gpu: name it with --build$")
 
-    def test_a_broken_archive_is_refused(self):
+    def test_rejects_broken_archive(self):
         deps = self.packed()
         whole = (deps / programs.ARCHIVE).read_bytes()
         broken = {"cut": whole[: len(whole) // 2], "empty": b"", "other": b"not an archive",
@@ -378,7 +378,7 @@ class Programs(Carried):
         (deps / programs.ARCHIVE).unlink()
         self.refused(self.other(deps), r"programs.tar.xz cannot be read \(FileNotFoundError.+\): pack again$")
 
-    def test_programs_that_do_not_run_or_find_no_gpu_are_refused(self):
+    def test_rejects_programs_that_fail_or_find_no_gpu(self):
         deps = self.packed()
         for output, status, why in (("shoal: no GLIBC_2.36", 1, r"^shoal devices: exit status 1; shoal: no GLIBC"),
                                     ("CPU0  CPU\nCUDA: no_devices=old driver", 0, r"finds no GPU \(CUDA: no_devices")):  # fmt: skip
@@ -393,23 +393,23 @@ class Program(Folder):
             status = main.main([str(word) for word in arguments], "text")
         return status, out.getvalue()
 
-    def test_the_script_lists_its_steps(self):
+    def test_script_lists_its_steps(self):
         outcome = shell.run([sys.executable, SCRIPT, "--list"], 60, self.folder / "log")
         self.assertEqual(outcome.status, 0, outcome.output)
         self.assertRegex(outcome.output, r"(?m)^sanitizer-races +30 s$")
         self.assertTrue(os.access(SCRIPT, os.X_OK))
 
-    def test_without_a_gpu_all_is_said_in_one_table(self):
+    def test_one_table_reports_missing_gpu(self):
         with mock.patch.object(machine, "cuda_tool", return_value=None):
             status, out = self.call("--build", self.folder / "build", "--out", self.folder / "out", "--only",
                                     "environment,build,devices")  # fmt: skip
         self.assertEqual(status, 1)
-        self.assertRegex(out, r"(?m)^environment +failed +0\.\d  no nvidia-smi: there is no NVIDIA driver here")
+        self.assertRegex(out, r"(?m)^environment +failed +0\.\d  no nvidia-smi: this machine has no NVIDIA driver")
         self.assertRegex(out, r"(?m)^devices +skipped +0\.0  needs the step environment")
         found = json.loads((self.folder / "out/gpu_check.json").read_text())
         self.assertEqual(found["steps"][0]["result"], FAILED)
 
-    def test_wrong_arguments(self):
+    def test_rejects_wrong_arguments(self):
         self.assertEqual(self.call("--only", "nonsense")[0], 2)
         status, out = self.call("--deps", self.folder / "none", "--only", "environment")
         self.assertEqual((status, out), (2, f"gpu_check: --deps: there is no folder {self.folder / 'none'}\n"))

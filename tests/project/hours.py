@@ -1,4 +1,4 @@
-"""Time limits without waiting for them, on machines however slow."""
+"""Tests time limits without waiting for them, on machines of any speed."""
 
 import contextlib
 import pathlib
@@ -13,8 +13,8 @@ from measuring import program  # noqa: E402
 
 @contextlib.contextmanager
 def hours_pass_while(file: pathlib.Path):
-    """For measuring.program: one each time that it looks at the clock while the file is there, until it has ended the
-    program that made it."""
+    """A clock for measuring.program that advances by an hour at each query while the file exists, until the program
+    that created the file has been killed."""
     passed, end = 0, program._end
 
     def monotonic() -> float:

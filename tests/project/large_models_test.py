@@ -1,5 +1,5 @@
-"""Very large models on machines that nobody has here: files of their shapes without weights are planned, predicted and
-simulated, soon, and with answers that make sense. Needs the packages of scripts/requirements.txt and SHOAL_PROGRAM."""
+"""Plans, predicts and simulates very large models on described machines, with files without weights. Answers must
+be fast and plausible. Needs the packages of scripts/requirements.txt and SHOAL_PROGRAM."""
 
 import json
 import os
@@ -14,11 +14,11 @@ import unittest
 from make_model_test import PYTHON, SCRIPT
 
 PROGRAM = os.environ.get("SHOAL_PROGRAM")
-STEPS = 120_000_000  # an answer takes less of the processor than so many steps of Python
-PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "3"))  # how many times as slow the program may be
+STEPS = 120_000_000  # CPU time limit of an answer, as a number of Python steps
+PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "3"))  # factor of the limit for slow builds of the program
 
 GPUS, WITH_HOST = "H200x8-nvlink", "RTX4090x4+EPYC9654-pcie"
-# Presets, types, whether 4 x 24 GB have room, and about how many GB the file has.
+# Presets, types, whether they fit on 4 x 24 GB, and the approximate size of the file in GB.
 MODELS = {
     "gpt-oss-120b": (("--preset", "gpt-oss-120b", "--type", "q8_0", "--tensor-type", "_exps=mxfp4"), True, 63),
     "qwen3-235b": (("--preset", "qwen3-235b-a22b", "--type", "q4_k_m"), False, 142),
@@ -29,14 +29,14 @@ MODELS = {
 
 
 def seconds_of_steps():
-    """Of the processor: 10 where an answer takes 1 to 4, less or more on faster or slower machines."""
+    """CPU seconds: 10 on a machine on which an answer takes 1 to 4, in proportion to its speed."""
     start = time.process_time()
     sum(i * i for i in range(STEPS // 100))
     return (time.process_time() - start) * 100
 
 
 def seconds_of_children():
-    """Of the processor, which other programs take nothing from."""
+    """CPU seconds of child processes, independent of other programs."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -44,7 +44,7 @@ def seconds_of_children():
 class LargeModelsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # In the build folder: file systems in memory may have no room for holes.
+        # In the build folder, because file systems in memory may not support sparse files of this size.
         cls.folder = tempfile.TemporaryDirectory(dir=pathlib.Path(PROGRAM).parent, prefix="large_models.")
         cls.files = {}
         cls.most = seconds_of_steps()
@@ -70,14 +70,14 @@ class LargeModelsTest(unittest.TestCase):
         self.assertLess(seconds, self.most * PATIENCE)
         return json.loads(done.stdout), done.stderr.splitlines()
 
-    def test_files_have_their_size_and_take_no_room(self):
+    def test_files_have_full_size_but_take_no_space(self):
         for name, (_, _, gigabytes) in MODELS.items():
             stat = self.files[name].stat()
             self.assertAlmostEqual(stat.st_size / 1e9, gigabytes, delta=1, msg=name)
             self.assertLess(stat.st_blocks * 512, 16e6, name)
 
     def test_plans_fit(self):
-        """What `shoal run` would do: where the devices have no room a part of the model is on the host."""
+        """Plans like `shoal run`: if the devices lack memory, a part of the model is on the host."""
         for name, (_, fits, _) in MODELS.items():
             for machine in (GPUS, WITH_HOST):
                 with self.subTest(model=name, machine=machine):
@@ -85,24 +85,24 @@ class LargeModelsTest(unittest.TestCase):
                     self.assertTrue(plan["fits"])
                     self.assertGreaterEqual(plan["context"], 4096)
                     self.assertGreater(plan["prediction"]["generation"]["tokens_per_second"], 1)
-                    told = [line for line in errors if "on the host, as if by" in line]
+                    told = [line for line in errors if "on the host, as with" in line]
                     self.assertEqual(len(told), 0 if fits or machine == GPUS else 1, errors)
                     for line in told:
                         self.assertRegex(line, r"the experts of \d+ of \d+ layers stay .* -ncmoe \d+.*: predicted ")
                     devices = {use["device"] for use in plan["memory"]}
                     self.assertEqual("EPYC9654" in devices, bool(told))
 
-    def test_told_flags_do_the_same(self):
+    def test_suggested_flags_do_the_same(self):
         plan, errors = self.ask("plan", "qwen3-235b", WITH_HOST, "-c", "8192", "--fit", "on")
-        told = next(line for line in errors if "as if by " in line)
-        flags = told.split("as if by ")[1].split(":")[0].split()
+        told = next(line for line in errors if "as with " in line)
+        flags = told.split("as with ")[1].split(":")[0].split()
         same, _ = self.ask("plan", "qwen3-235b", WITH_HOST, "-c", str(plan["context"]), *flags)
         self.assertEqual(plan["split_key"], same["split_key"])
         self.assertTrue(same["fits"])
         less, _ = self.ask("plan", "qwen3-235b", WITH_HOST, "-c", str(plan["context"]), "-ncmoe", str(int(flags[1]) - 8))
         self.assertFalse(less["fits"])
 
-    def test_recommendations(self):
+    def test_recommends_host_only_if_gpus_are_too_small(self):
         rates = {}
         for name, (_, fits, _) in MODELS.items():
             for machine in (GPUS, WITH_HOST):
@@ -115,7 +115,7 @@ class LargeModelsTest(unittest.TestCase):
                         self.assertEqual(best["host"], "")
                     else:
                         self.assertIn("-ncmoe", best["host"])
-                        # Layers on the host are looked at, and slower.
+                        # The table also contains layers on the host, which are slower.
                         layers = [one for one in answer["candidates"] if one["host"].startswith("-ngl") and one["fits"]]
                         self.assertTrue(layers)
                         for one in layers:
@@ -123,13 +123,13 @@ class LargeModelsTest(unittest.TestCase):
         for name in MODELS:
             self.assertGreater(rates[name, GPUS], rates[name, WITH_HOST], name)
 
-    def test_without_a_host_it_says_so(self):
+    def test_reports_missing_host(self):
         answer, _ = self.ask("plan", "deepseek-v3-q4_k_m", "RTX4090x4-pcie", "--recommend", "-c", "8192")
         self.assertIsNone(answer["recommended"])
         self.assertIn("nothing fits", answer["reason"])
         self.assertFalse(any(one["host"] for one in answer["candidates"]))
 
-    def test_simulations(self):
+    def test_simulated_models_fit_with_a_host(self):
         for name, (_, fits, _) in MODELS.items():
             for machine, count in ((GPUS, 8), (WITH_HOST, 4)):
                 with self.subTest(model=name, machine=machine):
@@ -145,5 +145,5 @@ class LargeModelsTest(unittest.TestCase):
 if __name__ == "__main__":
     if not PYTHON or not PROGRAM:
         print("skipped: no Python with gguf and numpy, or no SHOAL_PROGRAM; run scripts/install_python")
-        sys.exit(77)  # what CTest takes for skipped
+        sys.exit(77)  # exit code that CTest treats as skipped
     unittest.main()

@@ -1,5 +1,5 @@
-"""scripts/make_model.py: types, sizes and what it refuses. Needs the packages of scripts/requirements.txt: in the
-Python that runs this or in build/venv; without them it is skipped."""
+"""Tests scripts/make_model.py: types, sizes and errors. Needs the packages of scripts/requirements.txt, in this Python or in
+build/venv; otherwise it is skipped."""
 
 import json
 import os
@@ -42,13 +42,14 @@ def planned(*arguments):
 
 
 def types(tensors, part):
-    """A matrix's types, layer by layer."""
+    """Types of a matrix, by layer."""
     return [kind for name, (_, kind, _) in tensors.items() if name.endswith(f".{part}.weight")]
 
 
 class MakeModelTest(unittest.TestCase):
     def test_mixtures_have_the_sizes_of_the_published_files(self):
-        # Files of Llama 3 8B as published, without the 7.8 MB of metadata and vocabulary that they all begin with.
+        # Sizes of published Llama 3 8B files, minus the 7.8 MB of metadata and vocabulary at the beginning of each
+        # file.
         begin = 7_841_000
         for kind, published in (
             ("q3_k", 3_664_499_936),
@@ -65,7 +66,7 @@ class MakeModelTest(unittest.TestCase):
                 size = int(re.search(r"([\d,]+) bytes", last)[1].replace(",", ""))
                 self.assertAlmostEqual(size + begin, published, delta=10_000)
 
-    def test_which_layers_get_more_bits(self):
+    def test_outer_layers_get_more_bits(self):
         tensors, _ = planned("--type", "q4_k_m", "--layers", "16")
         better = [layer in (0, 1, 4, 7, 10, 13, 14, 15) for layer in range(16)]
         for part in ("attn_v", "ffn_down"):
@@ -79,10 +80,10 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(types(tensors, "ffn_down"), ["q5_k"] + ["q4_k"] * 15)
         self.assertEqual(types(tensors, "ffn_up"), ["q3_k"] * 16)
 
-    def test_values_of_70b_have_more_bits(self):
+    def test_70b_values_get_more_bits(self):
         self.assertEqual(set(types(planned("--preset", "70b", "--type", "q4_k_m")[0], "attn_v")), {"q5_k", "q6_k"})
 
-    def test_types_of_single_tensors(self):
+    def test_overrides_types_of_single_tensors(self):
         tensors, _ = planned(
             "--type",
             "q4_0",
@@ -101,13 +102,13 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(tensors["output.weight"][1], "q8_0")
         self.assertEqual(tensors["output_norm.weight"][1], "f32")
 
-    def test_heads_of_their_own_length(self):
+    def test_supports_head_length(self):
         tensors, _ = planned("--head-dim", "64", "--type", "f16")
         self.assertEqual(tensors["blk.0.attn_q.weight"], ("256 x 512", "f16", 256 * 512 * 2))
         self.assertEqual(tensors["blk.0.attn_k.weight"][0], "256 x 256")
         self.assertEqual(tensors["blk.0.attn_output.weight"][0], "512 x 256")
 
-    def test_files_have_what_was_planned(self):
+    def test_files_match_plan(self):
         arguments = ("--type", "q5_k_m", "--layers", "3", "--head-dim", "64", "--tensor-type", "ffn_up=bf16")
         tensors, _ = planned(*arguments)
         with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +150,7 @@ class MakeModelTest(unittest.TestCase):
                 self.assertEqual(len(tokens[0]), 4)
                 self.assertEqual(tokens[0], tokens[1])
 
-    def test_weights_have_the_deviation_of_a_new_model(self):
+    def test_weights_have_deviation_of_new_model(self):
         code = (
             "import gguf, sys; from gguf.quants import dequantize;"
             "[print(t.tensor_type.name.lower(), dequantize(t.data, t.tensor_type).std() * t.shape[0] ** 0.5)"
@@ -164,7 +165,7 @@ class MakeModelTest(unittest.TestCase):
                 self.assertEqual(name, kind)
                 self.assertAlmostEqual(float(deviation), 1, delta=0.04)
 
-    def test_sparse_files_differ_in_their_weights_alone(self):
+    def test_sparse_files_differ_only_in_weights(self):
         arguments = ("--type", "q4_k_m", "--layers", "3")
         with tempfile.TemporaryDirectory() as folder:
             whole, sparse, again = (pathlib.Path(folder) / name for name in ("whole", "sparse", "again"))
@@ -178,11 +179,12 @@ class MakeModelTest(unittest.TestCase):
             self.assertEqual(sparse.read_bytes()[:begin], whole.read_bytes()[:begin])
             self.assertEqual(sparse.read_bytes()[begin:].count(0), size)
 
-    def test_sparse_files_of_any_size_take_no_room(self):
+    def test_sparse_files_take_no_space(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "70b.gguf"
             self.assertEqual(make(file, "--sparse", "--preset", "70b", "--type", "q4_k_m").stderr, "")
-            # The published file of Llama 3.1 70B has 42,520,395,552 bytes; they differ by vocabulary and metadata.
+            # The published file of Llama 3.1 70B has 42,520,395,552 bytes. It has another vocabulary and other
+            # metadata.
             self.assertAlmostEqual(file.stat().st_size, 42_520_395_552, delta=20_000_000)
             self.assertLess(file.stat().st_blocks * 512, 20_000_000)
             if PROGRAM:
@@ -190,7 +192,7 @@ class MakeModelTest(unittest.TestCase):
                 plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
                 self.assertGreater(plan["memory"][0]["mapped"], 42e9)
 
-    def test_shapes_have_the_parameters_of_the_published_models(self):
+    def test_shapes_match_published_parameter_counts(self):
         for preset, published in (
             ("gpt-oss-20b", 20.91e9),
             ("gpt-oss-120b", 116.83e9),
@@ -206,20 +208,20 @@ class MakeModelTest(unittest.TestCase):
                 parameters = int(re.search(r"([\d,]+) parameters", last)[1].replace(",", ""))
                 self.assertAlmostEqual(parameters, published, delta=0.001 * published)
 
-    def test_rows_that_are_too_short_for_a_type_get_another(self):
+    def test_short_rows_get_another_type(self):
         tensors, _ = planned("--preset", "deepseek-v3", "--layers", "4", "--type", "q4_k")
         self.assertEqual(tensors["blk.0.attn_k_b.weight"], ("128 x 512 x 128", "q5_0", 128 * 512 * 128 * 22 // 32))
         self.assertEqual(tensors["blk.0.attn_v_b.weight"][1], "q4_k")
         self.assertEqual(tensors["blk.0.ffn_down.weight"][0], "18432 x 7168")
         self.assertEqual(tensors["blk.3.ffn_down_exps.weight"][0], "2048 x 7168 x 256")
 
-    def test_what_it_refuses(self):
+    def test_rejects_wrong_arguments(self):
         for arguments, words in (
-            (["--tensor-type", "nothing=q4_0"], "nothing=q4_0 is the first match of no matrix"),
-            (["--tensor-type", "attn_norm=f16"], "attn_norm=f16 is the first match of no matrix"),
+            (["--tensor-type", "nothing=q4_0"], "nothing=q4_0 is not the first match of any matrix"),
+            (["--tensor-type", "attn_norm=f16"], "attn_norm=f16 is not the first match of any matrix"),
             (
                 ["--tensor-type", "attn=f16", "--tensor-type", "attn_q=q8_0"],
-                "attn_q=q8_0 is the first match of no matrix",
+                "attn_q=q8_0 is not the first match of any matrix",
             ),
             (["--tensor-type", "attn_q=q4"], "expected PATTERN=TYPE"),
             (["--tensor-type", "(=q4_0"], "not a regular expression"),
@@ -230,7 +232,7 @@ class MakeModelTest(unittest.TestCase):
             (["--head-dim", "0"], "--head-dim must be positive"),
             (["--typ", "q8_0"], "unrecognized arguments: --typ; did you mean --type?"),
             (["--head-dim", "15"], "rope needs an even number"),
-            (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless there is a --head-dim"),
+            (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless --head-dim is given"),
         ):
             with self.subTest(arguments):
                 done = make("--dry-run", *arguments)
@@ -242,5 +244,5 @@ class MakeModelTest(unittest.TestCase):
 if __name__ == "__main__":
     if not PYTHON:
         print("skipped: no Python with gguf and numpy; run scripts/install_python")
-        sys.exit(77)  # what CTest takes for skipped
+        sys.exit(77)  # exit code that CTest treats as skipped
     unittest.main()

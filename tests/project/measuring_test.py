@@ -1,4 +1,4 @@
-"""scripts/measuring: running the program, journals, tables and charts."""
+"""Tests scripts/measuring: running the program, journals, tables and charts."""
 import contextlib
 import fcntl
 import importlib.util
@@ -18,7 +18,7 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -42,7 +42,7 @@ class InFolder(unittest.TestCase):
 
 
 class ArgumentsTest(unittest.TestCase):
-    def test_a_wrong_flag_is_one_line(self):
+    def test_wrong_flag_gives_one_line(self):
         parser = arguments.Parser(prog="measure.py")
         parser.add_argument("-r", "--rounds", type=int, choices=[1, 2], required=True, help="x" * 500)
         parser.add_argument("--more", type=arguments.words)
@@ -64,7 +64,7 @@ class ArgumentsTest(unittest.TestCase):
 
 
 class ProcessorsTest(InFolder):
-    """Quotas of control groups in a folder made for the test."""
+    """Quotas of control groups in a temporary folder."""
 
     def write(self, path: str, words: str) -> None:
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class ProcessorsTest(InFolder):
         with unittest.mock.patch.object(os, "sched_getaffinity", return_value=set(range(8))):
             return interference.usable_processors(str(self.folder / "own"), str(self.folder / "two"))
 
-    def test_quotas_are_rounded_up_and_the_smallest_one_holds(self):
+    def test_smallest_quota_counts_rounded_up(self):
         group = "0::/outer/inner"
         self.assertEqual(self.usable(group), 8)
         for path, words, found in (("outer/inner", "max 100000", 8), ("outer/inner", "450000 100000", 5),
@@ -85,7 +85,7 @@ class ProcessorsTest(InFolder):
         self.write("two/cpu.max", "1600000 100000")
         self.assertEqual(self.usable("0::/"), 8)
 
-    def test_without_control_groups_it_is_where_the_process_may_run(self):
+    def test_without_control_groups_affinity_counts(self):
         none = str(self.folder / "none")
         self.assertEqual(interference.usable_processors(none, none), len(os.sched_getaffinity(0)))
 
@@ -93,13 +93,13 @@ class ProcessorsTest(InFolder):
 class OthersTest(InFolder):
     STAT = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 50 60 4 5 6 7 8\ncpu1 10 0 0 50 60 0 0 0 0 0\nintr 1 2\n"
 
-    def test_waiting_is_not_work(self):
+    def test_waiting_does_not_count_as_work(self):
         self.assertEqual(interference.busy_seconds(self.STAT, {0}, 10), 2.1)
         self.assertEqual(interference.busy_seconds(self.STAT, {0, 1}, 10), 3.1)
         self.assertIsNone(interference.busy_seconds(self.STAT, {2}, 10))
         self.assertIsNone(interference.busy_seconds("cpu0 1 2", {0}, 10))
 
-    def test_a_busy_program_is_seen_and_said(self):
+    def test_busy_program_is_reported(self):
         others = interference.Others()
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
             with others.watched():
@@ -108,8 +108,8 @@ class OthersTest(InFolder):
         self.assertGreater(others.cores[0], 0.2)
         self.assertRegex(others.line(), r"^other programs kept up to \d\.\d of \d+ cores busy during 1 of 1 runs: measure ")
 
-    def test_our_own_children_and_a_machine_at_rest_are_no_others(self):
-        for used, found in ((0.1, 0), (0.9, 0.9)):  # seconds of others in a second
+    def test_own_children_and_idle_machine_do_not_count(self):
+        for used, found in ((0.1, 0), (0.9, 0.9)):  # CPU seconds of others per second
             others = interference.Others()
             clock, seconds = iter((100.0, 101.0)), iter((7.0, 7.0 + used))
             with (unittest.mock.patch.object(interference.time, "monotonic", lambda: next(clock)),
@@ -134,7 +134,7 @@ class ProgramTest(InFolder):
         self.assertEqual(len(str(caught.exception).splitlines()), 1)
         return caught.exception
 
-    def test_bench_gives_its_rows(self):
+    def test_bench_returns_its_rows(self):
         path = self.program("""
             print(json.dumps({"arguments": sys.argv[1:], "a": os.environ["A"], "b": os.environ["B"]}))
             print(json.dumps({"test": "tg64"}))
@@ -145,7 +145,7 @@ class ProgramTest(InFolder):
                          "-o jsonl -t 2 --tensor-split 3,0.25 --comm host")
         self.assertEqual((rows[0]["a"], rows[0]["b"], rows[1]["test"]), ("1", "x", "tg64"))
 
-    def test_failures_are_one_line(self):
+    def test_failures_give_one_line(self):
         path = self.program("""
             what = sys.argv[sys.argv.index("-m") + 1]
             if what == "message": sys.exit("shoal: note: so\\nshoal: there is no m.gguf; give another")
@@ -158,12 +158,12 @@ class ProgramTest(InFolder):
         self.assertEqual((str(error), error.code), ("there is no m.gguf; give another", 1))
         self.assertIn("exit code 3", str(self.fails(lambda: shoal.bench("silent", "CPU0"))))
         self.assertIn("ended by SIGKILL", str(self.fails(lambda: shoal.bench("killed", "CPU0"))))
-        self.assertIn("wrote no JSON object but: | a table |", str(self.fails(lambda: shoal.bench("text", "CPU0"))))
+        self.assertIn("wrote no JSON object; its output: | a table |", str(self.fails(lambda: shoal.bench("text", "CPU0"))))
         self.assertIn("has measured nothing", str(self.fails(lambda: shoal.bench("nothing", "CPU0"))))
-        self.assertIn("wrote no JSON object but: nothing", str(self.fails(lambda: shoal.plan("nothing", "CPU0"))))
+        self.assertIn("wrote no JSON object; its output: nothing", str(self.fails(lambda: shoal.plan("nothing", "CPU0"))))
         self.assertIn("check --shoal", str(self.fails(lambda: Shoal(self.folder / "none"))))
 
-    def test_a_launcher_gets_everything(self):
+    def test_launcher_gets_flags_and_variables(self):
         path = self.program("""
             if sys.argv[1] == "-n":
                 own = {name: os.environ[name] for name in ("PATH",)}
@@ -181,7 +181,7 @@ class ProgramTest(InFolder):
         self.assertEqual(str(self.fails(lambda: shoal.run(["lacks"]))), "There are not enough slots")
         self.assertEqual(Shoal(path).launcher, [])
 
-    def test_a_time_out_ends_the_program(self):
+    def test_timeout_kills_program(self):
         path = self.program("""
             open(sys.argv[2], "w").write(str(os.getpid()))
             open(sys.argv[1], "w").close()
@@ -197,7 +197,7 @@ class ProgramTest(InFolder):
         error = self.fails(lambda: Shoal(path).run([begun, number], timeout=0.01))
         self.assertEqual(str(error), "shoal did not end within 0.01 s")
 
-    def test_signals_and_death_end_the_program(self):
+    def test_signals_and_death_kill_program(self):
         path = self.program("""
             open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
             os.rename(sys.argv[1] + ".new", sys.argv[1])
@@ -217,8 +217,8 @@ class ProgramTest(InFolder):
                 self.assertEqual(parent.wait(), code)
                 wait_for(lambda: not alive(int(pid.read_text())))
 
-    def test_a_signal_that_is_dropped_stops_nevertheless(self):
-        """What a handler raises in a callback of a fork goes nowhere."""
+    def test_dropped_signal_stops_run(self):
+        """An exception that a signal handler raises in a fork callback is lost."""
         path = self.program("time.sleep(1e6)")
         script = ("import os, signal, sys\nfrom measuring.program import Shoal, Stopped, signals_stop\n"
                   "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
@@ -229,7 +229,7 @@ class ProgramTest(InFolder):
                               text=True)
         self.assertEqual(done.returncode, 130, done.stderr)
 
-    def test_ratios(self):
+    def test_ratio_text_is_short(self):
         self.assertEqual(ratio_text([18, 6]), "18,6")
         self.assertEqual(ratio_text([0.75, 1 / 3]), "0.75,0.333333")
 
@@ -242,7 +242,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for(condition):
-    while not condition():  # CTest ends it if that never comes
+    while not condition():  # CTest ends the test if the condition never holds
         time.sleep(0.02)
 
 
@@ -252,13 +252,13 @@ class JournalTest(InFolder):
     def open(self, **changes):
         return Journal.open(self.folder / "j.jsonl", "test", {**self.SETTINGS, **changes})
 
-    def test_it_goes_on(self):
+    def test_journal_resumes(self):
         for n in range(3):
             with self.open() as journal:
                 self.assertEqual(journal.records, [{"n": i} for i in range(n)])
                 journal.add({"n": n})
 
-    def test_a_torn_line_is_cut_off(self):
+    def test_truncated_line_is_removed(self):
         with self.open() as journal:
             journal.add({"n": 1})
         whole = (self.folder / "j.jsonl").read_bytes()
@@ -270,7 +270,7 @@ class JournalTest(InFolder):
                 journal.add({"n": 2})
             self.assertEqual((self.folder / "j.jsonl").read_bytes(), whole[:first] + b'{"n":2}\n')
 
-    def test_what_it_refuses(self):
+    def test_rejects_invalid_files(self):
         with self.open(), self.assertRaisesRegex(JournalError, "is in use by another run"):
             self.open()
         with self.assertRaisesRegex(JournalError, 'other settings: model was "m.gguf" and is "x"; remove it'):
@@ -278,15 +278,15 @@ class JournalTest(InFolder):
         with self.assertRaisesRegex(JournalError, "is a journal of test, version 1, not of other"):
             Journal.open(self.folder / "j.jsonl", "other", self.SETTINGS)
         (self.folder / "j.jsonl").write_text("# Notes\nof mine\n")
-        with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is no line of a journal"):
+        with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is not a line of a journal"):
             self.open()
         self.assertEqual((self.folder / "j.jsonl").read_text(), "# Notes\nof mine\n")
         with self.assertRaisesRegex(JournalError, "cannot write .*: Is a directory"):
             Journal.open(self.folder, "test", {})
-        with self.assertRaisesRegex(JournalError, "/dev/null is no regular file"):
+        with self.assertRaisesRegex(JournalError, "/dev/null is not a regular file"):
             Journal.open("/dev/null", "test", {})
 
-    def test_files_of_others_are_left_alone(self):
+    def test_other_files_are_left_unchanged(self):
         path = self.folder / "j.jsonl"
         with self.open():
             header = path.read_bytes()
@@ -295,7 +295,7 @@ class JournalTest(InFolder):
         for data in others:
             with self.subTest(data[:30]):
                 path.write_bytes(data)
-                with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is no line of a journal; move the file"):
+                with self.assertRaisesRegex(JournalError, "j.jsonl:1: this is not a line of a journal; move the file"):
                     self.open()
                 self.assertEqual(path.read_bytes(), data)
         for data in (header + b'{"n":1}\nmine\n{"n":', header.replace(b"test", b"else") + b'{"n":'):
@@ -304,7 +304,7 @@ class JournalTest(InFolder):
                 self.open()
             self.assertEqual(path.read_bytes(), data)
 
-    def test_nothing_is_lost_when_it_is_killed(self):
+    def test_kill_loses_no_record(self):
         script = ("import sys; sys.path.insert(0, sys.argv[1])\n"
                   "from measuring.journal import Journal\n"
                   "journal = Journal.open(sys.argv[2], 'test', {})\n"
@@ -341,8 +341,8 @@ class TextTest(unittest.TestCase):
             progress.say("[bold] is no markup")
         self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
 
-    def test_a_terminal(self):
-        """Nothing is cut if it is too narrow."""
+    def test_table_on_terminal(self):
+        """Cells are not truncated on a narrow terminal."""
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 8, 0, 0))
         with os.fdopen(slave, "w") as stream, unittest.mock.patch.dict(os.environ, {"TERM": "xterm"}):
@@ -351,7 +351,7 @@ class TextTest(unittest.TestCase):
                 progress.show(2, "[two]")
                 progress.say("[bold] is no markup")
         seen = b""
-        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error is the end
+        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error marks the end
             while piece := reader.read(4096):
                 seen += piece
         seen = seen.decode()
@@ -370,7 +370,7 @@ class ChartsTest(InFolder):
         charts.save(figure, self.folder / name)
         return (self.folder / name).read_bytes()
 
-    def test_the_same_data_gives_the_same_bytes(self):
+    def test_same_data_gives_same_bytes(self):
         self.assertEqual(self.draw("a.svg"), self.draw("a.svg"))
         svg = self.draw("a.svg").decode()
         for words in ("Speed by share", "tokens/s", "predicted"):
@@ -378,7 +378,7 @@ class ChartsTest(InFolder):
         self.assertNotIn("dc:date", svg)
         self.assertLess(len(svg), 30_000)
 
-    def test_lines_are_dashed_where_points_could_be(self):
+    def test_gaps_between_points_are_dashed(self):
         from measuring import charts
         _, axes = charts.figure("", "", "")
         charts.series(axes, 0, [0, 1, 2, 12, 24], [5, 4, 3, 2, 1], "measured", nearest=1)
@@ -390,7 +390,7 @@ class ChartsTest(InFolder):
         labels = axes.get_legend_handles_labels()[1]
         self.assertEqual(sorted(labels), ["measured", "no values between"])
 
-    def test_what_it_refuses(self):
+    def test_rejects_invalid_files(self):
         from measuring import charts
         with self.assertRaisesRegex(charts.ChartError, "ends in .svg, not '.bmp'"):
             charts.check("a.bmp")
@@ -399,7 +399,7 @@ class ChartsTest(InFolder):
 
 
 class PythonTest(InFolder):
-    def test_missing_packages_are_one_line(self):
+    def test_missing_packages_give_one_line(self):
         code = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\nfrom measuring import python\n" \
                "python.use_packages('x', 'sys', 'no_such_package', 'nor_this')\n"
         script = self.folder / "x.py"

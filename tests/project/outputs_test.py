@@ -1,5 +1,5 @@
-"""No output of a script replaces an input, or a file that is not of the script's own kind, unless --force is given. The
-flags are those of the help: one added later is tested, too."""
+"""Tests that no output of a script replaces an input or, without --force, a file of another kind. The flags are taken from
+the help, so that new flags are also tested."""
 import os
 import pathlib
 import re
@@ -28,7 +28,7 @@ def run(script, *arguments, cwd=None):
 
 
 def file_flags(script):
-    """With the metavar FILE or a path of a file, as the help lists them."""
+    """Flags with the metavar FILE or the path of a file, from the help."""
     return re.findall(r"(--[a-z-]+) FILE\b", run(script, "--help").stdout)
 
 
@@ -49,12 +49,12 @@ class OutputsTest(unittest.TestCase):
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertEqual(path.read_bytes(), data)
 
-    def test_files_of_the_kind_and_empty_ones_are_replaced(self):
+    def test_replaces_empty_files_and_own_kind(self):
         for data in (b"", b' {"key": 1}'):
             files.check_replaced(self.precious(data=data), "profile", KIND)
         files.check_replaced(self.folder / "none", "profile", KIND)
 
-    def test_others_and_inputs_are_not(self):
+    def test_keeps_inputs_and_other_kinds(self):
         for data in (b"GGUF", b"{}", b"\n"):
             path = self.precious(data=data)
             with self.assertRaisesRegex(files.Refused, "is not a profile of this script, and would be lost; name another"):
@@ -68,7 +68,7 @@ class OutputsTest(unittest.TestCase):
             with self.assertRaisesRegex(files.Refused, "this command reads it; name another file for the profile"):
                 files.check_replaced(path, "profile", KIND, [MODEL, own], force=True)
 
-    def test_charts_are_recognised(self):
+    def test_recognises_charts(self):
         path = self.folder / "chart.svg"
         figure, _ = charts.figure("title", "x", "y")
         charts.save(figure, path)
@@ -77,7 +77,7 @@ class OutputsTest(unittest.TestCase):
         for path in [*ROOT.glob("docs/tuning/*.svg"), *ROOT.glob("docs/scaling/*.svg")]:
             self.assertTrue(charts.KIND.fits(path.read_bytes()), path)
 
-    def test_every_file_of_tune_split_stays(self):
+    def test_tune_split_keeps_every_other_file(self):
         flags = file_flags("tune_split.py")
         self.assertGreaterEqual(set(flags), {"--model", "--profile", "--journal", "--chart"})
         for flag in flags:
@@ -90,13 +90,13 @@ class OutputsTest(unittest.TestCase):
                 if flag in ("--profile", "--chart"):
                     self.expect_refused(result, path, b"GGUF precious")
 
-    def test_tune_split_does_not_write_over_its_model(self):
+    def test_tune_split_does_not_overwrite_its_model(self):
         path = self.precious("model.svg")
         for flag in ("-o", "--journal", "--chart"):
             result = run(*TUNE, "-m", path, flag, path, *["--force"] * (flag != "--journal"), cwd=self.folder)
             self.expect_refused(result, path, b"GGUF precious", "this command reads it; name another file for the ")
 
-    def test_bench_scaling_replaces_its_own_files_alone(self):
+    def test_bench_scaling_replaces_only_its_own_files(self):
         chart = "speedup-tiny-kjv-5m-q8_0.svg"
         for name in ("README.md", "scaling.csv", chart):
             with self.subTest(name):
@@ -106,7 +106,7 @@ class OutputsTest(unittest.TestCase):
                 self.assertNotEqual(run(*SCALE, "-m", MODEL, "--folder", self.folder, "--force").returncode, 2)
                 path.unlink()
 
-    def test_prediction_accuracy_replaces_its_own_files_alone(self):
+    def test_prediction_accuracy_replaces_only_its_own_files(self):
         self.assertEqual(set(file_flags(ACCURACY[0])), {"--json"})
         path = self.precious("rows.json", b'{"rows": "of another program"}')
         accuracy = [*ACCURACY, "-m", MODEL, "--json", path]
@@ -118,7 +118,7 @@ class OutputsTest(unittest.TestCase):
         result = run(*ACCURACY, "-m", model, "--json", model, "--force")
         self.expect_refused(result, model, b"GGUF precious", "this command reads it; name another file for the table")
 
-    def test_make_model_replaces_its_own_files_alone(self):
+    def test_make_model_replaces_only_its_own_files(self):
         path = self.precious("model.gguf")
         made = ["make_model.py", "--layers", "1", "--sparse", path]
         self.expect_refused(run(*made), path, b"GGUF precious")
@@ -127,7 +127,7 @@ class OutputsTest(unittest.TestCase):
         model = self.precious("other.gguf", MODEL.read_bytes())
         self.expect_refused(run(*made[:-1], model), model, MODEL.read_bytes())
 
-    def test_gpu_check_replaces_its_own_files_alone(self):
+    def test_gpu_check_replaces_only_its_own_files(self):
         for name in ("gpu_check.json", "summary.txt", "log.txt"):
             with self.subTest(name):
                 path = self.precious(name)

@@ -1,5 +1,5 @@
-"""benchmarks/peers: what it measures, in which order, and what it says when something is wrong. Engines are shell
-scripts, and `shoal` itself where SHOAL_PROGRAM names it; llama.cpp's package only where SHOAL_PEERS_VENV has it."""
+"""Tests benchmarks/peers: its measurements, their order, and its errors. Engines are shell scripts and, if SHOAL_PROGRAM is
+set, `shoal` itself. The package of llama.cpp is used only if SHOAL_PEERS_VENV is set."""
 
 import contextlib
 import csv
@@ -17,7 +17,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "benchmarks/peers"))
 
@@ -66,7 +66,7 @@ class Folder(unittest.TestCase):
         return path
 
     def engine(self, name, prompt, generate, before=""):
-        """Notes its calls; its rates are shell arithmetic with $n, the number of its own calls before."""
+        """An engine that records its calls. Its rates are shell arithmetic with $n, the number of its earlier calls."""
         text = f"""\
 echo "{name} $*" >> {self.calls}
 n=$(($(grep -c "^{name} " {self.calls}) - 1))
@@ -80,7 +80,7 @@ echo '[{{"n_prompt": 512, "n_gen": 0, "n_depth": 0, "n_threads": 2, "build_commi
         return [line.split()[0] for line in self.calls.read_text().splitlines()]
 
     def compare(self, *arguments, status=0, models=True):
-        """(standard output, standard error) of the script, whose shoal is a program of the folder."""
+        """(stdout, stderr) of the script with the folder's substitute for shoal."""
         words = ["compare.py", "--shoal", str(self.folder / "shoal"), "--no-llama-cpp", *map(str, arguments)]
         words += ["-m", str(self.model)] if models else []
         out, err = io.StringIO(), io.StringIO()
@@ -97,7 +97,7 @@ echo '[{{"n_prompt": 512, "n_gen": 0, "n_depth": 0, "n_threads": 2, "build_commi
         return out.getvalue(), err.getvalue()
 
     def fails(self, *arguments):
-        """The one line that says why."""
+        """The line that reports the failure."""
         return self.compare(*arguments, status=1)[1].splitlines()[-1]
 
 
@@ -107,7 +107,7 @@ class Rounds(Folder):
         self.engine("shoal", "100 + 20 * n", "10")
         self.peer = self.engine("peer", "50", "20 - 4 * n")
 
-    def test_engines_take_turns_in_beginning(self):
+    def test_engines_begin_rounds_in_turn(self):
         third = self.engine("third", "1", "1")
         self.compare("-r", "4", "--llama-bench", f"peer={self.peer}", "--llama-bench", f"third={third}")
         self.assertEqual(
@@ -115,19 +115,19 @@ class Rounds(Folder):
             ["shoal", "peer", "third", "peer", "third", "shoal", "third", "shoal", "peer"] + ["shoal", "peer", "third"],
         )
 
-    def test_all_get_the_same_work(self):
+    def test_all_engines_get_same_work(self):
         self.compare("-r", "1", "-t", "3", "--llama-bench", f"peer={self.peer},-rtr 1 -fa 'on'")
         first, second = self.calls.read_text().splitlines()
         flags = f"-m {self.model} -p 512 -n 128 -t 3 -b 512 -ub 512 -r 1 -o json"
         self.assertEqual(first, f"shoal bench {flags}")
         self.assertEqual(second, f"peer {flags} -rtr 1 -fa on")
 
-    def test_an_engine_may_have_its_own_threads(self):
+    def test_engine_may_have_its_own_threads(self):
         self.compare("-r", "1", "-t", "2", "--shoal-bench", f"two={self.folder}/shoal,--devices CPU0,CPU1 -t 1")
         self.assertTrue(self.calls.read_text().splitlines()[1].endswith("-o json --devices CPU0,CPU1 -t 1"))
         self.assertEqual(self.calls.read_text().splitlines()[1].count("-t "), 1)
 
-    def test_the_table_is_of_medians_and_ratios_of_each_round(self):
+    def test_table_has_medians_and_ratios_of_rounds(self):
         out, _ = self.compare("-r", "3", "--llama-bench", f"peer={self.peer}", "--bandwidth", "0.1")
         share = [f"{rate * (1 << 20) / 1e8:.2f}" for rate in (10, 12, 16, 20)]
         self.assertEqual(
@@ -173,7 +173,7 @@ class Rounds(Folder):
         self.assertEqual(json.loads(out)["bandwidth_gbs"], {"model": [0.05, 0.05]})
         self.assertAlmostEqual(json.loads(out)["results"][1]["bandwidth_share_median"], 10 * (1 << 20) / 5e7, places=5)
 
-    def test_messages_among_the_rows_are_passed_over(self):
+    def test_messages_among_rows_are_skipped(self):
         text = """\
 printf '[\\n==== Repacked {97} tensors\\n  {"n_prompt": 512, "n_gen": 0, "avg_ts": 50.5, "samples_ts": [ 50.5 ]\\n  }'
 printf ',\\nloaded\\n  {"n_prompt": 0, "n_gen": 128, "cuda_params": {}, "avg_ts": 4}\\n]\\n'"""
@@ -181,12 +181,12 @@ printf ',\\nloaded\\n  {"n_prompt": 0, "n_gen": 128, "cuda_params": {}, "avg_ts"
         self.assertIn("| model | pp512 | noisy | 50.5 |", out)
         self.assertIn("| model | tg128 | noisy | 4.0 |", out)
 
-    def test_a_prefix_stands_before_every_run(self):
+    def test_prefix_precedes_every_run(self):
         prefix = self.program("prefix", f'echo "prefix" >> {self.calls}; exec "$@"')
         self.compare("-r", "1", "--llama-bench", f"peer={self.peer}", "--prefix", f"{prefix} env")
         self.assertEqual(self.order(), ["prefix", "shoal", "prefix", "peer"])
 
-    def test_models_of_one_name_are_told_apart(self):
+    def test_models_with_same_name_are_distinguished(self):
         (self.folder / "other").mkdir()
         other = self.write("other/model.gguf", self.model.read_bytes())
         out, _ = self.compare("-r", "1", "-m", other)
@@ -199,42 +199,42 @@ class Failures(Folder):
         super().setUp()
         self.engine("shoal", "100", "10")
 
-    def test_a_crash_names_the_engine_and_its_last_line_and_leaves_what_is_finished(self):
+    def test_crash_names_engine_and_keeps_finished_rounds(self):
         peer = self.engine("peer", "50", "5", '[ $n -lt 2 ] || { echo first >&2; echo "out of luck" >&2; exit 3; }')
         out, err = self.compare("-r", "3", "--llama-bench", f"peer={peer}", status=1)
         self.assertIn("| model | tg128 | peer | 5.0 | 5.0 - 5.0 | 2.00 | 2.00 - 2.00 |", out)
         self.assertIn("compare: not finished: model has 2 of 3 rounds", err)
         self.assertRegex(
             err.splitlines()[-1],
-            r"^compare: peer on model.gguf: ended with status 3: out of luck \(command: .*/peer -m ",
+            r"^compare: peer on model.gguf: exited with status 3: out of luck \(command: .*/peer -m ",
         )
 
-    def test_a_signal_is_named(self):
+    def test_signal_is_named(self):
         peer = self.program("peer", "kill -SEGV $$")
         self.assertIn(
-            "peer on model.gguf: was ended by SIGSEGV: it said nothing", self.fails("--llama-bench", f"peer={peer}")
+            "peer on model.gguf: was ended by SIGSEGV: no output", self.fails("--llama-bench", f"peer={peer}")
         )
 
-    def test_output_that_is_not_what_was_asked_for(self):
+    def test_reports_wrong_output(self):
         for text, words in (
-            ("echo hello", "it gave no rate for pp512, tg128"),
-            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1'""", "it gave no rate for pp512, tg128"),
+            ("echo hello", "its output has no rate for pp512, tg128"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1'""", "its output has no rate for pp512, tg128"),
             ("echo '[{}]'", "its output is not the JSON of llama-bench (KeyError('n_prompt'))"),
             ("""echo '{"n_prompt": 512, "n_gen": 0, "avg_ts": "fast"}'""", "its output is not the JSON"),
-            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1}]'""", "it gave no rate for tg128; leave out"),
-            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 0}]'""", "it gave no rate for pp512, tg128"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1}]'""", "its output has no rate for tg128; omit"),
+            ("""echo '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 0}]'""", "its output has no rate for pp512, tg128"),
         ):
             with self.subTest(text):
                 peer = self.program("peer", text)
                 self.assertIn(f"compare: peer on model.gguf: {words}", self.fails("--llama-bench", f"peer={peer}"))
 
-    def test_what_is_missing_is_found_before_anything_runs(self):
+    def test_missing_files_are_found_before_first_run(self):
         for arguments, words in (
             (
                 ["-m", self.folder / "no.gguf"],
                 "no.gguf: No such file or directory; scripts/make_model.py writes models",
             ),
-            (["-m", self.write("bad.gguf", b"hello")], "bad.gguf: it is no GGUF file"),
+            (["-m", self.write("bad.gguf", b"hello")], "bad.gguf: it is not a GGUF file"),
             (["--llama-bench", "peer"], "--llama-bench peer: expected NAME=PATH or NAME=PATH,ARGUMENTS"),
             (
                 ["--llama-bench", "peer=/no/such"],
@@ -248,7 +248,7 @@ class Failures(Folder):
                 self.assertIn(words, self.fails(*arguments))
                 self.assertFalse(self.calls.exists())
 
-    def test_arguments_that_mean_nothing(self):
+    def test_rejects_wrong_arguments(self):
         for arguments in (
             ["-r", "0"],
             ["-p", "0", "-n", "0"],
@@ -261,13 +261,13 @@ class Failures(Folder):
                 self.compare(*arguments, status=2)
         self.assertIn("give a model with -m", self.compare(status=2, models=False)[1])
 
-    def test_a_bandwidth_program_that_gives_no_number(self):
+    def test_bandwidth_program_must_print_number(self):
         for text in ("echo none", "true", "echo -1", "echo inf"):
             with self.subTest(text):
                 program = self.program("bandwidth", text)
                 self.assertIn("--bandwidth-program: its last line is", self.fails("--bandwidth-program", program))
 
-    def test_ctrl_c_prints_what_is_finished(self):
+    def test_ctrl_c_prints_finished_rounds(self):
         peer = self.engine("peer", "50", "5", f"[ $n -lt 1 ] || {{ touch {self.folder}/waiting; exec sleep 100000; }}")
         command = [
             sys.executable,
@@ -294,10 +294,10 @@ class Failures(Folder):
 
 
 class Environment(Folder):
-    """Setting up, with Pythons that are shell scripts."""
+    """Setting up the environment, with Pythons that are shell scripts."""
 
     def python(self, about='echo \'{"build_version": "package 1"}\'', pip="true"):
-        """A Python whose `-m venv` makes another like it."""
+        """A Python whose `-m venv` makes a copy of it."""
         text = f"""\
 echo "$CMAKE_ARGS|$*" >> {self.calls}
 case "$*" in
@@ -311,7 +311,7 @@ esac"""
         with mock.patch.object(sys, "executable", str(self.python(**how))), contextlib.redirect_stderr(io.StringIO()):
             return environment.llama_cpp_engine(self.folder / "venv", wanted)
 
-    def test_what_is_not_there_is_installed_from_source_for_this_cpu(self):
+    def test_missing_package_is_built_for_this_cpu(self):
         with mock.patch.dict(os.environ, {"CMAKE_ARGS": "-DGGML_BLAS=ON"}):
             engine = self.engine_of()
         self.assertEqual(engine.command, [f"{self.folder}/venv/bin/python", str(environment.BENCH)])
@@ -325,17 +325,17 @@ esac"""
         self.engine_of(wanted=True)
         self.assertIn("pip install", self.calls.read_text())
 
-    def test_an_installation_that_fails(self):
+    def test_reports_failed_installation(self):
         with self.assertRaisesRegex(
             CompareError,
             "^installing llama-cpp-python failed: ERROR: no compiler; it needs a C\\+\\+ "
-            "compiler and the network; all of it is in .*/venv/setup.log$",
+            "compiler and the network; full output: .*/venv/setup.log$",
         ):
             self.engine_of(pip="echo ERROR: no compiler; echo bye >&2; exit 1")
 
-    def test_an_environment_without_the_package(self):
+    def test_reports_environment_without_package(self):
         (self.folder / "venv").mkdir()
-        with self.assertRaisesRegex(CompareError, "venv is no virtual environment; install it with --setup"):
+        with self.assertRaisesRegex(CompareError, "venv is not a virtual environment; install it with --setup"):
             self.engine_of()
         with self.assertRaisesRegex(
             CompareError, "No module named llama_cpp.*; install it with --setup, or give another --venv$"
@@ -349,13 +349,13 @@ class Bytes(Folder):
     def per_token(self, tensors, metadata=(), **more):
         return gguf_bytes.read_weights(str(self.write("x.gguf", gguf(tensors, metadata, **more)))).bytes_per_token()
 
-    def test_every_byte_where_the_embedding_is_the_output_head(self):
+    def test_counts_tied_embedding(self):
         self.assertEqual(self.per_token([("token_embd.weight", 640), ("blk.0.attn_q.weight", 320)]), 960)
 
-    def test_the_embedding_of_another_head_is_not_read(self):
+    def test_does_not_count_untied_embedding(self):
         self.assertEqual(self.per_token([("token_embd.weight", 640), ("a.weight", 320), ("output.weight", 32)]), 352)
 
-    def test_of_experts_those_that_are_used(self):
+    def test_counts_only_used_experts(self):
         words = struct.pack("<IQ", self.STRING, 2) + string("a") + string("b")
         metadata = [
             ("general.architecture", self.STRING, string("llama")),
@@ -367,13 +367,13 @@ class Bytes(Folder):
         tensors = [("blk.0.ffn_up_exps.weight", 6400), ("blk.0.attn_q.weight", 320)]
         self.assertEqual(self.per_token(tensors, metadata), 1600 + 320)
 
-    def test_an_alignment_of_its_own(self):
+    def test_supports_custom_alignment(self):
         metadata = [("general.alignment", self.U32, struct.pack("<I", 128))]
         self.assertEqual(
             self.per_token([("token_embd.weight", 640), ("output.weight", 256)], metadata, alignment=128), 256
         )
 
-    def test_files_that_are_cut_off_anywhere(self):
+    def test_rejects_truncated_files(self):
         whole = gguf([("a.weight", 64)], [("general.architecture", self.STRING, string("llama"))])
         for size in range(whole.index(b"a.weight") + 8 + 24):
             with self.subTest(size), self.assertRaisesRegex(
@@ -381,13 +381,13 @@ class Bytes(Folder):
             ):
                 gguf_bytes.read_weights(str(self.write("cut.gguf", whole[:size])))
 
-    def test_the_small_model(self):
-        # 1024 tokens of 256 values in Q8_0; the head is a tensor of its own.
+    def test_counts_bytes_of_the_small_model(self):
+        # 1024 tokens of 256 values in Q8_0. The head is a separate tensor.
         self.assertEqual(gguf_bytes.read_weights(str(TINY)).bytes_per_token(), 5_583_872 - 1024 * 256 * 34 // 32)
 
 
 class Programs(Folder):
-    """The real ones, on the small model."""
+    """Real programs with the small model."""
 
     def measured(self, *arguments):
         command = [
@@ -417,7 +417,7 @@ class Programs(Folder):
         return data
 
     @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
-    def test_shoal(self):
+    def test_measures_shoal(self):
         program = os.environ["SHOAL_PROGRAM"]
         data = self.measured(
             "--shoal", program, "--no-llama-cpp", "--shoal-bench", f"2x1={program},--devices CPU0,CPU1"
@@ -426,7 +426,7 @@ class Programs(Folder):
         self.assertIn("threads: 1", data["engines"]["shoal"])
 
     @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
-    def test_outliers_leave_f16_and_bf16_precise(self):
+    def test_f16_and_bf16_stay_precise_with_outliers(self):
         script = SCRIPT.with_name("outliers.py")
         flags = ["--types", "f16,bf16", "--shoal", os.environ["SHOAL_PROGRAM"], "--no-llama-cpp"]
         done = subprocess.run([sys.executable, script, *flags], capture_output=True, text=True, check=False)
@@ -439,7 +439,7 @@ class Programs(Folder):
     @unittest.skipUnless(
         {"SHOAL_PROGRAM", "SHOAL_PEERS_VENV"} <= os.environ.keys(), "SHOAL_PEERS_VENV names no environment"
     )
-    def test_llama_cpp(self):
+    def test_measures_llama_cpp(self):
         data = self.measured("--shoal", os.environ["SHOAL_PROGRAM"], "--venv", os.environ["SHOAL_PEERS_VENV"])
         self.assertRegex(data["engines"]["llama.cpp"], r"^llama-cpp-python [\d.]+, ggml ")
 

@@ -1,4 +1,4 @@
-"""scripts/gpu/sass.py counts instructions, in kernels made up for it."""
+"""Tests the counts of scripts/gpu/sass.py on made-up kernels."""
 import contextlib
 import io
 import os
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu import sass, shell  # noqa: E402
 
-# A loop of copies, then the main loop; the wait comes behind the trigger and the first load.
+# A loop of copies, then the main loop. The wait comes after the trigger and the first load.
 CODE = """
   LDC R1, c[0x0][0x28]
   PREEXIT
@@ -46,7 +46,7 @@ Resource usage:
 
 
 def assembled(text: str) -> str:
-    """As cuobjdump prints it, with addresses for labels."""
+    """Output of cuobjdump, with addresses for labels."""
     lines, labels = [], {}
     for line in text.strip().splitlines():
         if line.endswith(":"):
@@ -64,7 +64,7 @@ def counts(text: str, bytes_per_pass=None) -> dict:
 
 
 class Counts(unittest.TestCase):
-    def test_positions_and_main_loop(self):
+    def test_counts_positions_and_main_loop(self):
         found = counts(CODE, 100)
         self.assertEqual(found, {"registers": 54, "stack": 8, "instructions": 12, "trigger": 1, "wait": 4, "first_load": 2,
                                  "loop": 5, "per_byte": 0.05})  # fmt: skip
@@ -79,11 +79,11 @@ class Counts(unittest.TestCase):
         self.assertEqual(counts(text)["first_load"], 2)
         self.assertEqual(counts(text.replace("UBLKCP", "MOV"))["first_load"], 1)
 
-    def test_a_kernel_without_loop_and_loads(self):
+    def test_missing_loop_and_loads_have_no_counts(self):
         found = counts("STG.E.128 [R2], R4\nEXIT", 10)
         self.assertEqual([found["first_load"], found["loop"], found["per_byte"], found["wait"]], [None] * 4)
 
-    def test_names_without_namespaces(self):
+    def test_readable_names_have_no_namespaces(self):
         types = sass.element_types(ROOT)
         self.assertEqual(types[:2] + [types[5], types[17], types[-1]], ["f32", "f16", "q4_0", "mxfp4", "q2_0"])
         self.assertEqual(sass.readable("void shoal::cuda::vec<(shoal::DType)1, 2, false>(shoal::P)", types),
@@ -107,23 +107,23 @@ class Limits(unittest.TestCase):
         kernel = sass.Kernel("_Zf", "f<1>", 54, 8, sass.parse_code(assembled(CODE)))
         return sass.broken_limits([kernel], sass.read_limits(self.table(text)))
 
-    def test_kept_and_broken(self):
+    def test_reports_broken_limits(self):
         self.assertEqual(self.broken('"f<?>" = { registers = 54, first_load = 2, per_byte = 0.05, bytes = 100 }'), [])
         self.assertEqual(self.broken('"f<?>" = { registers = 53 }\n"f<1>" = { stack = 0 }'),
                          ["f<1>: registers is 54, the limit 53"])  # fmt: skip
         self.assertRegex(self.broken('"f<?>" = { per_byte = 1 }')[0], "^f<1>: per_byte is -, the limit 1$")
 
-    def test_a_name_without_a_kernel_is_an_error(self):
+    def test_name_without_kernel_is_error(self):
         self.assertEqual(self.broken('"g<*>" = { stack = 8 }'),
-                         ["g<*>: no kernel has this name; correct scripts/gpu/sass_limits.toml"])  # fmt: skip
+                         ["g<*>: no kernel matches; correct scripts/gpu/sass_limits.toml"])  # fmt: skip
 
-    def test_keys_are_known(self):
+    def test_rejects_unknown_keys(self):
         with self.assertRaisesRegex(shell.CheckError, "f has unknown keys: speed"):
             sass.read_limits(self.table('"f" = { speed = 3 }'))
         sass.read_limits(sass.LIMITS)
 
-    def test_the_program(self):
-        """With a cuobjdump that is a script."""
+    def test_runs_as_program(self):
+        """Uses a script as cuobjdump."""
         tool = self.folder / "tools/cuobjdump"
         tool.parent.mkdir()
         code = f"\t\tFunction : {NAME}\n{assembled(CODE)}"

@@ -1,4 +1,4 @@
-"""The shell scripts parse, and refuse what they do not know, with one line that says why."""
+"""Tests that the shell scripts parse, and reject unknown arguments with one line."""
 import os
 import pathlib
 import shutil
@@ -15,13 +15,13 @@ def run(*command):
 
 
 class ScriptsTest(unittest.TestCase):
-    def test_they_parse_and_can_be_run(self):
+    def test_scripts_parse_and_are_executable(self):
         for script in SCRIPTS:
             with self.subTest(script):
                 self.assertTrue((ROOT / script).stat().st_mode & 0o100, "is not executable")
                 self.assertEqual(run("bash", "-n", script).stderr, "")
 
-    def test_an_unknown_argument_is_an_error(self):
+    def test_unknown_argument_is_error(self):
         result = run("scripts/install_deps", "--everything")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers, --mpi)\n")
@@ -32,12 +32,12 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(result.stderr, "install_python: unknown argument '--everything' (known: --help)\n")
         self.assertIn("build/venv", run("scripts/install_python", "--help").stdout)
 
-    def test_help_is_the_head_of_the_script(self):
+    def test_help_prints_head_of_script(self):
         result = run("scripts/test", "--help")
         self.assertEqual(result.returncode, 0)
         self.assertIn("scripts/test [--preset release|dev|tsan|tsan-cuda]", result.stdout)
 
-    def test_the_model_of_the_quickstart_is_there(self):
+    def test_model_of_quickstart_exists(self):
         text = (ROOT / "scripts/quickstart").read_text()
         models = [word for word in text.split() if word.endswith(".gguf")]
         self.assertEqual(len(models), 1)
@@ -45,7 +45,8 @@ class ScriptsTest(unittest.TestCase):
 
 
 class QuickstartTest(unittest.TestCase):
-    """scripts/quickstart in a folder of its own, with a cmake that knows the plug-ins in the file `installed`."""
+    """Runs scripts/quickstart in a temporary folder, with a cmake that knows the plug-ins listed in the file
+    `installed`."""
 
     PROGRAMS = {
         "scripts/install_deps": "",
@@ -57,7 +58,7 @@ class QuickstartTest(unittest.TestCase):
         "build/release/bin/shoal": "",
     }
 
-    def test_it_builds_the_plug_ins_that_can_be_built_by_now(self):
+    def test_builds_available_plug_ins(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             for path, text in self.PROGRAMS.items():
@@ -74,7 +75,7 @@ class QuickstartTest(unittest.TestCase):
             built = (folder / "built").read_text().splitlines()
             self.assertEqual(built, ["shoal", "shoal shoal_mpi", "shoal shoal_mpi", "shoal shoal_mpi shoal_cuda"])
 
-    def test_mpi_without_headers_counts_as_absent_until_they_are_installed(self):
+    def test_mpi_without_headers_counts_as_absent(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "CMakeLists.txt").write_text(
@@ -83,7 +84,7 @@ class QuickstartTest(unittest.TestCase):
                 f"set(PROJECT_SOURCE_DIR {ROOT})\ninclude({ROOT}/cmake/mpi.cmake)\n"
                 "if(TARGET shoal_mpi)\n  message(STATUS \"MPI is there\")\nendif()\n")
             (folder / "bin").mkdir()
-            # As the package openmpi-bin alone has it.
+            # Files of the package openmpi-bin without its headers.
             (folder / "bin/mpicxx").write_text("#!/bin/sh\ncase $1 in\n-showme:compile) echo -I/nowhere/include ;;\n"
                                                "-showme:link) echo -L/nowhere -lmpi ;;\n*) exit 1 ;;\nesac\n")
             (folder / "bin/mpicxx").chmod(0o755)
@@ -92,20 +93,20 @@ class QuickstartTest(unittest.TestCase):
             first = subprocess.run(command, capture_output=True, text=True, env=broken)
             self.assertEqual(first.returncode, 0, first.stderr)
             self.assertNotIn("MPI is there", first.stdout)
-            self.assertIn("cannot compile a program of MPI", first.stdout)
+            self.assertIn("cannot compile an MPI program", first.stdout)
             if shutil.which("mpicxx") and run("mpicxx", "--showme:version").returncode == 0:
                 second = subprocess.run(command, capture_output=True, text=True)
                 self.assertEqual(second.returncode, 0, second.stderr)
                 self.assertIn("MPI is there", second.stdout)
 
-    def test_all_say_the_same_about_mpi(self):
+    def test_all_remedies_for_mpi_are_equal(self):
         for path in ("README.md", "docs/hosts.md", "processes/join.cpp"):
             text = (ROOT / path).read_text()
             self.assertRegex(text, r"scripts/install_deps --mpi`?,? (and )?then `?scripts/quickstart", path)
 
 
 class CudaArchitecturesTest(unittest.TestCase):
-    """cmake/cuda_architectures.cmake, with an nvidia-smi that knows the GPUs in the file `gpus`."""
+    """cmake/cuda_architectures.cmake, with an nvidia-smi that knows the GPUs listed in the file `gpus`."""
 
     PROGRAMS = {
         "nvidia-smi": 'cat "$(dirname "$0")/gpus" 2>/dev/null || { echo "failed 580.65"; exit 9; }',
@@ -127,39 +128,39 @@ class CudaArchitecturesTest(unittest.TestCase):
                                     env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, check=False)
             return result.stdout.rpartition("chosen: ")[2].strip(), " ".join(result.stderr.split())
 
-    def test_each_gpu_of_the_machine_is_compiled_for_once(self):
+    def test_compiles_once_for_each_kind_of_gpu(self):
         self.assertEqual(self.chosen("8.6\n9.0\n8.6\n"), ("86-real;90-real", ""))
         self.assertEqual(self.chosen("7.5\n8.9\n"), ("89-real", ""))
 
-    def test_without_a_gpu_all_that_nvcc_knows_are_compiled_for(self):
+    def test_without_gpu_compiles_for_all_architectures(self):
         for gpus in ("", "7.5\n", "12.0\n"):
             chosen, warnings = self.chosen(gpus)
             self.assertEqual(chosen, "80-real;86-real;89-real;90-real", gpus)
             self.assertIn("cannot compile for compute capability 120", warnings)
         self.assertEqual(self.chosen("", "-DSHOAL_CUDA_WITHOUT_GPU=90"), ("90-real", ""))
 
-    def test_an_option_names_them_instead(self):
+    def test_option_overrides_architectures(self):
         self.assertEqual(self.chosen("8.6\n", "-DSHOAL_CUDA_ARCHITECTURES=80-real;90"), ("80-real;90-real", ""))
         for wrong in ("75", "90a", "native"):
-            self.assertIn(f"'{wrong}' is not a compute capability from 80 on",
+            self.assertIn(f"'{wrong}' is not a compute capability of at least 80",
                           self.chosen("", f"-DSHOAL_CUDA_ARCHITECTURES={wrong}")[1])
             self.assertIn(f"SHOAL_CUDA_WITHOUT_GPU={wrong}: '{wrong}' is not",
                           self.chosen("", f"-DSHOAL_CUDA_WITHOUT_GPU={wrong}")[1])
         self.assertEqual(self.chosen("", "-DSHOAL_CUDA_ARCHITECTURES=86;86-real"), ("86-real", ""))
         self.assertEqual(self.chosen("", "-DSHOAL_CUDA_WITHOUT_GPU=80-real"), ("80-real", ""))
 
-    def test_an_architecture_that_nvcc_does_not_know_is_an_error(self):
+    def test_unknown_architecture_is_error(self):
         for option in ("ARCHITECTURES=80;120", "WITHOUT_GPU=120"):
             chosen, errors = self.chosen("", f"-DSHOAL_CUDA_{option}")
             self.assertEqual(chosen, "")
-            self.assertRegex(errors, "CMake Error.*compute capability 120|can compile for none of.*=120; name others")
+            self.assertRegex(errors, "CMake Error.*compute capability 120|can compile for none of.*=120; set SHOAL_CUDA_ARCHITECTURES")
 
-    def test_gpus_without_code_are_warned_of(self):
+    def test_warns_of_gpus_without_code(self):
         for gpus, without_code in (("8.6\n9.0\n", "90"), ("8.7\n", "87"), ("8.0\n8.9\n", "80"), ("8.9\n", None)):
             chosen, warnings = self.chosen(gpus, "-DSHOAL_CUDA_ARCHITECTURES=86")
             self.assertEqual(chosen, "86-real")
             expected = f"GPU of compute capability {without_code}; -DSHOAL_CUDA_ARCHITECTURES= compiles"
-            self.assertEqual(warnings.count("leaves out"), without_code is not None, warnings)
+            self.assertEqual(warnings.count("omits"), without_code is not None, warnings)
             self.assertEqual(expected in warnings, without_code is not None, warnings)
 
 

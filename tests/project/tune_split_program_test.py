@@ -1,5 +1,5 @@
-"""scripts/tune_split.py with the program itself: an uneven machine of two CPU devices is tuned, and run, bench and plan
-use the profile. Speeds are claimed by tune_split_test.py, whose machine is made up; here even a busy machine passes."""
+"""Tests scripts/tune_split.py with the real program: tunes an uneven machine of two CPU devices, then runs, benches and plans
+with the profile. The test also passes on a busy machine; tune_split_test.py checks speeds on a simulated machine."""
 import importlib.util
 import json
 import os
@@ -12,7 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM", ROOT / "build/release/bin/shoal"))
-# The script, which writes a profile of figures with any noise here.
+# The script without its limit on noise, so that it always writes a profile.
 SCRIPT = f"""import runpy, sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 import tuning.main
@@ -46,7 +46,7 @@ class ProgramTest(unittest.TestCase):
                                     "-o", self.profile, "--chart", "none", "--output", "json",
                                     *arguments))
 
-    def test_a_tuned_profile_is_used(self):
+    def test_tuned_profile_is_used(self):
         tuned = self.tune("--objective", "prompt", "-p", 32, "-r", 2, "--trials", 8)
         split = tuned["best"]["split"]
         self.assertEqual(tuned["units"], 24)
@@ -56,8 +56,8 @@ class ProgramTest(unittest.TestCase):
         self.check_who_uses_it(",".join(map(str, split)))
 
     def check_who_uses_it(self, ratio):
-        """`plan` prints where tensors lie; what `run` computes differs in its last digits with the ratio, since devices
-        add up parts of other lengths."""
+        """Checks that `run` and `plan` use the profile. `plan` prints the placement of tensors. Logits of `run` depend on the
+        ratio in their last digits, because devices sum parts of other lengths."""
         profile = ["--tensor-split", f"@{self.profile}"]
         for command, kept, arguments in (
                 ("run", ("tokens", "top_logits"), ["-p", "In the beginning", "-n", 8, "--temp", 0, "--top-logits", 8]),
@@ -68,13 +68,13 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(by_profile, by_ratio, command)
             self.assertNotEqual(by_profile, by_even, command)
 
-    def test_the_prediction_is_measured_first(self):
-        self.slowdown = "3,1"  # both are probed, the slower one for longer
+    def test_prediction_is_measured_first(self):
+        self.slowdown = "3,1"  # a probe of both devices takes longer with a slower device
         tuned = self.tune("-n", 8, "-r", 1, "--trials", 2)
         self.assertEqual(tuned["all"][0]["origin"], "prediction")
         self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])
 
-    def test_a_profile_tells_where_it_comes_from(self):
+    def test_profile_records_its_origin(self):
         self.tune("-n", 4, "-r", 1, "--trials", 1)
         profile = json.loads(self.profile.read_text())
         self.assertEqual(profile["model"]["type"], "llama 5.2M Q8_0")
@@ -85,5 +85,5 @@ class ProgramTest(unittest.TestCase):
 if __name__ == "__main__":
     if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "rich")):
         print("skipped: run scripts/install_python")
-        sys.exit(77)  # what CTest takes for skipped
+        sys.exit(77)  # exit code that CTest treats as skipped
     unittest.main()

@@ -1,5 +1,5 @@
-"""scripts/tune_split.py on a made-up machine whose best split is known (fake_shoal.py). Needs the packages of
-scripts/requirements.txt; without them it is skipped. tune_split_program_test.py has the real program."""
+"""Tests scripts/tune_split.py on a simulated machine with a known best split (fake_shoal.py). Needs the packages of
+scripts/requirements.txt; otherwise it is skipped. tune_split_program_test.py uses the real program."""
 import errno
 import importlib.util
 import json
@@ -20,9 +20,9 @@ SCRIPT = ROOT / "scripts/tune_split.py"
 FAKE = ROOT / "tests/project/fake_shoal.py"
 if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "rich")):
     print("skipped: run scripts/install_python")
-    sys.exit(77)  # what CTest takes for skipped
+    sys.exit(77)  # exit code that CTest treats as skipped
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 import hours  # noqa: E402
@@ -64,7 +64,7 @@ class TuneSplit(unittest.TestCase):
         return {**others, "FAKE_SHOAL": str(self.folder / "fake.json")}
 
     def run_script(self, *arguments, stdout="stdout", **options):
-        """In a fork of this process, which has loaded the packages already."""
+        """Runs the script in a fork of this process, which has already loaded the packages."""
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
@@ -93,7 +93,7 @@ class TuneSplit(unittest.TestCase):
             os._exit(code)
 
     def tune(self, *arguments, **options):
-        """The JSON that it prints; it must succeed."""
+        """The JSON output of a successful run."""
         done = self.run_script("--output", "json", "--chart", "none", *arguments, **options)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
@@ -123,7 +123,7 @@ class SearchTest(TuneSplit):
         return min(((a, UNITS - a) for a in range(UNITS + 1)), key=lambda split: seconds(config, split))
 
     def test_finds_the_best_split_in_few_runs(self):
-        """`most`: splits that an earlier search, by Gaussian processes, measured."""
+        """`most`: number of splits that an earlier search with Gaussian processes measured."""
         machines = ([1, 3], 0.05, 0.01, 6), ([3, 1], 0.0, 0.02, 6), ([1, 1], 0.3, 0.01, 5), ([1, 7], 0.1, 0.005, 6)
         for number, (speeds, wait, noise, most) in enumerate(machines):
             with self.subTest(speeds=speeds, wait=wait, noise=noise):
@@ -136,34 +136,34 @@ class SearchTest(TuneSplit):
                 self.assertEqual(len(self.log()), tuned["runs"])
                 self.assertTrue(tuned["complete"])
 
-    def test_noise_that_hides_differences_takes_runs_not_other_splits(self):
+    def test_noise_costs_runs_not_splits(self):
         for seed, noise, run_noise in (0, 0.05, 0.02), (1, 0.05, 0.02), (3, 0.1, 0.2):
             with self.subTest(seed=seed):
                 self.again()
                 self.machine(speeds=[1, 3], wait=0.05, noise=noise, run_noise=run_noise, drift=0.003, seed=seed)
                 done = self.run_script("--output", "json", "--chart", "none", "--tolerance", "0.02")
                 tuned = json.loads(done.stdout)
-                if noise < 0.1:  # beyond, the profile may be refused
+                if noise < 0.1:  # with more noise, the profile may be refused
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertLessEqual(distance(tuned["best"]["split"], (6, 18)), 1, tuned)
                 self.assertLessEqual(tuned["trials"], (UNITS + 1) / 3)
                 self.assertLessEqual(tuned["runs"], 2 * (UNITS + 1) / 3)
 
-    def test_trials_limit_the_splits(self):
+    def test_trials_limit_number_of_splits(self):
         self.machine(speeds=[1, 3], wait=0.05)
         tuned = self.tune("--trials", 4)
-        self.assertIn("4 splits have been measured (--trials); no other of them is significantly", tuned["ended"])
+        self.assertIn("4 splits have been measured (--trials); no other split is significantly", tuned["ended"])
         self.assertFalse(tuned["complete"])
         self.assertEqual(len(set(self.log())), 4)
         self.assertTrue(self.tune()["complete"])
 
-    def test_no_profile_is_made_of_noise(self):
+    def test_noise_prevents_profile(self):
         self.machine(speeds=[1, 3], wait=0.05, noise=1.5, run_noise=1.5)
-        done = self.fails("no profile, as the speed of the best split is only known to ", "--chart", "none")
+        done = self.fails("no profile, because the speed of the best split is uncertain by ", "--chart", "none")
         self.assertRegex(done.stdout, r"best: --tensor-split \d+,\d+; (\d+,\d+, )*\d+,\d+ may be better")
         self.assertFalse((self.folder / "model.split.json").exists())
 
-    def test_other_programs_are_told_of(self):
+    def test_reports_other_programs(self):
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
             self.machine(speeds=[1, 3], wait=0.05, seconds=0.5)
             done = self.run_script("--chart", "none", "--trials", "2")
@@ -171,7 +171,7 @@ class SearchTest(TuneSplit):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"tune_split: other programs kept up to \d\.\d of \d+ cores busy during \d+ of ")
 
-    def test_no_split_is_measured_twice_as_another(self):
+    def test_equivalent_splits_are_measured_once(self):
         for units, most in ((24, None), (8, 9), (5, 6)):
             with self.subTest(units=units):
                 self.again()
@@ -182,11 +182,11 @@ class SearchTest(TuneSplit):
                 layouts = [tuple(round(units * part / 24) for part in split[:1]) for split in splits]
                 self.assertEqual(len(layouts), len(set(layouts)), splits)
                 self.assertLessEqual(len(layouts), most or 25)
-                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # of two splits that tie
+                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # either of two tied splits
                 found = round(units * tuned["best"]["split"][0] / 24)
                 self.assertAlmostEqual(seconds(self.config, (found, units - found)), fastest)
 
-    def test_the_prediction_is_where_it_starts(self):
+    def test_search_starts_at_prediction(self):
         self.machine(speeds=[1, 3], wait=0.05, prediction=[1, 3.1])
         tuned = self.tune()
         self.assertEqual(self.log()[:2], ["6,18", "12,12"])
@@ -194,10 +194,10 @@ class SearchTest(TuneSplit):
         self.assertLessEqual(tuned["runs"], 6)
         self.assertEqual(self.profile()["prediction"]["tensor_split"], [1, 3.1])
         self.again()
-        self.machine(speeds=[3, 1], wait=0.05, prediction=[1, 3])  # which is wrong
+        self.machine(speeds=[3, 1], wait=0.05, prediction=[1, 3])  # a wrong prediction
         self.assertEqual(self.tune()["best"]["split"], [18, 6])
 
-    def test_more_devices(self):
+    def test_finds_good_splits_of_more_devices(self):
         self.machine(speeds=[1, 3, 2], wait=0.05, noise=0.005)
         tuned = self.tune(devices="A,B,C")
         self.assertLessEqual(distance(tuned["best"]["split"], (4, 12, 8)), 1)
@@ -207,7 +207,7 @@ class SearchTest(TuneSplit):
         self.assertLess(seconds(self.config, tuned["best"]["split"]), 1.06 * seconds(self.config, (4, 12, 8, 8)))
         self.assertLessEqual(tuned["runs"], 20)
 
-    def test_objectives(self):
+    def test_best_split_depends_on_objective(self):
         self.machine(speeds=[1, 1], generation_speeds=[1, 3], prompt_speeds=[3, 1], wait=0.02)
         best = {}
         for name, more in (("generation", []), ("prompt", []), ("mix", ["-p", "1000", "-n", "40"])):
@@ -224,7 +224,7 @@ class SearchTest(TuneSplit):
 
 
 class FailureTest(TuneSplit):
-    def test_failing_trials_are_recorded_and_passed_over(self):
+    def test_failed_trials_are_recorded_and_skipped(self):
         self.machine(speeds=[1, 3], wait=0.05, failures=[
             {"share": [0, 0.9, 1.1], "how": "message"}, {"share": [0, 0.45, 0.55], "how": "kill"},
             {"share": [1, 0.9, 1.1], "how": "garbage"}, {"share": [0, 0.2, 0.24], "how": "hang"}])
@@ -243,7 +243,7 @@ class FailureTest(TuneSplit):
         self.assertFalse([trial for trial in retried["all"] if "failed" in trial])
         self.assertEqual(len(self.log()), runs + 4)
 
-    def test_what_does_not_fit_is_not_run(self):
+    def test_splits_that_do_not_fit_are_not_run(self):
         self.machine(speeds=[1, 3], wait=0.05, memory=[10**6, 14])
         tuned = self.tune()
         self.assertEqual(tuned["best"]["split"][1], 13)
@@ -251,26 +251,26 @@ class FailureTest(TuneSplit):
         failed = [trial for trial in tuned["all"] if "failed" in trial]
         self.assertIn("does not fit: CPU1 needs 24.05 MiB and has 14 MiB", [trial["failed"] for trial in failed])
 
-    def test_nothing_works(self):
+    def test_reports_if_nothing_works(self):
         self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "message"}])
         self.fails("tune_split: no split could be measured; the last failed with: CPU1 has too little memory")
         self.assertLessEqual(len(self.log()), 8)
         self.assertFalse((self.folder / "model.split.json").exists())
 
-    def test_flags_that_the_program_does_not_know_end_it_at_once(self):
+    def test_unknown_flags_of_program_stop_script(self):
         self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "usage"}])
         self.fails("tune_split: there is no flag --x", "--", "--x")
         self.assertEqual(len(self.log()), 1)
 
-    def test_what_it_refuses(self):
-        """In a line that says what is wrong."""
+    def test_rejects_wrong_arguments(self):
+        """Each error is one line with the reason."""
         for code, words, arguments in (
                 (1, "there is no model none.gguf", ["-m", "none.gguf"]),
                 (1, "there is no program", ["--shoal", "none"]),
                 (1, "there is no folder", ["-o", "none/a.json"]),
                 (1, "a chart ends in .svg, not '.bmp'", ["--chart", "a.bmp"]),
-                (2, "is no list of two devices or more", ["--devices", "CPU0"]),
-                (2, "is no list of two devices or more", ["--devices", "CPU0,,CPU1"]),
+                (2, "is not a list of two devices or more", ["--devices", "CPU0"]),
+                (2, "is not a list of two devices or more", ["--devices", "CPU0,,CPU1"]),
                 (2, "invalid choice: 'speed'", ["--objective", "speed"]),
                 (2, "1.5 is not between 0 and 1", ["--tolerance", "1.5"]),
                 (2, "0 is not above 0", ["--trials", "0"]),
@@ -287,27 +287,27 @@ class FailureTest(TuneSplit):
                 self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(self.log(), [])
 
-    def test_tests_that_are_left_out(self):
-        """As `shoal bench` does with -p 0 or -n 0."""
+    def test_zero_tokens_skip_a_test(self):
+        """Like `shoal bench` with -p 0 or -n 0."""
         self.machine(speeds=[1, 3])
         self.assertEqual(self.tune("-p", "0", "--trials", "2")["objective"], "generation")
         self.again()
         self.assertEqual(self.tune("-n", "0", "--trials", "2")["objective"], "prompt")
 
-    def test_files_that_cannot_be_written_are_refused_at_once(self):
+    def test_unwritable_files_are_rejected_at_once(self):
         os.mkfifo(self.folder / "pipe.svg")
         (self.folder / "circle").symlink_to("circle")
         (self.folder / "link").symlink_to("none/a.json")
         (self.folder / "folder.svg").mkdir()
         for words, arguments in (
-                ("cannot write the profile pipe.svg: it is no regular file", ["-o", "pipe.svg", "--chart", "a.svg"]),
+                ("cannot write the profile pipe.svg: it is not a regular file", ["-o", "pipe.svg", "--chart", "a.svg"]),
                 ("cannot write the profile circle: ", ["-o", "circle"]),
                 ("cannot write the profile link: there is no folder", ["-o", "link"]),
-                ("cannot write the chart pipe.svg: it is no regular file", ["--chart", "pipe.svg"]),
+                ("cannot write the chart pipe.svg: it is not a regular file", ["--chart", "pipe.svg"]),
                 ("cannot write the chart folder.svg: it is a folder", ["--chart", "folder.svg"]),
                 ("cannot write the chart none/a.svg: there is no folder", ["--chart", "none/a.svg"]),
-                ("cannot write the profile /dev/null: it is no regular file", ["-o", "/dev/null", "--force"]),
-                ("cannot write the journal /dev/null: it is no regular file", ["--journal", "/dev/null"]),
+                ("cannot write the profile /dev/null: it is not a regular file", ["-o", "/dev/null", "--force"]),
+                ("cannot write the journal /dev/null: it is not a regular file", ["--journal", "/dev/null"]),
                 ("cannot write the journal none/a: there is no folder", ["--journal", "none/a"]),
                 ("are the same file", ["-o", "a.json", "--journal", "a.json"])):
             with self.subTest(arguments):
@@ -321,7 +321,7 @@ class FailureTest(TuneSplit):
         self.assertTrue((self.folder / "link.json").is_symlink())
         self.assertEqual(json.loads((self.folder / "real.json").read_text())["tensor_split"], [6, 18])
 
-    def test_a_full_disk_loses_nothing(self):
+    def test_full_disk_loses_nothing(self):
         full = "cannot write to stdout: No space left on device; check the disk or pipe it goes to"
         with open("/dev/full", "w") as stdout:
             done = subprocess.run(self.command("--chart", "none"), cwd=self.folder, check=False, stdout=stdout,
@@ -345,7 +345,7 @@ class FailureTest(TuneSplit):
         self.assertEqual(json.loads((self.folder / "b.json").read_text())["tensor_split"], [6, 18])
         self.assertEqual(len(self.log()), runs)
 
-    def test_the_reader_of_the_table_is_gone(self):
+    def test_closed_stdout_loses_nothing(self):
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run(self.command("--chart", "none", "--trials", 3), cwd=self.folder, check=False,
@@ -355,19 +355,19 @@ class FailureTest(TuneSplit):
         self.assertRegex(done.stderr.splitlines()[-1], "^tune_split: wrote profile model.split.json, journal")
         self.assertTrue((self.folder / "model.split.json").exists())
 
-    def test_a_journal_of_something_else(self):
+    def test_rejects_journal_of_other_settings(self):
         self.tune()
         self.fails("was made with other settings: workload was", "-n", 64)
         self.fails("remove it to start again, or name another", "-n", 64)
         self.machine(speeds=[1, 3], descriptions=["fake, CPU0", "newer, CPU1"])
         self.fails('descriptions was ["fake, CPU0", "fake, CPU1"] and is ["fake, CPU0", "newer, CPU1"]')
         (self.folder / "notes").write_text("mine\n")
-        self.fails("this is no line of a journal", "--journal", "notes")
+        self.fails("this is not a line of a journal", "--journal", "notes")
 
 
 class InterruptionTest(TuneSplit):
     def interrupted(self, number, *arguments):
-        """Stops it in the middle of its third run, which does not end by itself."""
+        """Stops the script during its third run, which does not end by itself."""
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01, hangs_at=3)
         child = subprocess.Popen(self.command("--chart", "none", *arguments), cwd=self.folder, env=self.environment(),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -379,7 +379,7 @@ class InterruptionTest(TuneSplit):
         return child.returncode, stdout, stderr
 
     def resumed(self):
-        """It goes on with what is missing, to where it comes without an interruption."""
+        """Resumes, and reaches the same end as without an interruption."""
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01)
         tuned = self.tune()
         self.assertEqual(self.log()[:2], ["12,12", "24,0"])
@@ -390,7 +390,7 @@ class InterruptionTest(TuneSplit):
         self.assertEqual(len(finished), tuned["runs"])
         self.assertLessEqual(distance(tuned["best"]["split"], (6, 18)), 1)
 
-    def test_signals(self):
+    def test_signals_keep_finished_runs(self):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(number):
                 self.again()
@@ -398,16 +398,16 @@ class InterruptionTest(TuneSplit):
                 self.assertEqual(returned, code, stderr)
                 self.assertIn("12,12", stdout)
                 self.assertIn("2 splits in 2 runs", stdout)
-                self.assertIn("the same command goes on from", stderr.splitlines()[-1])
+                self.assertIn("the same command resumes from", stderr.splitlines()[-1])
                 self.resumed()
 
-    def test_a_kill(self):
+    def test_kill_loses_nothing(self):
         self.assertEqual(self.interrupted(signal.SIGKILL)[0], -signal.SIGKILL)
         self.resumed()
 
 
 class OutputTest(TuneSplit):
-    def test_the_profile(self):
+    def test_writes_profile(self):
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01)
         self.tune()
         profile = self.profile()
@@ -426,15 +426,15 @@ class OutputTest(TuneSplit):
         self.assertEqual(self.profile()["workload"], {"generate": 128, "threads": 2})
 
     def test_figures_and_scores_agree(self):
-        self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean is some per cent more than the median
+        self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean exceeds the median by some per cent
         for trial in self.tune("--objective", "mix", "--trials", 5)["all"]:
             score = 640 / (512 / trial["prompt"] + 128 / trial["generation"])
-            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # the mean of a mix is not the mix of means
+            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # the mean of a mix differs from the mix of means
         self.again()
         for trial in self.tune("--trials", 3)["all"]:
             self.assertAlmostEqual(trial["generation"] / trial["score"], 1, delta=1e-3)
 
-    def test_units_that_cannot_be_even_are_not_called_so(self):
+    def test_uneven_units_are_named_by_numbers(self):
         done = self.run_script("--units", 3)
         self.assertIn(" vs 2,1 ", done.stdout.splitlines()[0])
         self.assertNotIn("even", done.stdout)
@@ -442,7 +442,7 @@ class OutputTest(TuneSplit):
         self.assertIn(">2,1</text>", svg)
         self.assertNotIn(">even</text>", svg)
 
-    def test_table_and_chart(self):
+    def test_writes_table_and_chart(self):
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01, failures=[{"share": [0, 0.9, 2], "how": "message"}])
         done = self.run_script()
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -460,13 +460,13 @@ class OutputTest(TuneSplit):
         self.run_script("--chart", "a.svg", "--objective", "mix", "--journal", "b.jsonl")
         self.assertIn("prompt t/s", (self.folder / "a.svg").read_text())
 
-    def test_a_chart_of_three_devices(self):
+    def test_chart_of_three_devices(self):
         self.machine(speeds=[1, 3, 2], wait=0.05)
         self.assertEqual(self.run_script(devices="A,B,C").returncode, 0)
         svg = (self.folder / "model.split.svg").read_text()
         for words in ("A", "B", "C", "measured", "best: 4,12,8", "even", "model.gguf on A,B,C: best 4,12,8 of 24"):
             self.assertEqual(svg.count(f">{words}</text>"), 1, words)
-        self.assertGreaterEqual(svg.count(">100</text>"), 3)  # the same range for all
+        self.assertGreaterEqual(svg.count(">100</text>"), 3)  # the same range in all panels
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-// Where tensor-parallel runtimes abort or are silently wrong, one named test each. A case is a graph in text form, the
-// layouts of its weights and a number of ranks; every one is run on a meta device and on one device and compared.
+// Cases in which tensor-parallel runtimes abort or silently give wrong results, with a named test for each case. A case
+// is a graph in text form, the layouts of its weights and a number of ranks. It runs on a meta device and on one
+// device, and the results are compared.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -39,7 +40,7 @@ void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance
   EXPECT_EQ(check_case(one, members), "") << to_string(one);
 }
 
-/// The plan of a graph whose weights lie as given.
+/// The plan of a graph whose weights have the given layouts.
 meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
                    const meta::RuleLookup& rules = meta::rule_text) {
   static std::vector<std::unique_ptr<Graph>> graphs;  // a plan refers to its graph's tensors
@@ -63,7 +64,7 @@ int collectives(const meta::Plan& plan) {
   }));
 }
 
-TEST(HardCases, ReductionsOverTheSplitAxis) {
+TEST(HardCases, ReductionsOverSplitAxisEqualOneDevice) {
   for (const char* op :
        {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)", "top_k(%w) {k=3}"}) {
     const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
@@ -72,7 +73,7 @@ TEST(HardCases, ReductionsOverTheSplitAxis) {
   }
 }
 
-TEST(HardCases, FusedGateUpWithAndWithoutSegments) {
+TEST(HardCases, FusedGateUpMayBeSplitWithoutSegments) {
   const std::string text = R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 12]
@@ -81,12 +82,12 @@ weight %w f32 [8, 12]
 output %y
 )";
   const Layouts segments{{"w", split(1, 2, "4:{0} 2:{1} 4:{0} 2:{1}")}};
-  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the halves do not line up
+  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the two halves have different cuts
   expect_same(2, text, segments);
   EXPECT_EQ(collectives(plan_of(2, text, segments)), 0);
 }
 
-TEST(HardCases, PartialSumWithTwoConsumersOneAMultiplication) {
+TEST(HardCases, PartialSumMayBeUsedInProducts) {
   const std::string text = R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 6]
@@ -101,8 +102,8 @@ output %c
   expect_same(3, text, {{"w", split(0, 3, "3:{0} 5:{2}")}});
 }
 
-TEST(HardCases, EmptyShardsAddTrueZeros) {
-  // Rank 1 owns nothing of k: its product is a sum over nothing, and its scratch memory may hold anything.
+TEST(HardCases, EmptyShardsAddExactZeros) {
+  // Rank 1 owns no part of k. Its product is an empty sum, and its scratch memory may contain anything.
   const std::string text = R"(
 input %x f32 [8, 3]
 weight %v f32 [8, 8]
@@ -115,7 +116,7 @@ output %y
   expect_same(3, text, {{"v", split(1, 3, "5:{0} 3:{2}")}, {"w", split(0, 3, "5:{0} 3:{2}")}});
 }
 
-TEST(HardCases, MatmulOperandsSplitInEveryWay) {
+TEST(HardCases, MatmulEqualsOneDeviceForEverySplit) {
   const std::string text = R"(
 weight %a f32 [8, 6, 2]
 weight %b f32 [8, 5, 4]
@@ -150,14 +151,14 @@ cache %v f32 [6, 4, 2]
 output %y
 )";
 
-TEST(HardCases, AttentionWithoutAFusedKernel) {
+TEST(HardCases, UnfusedAttentionEqualsOneDevice) {
   expect_same(2, kUnfusedAttention, {{"wq", even(1, 2, 16)}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(2, kUnfusedAttention, {{"wq", split(1, 2, "12:{0} 4:{1}")}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(4, kUnfusedAttention,
               {{"wq", even(1, 4, 16)}, {"k", split(2, 4, "1:{0,1} 1:{2,3}")}, {"v", split(2, 4, "1:{0,1} 1:{2,3}")}});
 }
 
-TEST(HardCases, QuerySplitWithMirroredKv) {
+TEST(HardCases, SplitQueriesMayReadMirroredKv) {
   const std::string text = R"(
 weight %q f32 [4, 3, 8]
 cache %k f32 [4, 6]
@@ -169,8 +170,8 @@ output %y
   EXPECT_EQ(collectives(plan_of(5, text, {{"q", split(2, 5, "2:{0} 2:{1} 2:{2} 1:{3} 1:{4}")}})), 0);
 }
 
-/// All heads read the same rows, of which the values are a part; those of the step are written before.
-TEST(HardCases, QuerySplitWithMirroredKvWhoseValuesAreAPartOfTheKeys) {
+/// All heads read the same rows. The values are a part of the keys, and the rows of this step are written first.
+TEST(HardCases, SplitQueriesMayReadValuesInsideMirroredKeys) {
   const std::string text = R"(
 weight %q f32 [6, 3, 8]
 input %row f32 [6, 3]
@@ -190,7 +191,7 @@ output %y
   expect_same(3, text, {{"q", split(2, 3, "4:{0} 2:{1} 2:{2}")}, {"k", split(0, 3, "3:{0} 1:{1} 2:{2}")}});
 }
 
-TEST(HardCases, RopeOnItsSplitRotatedAxis) {
+TEST(HardCases, RopeAcceptsSplitRotatedAxis) {
   expect_same(2, R"(
 weight %x f32 [8, 2, 3]
 input %pos9.p i32 [3]
@@ -200,7 +201,7 @@ output %y
               {{"x", split(0, 2, "3:{0} 5:{1}")}});
 }
 
-TEST(HardCases, ConcatAlongTheSplitAxis) {
+TEST(HardCases, ConcatAcceptsSplitAxis) {
   const std::string text = R"(
 weight %a f32 [6, 2]
 weight %b f32 [4, 2]
@@ -213,7 +214,7 @@ output %y
   expect_same(2, text, {{"a", even(0, 2, 6)}, {"b", even(1, 2, 2)}});
 }
 
-TEST(HardCases, ViewsOfViewsOfSegmentedTensors) {
+TEST(HardCases, SegmentedTensorsAllowViewsOfViews) {
   const std::string text = R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 16]
@@ -233,7 +234,7 @@ output %s
   expect_same(2, text, {{"w", split(1, 2, "5:{0} 3:{1} 1:{0} 3:{1} 1:{0} 3:{1}")}});
 }
 
-TEST(HardCases, ReshapeMergesASplitAxisWithAnInnerOne) {
+TEST(HardCases, ReshapeMergesSplitAxisWithInnerAxis) {
   const std::string text = R"(
 weight %a f32 [3, 4, 2]
 %b = reshape(%a) {shape=[12,2,1,1]}
@@ -248,7 +249,7 @@ output %z
   EXPECT_EQ(collectives(plan_of(2, text, {{"a", split(1, 2, "3:{0} 1:{1}")}})), 0);
 }
 
-TEST(HardCases, EmbeddingSplitByVocabularyAndTied) {
+TEST(HardCases, TiedEmbeddingMayBeSplitByVocabulary) {
   const std::string text = R"(
 weight %e f32 [8, 10]
 input %ids10.t i32 [4]
@@ -259,20 +260,20 @@ output %logits
 )";
   expect_same(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}});
   expect_same(3, text, {{"e", split(1, 3, "2:{1} 5:{0} 3:{1}")}});
-  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // the embedding's sum
+  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // sums the embedding
 }
 
-TEST(HardCases, PartialSumIsAnOutput) {
+TEST(HardCases, PartialSumMayBeOutput) {
   const std::string text = "input %x f32 [8, 3]\nweight %w f32 [8, 6]\n%y = mul_mat(%w, %x)\noutput %y\n";
   expect_same(2, text, {{"w", even(0, 2, 8)}});
-  EXPECT_EQ(collectives(plan_of(2, text, {{"w", even(0, 2, 8)}})), 0);  // the host adds what it reads
+  EXPECT_EQ(collectives(plan_of(2, text, {{"w", even(0, 2, 8)}})), 0);  // the host adds the addends
 }
 
-TEST(HardCases, PartialBiasInAPlainAdd) {
+TEST(HardCases, PlainAddAcceptsPartialBias) {
   expect_same(2, "input %x f32 [6, 3]\nweight %b f32 [6]\n%y = add(%x, %b)\noutput %y\n", {{"b", Layout::partial()}});
 }
 
-TEST(HardCases, MirroredPlusPartialAddsTheResidualOnce) {
+TEST(HardCases, ResidualIsAddedOnceToPartialSum) {
   const std::string text = R"(
 input %x f32 [6, 3]
 weight %w f32 [6, 6]
@@ -286,7 +287,7 @@ output %y
   EXPECT_EQ(plan_of(2, text, {{"w", even(0, 2, 6)}}).count(Collective::kAllReduce), 1);
 }
 
-TEST(HardCases, ExpertsSharedExpertAndResidualAreOneAllReduce) {
+TEST(HardCases, ExpertsAndResidualNeedOneAllReduce) {
   const std::string text = R"(
 input %x f32 [8, 1, 3]
 input %ids4.e i32 [2, 3]
@@ -314,7 +315,7 @@ output %y
   const auto plan = plan_of(2, text, layouts);
   EXPECT_EQ(plan.count(Collective::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
-  // Expert parallelism.
+  // Each expert is whole on one rank (expert parallelism).
   const Layouts by_expert{
       {"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
   expect_same(2, text, by_expert);
@@ -322,12 +323,12 @@ output %y
   expect_same(3, text, {{"up", split(2, 3, "1:{2} 3:{0}")}, {"down", split(2, 3, "1:{2} 3:{0}")}});
 }
 
-/// Knows the one op that must have a rule: what it writes cannot be gathered first.
+/// Returns a rule only for ops that need one: a cache that is written in place cannot be gathered first.
 std::optional<std::string> rule_for_writes_only(const Tensor& node) {
   return node.op == Op::kSetRows ? meta::rule_text(node) : std::nullopt;
 }
 
-TEST(HardCases, AnOpWithoutARule) {
+TEST(HardCases, OpWithoutRuleRunsMirrored) {
   const std::string text = R"(
 input %x f32 [8, 3]
 input %slots5.i i32 [3]
@@ -358,7 +359,7 @@ output %y
   }
 }
 
-TEST(HardCases, OddDeviceCountsAndRatios) {
+TEST(HardCases, OddDeviceCountsAndRatiosEqualOneDevice) {
   const std::string text = R"(
 input %x f32 [96, 2]
 weight %up q8_0 [96, 96]
@@ -368,7 +369,7 @@ weight %down q8_0 [96, 6]
 %y = mul_mat(%down, %a)
 output %y
 )";
-  for (int ranks : {3, 4, 5, 6, 7, 9, 10, 16}) {  // 3 quantisation blocks over up to 16 devices
+  for (int ranks : {3, 4, 5, 6, 7, 9, 10, 16}) {  // 3 quantisation blocks for up to 16 devices
     std::vector<int64_t> blocks(static_cast<size_t>(ranks), 0);
     for (int block = 0; block < 3; ++block) blocks[static_cast<size_t>(block * ranks / 3)] += 32;
     const Partition partition = Partition::from_shares(blocks);
@@ -377,11 +378,11 @@ output %y
   expect_same(3, text, {{"up", split(1, 3, "64:{0} 32:{2}")}, {"down", split(0, 3, "64:{0} 32:{2}")}}, kRounded);
 }
 
-TEST(HardCases, CachesOfEveryTypeWithEverySplit) {
+TEST(HardCases, CachesOfEveryTypeAcceptEverySplit) {
   for (int i = 0; i < kDTypeCount; ++i) {
     const DTypeTraits& type = traits(static_cast<DType>(i));
     if (!type.is_float && !type.is_quantized) continue;
-    if (type.from_f32 == nullptr) continue;  // for weights only
+    if (type.from_f32 == nullptr) continue;  // caches cannot have this type
     const int64_t block = std::max<int64_t>(type.block_elems, 32), row = 3 * block;
     const std::string text = fmt::format(R"(
 input %x f32 [{0}, 2, 3]
@@ -405,14 +406,14 @@ output %f
   }
 }
 
-TEST(HardCases, APartialCacheTakesAddends) {
+TEST(HardCases, PartialCacheAcceptsAddends) {
   expect_same(2,
               "input %x f32 [8, 2]\ninput %slots5.i i32 [2]\ncache %c f32 [8, 5]\n"
               "%w = set_rows(%c, %x, %slots5.i)\n%y = scale(%w) {scale=2}\noutput %y\n",
               {{"c", Layout::partial()}});
 }
 
-TEST(HardCases, ASumWithRowsOfAPartialCacheThatAreWrittenLater) {
+TEST(HardCases, SumReadsPartialCacheBeforeLaterWrite) {
   expect_same(2,
               "input %x f32 [8]\ninput %y f32 [8, 2]\ninput %slots3.i i32 [2]\ncache %c f32 [8, 3]\n"
               "%r = slice(%c) {axis=1, length=2}\n%s = add(%r, %x)\n%w = set_rows(%c, %y, %slots3.i)\n"
@@ -420,8 +421,8 @@ TEST(HardCases, ASumWithRowsOfAPartialCacheThatAreWrittenLater) {
               {{"c", Layout::partial()}});
 }
 
-/// As an evaluation callback would look: the host reads each node, partial sums as what they add up to.
-TEST(HardCases, EveryNodeIsRead) {
+/// The host reads each node, as an evaluation callback would. A partial sum is read as the complete sum.
+TEST(HardCases, HostReadsEveryNode) {
   const auto members = cpu_devices();
   int partial = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
@@ -456,7 +457,7 @@ output %y
   EXPECT_LT(compute(4), alone * 35 / 100);
 }
 
-/// Three devices, of which one has no more than `bytes`.
+/// Three devices, one of which has only `bytes` of memory.
 struct OneIsFull {
   OneIsFull(int which, std::string_view bytes) {
     for (int i = 0; i < 3; ++i) {
@@ -477,7 +478,7 @@ struct OneIsFull {
   std::unique_ptr<meta::MetaDevice> meta;
 };
 
-/// The message of the DeviceError that it throws.
+/// The message of the DeviceError that `what` throws.
 template <class F>
 std::string device_error(F&& what) {
   try {
@@ -493,7 +494,7 @@ TEST(HardCases, AllocationFailsOnOneDeviceOnly) {
     const OneIsFull devices(which, "4K");
     const auto before = devices.free();
     TensorContext context;
-    Tensor* weight = context.add("w", DType::kF32, {64, 3 * 32, 1, 1});  // 8 KiB on each
+    Tensor* weight = context.add("w", DType::kF32, {64, 3 * 32, 1, 1});  // 8 KiB per device
     EXPECT_THAT(
         device_error([&] { allocate_tensors(context.tensors(), devices.meta->buffer_type(), Usage::kWeights); }),
         testing::HasSubstr(devices.full->name()));
@@ -517,13 +518,13 @@ TEST(HardCases, ComputeMemoryFailsOnOneDeviceOnly) {
     EXPECT_THAT(device_error([&] { backend->create_plan(graph); }), testing::HasSubstr(devices.full->name()));
     EXPECT_EQ(devices.free(), before);
     EXPECT_EQ(graph.find("y")->buffer, nullptr);
-    const auto plan = backend->create_plan(small);  // what fits runs
+    const auto plan = backend->create_plan(small);  // a graph that fits runs
     EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
   }
 }
 
-/// Streams that have been idle are parked: every run has to wake all of them, and collectives among them.
-TEST(HardCases, RunsAfterIdlePauses) {
+/// Idle streams are parked. Every run, including its collectives, has to wake all of them.
+TEST(HardCases, MetaDeviceRunsAfterIdlePauses) {
   const std::string text = R"(
 input %x f32 [16, 3]
 weight %up f32 [16, 64]

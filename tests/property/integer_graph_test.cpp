@@ -1,4 +1,5 @@
-// The generator that ranges_test.cpp and observed_test.cpp stand on, and the model of what its cases give.
+// Tests the generator of integer cases, which ranges_test.cpp and observed_test.cpp use, and the model of the expected
+// results.
 #include "tests/support/integer_graph.h"
 
 #include <fmt/format.h>
@@ -15,14 +16,14 @@
 namespace shoal::test {
 namespace {
 
-/// What a case has that a planner, a scheduler or a kernel could get wrong.
+/// Features of a case that a planner, a scheduler or a kernel could handle wrongly.
 std::set<std::string> features(const RandomCase& one) {
   TensorContext weights;
   Graph graph;
   parse_graph(one.graph, graph, weights);
   std::set<std::string> found;
   std::map<const Tensor*, int> users;
-  std::map<const Tensor*, int64_t> experts;  ///< of the first weight, by ids
+  std::map<const Tensor*, int64_t> experts;  ///< key: ids; value: number of experts of the first weight that uses them
   std::set<const Tensor*> written;
   for (const Tensor* node : graph.nodes()) {
     found.insert(std::string(name_of(node->op)));
@@ -33,7 +34,7 @@ std::set<std::string> features(const RandomCase& one) {
     if (is_view(node->op) && is_view(x.op)) found.insert("view of a view");
     if (node->op == Op::kMulMatId) {
       const auto [other, first] = experts.emplace(node->src[2], x.shape[2]);
-      if (!first && other->second != x.shape[2]) found.insert("one set of ids for unlike numbers of experts");
+      if (!first && other->second != x.shape[2]) found.insert("one set of ids for different numbers of experts");
       if (!node->src[2]->is_leaf()) found.insert("experts by computed ids");
       if (!std::get<SelectParams>(node->params).ranges.empty()) found.insert("experts in ranges");
     }
@@ -62,7 +63,7 @@ std::set<std::string> features(const RandomCase& one) {
   return found;
 }
 
-TEST(IntegerCases, DrawWhatThereIs) {
+TEST(IntegerCases, DrawEveryFeature) {
   std::set<std::string> found;
   for (uint64_t seed = 0; seed < 400; ++seed) found.merge(features(integer_case(seed)));
   for (const char* feature : {"order of a permuted axis of length 1",
@@ -89,7 +90,7 @@ TEST(IntegerCases, DrawWhatThereIs) {
                               "no experts on rank 0",
                               "experts by computed ids",
                               "experts in ranges",
-                              "one set of ids for unlike numbers of experts",
+                              "one set of ids for different numbers of experts",
                               "mul_mat",
                               "mul_mat_id",
                               "get_rows",
@@ -116,15 +117,15 @@ TEST(IntegerCases, DrawWhatThereIs) {
   }
 }
 
-TEST(IntegerCases, AreAFunctionOfTheSeed) {
+TEST(IntegerCases, DependOnlyOnSeed) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     EXPECT_EQ(to_string(integer_case(seed)), to_string(integer_case(seed)));
     EXPECT_NE(to_string(integer_case(seed)), to_string(integer_case(seed + 1)));
   }
 }
 
-/// Sums of such values are exact in any order.
-TEST(IntegerCases, HoldWholeNumbersThatFloatsHold) {
+/// Sums of whole numbers are exact in any order.
+TEST(IntegerCases, HaveExactWholeNumbersOnly) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RandomCase one = integer_case(seed);
     TensorContext weights;
@@ -143,7 +144,7 @@ TEST(IntegerCases, HoldWholeNumbersThatFloatsHold) {
   }
 }
 
-TEST(CaseModel, CachesKeepWhatDoneRunsWrote) {
+TEST(CaseModel, CachesKeepRowsOfCompletedRuns) {
   RandomCase one{1, 1, "input %x f32 [2, 1]\ninput %slots3.i i32 [1]\ncache %c f32 [2, 3]\n", {}, {}, 0.0, true};
   one.graph += "%old = scale(%c) {scale=1}\n%y = set_rows(%c, %x, %slots3.i)\noutput %old\noutput %y\n";
   CaseModel model(one);
@@ -153,7 +154,7 @@ TEST(CaseModel, CachesKeepWhatDoneRunsWrote) {
   EXPECT_EQ(model.node("old"), before);
   EXPECT_EQ(model.node("y"), after);
   EXPECT_NE(after, before);
-  model.evaluate(1);  // the first run was stopped
+  model.evaluate(1);  // the first run was stopped before done()
   EXPECT_EQ(model.node("old"), before);
   model.evaluate(0);
   model.done();

@@ -1,4 +1,4 @@
-// Invalid values at the entry points of the library: one InvalidArgument of one line for each, nothing else.
+// Invalid values at the entry points of the library. Each must give an InvalidArgument with a one-line message.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -62,22 +62,22 @@ std::vector<Misuse> partitions() {
       by_ratio("NegativeShare", 8, 1, {3, -1}, "ratio 3:-1"),
       by_ratio("ShareNaN", 8, 1, {1, NAN}, "ratio 1:nan"),
       by_ratio("InfiniteShare", 8, 1, {1, INFINITY}, "ratio 1:inf"),
-      {"RunsThatWrap", [=] { Partition(2, {{kMost, {0}}, {kMost, {1}}, {2, {0}}}); }, "2^63"},
-      {"EqualRunsThatWrap", [=] { Partition(1, {{kMost, {0}}, {1, {0}}}); }, "2^63"},
+      {"OverflowingRuns", [=] { Partition(2, {{kMost, {0}}, {kMost, {1}}, {2, {0}}}); }, "2^63"},
+      {"OverflowingEqualRuns", [=] { Partition(1, {{kMost, {0}}, {1, {0}}}); }, "2^63"},
       {"NegativeRun", [=] { Partition(2, {{-1, {0}}}); }, "length -1"},
       {"RunWithoutOwners", [=] { Partition(2, {{1, {}}}); }, "without owners"},
       {"UnknownOwner", [=] { Partition(2, {{1, {2}}}); }, "device 2"},
       {"NegativeDevices", [=] { Partition(-1, {}); }, "-1 devices"},
       {"EvenOverNoDevices", [=] { Partition::even(0, 8); }, "0 devices"},
       {"EvenOfNegativeLength", [=] { Partition::even(2, -1); }, "-1 elements"},
-      {"SharesThatWrap", [=] { Partition::from_shares(std::vector<int64_t>{kMost, 1}); }, "2^63"},
-      {"TileThatWraps", [=] { one.tile(kMost); }, "2^63"},
-      {"TileOfTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "more than"},
-      {"TileOfOneRunThatWraps", [=] { large.tile(2); }, "2^63"},
-      {"ScaleThatWraps", [=] { one.scale_up(kMost); }, "2^63"},
-      {"ConcatThatWraps", [=] { Partition::concat(std::vector{large, large}); }, "2^63"},
-      {"ConcatOfNone", [=] { Partition::concat({}); }, "no partitions"},
-      {"SliceThatWraps", [=] { one.slice(1, kMost); }, "length 8"},
+      {"OverflowingShares", [=] { Partition::from_shares(std::vector<int64_t>{kMost, 1}); }, "2^63"},
+      {"OverflowingTile", [=] { one.tile(kMost); }, "2^63"},
+      {"TileWithTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "more than"},
+      {"OverflowingTileOfOneRun", [=] { large.tile(2); }, "2^63"},
+      {"OverflowingScale", [=] { one.scale_up(kMost); }, "2^63"},
+      {"OverflowingConcat", [=] { Partition::concat(std::vector{large, large}); }, "2^63"},
+      {"EmptyConcat", [=] { Partition::concat({}); }, "at least one partition"},
+      {"OverflowingSlice", [=] { one.slice(1, kMost); }, "length 8"},
       {"UntileByZero", [=] { one.untile(0); }, "by 0"},
       {"ScaleDownByZero", [=] { one.scale_down(0); }, "1/0"},
       {"GroupsOfZero", [=] { one.group(0); }, "by 0"},
@@ -88,7 +88,7 @@ std::vector<Misuse> partitions() {
 
 constexpr auto kNoDType = static_cast<DType>(200);
 
-/// Something to do with a graph, an f32 input [4, 4] and a cache of that shape.
+/// Calls `act` with a graph, an f32 input [4, 4] and a cache of the same shape.
 Misuse with_graph(std::string name, const std::function<void(Graph&, Tensor* x, Tensor* cache)>& act,
                   std::string says) {
   return {std::move(name),
@@ -105,23 +105,23 @@ std::vector<Misuse> graphs() {
   using In = Tensor*;
   return {
       with_graph(
-          "InputOfNoDType", [](Graph& g, In, In) { g.input("y", kNoDType, {4, 1, 1, 1}); }, "dtype number 200"),
+          "InputWithInvalidDType", [](Graph& g, In, In) { g.input("y", kNoDType, {4, 1, 1, 1}); }, "dtype number 200"),
       with_graph(
-          "CastToNoDType", [](Graph& g, In x, In) { cast(g, x, kNoDType); }, "no value number 200"),
+          "CastToInvalidDType", [](Graph& g, In x, In) { cast(g, x, kNoDType); }, "no value number 200"),
       with_graph(
-          "FillOfNoDType", [](Graph& g, In, In) { fill(g, {kNoDType, {4, 1, 1, 1}, 0}); }, "number 200"),
+          "FillWithInvalidDType", [](Graph& g, In, In) { fill(g, {kNoDType, {4, 1, 1, 1}, 0}); }, "number 200"),
       with_graph(
-          "NodeOfNoOp", [](Graph& g, In x, In) { g.add_node(static_cast<Op>(250), {}, {x}); }, "op number 250"),
+          "NodeWithInvalidOp", [](Graph& g, In x, In) { g.add_node(static_cast<Op>(250), {}, {x}); }, "op number 250"),
       with_graph(
-          "NoUnaryKind", [](Graph& g, In x, In) { unary(g, x, static_cast<UnaryKind>(99)); }, "number 99"),
+          "InvalidUnaryKind", [](Graph& g, In x, In) { unary(g, x, static_cast<UnaryKind>(99)); }, "number 99"),
       with_graph(
-          "NoGluKind", [](Graph& g, In x, In) { glu(g, x, x, static_cast<GluKind>(99)); }, "number 99"),
+          "InvalidGluKind", [](Graph& g, In x, In) { glu(g, x, x, static_cast<GluKind>(99)); }, "number 99"),
       with_graph(
-          "NoCollective", [](Graph& g, In x, In) { collective(g, static_cast<Collective>(77), x, {}); }, "77"),
+          "InvalidCollective", [](Graph& g, In x, In) { collective(g, static_cast<Collective>(77), x, {}); }, "77"),
       with_graph(
           "NodeWithoutSource", [](Graph& g, In x, In) { add(g, x, nullptr); }, "source 1 is missing"),
       with_graph(
-          "OutputOfNothing", [](Graph& g, In, In) { g.output(nullptr); }, "got none"),
+          "NullOutput", [](Graph& g, In, In) { g.output(nullptr); }, "got none"),
       with_graph(
           "OutputOfAnotherGraph",
           [](Graph& g, In, In) {
@@ -130,19 +130,19 @@ std::vector<Misuse> graphs() {
           },
           "'g'"),
       with_graph(
-          "OutputOfAnInputOfAnotherGraph",
+          "OutputFromInputOfAnotherGraph",
           [](Graph& g, In, In) {
             Graph other("other");
             g.output(other.input("x", DType::kF32, {4, 1, 1, 1}));
           },
           "'g'"),
       with_graph(
-          "TwoInputsOfOneName", [](Graph& g, In, In) { g.input("x", DType::kF32, {1, 1, 1, 1}); }, "this name"),
+          "TwoInputsWithSameName", [](Graph& g, In, In) { g.input("x", DType::kF32, {1, 1, 1, 1}); }, "this name"),
       with_graph(
-          "RangeOutsideTheGraph", [](Graph& g, In, In) { check_range({&g, 0, 3}); }, "[0, 3)"),
-      {"LeafOfNoDType", [] { TensorContext().add("w", kNoDType, {4, 1, 1, 1}); }, "dtype number 200"},
-      {"RangeOfNoGraph", [] { check_range({}); }, "0 nodes"},
-      {"BytesOfNoDType", [] { bytes_for(kNoDType, 4); }, "dtype number 200"},
+          "RangeOutsideGraph", [](Graph& g, In, In) { check_range({&g, 0, 3}); }, "[0, 3)"),
+      {"LeafWithInvalidDType", [] { TensorContext().add("w", kNoDType, {4, 1, 1, 1}); }, "dtype number 200"},
+      {"RangeWithoutGraph", [] { check_range({}); }, "0 nodes"},
+      {"BytesOfInvalidDType", [] { bytes_for(kNoDType, 4); }, "dtype number 200"},
   };
 }
 
@@ -154,7 +154,7 @@ Misuse parsed_rule(std::string name, std::string text, std::string says) {
       std::move(says));
 }
 
-/// Plans set_rows(cache, scale(x), ids) on two devices with a rule in place of that of `op`.
+/// Plans set_rows(cache, scale(x), ids) on two devices. `text` replaces the rule of `op`.
 Misuse with_rule(std::string name, Op op, const std::optional<std::string>& text, std::string says) {
   return {std::move(name),
           [op, text] {
@@ -175,20 +175,20 @@ Misuse with_rule(std::string name, Op op, const std::optional<std::string>& text
 
 std::vector<Misuse> rules() {
   return {
-      parsed_rule("RuleOfNoCopies", "0*a b c d -> a b c d", "a number from 1 on, got '0'"),
-      parsed_rule("RuleOfEmptyGroups", "a/0 b c d -> a b c d", "a number from 1 on, got '0'"),
-      parsed_rule("RuleOfLargeGroups", "a/99999999999 b c d -> a b c d", "a number from 1 on"),
+      parsed_rule("RuleWithZeroRepetitions", "0*a b c d -> a b c d", "a number >= 1, got '0'"),
+      parsed_rule("RuleWithEmptyGroups", "a/0 b c d -> a b c d", "a number >= 1, got '0'"),
+      parsed_rule("RuleWithTooLargeGroups", "a/99999999999 b c d -> a b c d", "a number >= 1"),
       parsed_rule("EmptyRule", "", "one '->'"),
-      parsed_rule("LinearInNoSource", "a b c d -> a b c d | linear 7", "a present source"),
-      with_rule("RuleOfNothing", Op::kScale, "-> a b", "expected 1 sources, got 0"),
+      parsed_rule("LinearInMissingSource", "a b c d -> a b c d | linear 7", "a present source"),
+      with_rule("RuleWithoutSources", Op::kScale, "-> a b", "expected 1 sources, got 0"),
       with_rule("RuleWithoutTerms", Op::kScale, "1 -> a b", "axis 0"),
       with_rule("RuleWithFewerSources", Op::kSetRows, "x [r] h z, x (i) h z -> x [r] h z", "expected 3 sources, got 2"),
-      with_rule("RuleThatLacksASource", Op::kSetRows, "x [r] h z, -, (i) -> x [r] h z", "'-' for absent sources"),
-      with_rule("RuleThatIsLinearInNothing", Op::kScale, "a b -> a b | linear 4", "a present source"),
-      with_rule("RuleThatSelectsWithoutRanges", Op::kScale, "[a] b -> [a] b", "no selected"),
-      with_rule("NoRuleToWriteInPlace", Op::kSetRows, std::nullopt, "MetaOptions::rules"),
-      with_rule("RuleThatCannotFollowItsCache", Op::kSetRows, "(x) [r] h z, (x) (i) h z, (i) -> (x) [r] h z",
-                "cannot follow its cache"),
+      with_rule("RuleWithoutPresentSource", Op::kSetRows, "x [r] h z, -, (i) -> x [r] h z", "'-' for absent sources"),
+      with_rule("RuleLinearInMissingSource", Op::kScale, "a b -> a b | linear 4", "a present source"),
+      with_rule("RuleSelectingWithoutRanges", Op::kScale, "[a] b -> [a] b", "no selected"),
+      with_rule("NoRuleForInPlaceWrite", Op::kSetRows, std::nullopt, "MetaOptions::rules"),
+      with_rule("RuleUnableToFollowCache", Op::kSetRows, "(x) [r] h z, (x) (i) h z, (i) -> (x) [r] h z",
+                "does not allow the layout of its cache"),
   };
 }
 
@@ -204,7 +204,7 @@ Misuse with_options(std::string name, const std::function<void(MetaOptions&)>& c
           std::move(says)};
 }
 
-/// Plans a graph that reduces, through a communicator factory.
+/// Plans a graph that needs a reduction, with a communicator factory.
 Misuse with_communicator(std::string name, const collectives::CommunicatorFactory& factory, std::string says) {
   return {std::move(name),
           [factory] {
@@ -220,7 +220,7 @@ Misuse with_communicator(std::string name, const collectives::CommunicatorFactor
           std::move(says)};
 }
 
-/// With a weight of another shape than any other, its graph, and a device that may take it.
+/// A weight placed on a device, and a graph that uses it.
 struct Planned {
   explicit Planned(Device& device) : memory(allocate_tensors(leaves.tensors(), device.buffer_type(), Usage::kWeights)) {
     y = graph.output(mul_mat(graph, weight, graph.input("x", DType::kF32, {4, 1, 1, 1})));
@@ -281,34 +281,34 @@ std::vector<Misuse> meta_devices() {
     return collectives::CommunicatorTraits{{1}, {}};
   };
   return {
-      {"MeshOfNoDevices", [=] { MetaDevice::create({}, mirrored); }, "at least one"},
-      {"MeshOfAMissingDevice", [=] { MetaDevice::create({nullptr}, mirrored); }, "missing"},
+      {"MeshWithoutDevices", [=] { MetaDevice::create({}, mirrored); }, "at least one"},
+      {"MeshWithNullDevice", [=] { MetaDevice::create({nullptr}, mirrored); }, "missing"},
       {"MeshWithoutCallback", [] { MetaDevice::create({&Registry::instance().device("CPU0")}, nullptr); }, "callback"},
       {"SplitOfAxisSeven", [] { SplitState::split(7, Partition()); }, "axis 7"},
       with_options(
           "UnknownCollectives", [](MetaOptions& o) { o.comm = "telepathy"; }, "'telepathy'"),
       with_options(
-          "NegativeTimeOut", [](MetaOptions& o) { o.comm_timeout = milliseconds(-5); }, "-5 ms"),
+          "NegativeTimeout", [](MetaOptions& o) { o.comm_timeout = milliseconds(-5); }, "-5 ms"),
       with_options(
-          "NoTimeOut", [](MetaOptions& o) { o.comm_timeout = milliseconds(0); }, "not 0 ms"),
+          "ZeroTimeout", [](MetaOptions& o) { o.comm_timeout = milliseconds(0); }, "got 0 ms"),
       with_options(
-          "EndlessTimeOut", [](MetaOptions& o) { o.comm_timeout = milliseconds::max(); }, "1 day"),
+          "TooLongTimeout", [](MetaOptions& o) { o.comm_timeout = milliseconds::max(); }, "1 day"),
       with_options(
           "NoRules", [](MetaOptions& o) { o.rules = nullptr; }, "needs rules"),
       with_options(
-          "ParametersOfOneMember", [](MetaOptions& o) { o.member_params = {""}; }, "for 1 devices"),
-      with_communicator("FactoryThatReturnsNothing", {none}, "no communicator"),
-      with_communicator("FactoryOfFewerRanks", {smaller}, "of 1 ranks, expected 2"),
-      with_communicator("FactoryThatDescribesFewerRanks", {none, short_description}, "of 1 ranks, expected 2"),
-      {"CommunicatorForNone", [] { collectives::communicator_for({}); }, "one device"},
-      with_mesh("PlanThatWasPrepared", use_prepared_twice, "used already"),
-      with_mesh("StoreWithoutTheTensor", adopt_from_empty_store, "has no shards"),
-      with_mesh("ContextAsItComes", plan_with_plain_context, "PlanContext::shards"),
-      {"StoreOfNegativeRanks", [] { ShardStore(-1); }, "got -1"},
+          "ParametersForOneOfTwoMembers", [](MetaOptions& o) { o.member_params = {""}; }, "for 1 devices"),
+      with_communicator("FactoryReturningNull", {none}, "no communicator"),
+      with_communicator("FactoryWithFewerRanks", {smaller}, "of 1 ranks, expected 2"),
+      with_communicator("FactoryDescribingFewerRanks", {none, short_description}, "of 1 ranks, expected 2"),
+      {"CommunicatorWithoutDevices", [] { collectives::communicator_for({}); }, "one device"},
+      with_mesh("PreparedPlanUsedTwice", use_prepared_twice, "used already"),
+      with_mesh("StoreWithoutTensor", adopt_from_empty_store, "has no shards"),
+      with_mesh("ContextWithoutShards", plan_with_plain_context, "PlanContext::shards"),
+      {"StoreWithNegativeRanks", [] { ShardStore(-1); }, "got -1"},
       with_mesh(
-          "StoreOfOtherRanks", [](test::CpuMesh& mesh) { plan_with_store_of(mesh, 3); }, "3 shards for 2"),
+          "StoreWithOtherRanks", [](test::CpuMesh& mesh) { plan_with_store_of(mesh, 3); }, "3 shards for 2"),
       with_mesh(
-          "PlanOnNoDevices",
+          "PlanWithoutDevices",
           [](test::CpuMesh& mesh) {
             Planned one(*mesh.device);
             meta::make_plan(one.graph, mesh.device->shards(), {});
@@ -328,7 +328,7 @@ void run_after_forget(BufferType& type) {
   graph.output(mul_mat(graph, weight, graph.input("x", DType::kF32, {4, 1, 1, 1})));
   const auto backend = type.device().init("threads=1");
   const auto plan = backend->create_plan(graph);
-  weight->buffer->forget(*weight);
+  weight->buffer->unplace(*weight);
   backend->compute_async(*plan);
   backend->synchronize();
 }
@@ -340,27 +340,27 @@ std::vector<Misuse> devices() {
     allocate_tensors({&none, 1}, type, Usage::kWeights);
   };
   return {
-      {"PlacingNothing", [=] { place_nothing(cpu().buffer_type()); }, "tensor 0 of 1"},
-      {"PlacingNothingPacked", [=] { place_nothing(cpu().weights_type()); }, "tensor 0 of 1"},
-      {"LayingOutNothing",
+      {"PlacingNullTensor", [=] { place_nothing(cpu().buffer_type()); }, "tensor 0 of the 1 tensors"},
+      {"PlacingNullTensorPacked", [=] { place_nothing(cpu().weights_type()); }, "tensor 0 of the 1 tensors"},
+      {"LayingOutNullTensor",
        [=] {
          Tensor* none = nullptr;
          layout_tensors({&none, 1}, cpu().buffer_type());
        },
-       "tensor 0 of 1"},
+       "tensor 0 of the 1 tensors"},
       with_mesh(
-          "PlacingNothingOnAMesh", [=](test::CpuMesh& mesh) { place_nothing(mesh.device->buffer_type()); },
-          "tensor 0 of 1"),
-      {"HostTaskOfNothing", [] { HostTask(nullptr, nullptr, nullptr); }, "needs a function"},
-      {"PlanOfAForgottenWeight", [=] { run_after_forget(cpu().buffer_type()); }, "forgotten"},
-      {"PlanOfAForgottenPackedWeight", [=] { run_after_forget(cpu().weights_type()); }, "forgotten"},
-      {"MultiBufferOfNone", [] { make_multi_buffer({}); }, "at least one part"},
+          "PlacingNullTensorOnMesh", [=](test::CpuMesh& mesh) { place_nothing(mesh.device->buffer_type()); },
+          "tensor 0 of the 1 tensors"),
+      {"HostTaskWithoutFunction", [] { HostTask(nullptr, nullptr, nullptr); }, "needs a function"},
+      {"PlanOfForgottenWeight", [=] { run_after_forget(cpu().buffer_type()); }, "forgotten"},
+      {"PlanOfForgottenPackedWeight", [=] { run_after_forget(cpu().weights_type()); }, "forgotten"},
+      {"MultiBufferWithoutParts", [] { make_multi_buffer({}); }, "at least one part"},
   };
 }
 
 // --- schedulers ---------------------------------------------------------------------------------------------------
 
-/// A scheduler of two backends, of which the first goes after a run.
+/// A scheduler of two backends. The first backend is destroyed after a run.
 Misuse without_backend(std::string name, const std::function<void(sched::Scheduler&, Planned&)>& act,
                        std::string says = "backend 0 of the scheduler has been destroyed") {
   return {std::move(name),
@@ -394,15 +394,15 @@ std::vector<Misuse> schedulers() {
   using sched::Scheduler;
   const auto cpu = [] { return Registry::instance().device("CPU0").init("threads=1"); };
   return {
-      {"SchedulerOfNoBackends", [] { Scheduler({}); }, "at least one"},
-      {"SchedulerOfAMissingBackend", [] { Scheduler({nullptr}); }, "missing"},
-      {"ScheduleOfAMissingDevice",
+      {"SchedulerWithoutBackends", [] { Scheduler({}); }, "at least one"},
+      {"SchedulerWithNullBackend", [] { Scheduler({nullptr}); }, "missing"},
+      {"ScheduleWithNullDevice",
        [] {
          Device* const none = nullptr;
          sched::make_schedule(Graph("g"), {&none, 1}, {});
        },
        "a device for each backend"},
-      {"SchedulerOfOneBackendTwice",
+      {"SchedulerWithRepeatedBackend",
        [=] {
          const auto one = cpu();
          Scheduler({one.get(), one.get()});
@@ -413,22 +413,22 @@ std::vector<Misuse> schedulers() {
          const auto one = cpu();
          Scheduler({one.get()}, {.copies = 0});
        },
-       "not 0"},
-      {"SchedulerOfABillionCopies",
+       "got 0"},
+      {"SchedulerWithTooManyCopies",
        [=] {
          const auto one = cpu();
          Scheduler({one.get()}, {.copies = 1'000'000'000});
        },
-       "not 1000000000"},
-      with_scheduler("BackendNumberOne", [](const Scheduler& s) { s.backend(1); }),
-      with_scheduler("BufferTypeNumberOne", [](const Scheduler& s) { s.buffer_type(1); }),
-      with_scheduler("SizeOfNumberOne", [](const Scheduler& s) { s.buffer_size(1); }),
-      with_scheduler("MembersOfNumberOne", [](const Scheduler& s) { s.member_sizes(1); }),
-      without_backend("RunWithoutABackend", [](Scheduler& s, Planned& one) { s.compute_async(one.graph); }),
-      without_backend("WaitWithoutABackend", [](Scheduler& s, Planned&) { s.synchronize(); }),
-      without_backend("ReserveWithoutABackend", [](Scheduler& s, Planned& one) { s.reserve(one.graph); }),
-      without_backend("HostMemoryWithoutABackend", [](Scheduler& s, Planned&) { s.allocate_host(64); }),
-      without_backend("ReadWithoutABackend",
+       "got 1000000000"},
+      with_scheduler("BackendIndexOutOfRange", [](const Scheduler& s) { s.backend(1); }),
+      with_scheduler("BufferTypeIndexOutOfRange", [](const Scheduler& s) { s.buffer_type(1); }),
+      with_scheduler("BufferSizeIndexOutOfRange", [](const Scheduler& s) { s.buffer_size(1); }),
+      with_scheduler("MemberSizesIndexOutOfRange", [](const Scheduler& s) { s.member_sizes(1); }),
+      without_backend("RunAfterBackendIsDestroyed", [](Scheduler& s, Planned& one) { s.compute_async(one.graph); }),
+      without_backend("SynchronizeAfterBackendIsDestroyed", [](Scheduler& s, Planned&) { s.synchronize(); }),
+      without_backend("ReserveAfterBackendIsDestroyed", [](Scheduler& s, Planned& one) { s.reserve(one.graph); }),
+      without_backend("HostMemoryAfterBackendIsDestroyed", [](Scheduler& s, Planned&) { s.allocate_host(64); }),
+      without_backend("ReadAfterBackendIsDestroyed",
                       [](Scheduler& s, Planned& one) {
                         float out[4];
                         s.get_async(*one.y, out, 0, 16);

@@ -1,4 +1,4 @@
-// Random graphs x random split states x 1-16 ranks: the meta device gives what one device gives.
+// Random graphs x random split states x 1-16 ranks: the meta device gives the same results as one device.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kShards = 20;  // so that ctest can run parts at the same time
+constexpr int kShards = 20;  // parts of the test that ctest can run in parallel
 
 std::vector<Device*> some_devices() {
   std::vector<Device*> found;
@@ -36,7 +36,7 @@ std::string kind_of(std::string_view op, Kind kind) {
   return fmt::format("{} of kind {}", op, static_cast<int>(kind));
 }
 
-/// What a graph and its layouts have that a planner could get wrong.
+/// Features of a graph and its layouts that a planner could handle wrongly.
 class Features {
  public:
   void add(const RandomCase& one) {
@@ -104,7 +104,7 @@ class Features {
   std::set<std::string> found_;
 };
 
-TEST(RandomCases, DrawWhatThereIs) {
+TEST(RandomCases, DrawEveryFeature) {
   Features features;
   for (uint64_t seed = 0; seed < 600; ++seed) features.add(random_case(seed));
   std::set<std::string> wanted{"segments",
@@ -137,7 +137,7 @@ TEST(RandomCases, DrawWhatThereIs) {
                                "rope at an offset",
                                "rope, linear",
                                "rope, YaRN"};
-  for (int i = 0; i < kOpCount; ++i) {  // every op that a user's graph may have
+  for (int i = 0; i < kOpCount; ++i) {  // every op that a user's graph may contain must be drawn
     const OpInfo& row = info(static_cast<Op>(i));
     if (row.kind == OpKind::kCompute || row.kind == OpKind::kView) wanted.insert(std::string(row.name));
   }

@@ -1,5 +1,5 @@
-// Random graphs of whole numbers by schedulers over meta devices and simple ones, with evaluation callbacks that look,
-// stop, throw and unregister themselves: the results of the float64 reference, to the last bit.
+// Random integer graphs on schedulers over meta devices and simple devices, with evaluation callbacks that observe,
+// stop, throw and unregister themselves. Results equal the float64 reference to the last bit.
 #include <gtest/gtest.h>
 
 #include "tests/support/integer_graph.h"
@@ -10,7 +10,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kObservedParts = 4;  // so that ctest can run parts at the same time
+constexpr int kObservedParts = 4;  // parts of the test that ctest can run in parallel
 
 std::string check_observed(const RandomCase& one) {
   std::vector<Device*> devices;
@@ -20,7 +20,7 @@ std::string check_observed(const RandomCase& one) {
 
 class ObservedProperty : public testing::TestWithParam<int> {};
 
-TEST_P(ObservedProperty, EqualsTheReference) {
+TEST_P(ObservedProperty, EqualsReference) {
   check_property({.draw = integer_case, .check = check_observed, .cases = 4000}, GetParam(), kObservedParts);
 }
 

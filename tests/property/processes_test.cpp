@@ -1,5 +1,5 @@
-// Random graphs x random split states x 1-16 ranks of 2-4 processes on 1-4 hosts: every process gets what one device
-// gives, and all the same bits. The processes are threads with groups of their own.
+// Random graphs x random split states x 1-16 ranks of 2-4 processes on 1-4 hosts. Every process gets the results of one
+// device, and all processes get equal bits. Threads with their own groups act as processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kProcessParts = 10;
 
-/// How the ranks of a case are divided over processes, and these over hosts.
+/// The number of ranks of each process, and the host of each process.
 struct Division {
   std::vector<int> ranks;
   std::vector<std::string> hosts;

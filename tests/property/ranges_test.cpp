@@ -1,6 +1,6 @@
-// Random graphs of whole numbers on one CPU device and on a meta device, planned as a whole, by segments, by ranges, by
-// kept plans and in arenas, with weights that move, caches that last and queues that are held: the results of the
-// float64 reference, to the last bit.
+// Random integer graphs on one CPU device and on a meta device. The graphs are planned as a whole, by segments, by
+// ranges, with cached plans and in arenas. Weights move, caches persist, and queues are held. Results equal the float64
+// reference to the last bit.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_session.h"
@@ -12,7 +12,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kParts = 4;  // so that ctest can run parts at the same time
+constexpr int kParts = 4;  // parts of the test that ctest can run in parallel
 
 std::string check_ranges(const RandomCase& one) {
   std::vector<Device*> members;
@@ -23,7 +23,7 @@ std::string check_ranges(const RandomCase& one) {
 
 class RangesProperty : public testing::TestWithParam<int> {};
 
-TEST_P(RangesProperty, EqualTheReference) {
+TEST_P(RangesProperty, EqualReference) {
   check_property({.draw = integer_case, .check = check_ranges, .cases = 4000}, GetParam(), kParts);
 }
 

@@ -1,4 +1,4 @@
-// The support that property tests stand on: it must notice what is wrong.
+// Tests the support code of property tests, which must detect wrong results.
 #include "tests/support/run_case.h"
 
 #include <gmock/gmock.h>
@@ -26,8 +26,9 @@ Device& device(int number) {
   return Registry::instance().device("CPU" + std::to_string(number));
 }
 
-/// One graph on one backend after the other: a view of a weight must not keep the first one's memory.
-TEST(GraphRun, PlacesViewsOfWeightsAnew) {
+/// One graph runs on several backends, one after the other. A view of a weight must not keep the memory of an earlier
+/// backend.
+TEST(GraphRun, PlacesViewsOfWeightsAgain) {
   TensorContext weights;
   Graph graph;
   parse_graph("weight %w f32 [4, 6]\n%s = slice(%w) {axis=1, begin=2, length=3}\n%y = scale(%s) {scale=2}\noutput %y\n",
@@ -72,7 +73,7 @@ TEST(Poison, IsNaNOnEveryRank) {
   }
 }
 
-TEST(Disagreement, OfCopiesAndOfOwnersIsFound) {
+TEST(Disagreement, IsFoundBetweenCopiesAndBetweenOwners) {
   TensorContext weights;
   Tensor* copies = weights.add("copies", DType::kF16, {4, 3, 1, 1});
   Tensor* shared = weights.add("shared", DType::kF32, {4, 3, 2, 1});
@@ -106,7 +107,7 @@ Results of(Values values, bool integers = false) {
   return {{"y", {std::move(values), integers}}};
 }
 
-TEST(Difference, IsRelativeToTheLargestFiniteValue) {
+TEST(Difference, IsRelativeToLargestFiniteValue) {
   EXPECT_EQ(difference(of({1, -9.9}), of({1.009, -9.9}), 1e-3), "");
   EXPECT_EQ(difference(of({1, -9.9}), of({1.1, -9.9}), 1e-3), "%y[0]: expected 1, got 1.1 (10 x tolerance)");
   EXPECT_NE(difference(of({1, kInfinity}), of({2, kInfinity}), 1e-3), "");
@@ -114,7 +115,7 @@ TEST(Difference, IsRelativeToTheLargestFiniteValue) {
   EXPECT_THAT(difference(of({1, 2, 3}), of({1.5, 2.9, 3}), 1e-3), testing::HasSubstr("%y[1]")) << "not the worst";
 }
 
-TEST(Difference, NaNAndInfinitiesStandForThemselves) {
+TEST(Difference, NaNAndInfinitiesMustMatch) {
   const double kValues[] = {kNaN, kInfinity, -kInfinity, 1.0};
   for (const double expected : kValues) {
     for (const double got : kValues) {
@@ -124,13 +125,13 @@ TEST(Difference, NaNAndInfinitiesStandForThemselves) {
   }
 }
 
-TEST(Difference, NoToleranceIsEquality) {
+TEST(Difference, ZeroToleranceRequiresEquality) {
   EXPECT_EQ(difference(of({0.5, -0.0}), of({0.5, 0.0}), 0.0), "");
   EXPECT_NE(difference(of({0.5}), of({std::nextafter(0.5, 1.0)}), 0.0), "");
   EXPECT_NE(difference(of({100}, true), of({101}, true), 4e-2), "");
 }
 
-TEST(Difference, EveryNameAndValueMustBeThere) {
+TEST(Difference, DetectsMissingNamesAndValues) {
   EXPECT_EQ(difference(of({1}), {}, 1.0), "%y is missing");
   EXPECT_EQ(difference(of({1}), of({1, 2}), 1.0), "%y has 2 values, not 1");
 }
@@ -143,7 +144,7 @@ std::vector<Device*> devices(int count) {
   return found;
 }
 
-TEST(CheckCase, ReportsAWrongValue) {
+TEST(CheckCase, ReportsWrongValues) {
   const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, parse_partition(2, "5:{0} 3:{1}"))}}, {}, kTight};
   EXPECT_EQ(check_case(one, devices(2)), "");
   const auto too_much = [](const Tensor& node) {
@@ -152,12 +153,12 @@ TEST(CheckCase, ReportsAWrongValue) {
   EXPECT_THAT(check_case(one, devices(2), too_much), testing::HasSubstr("%y["));
 }
 
-TEST(CheckCase, ReportsAnError) {
+TEST(CheckCase, ReportsErrors) {
   const RandomCase one{7, 2, kNorm, {{"w", Layout::split(0, parse_partition(2, "5:{0} 4:{1}"))}}, {}, kTight};
   EXPECT_THAT(check_case(one, devices(2)), testing::HasSubstr("split state of w"));
 }
 
-TEST(Shrink, EndsAtWhatItTakesToFail) {
+TEST(Shrink, KeepsOnlyNodesNeededToFail) {
   int shrunk = 0;
   for (uint64_t seed = 0; seed < 200 && shrunk < 20; ++seed) {
     const RandomCase one = random_case(seed);
@@ -174,7 +175,7 @@ TEST(Shrink, EndsAtWhatItTakesToFail) {
   EXPECT_EQ(shrunk, 20);
 }
 
-TEST(Shrink, KeepsLayoutsThatItTakes) {
+TEST(Shrink, KeepsOnlyLayoutsNeededToFail) {
   const RandomCase one = random_case(3);
   const auto fails = [](const RandomCase& next) {
     return std::any_of(next.layouts.begin(), next.layouts.end(), [&](const auto& entry) {
@@ -187,7 +188,7 @@ TEST(Shrink, KeepsLayoutsThatItTakes) {
   EXPECT_EQ(small.layouts.size(), 1u);
 }
 
-TEST(RandomCases, AreAFunctionOfTheSeed) {
+TEST(RandomCases, DependOnlyOnSeed) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const RandomCase one = random_case(seed), other = random_case(seed);
     EXPECT_EQ(one.graph, other.graph);

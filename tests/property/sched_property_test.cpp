@@ -1,5 +1,5 @@
-// Random graphs x random places of weights, caches and nodes on 1-5 backends (META, CPU, one with memory of its own,
-// plug-in): a scheduler gives what one device gives.
+// Random graphs x random devices of weights, caches and nodes on 1-5 backends (META, CPU, a device with its own memory,
+// plug-in): a scheduler gives the same results as one device.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -13,13 +13,13 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kSchedulerParts = 10;  // so that ctest can run parts at the same time
+constexpr int kSchedulerParts = 10;  // parts of the test that ctest can run in parallel
 
 Device& cpu_device(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Up to five backends, the last of them a CPU; the first CPU devices are behind the meta device.
+/// Up to five backends; the last one is a CPU. The first CPU devices are the members of the meta device.
 class Backends {
  public:
   Backends(const RandomCase& one, uint64_t seed) {

@@ -13,7 +13,7 @@ namespace {
 using test::Rig;
 using test::World;
 
-/// Seen nodes with both values.
+/// The nodes that the callback received, with both values.
 struct Seen {
   std::vector<std::string> names;
   std::map<std::string, std::pair<test::Values, test::Values>> values;
@@ -33,7 +33,7 @@ struct Seen {
   }
 };
 
-struct CompareTest : testing::Test {
+struct Comparisons : testing::Test {
   Rig rig{5};
   std::unique_ptr<meta::MetaDevice> mesh = Rig::mesh({1, 2, 3}, test::llama_layouts({2, 0, 2}));
   std::unique_ptr<Backend> first = Rig::cpu(0).init(), second = mesh->init();
@@ -42,7 +42,7 @@ struct CompareTest : testing::Test {
   Seen seen;
 };
 
-TEST_F(CompareTest, EveryNodeThatComputesHasItsValueOnBoth) {
+TEST_F(Comparisons, ShowEveryComputedNodeOfBothBackends) {
   const std::string text = test::llama_graph(3);
   Graph& graph = world.add(text);
   Comparison comparison(*first, graph, *second, leaves);
@@ -63,7 +63,7 @@ TEST_F(CompareTest, EveryNodeThatComputesHasItsValueOnBoth) {
   }
 }
 
-TEST_F(CompareTest, NothingIsKept) {
+TEST_F(Comparisons, NeedLittleMemoryForValues) {
   std::string text = "input %h0 f32 [1000, 4]\n";
   for (int i = 0; i < 20; ++i) text += fmt::format("%h{} = scale(%h{}) {{scale=2}}\n", i + 1, i);
   Graph &graph = world.add(text + "output %h20\n"), &same = world.add(text + "output %h20\n");
@@ -76,7 +76,7 @@ TEST_F(CompareTest, NothingIsKept) {
   EXPECT_LT(comparison.first_plan().allocated_bytes(), 5U * 16000);
 }
 
-TEST_F(CompareTest, OneNodeOnly) {
+TEST_F(Comparisons, CanBeLimitedToOneNode) {
   Graph& graph = world.add(test::llama_graph(3));
   for (const char* name : {"r", "q2", "q3", "logits"}) {
     LeafCopies own(*mesh);
@@ -93,7 +93,7 @@ TEST_F(CompareTest, OneNodeOnly) {
   }
 }
 
-TEST_F(CompareTest, TheCallbackStopsIt) {
+TEST_F(Comparisons, StopWhenCallbackReturnsFalse) {
   Graph& graph = world.add(test::llama_graph(3));
   Comparison comparison(*first, graph, *second, leaves);
   world.fill_inputs(graph);
@@ -105,7 +105,7 @@ TEST_F(CompareTest, TheCallbackStopsIt) {
   EXPECT_EQ(seen.names.back(), "logits");
 }
 
-TEST_F(CompareTest, ADifferenceIsFoundWhereItBegins) {
+TEST_F(Comparisons, FindFirstDifferingNode) {
   Graph& graph = world.add(test::llama_graph(3));
   Comparison comparison(*first, graph, *second, leaves);
   Tensor& wrong = *leaves.find(*world.weights.find("up"));
@@ -124,7 +124,7 @@ TEST_F(CompareTest, ADifferenceIsFoundWhereItBegins) {
   EXPECT_EQ(found, "u");
 }
 
-TEST_F(CompareTest, StepsShareTheirCaches) {
+TEST_F(Comparisons, ShareCachesBetweenGraphs) {
   Graph &prompt = world.add(test::llama_graph(5)), &token = world.add(test::llama_graph(1));
   for (Graph* graph : {&prompt, &token}) {
     Comparison comparison(*first, *graph, *second, leaves);
@@ -135,9 +135,9 @@ TEST_F(CompareTest, StepsShareTheirCaches) {
   EXPECT_TRUE(test::close_to(test::read_values(*leaves.find(cache)), test::read_values(cache), {1e-6}));
 }
 
-TEST_F(CompareTest, Failures) {
+TEST_F(Comparisons, WorkAgainAfterFailures) {
   Graph& graph = world.add(test::llama_graph(3));
-  EXPECT_THROW(Comparison(*first, graph, *first, leaves), InvalidArgument) << "the copies lie elsewhere";
+  EXPECT_THROW(Comparison(*first, graph, *first, leaves), InvalidArgument) << "the copies are on another device";
   Comparison comparison(*first, graph, *second, leaves);
   world.fill_inputs(graph);
   const HostTask broken{[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr};

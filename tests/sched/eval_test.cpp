@@ -1,4 +1,5 @@
-// The evaluation callback: what it is asked, what it sees, what runs in between.
+// The evaluation callback: the nodes that it is asked about, the values that it reads, and the computation between two
+// observed nodes.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -32,10 +33,10 @@ weight %w1 f32 [96, 32]
 output %z
 )";
 
-/// Observes nodes by name, and notes what it sees of them.
+/// Observes nodes by name and records their values.
 struct Watch {
   std::vector<std::string> wanted;
-  std::string last;  ///< after which it stops
+  std::string last;  ///< stops after the node with this name
   int asked = 0;
   std::map<std::string, test::Values> seen;
   std::vector<std::string> order;
@@ -53,7 +54,7 @@ struct Watch {
   }
 };
 
-struct EvalTest : testing::Test {
+struct EvalCallbacks : testing::Test {
   ProxyBackend& proxy(const std::unique_ptr<Backend>& backend) { return dynamic_cast<ProxyBackend&>(*backend); }
   void expect_seen(const Watch& watch, const std::string& text) {
     const auto expected = test::on_one(text, Rig::cpu(3), 1, true);
@@ -74,7 +75,7 @@ struct EvalTest : testing::Test {
   Watch watch;
 };
 
-TEST_F(EvalTest, NodesBetweenObservedOnesAreOnePiece) {
+TEST_F(EvalCallbacks, SplitOnlyAfterObservedNodes) {
   Graph& graph = world.add(kChain);
   watch.wanted = {"a", "y"};
   scheduler.set_eval_callback(watch.callback());
@@ -87,10 +88,10 @@ TEST_F(EvalTest, NodesBetweenObservedOnesAreOnePiece) {
   EXPECT_THAT(proxy(a_backend).segments, ElementsAre(0, 1)) << "h, a | b, c";
   EXPECT_THAT(proxy(b_backend).segments, ElementsAre(0, 1)) << "y | z";
   EXPECT_EQ(scheduler.plans_made(), 1U);
-  EXPECT_EQ(watch.asked, 14) << "about each node for each of allocate and compute";
+  EXPECT_EQ(watch.asked, 14) << "each node, once in allocate and once in compute";
 }
 
-TEST_F(EvalTest, AllNodesAndViews) {
+TEST_F(EvalCallbacks, CanObserveAllNodesAndViews) {
   Graph& graph = world.add(kChain);
   for (const Tensor* node : graph.nodes()) watch.wanted.push_back(node->name);
   scheduler.set_eval_callback(watch.callback());
@@ -105,7 +106,7 @@ TEST_F(EvalTest, AllNodesAndViews) {
   EXPECT_EQ(scheduler.plans_made(), 1U);
 }
 
-TEST_F(EvalTest, FalseStopsTheRun) {
+TEST_F(EvalCallbacks, StopRunByReturningFalse) {
   Graph& graph = world.add(kChain);
   watch.wanted = {"a", "y"};
   watch.last = "a";
@@ -115,13 +116,13 @@ TEST_F(EvalTest, FalseStopsTheRun) {
   EXPECT_EQ(scheduler.compute(graph), Status::kAborted);
   EXPECT_FALSE(scheduler.compute_async(graph));
   EXPECT_THAT(watch.order, ElementsAre("a", "a"));
-  EXPECT_TRUE(proxy(b_backend).segments.empty()) << "nothing ran after it";
+  EXPECT_TRUE(proxy(b_backend).segments.empty()) << "no later node ran";
   watch.last.clear();
   ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
   test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
 }
 
-TEST_F(EvalTest, WhatIsObservedMayChange) {
+TEST_F(EvalCallbacks, MayObserveOtherNodesInNextRun) {
   Graph& graph = world.add(kChain);
   const auto run = [&] {
     scheduler.allocate(graph);
@@ -144,7 +145,7 @@ TEST_F(EvalTest, WhatIsObservedMayChange) {
   EXPECT_EQ(scheduler.plans_made(), 4U);
 }
 
-TEST_F(EvalTest, ReservedMemoryIsEnoughForTheSameObserver) {
+TEST_F(EvalCallbacks, ReservedMemoryIsEnoughForSameObserver) {
   Graph& graph = world.add(kChain);
   watch.wanted = {"h", "b", "y"};
   scheduler.set_eval_callback(watch.callback());
@@ -154,10 +155,10 @@ TEST_F(EvalTest, ReservedMemoryIsEnoughForTheSameObserver) {
   EXPECT_EQ(scheduler.buffer_size(0), bytes);
 }
 
-/// True as long as the callback that has it is not destroyed.
+/// Expires when the callback that owns it is destroyed.
 using Life = std::weak_ptr<const void>;
 
-TEST_F(EvalTest, ARunKeepsACallbackThatReplacesItself) {
+TEST_F(EvalCallbacks, MayReplaceThemselvesDuringRun) {
   Graph& graph = world.add(kChain);
   graph_inputs(graph);
   for (const bool when_asked : {true, false}) {
@@ -166,7 +167,7 @@ TEST_F(EvalTest, ARunKeepsACallbackThatReplacesItself) {
     scheduler.set_eval_callback([&, token = std::move(token)](const Tensor& node, bool ask) {
       (void)token;
       if (ask == when_asked && node.name == "a") scheduler.set_eval_callback(watch.callback());
-      EXPECT_FALSE(life.expired()) << "destroyed while it runs, at " << node.name;
+      EXPECT_FALSE(life.expired()) << "the callback was destroyed while it ran, at " << node.name;
       return true;
     });
     watch.order.clear();
@@ -176,7 +177,7 @@ TEST_F(EvalTest, ARunKeepsACallbackThatReplacesItself) {
       test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
     };
     run();
-    EXPECT_TRUE(watch.order.empty()) << "of the next run";
+    EXPECT_TRUE(watch.order.empty()) << "the new callback only sees the next run";
     EXPECT_TRUE(life.expired());
     run();
     EXPECT_THAT(watch.order, ElementsAre("y"));
@@ -184,7 +185,7 @@ TEST_F(EvalTest, ARunKeepsACallbackThatReplacesItself) {
   }
 }
 
-TEST_F(EvalTest, WhatWouldEndTheRunIsRefusedInsideTheCallback) {
+TEST_F(EvalCallbacks, CannotPlanOrRunGraphs) {
   Graph &graph = world.add(kChain), &other = world.add(kChain);
   struct Call {
     std::string what;
@@ -205,15 +206,15 @@ TEST_F(EvalTest, WhatWouldEndTheRunIsRefusedInsideTheCallback) {
     graph_inputs(graph);
     ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
     test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
-    EXPECT_EQ(refused, 3) << "allocate asks, compute asks and shows";
+    EXPECT_EQ(refused, 3) << "asked by allocate and compute, shown by compute";
     scheduler.set_eval_callback({});
     EXPECT_NO_THROW(call.make());
     scheduler.synchronize();
   }
 }
 
-// On a meta device attn_out and ffn_out are partial sums, and they are what is shared.
-TEST_F(EvalTest, PartialSumsAreShownComplete) {
+// On a meta device attn_out and ffn_out are partial sums. The callback must see the complete sums.
+TEST_F(EvalCallbacks, SeeCompletePartialSums) {
   const auto mesh = Rig::mesh({0, 1}, test::llama_layouts({3, 1}));
   const auto meta = mesh->init();
   const auto host = Rig::cpu(2).init();

@@ -1,4 +1,4 @@
-// Failures: a status, the cause named, and everything works again.
+// Failures: each failure gives a status and names its cause, and everything works again afterwards.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -34,7 +34,7 @@ void broken(void*, const void*, bool failed) {
   if (!failed) fail<DeviceError>("the disk is on fire");
 }
 
-struct FailureTest : testing::Test {
+struct SchedulerFailures : testing::Test {
   void expect_works(Scheduler& scheduler, World& world, Graph& graph, const std::string& text) {
     scheduler.allocate(graph);
     for (int run = 0; run < 3; ++run) {
@@ -47,7 +47,7 @@ struct FailureTest : testing::Test {
   Rig rig{6};
 };
 
-TEST_F(FailureTest, AFailedTaskOnAnyBackend) {
+TEST_F(SchedulerFailures, AreThrownFromAnyBackend) {
   ProxyDevice a{Rig::cpu(0), "A"}, b{Rig::cpu(1), "B"};
   const auto a_backend = a.init(""), b_backend = b.init("");
   World world({{"w1", &b}, {"*", &a}});
@@ -69,7 +69,7 @@ TEST_F(FailureTest, AFailedTaskOnAnyBackend) {
   }
 }
 
-TEST_F(FailureTest, TheFailingNodeIsNamed) {
+TEST_F(SchedulerFailures, NameTheFailingNode) {
   auto& null_device = Registry::instance().find_family("NULL")->create_device("");
   const auto failing = null_device.init("fail_node=y");
   const auto host = Rig::cpu(0).init();
@@ -79,7 +79,7 @@ TEST_F(FailureTest, TheFailingNodeIsNamed) {
   scheduler.allocate(graph);
   world.fill_inputs(graph);
   const auto run = [&] {
-    scheduler.compute_async(graph);  // a device without events is waited for
+    scheduler.compute_async(graph);  // waits here if a device has no events
     scheduler.synchronize();
   };
   for (int i = 0; i < 3; ++i) {
@@ -89,7 +89,7 @@ TEST_F(FailureTest, TheFailingNodeIsNamed) {
   EXPECT_EQ(scheduler.compute(graph), Status::kFailed);
 }
 
-TEST_F(FailureTest, ARankOfAMetaDeviceFails) {
+TEST_F(SchedulerFailures, ThrowCauseOfFailingMetaRank) {
   const auto mesh = Rig::mesh({0, 1}, test::llama_layouts({2, 2}));
   const auto meta = mesh->init(), host = Rig::cpu(2).init();
   World world({{"head", &Rig::cpu(2)}, {"*", mesh.get()}});
@@ -102,12 +102,12 @@ TEST_F(FailureTest, ARankOfAMetaDeviceFails) {
     ASSERT_TRUE(stream->enqueue({broken, nullptr, nullptr}));
     scheduler.compute_async(graph);
     EXPECT_THAT([&] { scheduler.synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")))
-        << "the cause, not what follows";
+        << "the cause, not its consequence";
     expect_works(scheduler, world, graph, text);
   }
 }
 
-TEST_F(FailureTest, AFailureWhileExpertsAreChosen) {
+TEST_F(SchedulerFailures, AreReportedDuringExpertSelection) {
   const std::string text = test::kChosenExperts;
   ProxyDevice a{Rig::cpu(0), "A"}, b{Rig::cpu(1), "B"};
   a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
@@ -122,7 +122,7 @@ TEST_F(FailureTest, AFailureWhileExpertsAreChosen) {
   expect_works(scheduler, world, graph, text);
 }
 
-TEST_F(FailureTest, NotEnoughMemory) {
+TEST_F(SchedulerFailures, LeaveNoMemoryAllocated) {
   test::CpuConfiguration small("devices=6,threads=1,memory=600K");
   const auto first = Rig::cpu(0).init(), second = Rig::cpu(1).init();
   World world({{"w1", &Rig::cpu(1)}, {"*", &Rig::cpu(0)}});
@@ -144,7 +144,7 @@ TEST_F(FailureTest, NotEnoughMemory) {
   EXPECT_EQ(scheduler.compute(fits), Status::kSuccess);
 }
 
-TEST_F(FailureTest, WhatCannotBePlannedLeavesNothingBehind) {
+TEST_F(SchedulerFailures, LeaveNothingPlacedIfPlanningFails) {
   World world({{"*", &Rig::cpu(0)}});
   Graph& graph = world.add(kThreeLayers);
   ProxyDevice device{Rig::cpu(0), "PICKY"};
@@ -159,7 +159,7 @@ TEST_F(FailureTest, WhatCannotBePlannedLeavesNothingBehind) {
   expect_works(scheduler, world, graph, kThreeLayers);
 }
 
-TEST_F(FailureTest, AnAbortCallbackStopsTheRun) {
+TEST_F(SchedulerFailures, AbortCallbackStopsRun) {
   ProxyDevice a{Rig::cpu(0), "A"}, b{Rig::cpu(1), "B"};
   const auto a_backend = a.init(""), b_backend = b.init("");
   World world({{"w1", &b}, {"*", &a}});

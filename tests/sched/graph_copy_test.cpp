@@ -15,8 +15,8 @@ using test::World;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-struct GraphCopyTest : testing::Test {
-  /// Runs both, with the inputs of the first; outputs and caches must agree.
+struct GraphCopies : testing::Test {
+  /// Runs the graph and its copy with the same inputs and compares the outputs.
   static void expect_equal(Graph& graph, Backend& backend, GraphCopy& copy, Backend& other) {
     const auto plan = backend.create_plan(graph);
     const auto copied = other.create_plan(copy.graph());
@@ -38,7 +38,7 @@ struct GraphCopyTest : testing::Test {
   std::unique_ptr<Backend> backend = Rig::cpu(0).init();
 };
 
-TEST_F(GraphCopyTest, HasEverythingAndItsData) {
+TEST_F(GraphCopies, HaveAllTensorsAndTheirData) {
   Graph& graph = world.add(test::llama_graph(3));
   for (Device* device : {&Rig::cpu(3), &Rig::cpu(0), static_cast<Device*>(mesh.get())}) {
     LeafCopies leaves(*device);
@@ -61,7 +61,7 @@ TEST_F(GraphCopyTest, HasEverythingAndItsData) {
   EXPECT_EQ(meta::layout_of(*leaves.find(*world.weights.find("wq"))).to_string(), "split 1 [16:{0} 48:{1}]");
 }
 
-TEST_F(GraphCopyTest, IsIndependentAndReleasedByDestruction) {
+TEST_F(GraphCopies, AreIndependentAndFreedByDestruction) {
   Graph& graph = world.add(test::llama_graph(3));
   const size_t free = Rig::cpu(3).memory().free;
   {
@@ -78,7 +78,7 @@ TEST_F(GraphCopyTest, IsIndependentAndReleasedByDestruction) {
   EXPECT_EQ(Rig::cpu(3).memory().free, free);
 }
 
-TEST_F(GraphCopyTest, GraphsShareTheirLeaves) {
+TEST_F(GraphCopies, ShareLeaves) {
   Graph &prompt = world.add(test::llama_graph(5)), &token = world.add(test::llama_graph(1));
   LeafCopies leaves(*mesh);
   GraphCopy first(prompt, leaves);
@@ -86,14 +86,14 @@ TEST_F(GraphCopyTest, GraphsShareTheirLeaves) {
   EXPECT_EQ(leaves.originals().size(), 14U);
   const Tensor& cache = *world.weights.find("ck");
   EXPECT_EQ(first.find(cache), second.find(cache));
-  EXPECT_EQ(first.find(*token.find("logits")), nullptr) << "of another graph";
+  EXPECT_EQ(first.find(*token.find("logits")), nullptr) << "a node of another graph";
   const auto other = mesh->init();
   expect_equal(prompt, *backend, first, *other);
   expect_equal(token, *backend, second, *other);
   EXPECT_TRUE(test::close_to(test::read_values(*leaves.find(cache)), test::read_values(cache), {1e-6}));
 }
 
-TEST_F(GraphCopyTest, LeavesOfOneNameFromTwoContexts) {
+TEST_F(GraphCopies, KeepLeavesWithEqualNamesApart) {
   TensorContext one, two;
   Graph graph("twins");
   parse_graph("weight %w f32 [8]\n", graph, one);
@@ -110,7 +110,7 @@ TEST_F(GraphCopyTest, LeavesOfOneNameFromTwoContexts) {
   EXPECT_EQ(test::read_values(*copy.find(*sum)), test::Values(8, 3.0));
 }
 
-TEST_F(GraphCopyTest, AllOrNothing) {
+TEST_F(GraphCopies, LeaveNothingCopiedAfterError) {
   Graph& graph = world.add(test::llama_graph(3));
   Graph other("other");
   TensorContext unplaced;

@@ -1,4 +1,4 @@
-// What the local graphs of a schedule ask of the plans that are made of them.
+// Conditions that the plans of a schedule's local graphs must meet.
 #include "sched/local_graphs.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using test::Rig;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Says of every input that it has its memory from a segment on.
+/// A plan that reports the same first writable segment for every input.
 struct FakePlan final : GraphPlan {
   FakePlan(Backend& backend, int from) : GraphPlan(backend), from_(from) {}
   size_t allocated_bytes() const override { return 0; }
@@ -21,7 +21,7 @@ struct FakePlan final : GraphPlan {
   int from_;
 };
 
-TEST(LocalGraphsTest, ACopyIsNotWrittenBeforeItHasItsMemory) {
+TEST(LocalGraphs, CopyIsNotWrittenBeforeItHasMemory) {
   const Rig rig(1);
   const auto backend = Rig::cpu(0).init();
   Graph graph;

@@ -1,4 +1,4 @@
-// Meta devices as backends of a scheduler, beside CPU devices and each other.
+// Meta devices as backends of a scheduler, together with CPU devices and other meta devices.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -20,8 +20,8 @@ using test::Rig;
 using test::World;
 using testing::HasSubstr;
 
-struct MetaTest : testing::Test {
-  /// Two runs of the small decoder, in turn for 5 tokens and for 1, equal one device.
+struct ScheduledMeta : testing::Test {
+  /// Runs the small decoder six times, alternately for 5 tokens and 1 token, and compares with one device.
   void check(const std::vector<Backend*>& backends, const Homes& homes, int splits) {
     World world(homes), one({{"*", &Rig::cpu(7)}});
     Scheduler scheduler(backends, {.copies = 2});
@@ -60,28 +60,28 @@ struct MetaTest : testing::Test {
   std::unique_ptr<Backend> cpu = Rig::cpu(3).init();
 };
 
-TEST_F(MetaTest, Alone) {
+TEST_F(ScheduledMeta, RunsAsOnlyBackend) {
   check({meta.get()}, {{"*", mesh.get()}}, 1);
 }
 
-TEST_F(MetaTest, TheHeadOnTheCpu) {
+TEST_F(ScheduledMeta, RunsWithHeadOnCpu) {
   check({meta.get(), cpu.get()}, {{"head", &Rig::cpu(3)}, {"*", mesh.get()}}, 2);
 }
 
-TEST_F(MetaTest, TheEmbeddingAndTheAttentionOnTheCpu) {
+TEST_F(ScheduledMeta, RunsWithEmbeddingAndAttentionOnCpu) {
   check({meta.get(), cpu.get()},
         {{"embd", &Rig::cpu(3)}, {"w*", &Rig::cpu(3)}, {"c*", &Rig::cpu(3)}, {"*", mesh.get()}}, 4);
 }
 
-TEST_F(MetaTest, CachesOnTheHost) {
+TEST_F(ScheduledMeta, RunsWithCachesOnCpu) {
   check({meta.get(), cpu.get()}, {{"ck", &Rig::cpu(3)}, {"cv", &Rig::cpu(3)}, {"*", mesh.get()}}, 3);
 }
 
-TEST_F(MetaTest, TheCpuFirst) {
+TEST_F(ScheduledMeta, RunsWithCpuAsFirstBackend) {
   check({cpu.get(), meta.get()}, {{"gate", &Rig::cpu(3)}, {"up", &Rig::cpu(3)}, {"*", mesh.get()}}, 3);
 }
 
-TEST_F(MetaTest, TwoMetaDevicesWithALayerEach) {
+TEST_F(ScheduledMeta, RunsWithSecondMetaDevice) {
   const auto other = Rig::mesh({4, 5}, test::llama_layouts({1, 3}));
   const auto other_backend = other->init();
   const Homes homes{{"ffn_norm", other.get()}, {"gate", other.get()},     {"up", other.get()}, {"down", other.get()},
@@ -89,8 +89,8 @@ TEST_F(MetaTest, TwoMetaDevicesWithALayerEach) {
   check({meta.get(), other_backend.get(), cpu.get()}, homes, 3);
 }
 
-/// o0 is a partial sum to which the first rank alone adds e, before `n`; behind it every rank uses e. `m` in between
-/// makes other tensors that could take e's place.
+/// Rank 0 uses e in the partial sum o0, before `n`. After `n`, every rank uses e. Between the two uses, a planner could
+/// place m0 to m2 in e's memory.
 const char* const kUsedByOneThenByAll = R"(
 input %x f32 [8, 2]
 input %e f32 [8, 2]
@@ -111,7 +111,8 @@ output %o0
 output %q
 )";
 
-/// An input that some ranks use in a later segment than others is written before the first of them.
+/// An input that some ranks use in an earlier segment than other ranks. It is written before the earliest of these
+/// segments.
 struct MetaInputs : testing::Test {
   void check(const Homes& homes, const EvalCallback& observer) {
     World world(homes);
@@ -135,16 +136,17 @@ struct MetaInputs : testing::Test {
   std::unique_ptr<Backend> cpu = Rig::cpu(2).init();
 };
 
-TEST_F(MetaInputs, ANodeInBetweenRunsElsewhere) {
+TEST_F(MetaInputs, KeepValuesWhileOtherBackendRunsNode) {
   check({{"wh", &Rig::cpu(2)}, {"*", mesh.get()}}, {});
 }
 
-TEST_F(MetaInputs, ANodeInBetweenIsObserved) {
+TEST_F(MetaInputs, KeepValuesWhileHostReadsObservedNode) {
   check({{"*", mesh.get()}}, [](const Tensor& node, bool ask) { return !ask || node.name == "n"; });
 }
 
-/// The second rank's addend of the sum is the copy of w1 itself, which stays although no node there reads it.
-TEST(MetaCopies, AnAddendThatIsAnOutputStays) {
+/// The second rank's addend of the sum is the copy of w1 itself. The copy must be kept although no node of that rank
+/// reads it.
+TEST(MetaCopies, CopiedWeightInOutputSumIsNotOverwritten) {
   const std::string text = R"(
 weight %w1 f32 [64]
 weight %w2 f32 [64]
@@ -166,7 +168,7 @@ output %m1
   test::expect_close(test::outputs(graph), test::on_one(text, Rig::cpu(3)));
 }
 
-TEST_F(MetaTest, AMemberThatCannotRunAnOperation) {
+TEST_F(ScheduledMeta, RunsOpUnsupportedByMemberOnCpu) {
   ProxyDevice picky{Rig::cpu(1), "PICKY"};
   picky.reads_all = true;
   picky.refuses = [](const Tensor& node) { return node.op == Op::kGlu; };
@@ -175,7 +177,7 @@ TEST_F(MetaTest, AMemberThatCannotRunAnOperation) {
   check({backend.get(), cpu.get()}, {{"*", mixed.get()}}, 3);
 }
 
-TEST_F(MetaTest, AMemberThatCannotRunAnOperationThatNoOtherCan) {
+TEST_F(ScheduledMeta, RefusesOpUnsupportedByMember) {
   ProxyDevice picky{Rig::cpu(1), "PICKY"};
   picky.refuses = [](const Tensor& node) { return node.op == Op::kGlu; };
   const auto mixed = meta::MetaDevice::create({&Rig::cpu(0), &picky}, test::callback_for(test::llama_layouts({2, 2})));
@@ -185,10 +187,11 @@ TEST_F(MetaTest, AMemberThatCannotRunAnOperationThatNoOtherCan) {
         check({backend.get()}, {{"*", mixed.get()}}, 1);
       },
       ThrowsMessage<DeviceError>(
-          HasSubstr("; every member of a meta device must be able to run it: leave out those that cannot, or add")));
+          HasSubstr("; every member of a meta device must be able to run it: leave out the members that cannot, or "
+                    "add")));
 }
 
-TEST_F(MetaTest, LargeBatchesAreRunOnTheMetaDevice) {
+TEST_F(ScheduledMeta, RunsLargeBatchesWithWeightsOnCpu) {
   ProxyDevice first{Rig::cpu(0), "FIRST"}, second{Rig::cpu(1), "SECOND"};
   first.wants = second.wants = [](const Tensor& node) { return node.op == Op::kMulMat && node.shape[1] >= 4; };
   first.reads_all = second.reads_all = true;
@@ -208,11 +211,11 @@ TEST_F(MetaTest, LargeBatchesAreRunOnTheMetaDevice) {
     }
     Backend* expected = tokens > 1 ? backend.get() : cpu.get();
     EXPECT_EQ(scheduler.backend_of(*graph.find("g")), expected);
-    EXPECT_EQ(scheduler.backend_of(*graph.find("heads")), cpu.get()) << "where the caches are";
+    EXPECT_EQ(scheduler.backend_of(*graph.find("heads")), cpu.get()) << "runs where the caches are";
   }
 }
 
-TEST_F(MetaTest, TheHostNeverWaits) {
+TEST_F(ScheduledMeta, RunsWithoutWaitingOnHost) {
   World world({{"gate", &Rig::cpu(3)}, {"*", mesh.get()}});
   const std::string text = test::llama_graph(3);
   Graph& graph = world.add(text);
@@ -237,7 +240,7 @@ TEST_F(MetaTest, TheHostNeverWaits) {
   }
 }
 
-TEST_F(MetaTest, OneWeightSetAndTwoContexts) {
+TEST_F(ScheduledMeta, SharesWeightsBetweenTwoContexts) {
   World world({{"head", &Rig::cpu(3)}, {"*", mesh.get()}});
   const auto meta2 = mesh->init(), cpu2 = Rig::cpu(3).init();
   Graph& a = world.add(test::llama_graph(4, "", "_a"));

@@ -1,5 +1,5 @@
-// A device in front of another one, whose word on operations a test can change and whose backends note what they are
-// asked to do. Weights that are placed on it lie in memory of its own, which others cannot use. One thread at a time.
+// A device that forwards to another device. Tests can change the set of supported ops, and its backends record their
+// calls. Weights placed on it are in memory of its own, which other devices cannot use. One thread at a time.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,8 @@ class ProxyBufferType final : public BufferType {
   Device& device_;
 };
 
-/// Functions of a family take the backends of that family.
+/// Proxies have a family of their own, because functions of the inner device's family would expect that family's
+/// backends.
 class ProxyFamily final : public BackendReg {
  public:
   std::string name() const override { return "PROXY"; }
@@ -39,10 +40,10 @@ class ProxyDevice final : public Device {
  public:
   explicit ProxyDevice(Device& inner, std::string name = {}) : inner_(inner), name_(std::move(name)) {}
 
-  std::function<bool(const Tensor&)> refuses;  ///< empty: runs what the other can run
-  std::function<bool(const Tensor&)> wants;    ///< offload_op; empty: nothing
+  std::function<bool(const Tensor&)> refuses;  ///< empty: the proxy runs all ops of the inner device
+  std::function<bool(const Tensor&)> wants;    ///< answers offload_op; empty: false
   bool has_events = true;
-  bool reads_all = false;  ///< memory of every other device
+  bool reads_all = false;  ///< can use memory of every other device
 
   std::string name() const override { return name_.empty() ? inner_.name() : name_; }
   std::string description() const override { return inner_.description(); }
@@ -71,7 +72,7 @@ class ProxyDevice final : public Device {
   ProxyBufferType type_{*this};
 };
 
-/// Other streams see the inner one as its only member.
+/// For other streams, this backend has the inner backend as its only member.
 class ProxyBackend final : public Backend {
  public:
   struct Access {
@@ -81,7 +82,7 @@ class ProxyBackend final : public Backend {
   };
   std::vector<Access> sets, gets;
   int synchronized = 0;
-  std::vector<int> segments;  ///< of plans, as they were queued
+  std::vector<int> segments;  ///< segments of plans in the order in which they were queued
 
   ProxyBackend(ProxyDevice& device, std::unique_ptr<Backend> inner)
       : device_(device), inner_(std::move(inner)), stream_(inner_.get()) {}
@@ -118,7 +119,7 @@ class ProxyBackend final : public Backend {
   std::span<Backend* const> members() const override { return {&stream_, 1}; }
   bool enqueue(const HostTask& task) override { return inner_->enqueue(task); }
 
-  /// What an event of the inner device knows.
+  /// The backend that events of the inner device accept.
   static Backend& behind(Backend& backend) {
     auto* proxy = dynamic_cast<ProxyBackend*>(&backend);
     return proxy != nullptr ? *proxy->stream_ : backend;

@@ -1,4 +1,4 @@
-// CPU devices, some of them behind meta devices, and graphs whose weights lie on several of them.
+// CPU devices, some as members of meta devices, and graphs whose weights are stored on several devices.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace shoal::test {
 
-/// Experts that the graph chooses itself.
+/// A graph that computes the ids of its experts.
 inline constexpr const char* kChosenExperts = R"(
 input %x f32 [32, 1, 4]
 weight %router f32 [32, 6]
@@ -25,7 +25,7 @@ weight %experts f32 [32, 16, 6]
 output %e
 )";
 
-/// As many CPU devices with a thread each, for the length of a test.
+/// Several CPU devices with one thread each, for the duration of a test.
 class Rig {
  public:
   explicit Rig(int devices) : configuration_("devices=" + std::to_string(devices) + ",threads=1,memory=64M") {}
@@ -40,7 +40,7 @@ class Rig {
   CpuConfiguration configuration_;
 };
 
-/// Devices for weights and caches by name. Names may end with `*`; the first that fits counts.
+/// Devices of weights and caches by name. Names may end with `*`. The first match counts.
 using Homes = std::vector<std::pair<std::string, Device*>>;
 
 inline Device& home_for(const std::string& name, const Homes& homes) {
@@ -85,7 +85,7 @@ struct World {
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
-/// Outputs by name.
+/// Values of the graph's outputs, by name.
 inline std::map<std::string, Values> outputs(const Graph& graph) {
   std::map<std::string, Values> values;
   for (const Tensor* node : graph.nodes()) {
@@ -94,7 +94,7 @@ inline std::map<std::string, Values> outputs(const Graph& graph) {
   return values;
 }
 
-/// Outputs of a graph text on one device, with every node an output if told so.
+/// Outputs of a graph text on one device. With `all`, every node is an output.
 inline std::map<std::string, Values> on_one(const std::string& text, Device& device, uint64_t seed = 1,
                                             bool all = false) {
   World world({{"*", &device}}, seed);

@@ -1,4 +1,4 @@
-// What is decided, as text. Devices are CPU ones under other names; nothing has memory.
+// Schedules as text. The devices are CPU devices under other names. No tensor has memory.
 #include "sched/schedule.h"
 
 #include <gmock/gmock.h>
@@ -38,8 +38,9 @@ weight %after f32 [16, 8]
 output %y
 )";
 
-struct ScheduleTest : testing::Test {
-  /// Homes by name; names that are not there: `otherwise`.
+struct Schedules : testing::Test {
+  /// Makes a schedule. `homes` maps names of weights and caches to devices; `otherwise` is the device for all other
+  /// names.
   Schedule make(const std::string& text, const std::map<std::string, Device*>& homes, Device* otherwise = nullptr) {
     graph = std::make_unique<Graph>("graph");
     weights = std::make_unique<TensorContext>();
@@ -70,7 +71,7 @@ struct ScheduleTest : testing::Test {
   std::unique_ptr<Graph> graph;
 };
 
-TEST_F(ScheduleTest, TwoLayersOnTwoDevices) {
+TEST_F(Schedules, HaveOneSplitPerDevice) {
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &a}, {"w1", &b}})),
             "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
             "split 0  A\n"
@@ -82,7 +83,7 @@ TEST_F(ScheduleTest, TwoLayersOnTwoDevices) {
             "  node y mul_mat  weight\n");
 }
 
-TEST_F(ScheduleTest, TheLargestOfSeveralWeightsSaysWhere) {
+TEST_F(Schedules, RunNodeOnBackendOfItsLargestWeight) {
   constexpr const char* kPair = R"(
 weight %large f32 [64, 96]
 weight %small f32 [64, 8]
@@ -104,8 +105,8 @@ output %z
   }
 }
 
-// Layers share the factors, which are small: heads do not go to them and back.
-TEST_F(ScheduleTest, RopeRunsWhereItsHeadsAreMade) {
+// All layers share the small factors, so heads must not be copied to the factors' device and back.
+TEST_F(Schedules, RunRopeOnBackendOfItsHeads) {
   constexpr const char* kRope = R"(
 input %x f32 [64, 1]
 input %positions i32 [1]
@@ -121,10 +122,10 @@ output %y
   const Assignment& assigned = schedule.nodes[static_cast<size_t>(graph->find("turned")->id)];
   EXPECT_EQ(assigned.backend, 0);
   EXPECT_EQ(assigned.reason, Reason::kNeighbour);
-  for (const Split& split : schedule.splits) EXPECT_EQ(split.backend, 0) << "the factors are brought";
+  for (const Split& split : schedule.splits) EXPECT_EQ(split.backend, 0) << "the factors are copied";
 }
 
-TEST_F(ScheduleTest, AnotherDirection) {
+TEST_F(Schedules, GiveNodesWithoutWeightsToFasterNeighbour) {
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &host}, {"w1", &a}})),
             "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
             "split 0  HOST\n"
@@ -134,10 +135,10 @@ TEST_F(ScheduleTest, AnotherDirection) {
             "  copy h f32 [96] from split 0\n"
             "  node a unary    neighbour\n"
             "  node y mul_mat  weight\n")
-      << "a faster neighbour takes what has no weights";
+      << "a faster neighbour takes nodes without weights";
 }
 
-TEST_F(ScheduleTest, OneBackend) {
+TEST_F(Schedules, NeedOneSplitOnOneBackend) {
   devices = {&a};
   const Schedule schedule = make(kTwoLayers, {}, &a);
   EXPECT_EQ(to_string(schedule),
@@ -150,7 +151,7 @@ TEST_F(ScheduleTest, OneBackend) {
   EXPECT_FALSE(schedule.ordered);
 }
 
-TEST_F(ScheduleTest, WhatTheHomeOfAWeightCannotRunGoesToTheFirstThatCan) {
+TEST_F(Schedules, UseFirstBackendThatCanRunNode) {
   a.refuses = [](const Tensor& node) { return node.op == Op::kUnary; };
   EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
             "schedule of graph: 3 splits on 3 backends, 3 copies, 1.0 KiB\n"
@@ -176,7 +177,7 @@ TEST_F(ScheduleTest, WhatTheHomeOfAWeightCannotRunGoesToTheFirstThatCan) {
             "  node y  mul_mat      unsupported\n");
 }
 
-TEST_F(ScheduleTest, TheUserSaysWhere) {
+TEST_F(Schedules, UseBackendSetByUser) {
   user = {{"a", 2}};
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &a}, {"w1", &a}})),
             "schedule of graph: 3 splits on 3 backends, 3 copies, 1.0 KiB\n"
@@ -192,11 +193,11 @@ TEST_F(ScheduleTest, TheUserSaysWhere) {
   host.refuses = [](const Tensor& node) { return node.op == Op::kUnary; };
   EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
               ThrowsMessage<DeviceError>(HasSubstr(
-                  "[HOST] cannot run '%a = unary(%h) {kind=silu}  # f32 [96]' there, where it was set to run; "
+                  "[HOST] cannot run '%a = unary(%h) {kind=silu}  # f32 [96]', although it was set to run there; "
                   "set another backend, or none")));
 }
 
-TEST_F(ScheduleTest, LargeBatchesBringTheirWeights) {
+TEST_F(Schedules, StreamWeightsForLargeBatches) {
   use_offload();
   const std::string large = R"(
 input %x f32 [64, 16]
@@ -215,7 +216,7 @@ output %y
             "split 1  A\n"
             "  copy w1 f32 [96, 32] from HOST\n"
             "  node y  mul_mat      offload\n")
-      << "each brought weight begins a split, so that the next one can have its memory";
+      << "each streamed weight begins a split, so that the next weight can reuse its memory";
   options.op_offload = false;
   EXPECT_EQ(make(large, {}, &host).splits[0].backend, 2);
   options.op_offload = true;
@@ -223,11 +224,11 @@ output %y
   ASSERT_EQ(small.splits.size(), 1U) << to_string(small);
   EXPECT_EQ(small.splits[0].backend, 2) << "one token";
   a.refuses = [](const Tensor& node) { return node.name == "h"; };
-  EXPECT_EQ(make(large, {}, &host).nodes[0].reason, Reason::kWeight) << "it does not ask for what it cannot run";
-  EXPECT_EQ(make(large, {{"w1", &a}}, &b).nodes[1].reason, Reason::kWeight) << "the weight is there";
+  EXPECT_EQ(make(large, {}, &host).nodes[0].reason, Reason::kWeight) << "A does not ask for a node that it cannot run";
+  EXPECT_EQ(make(large, {{"w1", &a}}, &b).nodes[1].reason, Reason::kWeight) << "the weight is stored there";
 }
 
-TEST_F(ScheduleTest, OnlyTheExpertsThatAreUsed) {
+TEST_F(Schedules, CopyOnlyUsedExperts) {
   use_offload();
   EXPECT_EQ(to_string(make(kExperts, {}, &host)),
             "schedule of graph: 2 splits on 3 backends, 4 copies, 14.1 KiB\n"
@@ -249,10 +250,10 @@ output %e
 output %f
 )";
   user = {{"e", 0}, {"f", 0}};
-  EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "another node uses them too";
+  EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "another node also uses the experts";
 }
 
-TEST_F(ScheduleTest, NodesSpreadToTheirNeighbours) {
+TEST_F(Schedules, SpreadBackendsToNeighbours) {
   const std::string text = R"(
 input %x f32 [64, 1]
 weight %w0 f32 [64, 64]
@@ -271,15 +272,18 @@ output %z
     return text;
   };
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000011");
-  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &host}})), "000022") << "towards the last only from it";
-  EXPECT_EQ(where(make(text, {{"w0", &host}, {"w1", &a}})), "220000") << "the last spreads only what is left";
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &host}})), "000022")
+      << "the last backend spreads only to the remaining nodes";
+  EXPECT_EQ(where(make(text, {{"w0", &host}, {"w1", &a}})), "220000")
+      << "the last backend gets only the remaining nodes";
   EXPECT_EQ(where(make(text, {}, &host)), "222222");
   a.refuses = [](const Tensor& node) { return node.name == "d"; };
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000111");
-  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100") << "none beside it can, the first that can does";
+  EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100")
+      << "its neighbours cannot run it; the first backend that can does";
 }
 
-TEST_F(ScheduleTest, ViewsOfLeavesAreMadeWhereTheyAreUsed) {
+TEST_F(Schedules, MakeLeafViewsOnEveryBackendThatReadsThem) {
   const std::string text = R"(
 input %x f32 [64, 4]
 weight %w f32 [64, 8]
@@ -306,7 +310,7 @@ output %q
             "  node q mul_mat     weight\n");
 }
 
-TEST_F(ScheduleTest, CachesOnTheHost) {
+TEST_F(Schedules, RunNodesOfHostCachesOnHost) {
   const std::string text = R"(
 input %x f32 [64, 1]
 input %slots16.rows i32 [1]
@@ -337,7 +341,7 @@ output %o
             "  node o     mul_mat  weight\n");
 }
 
-TEST_F(ScheduleTest, SplitsAreOrderedWhereACacheIsSharedInPlace) {
+TEST_F(Schedules, OrderSplitsIfCacheIsSharedInPlace) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -348,7 +352,7 @@ output %score
 )";
   user = {{"score", 2}};
   const Schedule copied = make(text, {}, &a);
-  EXPECT_FALSE(copied.ordered) << "the other one gets a copy of what was written";
+  EXPECT_FALSE(copied.ordered) << "HOST gets a copy of the written rows";
   EXPECT_EQ(copied.splits[1].copies[0].tensor->name, "keys");
   const std::string before = R"(
 input %x f32 [32, 1]
@@ -367,7 +371,7 @@ output %keys
   EXPECT_FALSE(make(before, {}, &a).ordered);
 }
 
-TEST_F(ScheduleTest, ASplitEndsAfterAnObservedNode) {
+TEST_F(Schedules, EndSplitAfterObservedNode) {
   observed = {"h"};
   EXPECT_EQ(to_string(make(kTwoLayers, {}, &a)),
             "schedule of graph: 2 splits on 3 backends, 1 copies, 256 B\n"
@@ -379,7 +383,7 @@ TEST_F(ScheduleTest, ASplitEndsAfterAnObservedNode) {
             "  node y mul_mat weight\n");
 }
 
-TEST_F(ScheduleTest, ViewsDoNotHideThatANodeIsObserved) {
+TEST_F(Schedules, EndSplitAfterViewsOfObservedNode) {
   const std::string text = R"(
 input %x f32 [64, 1]
 %h = scale(%x) {scale=2}
@@ -397,7 +401,7 @@ output %a
   EXPECT_EQ(make(text, {}).splits.size(), 1U);
 }
 
-TEST_F(ScheduleTest, WhatTheUserMayNotSet) {
+TEST_F(Schedules, RefuseUserChoiceForViewsAndLaterWrites) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -413,20 +417,21 @@ output %flat
   user = {{"again", 2}};
   EXPECT_THAT([&] { make(text, {{"ck", &a}}); },
               ThrowsMessage<InvalidArgument>(
-                  HasSubstr("again is set to run on HOST, but writes into what keys wrote on A; set keys instead")));
+                  HasSubstr("again is set to run on HOST, but writes into the cache that keys wrote on A; "
+                            "set the backend of keys instead")));
   user = {{"flat", 0}};
   EXPECT_THAT([&] { make(text, {{"ck", &a}}); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view, which is seen where its base is; set the "
+              ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view and has the backend of its base; set the "
                                                        "backend of again instead")));
 }
 
-TEST_F(ScheduleTest, Errors) {
+TEST_F(Schedules, ErrorsNameTensorAndDevices) {
   EXPECT_THAT([&] { make(kTwoLayers, {{"w0", &a}}); },
               ThrowsMessage<InvalidArgument>(
                   HasSubstr("w1 f32 [96, 32] has no memory; place it on a device before graphs are scheduled")));
   EXPECT_THAT([&] { make(kTwoLayers, {{"w0", &a}}, &cpu(3)); },
               ThrowsMessage<InvalidArgument>(HasSubstr(
-                  "w1 f32 [96, 32] lies in memory of CPU3, which none of the backends can use; add a backend")));
+                  "w1 f32 [96, 32] is in memory of CPU3, which none of the backends can use; add a backend")));
   a.refuses = b.refuses = host.refuses = [](const Tensor& node) { return node.name == "a"; };
   EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
               ThrowsMessage<DeviceError>(
@@ -435,7 +440,7 @@ TEST_F(ScheduleTest, Errors) {
   EXPECT_THROW(make(kTwoLayers, {}, &a), InvalidArgument);
 }
 
-TEST_F(ScheduleTest, ErrorsSayWhatHelps) {
+TEST_F(Schedules, ErrorsNameRemedy) {
   const auto cannot_write = [&](const Tensor& node) { return node.op == Op::kSetRows; };
   const std::string text = R"(
 input %x f32 [32, 1]
@@ -449,16 +454,16 @@ output %keys
   };
   a.refuses = b.refuses = host.refuses = cannot_write;
   expect(host, "; cast its sources");
-  expect(a, "; ck lies on A, which cannot run it: place it on another device, or leave that one out");
+  expect(a, "; ck is stored on A, which cannot run the node: place it on another device, or leave that device out");
   const auto mesh = meta::MetaDevice::create({&a, &b}, [](const Tensor&) { return meta::SplitState::mirrored(); });
   devices = {mesh.get(), &host};
-  expect(*mesh, "; every member of a meta device must be able to run it: leave out those that cannot");
+  expect(*mesh, "; every member of a meta device must be able to run it: leave out the members that cannot");
   devices = {mesh.get()};
-  expect(*mesh, "leave out those that cannot, or add a CPU device as the last one");
+  expect(*mesh, "leave out the members that cannot, or add a CPU device as the last one");
 }
 
-TEST_F(ScheduleTest, HostMemoryOfNoBackendBelongsToTheLastThatCanUseIt) {
-  // Both can use what lies on CPU2, neither is its device.
+TEST_F(Schedules, UseLastBackendForForeignHostMemory) {
+  // Both backends can use memory of CPU2, but CPU2 is the device of neither.
   ProxyDevice first(cpu(2), "FIRST"), last(cpu(2), "LAST");
   first.reads_all = last.reads_all = true;
   devices = {&first, &last};

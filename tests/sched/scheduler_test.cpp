@@ -1,5 +1,5 @@
-// How a scheduler runs graphs: what waits for what, what is kept, what is made anew. On CPU devices; meta devices are
-// in meta_test.cpp, failures in failure_test.cpp.
+// Runs of a scheduler on CPU devices: order of work, cached plans, and replanning. meta_test.cpp tests meta devices,
+// failure_test.cpp tests failures.
 #include "sched/scheduler.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using test::ProxyDevice;
 using test::Rig;
 using test::World;
 
-/// y = w1 * silu(w0 * x) for `tokens` tokens; w0 and w1 mostly lie on different devices.
+/// y = w1 * silu(w0 * x) for `tokens` tokens. w0 and w1 are usually on different devices.
 std::string two_layers(int64_t tokens = 1) {
   return fmt::format(R"(
 input %x f32 [64, {}]
@@ -37,7 +37,7 @@ output %y
 }
 
 /// Two CPU devices that cannot read each other's memory, and their backends.
-struct SchedulerTest : testing::Test {
+struct SchedulerRuns : testing::Test {
   std::unique_ptr<Scheduler> make(SchedulerOptions options = {}) {
     return std::make_unique<Scheduler>(std::vector<Backend*>{a_backend.get(), b_backend.get()}, options);
   }
@@ -74,15 +74,15 @@ struct SchedulerTest : testing::Test {
   World world{{{"w0", &a}, {"w1", &b}}};
 };
 
-TEST_F(SchedulerTest, BadBackendsAreRefused) {
+TEST_F(SchedulerRuns, RefuseInvalidBackends) {
   EXPECT_THROW(Scheduler({}), InvalidArgument);
   EXPECT_THROW(Scheduler({a_backend.get(), nullptr}), InvalidArgument);
   EXPECT_THROW(Scheduler({a_backend.get(), a_backend.get()}), InvalidArgument);
   EXPECT_THROW(make({.copies = 0}), InvalidArgument);
-  EXPECT_THROW(make()->schedule(), InvalidArgument) << "nothing yet";
+  EXPECT_THROW(make()->schedule(), InvalidArgument) << "nothing is scheduled yet";
 }
 
-TEST_F(SchedulerTest, EqualsOneDevice) {
+TEST_F(SchedulerRuns, GiveSameResultsAsOneDevice) {
   const auto scheduler = make();
   Graph& graph = world.add(two_layers(3));
   for (float first : {1.0f, -2.0f, 0.5f}) check(*scheduler, graph, first);
@@ -99,16 +99,14 @@ TEST_F(SchedulerTest, EqualsOneDevice) {
   EXPECT_EQ(scheduler->member_sizes(0).size(), 1U);
 }
 
-TEST_F(SchedulerTest, DevicesWithoutEvents) {
+TEST_F(SchedulerRuns, WorkOnDevicesWithoutEvents) {
   a.has_events = b.has_events = false;
   const auto scheduler = make({.copies = 2});
   Graph& graph = world.add(two_layers(3));
   for (float first : {1.0f, -2.0f, 0.5f}) check(*scheduler, graph, first);
 }
 
-// Streams.
-
-TEST_F(SchedulerTest, TheHostNeverWaitsAndInputsMayBeWrittenAgainAtOnce) {
+TEST_F(SchedulerRuns, DoNotBlockHostAndCopyInputsWhenQueued) {
   Graph& graph = world.add(two_layers(2));
   Tensor& x = *graph.inputs()[0];
   const Tensor& y = *graph.find("y");
@@ -131,7 +129,7 @@ TEST_F(SchedulerTest, TheHostNeverWaitsAndInputsMayBeWrittenAgainAtOnce) {
   }
 }
 
-TEST_F(SchedulerTest, AnInputOfTwoBackendsIsCopiedOnce) {
+TEST_F(SchedulerRuns, CopyInputOnceForTwoBackends) {
   Graph& graph = world.add(R"(
 input %x f32 [64, 2]
 weight %w0 f32 [64, 96]
@@ -154,7 +152,7 @@ output %y
   for (int i : {0, 1}) {
     const auto scheduler = make();
     scheduler->allocate(graph);
-    // The caller's x, two slots of it, and one of the sum's operand.
+    // The caller's x, two slots for x, and one slot for an operand of the sum.
     EXPECT_EQ(scheduler->host_bytes(), 3 * x.bytes() + y.bytes());
     run(*scheduler, static_cast<float>(i), alone[i]);
     scheduler->synchronize();
@@ -174,7 +172,7 @@ output %y
   }
 }
 
-TEST_F(SchedulerTest, AFreeSlotIsWaitedFor) {
+TEST_F(SchedulerRuns, WaitForFreeSlot) {
   Graph& graph = world.add(two_layers(2));
   Tensor& x = *graph.inputs()[0];
   const auto scheduler = make({.copies = 2});
@@ -192,13 +190,13 @@ TEST_F(SchedulerTest, AFreeSlotIsWaitedFor) {
   });
   set(x, ramp(x, 2.0f));
   scheduler->compute_async(graph);
-  EXPECT_TRUE(gate.open) << "the third run took the slot of the first before that had used it";
+  EXPECT_TRUE(gate.open) << "the third run did not wait for the slot of the first";
   opener.join();
   scheduler->synchronize();
   EXPECT_EQ(test::read_floats(*graph.find("y")), expected(2, 2.0f));
 }
 
-TEST_F(SchedulerTest, DifferentGraphsFollowEachOther) {
+TEST_F(SchedulerRuns, MayAlternateBetweenGraphs) {
   Graph &one = world.add(two_layers(1)), &many = world.add(two_layers(5));
   const auto scheduler = make({.copies = 2});
   ASSERT_TRUE(scheduler->reserve(many));
@@ -219,7 +217,7 @@ TEST_F(SchedulerTest, DifferentGraphsFollowEachOther) {
   EXPECT_EQ(scheduler->plans_made(), 2U);
 }
 
-TEST_F(SchedulerTest, InputsThatTheCallerPlacedStayWhereTheyAre) {
+TEST_F(SchedulerRuns, KeepInputsPlacedByCaller) {
   Graph& graph = world.add(two_layers());
   Tensor* x = graph.inputs()[0];
   const auto own = allocate_tensors({&x, 1}, Rig::cpu(2).buffer_type(), Usage::kAny);
@@ -228,7 +226,7 @@ TEST_F(SchedulerTest, InputsThatTheCallerPlacedStayWhereTheyAre) {
   EXPECT_EQ(x->buffer, own.get());
 }
 
-TEST_F(SchedulerTest, GetAsyncOfInputs) {
+TEST_F(SchedulerRuns, GetAsyncReadsInputs) {
   Graph& graph = world.add(two_layers());
   const auto scheduler = make();
   check(*scheduler, graph, 1.0f);
@@ -238,8 +236,8 @@ TEST_F(SchedulerTest, GetAsyncOfInputs) {
   EXPECT_EQ(value, 1.01f);
 }
 
-// B reads the rows where they lie on A, which writes them afterwards: for the next run.
-TEST_F(SchedulerTest, ACacheThatIsSharedInPlaceIsUsedInOrder) {
+// B reads the cache in place on A. Then A writes a row for the next run.
+TEST_F(SchedulerRuns, UseSharedCacheInOrder) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -266,7 +264,7 @@ output %score
       scheduler->compute_async(graph);
       scheduler->get_async(*graph.find("score"), seen[static_cast<size_t>(run)].data(), 0, 64);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // for those who do not wait
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for a backend that wrongly does not wait
     gate.open = true;
     scheduler->synchronize();
     for (int run = 0; run < 4; ++run) {
@@ -277,9 +275,7 @@ output %score
   }
 }
 
-// Plans and memory.
-
-TEST_F(SchedulerTest, ReservedMemoryDoesNotGrow) {
+TEST_F(SchedulerRuns, ReservedMemoryDoesNotGrow) {
   Graph &small = world.add(two_layers(1)), &large = world.add(two_layers(40)), &middle = world.add(two_layers(7));
   const auto scheduler = make();
   ASSERT_TRUE(scheduler->reserve(large));
@@ -296,7 +292,7 @@ TEST_F(SchedulerTest, ReservedMemoryDoesNotGrow) {
   EXPECT_EQ(scheduler->buffer_size(1), b_bytes);
 }
 
-TEST_F(SchedulerTest, WithoutReservingMemoryGrows) {
+TEST_F(SchedulerRuns, MemoryGrowsWithoutReserve) {
   const size_t free = a.memory().free;
   {
     Graph &small = world.add(two_layers(1)), &large = world.add(two_layers(40));
@@ -307,19 +303,19 @@ TEST_F(SchedulerTest, WithoutReservingMemoryGrows) {
     EXPECT_GT(scheduler->buffer_size(0), before);
     check(*scheduler, small, 2.0f);
     check(*scheduler, large, 2.0f);
-    EXPECT_EQ(free - a.memory().free, scheduler->buffer_size(0)) << "what had become too small is gone";
+    EXPECT_EQ(free - a.memory().free, scheduler->buffer_size(0)) << "memory that became too small was freed";
   }
   EXPECT_EQ(a.memory().free, free);
 }
 
-TEST_F(SchedulerTest, TheGraphsUsedLatestAreKept) {
+TEST_F(SchedulerRuns, KeepMostRecentlyUsedGraphs) {
   std::vector<Graph*> graphs;
   for (int64_t tokens : {4, 3, 2}) graphs.push_back(&world.add(two_layers(tokens)));
   const auto scheduler = make({.kept_graphs = 2});
   for (Graph* graph : graphs) check(*scheduler, *graph, 1.0f);
   EXPECT_EQ(scheduler->plans_made(), 3U);
   EXPECT_EQ(graphs[0]->find("y")->buffer, nullptr);
-  EXPECT_NE(graphs[0]->inputs()[0]->buffer, nullptr) << "what the caller wrote stays";
+  EXPECT_NE(graphs[0]->inputs()[0]->buffer, nullptr) << "inputs written by the caller stay";
   check(*scheduler, *graphs[1], 2.0f);
   EXPECT_EQ(scheduler->plans_made(), 3U);
   set(*graphs[0]->inputs()[0], test::read_floats(*graphs[0]->inputs()[0]));
@@ -327,10 +323,10 @@ TEST_F(SchedulerTest, TheGraphsUsedLatestAreKept) {
   EXPECT_EQ(test::read_floats(*graphs[0]->find("y")), expected(4, 1.0f));
   EXPECT_EQ(scheduler->plans_made(), 4U);
   check(*scheduler, *graphs[1], 3.0f);
-  EXPECT_EQ(scheduler->plans_made(), 4U) << "the third has gone";
+  EXPECT_EQ(scheduler->plans_made(), 4U) << "the plan of the third graph was dropped";
 }
 
-TEST_F(SchedulerTest, GraphsMayGoWhileTheirPlansAreKept) {
+TEST_F(SchedulerRuns, GraphsMayBeDestroyedBeforeTheirPlans) {
   const auto scheduler = make();
   Graph& stays = world.add(two_layers(2));
   check(*scheduler, stays, 1.0f);
@@ -343,7 +339,7 @@ TEST_F(SchedulerTest, GraphsMayGoWhileTheirPlansAreKept) {
   EXPECT_EQ(scheduler->plans_made(), 6U);
 }
 
-TEST_F(SchedulerTest, AWeightThatWasPlacedAnewIsNoticed) {
+TEST_F(SchedulerRuns, ReplanAfterWeightIsPlacedAgain) {
   const auto scheduler = make();
   Graph& graph = world.add(two_layers(2));
   check(*scheduler, graph, 1.0f);
@@ -354,10 +350,10 @@ TEST_F(SchedulerTest, AWeightThatWasPlacedAnewIsNoticed) {
   world.fill(*w0);
   check(*scheduler, graph, 2.0f);
   EXPECT_EQ(scheduler->plans_made(), 2U);
-  EXPECT_EQ(scheduler->splits(), 1) << "all is on B now";
+  EXPECT_EQ(scheduler->splits(), 1) << "all nodes are on B now";
 }
 
-TEST_F(SchedulerTest, TheUsersWordHoldsUntilReset) {
+TEST_F(SchedulerRuns, KeepUserBackendsUntilReset) {
   const auto scheduler = make();
   Graph& graph = world.add(two_layers(2));
   check(*scheduler, graph, 1.0f);
@@ -380,7 +376,7 @@ TEST_F(SchedulerTest, TheUsersWordHoldsUntilReset) {
   EXPECT_THROW(scheduler->set_backend(h, stranger.get()), InvalidArgument);
 }
 
-TEST_F(SchedulerTest, SplitAllocatesNothing) {
+TEST_F(SchedulerRuns, MakingScheduleAllocatesNothing) {
   Graph& graph = world.add(two_layers(2));
   const auto scheduler = make();
   EXPECT_EQ(scheduler->split(graph).splits.size(), 2U);
@@ -388,7 +384,7 @@ TEST_F(SchedulerTest, SplitAllocatesNothing) {
   EXPECT_EQ(graph.inputs()[0]->buffer, nullptr);
 }
 
-TEST_F(SchedulerTest, TwoSchedulersShareWeights) {
+TEST_F(SchedulerRuns, ShareWeightsBetweenTwoSchedulers) {
   Graph &one = world.add(two_layers(1)), &many = world.add(two_layers(6));
   const auto a2 = a.init(""), b2 = b.init("");
   const auto first = make();
@@ -405,12 +401,10 @@ TEST_F(SchedulerTest, TwoSchedulersShareWeights) {
     EXPECT_EQ(test::read_floats(*one.find("y")), expected(1, static_cast<float>(run)));
     EXPECT_EQ(test::read_floats(*many.find("y")), expected(6, static_cast<float>(-run)));
   }
-  EXPECT_THROW(second.allocate(one), InvalidArgument) << "the other one has planned it";
+  EXPECT_THROW(second.allocate(one), InvalidArgument) << "the first scheduler has planned the graph";
 }
 
-// What is copied.
-
-TEST_F(SchedulerTest, OnlyUsedExpertsAreCopied) {
+TEST_F(SchedulerRuns, CopyOnlyUsedExperts) {
   const std::string text = R"(
 input %x f32 [32, 1, 4]
 input %ids6.chosen i32 [2, 4]
@@ -451,7 +445,7 @@ output %e
   EXPECT_EQ(run({0, 1, 2, 3, 4, 5, 0, 1}), (Runs{{0, 6}}));
 }
 
-TEST_F(SchedulerTest, IdsOfExpertsThatAreAWeight) {
+TEST_F(SchedulerRuns, ExpertIdsMayBeAWeight) {
   const std::string text = R"(
 input %x f32 [32, 1, 4]
 weight %ids6.chosen i32 [2, 4]
@@ -474,7 +468,7 @@ output %e
   }
 }
 
-TEST_F(SchedulerTest, IdsOfExpertsThatAreComputed) {
+TEST_F(SchedulerRuns, ExpertIdsMayBeComputed) {
   const std::string text = test::kChosenExperts;
   a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
   const auto reference = test::on_one(text, Rig::cpu(2));
@@ -491,8 +485,8 @@ TEST_F(SchedulerTest, IdsOfExpertsThatAreComputed) {
   }
 }
 
-/// Experts in host memory for a device that runs something else between the ids and each use of them: whatever that is
-/// must leave the ids alone. Ids are made on `router`'s device.
+/// Experts in host memory. Between the ids and each use of the experts, the device runs other nodes, which must not
+/// overwrite the ids. The device of `router` computes the ids.
 std::string experts_between(bool brought_early) {
   std::string text = R"(
 input %x f32 [32, 1, 4]
@@ -509,7 +503,7 @@ weight %a_own f32 [32, 8, 8]
 %scores = mul_mat(%router, %flat)
 %chosen = top_k(%scores) {k=2}
 )";
-  // Then the ids are on A as a copy, which is older than the split of the experts.
+  // Copies the ids to A before the split of the experts.
   if (brought_early) text += "%early = mul_mat_id(%a_own, %x, %chosen)\noutput %early\n";
   return text + R"(
 %h0 = mul_mat(%b0, %flat)
@@ -527,7 +521,7 @@ output %d
 )";
 }
 
-TEST_F(SchedulerTest, IdsOfExpertsOutliveOtherSplitsOfTheirBackend) {
+TEST_F(SchedulerRuns, ExpertIdsOutliveOtherSplitsOfTheirBackend) {
   a.wants = [](const Tensor& node) { return node.op == Op::kMulMatId; };
   for (const bool made_here : {true, false}) {
     const std::string text = experts_between(!made_here);
@@ -538,7 +532,7 @@ TEST_F(SchedulerTest, IdsOfExpertsOutliveOtherSplitsOfTheirBackend) {
     for (const char* name : {"h3", "e", "d"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), a_backend.get());
     for (const char* name : {"h1", "h5", "f"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), b_backend.get());
     for (uint64_t seed = 1; seed <= 4; ++seed) {
-      test::poison(graph, *scheduler->scheduled().plan(0));  // nor do experts of the run before help
+      test::poison(graph, *scheduler->scheduled().plan(0));  // overwrites experts of the previous run
       moe.seed = seed;
       moe.fill_inputs(graph);
       for (Tensor* weight : moe.weights.tensors()) moe.fill(*weight);
@@ -548,7 +542,7 @@ TEST_F(SchedulerTest, IdsOfExpertsOutliveOtherSplitsOfTheirBackend) {
   }
 }
 
-TEST_F(SchedulerTest, StreamedWeightsTakeTurnsInMemory) {
+TEST_F(SchedulerRuns, StreamedWeightsReuseMemory) {
   a.wants = [](const Tensor&) { return true; };
   std::vector<size_t> needed;
   for (int layers : {3, 8}) {
@@ -569,10 +563,10 @@ TEST_F(SchedulerTest, StreamedWeightsTakeTurnsInMemory) {
       test::expect_close(test::outputs(graph), test::on_one(text, Rig::cpu(2)), 0.0);
     }
   }
-  EXPECT_EQ(needed[0], needed[1]) << "the memory of a weight that was used is there for the next";
+  EXPECT_EQ(needed[0], needed[1]) << "the next weight reuses the memory of a used weight";
 }
 
-TEST_F(SchedulerTest, AWeightInOtherMemoryIsFetchedThroughItsBackend) {
+TEST_F(SchedulerRuns, ForeignWeightIsReadByItsOwnBackend) {
   a.refuses = [](const Tensor& node) { return node.name == "h"; };
   Graph& graph = world.add(two_layers(2));
   const auto scheduler = make({.copies = 2});

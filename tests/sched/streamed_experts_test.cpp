@@ -1,5 +1,5 @@
-// Experts that are streamed from host memory: those that the ids name arrive, on a simple device and on meta devices of
-// which any rank may have none of them.
+// Experts that are streamed from host memory. The experts that the ids select must arrive, on a simple device and on
+// meta devices, even if a rank owns none of the experts.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -14,14 +14,14 @@ namespace {
 using test::Rig;
 using test::World;
 
-/// One way to choose experts, and nodes with the backend that they are set to: 0 gets the experts, 1 has them.
+/// A graph that selects experts, and the backend of each node. Backend 0 receives the experts, backend 1 stores them.
 struct Choice {
   const char* name;
   std::string graph;
   std::map<std::string, int> nodes;
 };
 
-// Where the ids are used by nothing else, a rank without experts has no use of them.
+// A rank that owns no experts does not use the ids, because it runs no other node that needs them.
 constexpr const char* kIdsElsewhere = R"(
 weight %here.t f32 [8, 2, 4]
 weight %experts f32 [8, 4, 2]
@@ -35,7 +35,7 @@ output %y
 output %q
 )";
 
-// Another split of the device lies between the ids and the experts.
+// The device runs another split after it computes the ids and before it uses the experts.
 constexpr const char* kIdsHere = R"(
 weight %here.t f32 [2, 2, 64]
 weight %experts f32 [8, 3, 2]
@@ -87,7 +87,7 @@ const Choice kChoices[] = {
     {"UnlikeNumbersOfExperts", kUnlikeNumbers, {{"y", 0}, {"z", 0}, {"w", 0}}},
 };
 
-/// Experts of a weight with `experts` on the ranks: all on one of them, or one after the other on as many as there are.
+/// Layout of `experts` experts: all on rank `owner`, or alternating over all ranks if `owner` is negative.
 meta::Layout experts_on(int ranks, int owner, int64_t experts) {
   std::vector<meta::Run> runs;
   for (int64_t i = 0; i < experts; ++i) runs.push_back({1, {owner < 0 ? static_cast<int>(i) % ranks : owner}});
@@ -108,7 +108,7 @@ class StreamedExperts : public testing::TestWithParam<Choice> {
     scheduler.allocate(graph);
     for (const Copy& copy : scheduler.schedule().splits.back().copies) {
       if (copy.tensor->name.starts_with("experts")) {
-        EXPECT_NE(copy.ids, nullptr) << "all are copied";
+        EXPECT_NE(copy.ids, nullptr) << "all experts are copied";
       }
     }
     for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -123,7 +123,7 @@ class StreamedExperts : public testing::TestWithParam<Choice> {
   Rig rig{5};
 };
 
-TEST_P(StreamedExperts, AreThoseThatTheIdsName) {
+TEST_P(StreamedExperts, MatchTheIds) {
   test::ProxyDevice own(Rig::cpu(0), "OWN");
   check(own, "one device with memory of its own");
   for (int ranks = 1; ranks <= 4; ++ranks) {

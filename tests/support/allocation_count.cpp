@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-// A sanitizer replaces operator new itself.
+// With these sanitizers operator new cannot be replaced here.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SHOAL_COUNTS_ALLOCATIONS 0
 #elif defined(__has_feature)

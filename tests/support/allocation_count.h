@@ -1,13 +1,13 @@
-// Counts the heap allocations of the whole program through operator new, for tests of paths that must not allocate.
+// Counts the heap allocations of the whole program through operator new, to test code paths that must not allocate.
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::test {
 
-/// False where the compiler's sanitizer brings an operator new of its own (Clang): then nothing is counted.
+/// Whether allocations are counted. False if the compiler's sanitizer has its own operator new (Clang).
 bool counts_allocations();
-/// Calls of operator new since the program began, on all threads.
+/// Number of calls of operator new on all threads since the program started.
 int64_t allocation_count();
 
 }  // namespace shoal::test

@@ -15,18 +15,18 @@
 namespace shoal::test {
 namespace {
 
-/// Infinite unless both are finite or the same.
+/// |a - b|; 0 if a and b are equal or both NaN, infinite if only one of them is finite.
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : INFINITY;
 }
 
-/// Of a device of this process.
+/// Whether the tensor belongs to a device of this process.
 bool is_here(const Tensor& local) {
   return local.buffer == nullptr || !is_remote(local.buffer->type().device());
 }
 
-/// Rank's addend of a value: asymmetric shares, so that a sum with one addend missing or counted twice shows.
+/// A rank's addend of a Partial value. Shares are asymmetric, so that a missing or repeated addend changes the sum.
 double addend(double value, bool whole, int ranks, int rank) {
   if (whole) return rank == 0 ? value + 3 * (ranks - 1) : -3;
   return rank == 0 ? 0.6 * value : 0.4 / (ranks - 1) * value;
@@ -57,7 +57,7 @@ std::string disagreement_of_copies(const Tensor& tensor) {
   return {};
 }
 
-/// Every element of the tensor against the first owner's.
+/// Compares every owner's value of each element with the first owner's value.
 std::string disagreement_of_owners(const Tensor& tensor, const meta::Layout& layout, double tolerance) {
   Values known(static_cast<size_t>(tensor.elements()));
   std::vector<int> holder(known.size(), -1);

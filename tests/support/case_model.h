@@ -1,5 +1,5 @@
-// What a random case gives run after run, by the float64 reference: inputs change from run to run, caches keep what was
-// written into them.
+// The expected results of a random case over several runs, by the float64 reference. Inputs change from run to run;
+// caches keep the values written into them.
 #pragma once
 
 #include <map>
@@ -11,19 +11,19 @@ namespace shoal::test {
 
 class CaseModel {
  public:
-  /// `one` must outlive it.
+  /// `one` must outlive the model.
   explicit CaseModel(const RandomCase& one);
 
-  /// Evaluates a run with its own inputs, on the caches as the last run that is done left them.
+  /// Evaluates a run on its own inputs and on the caches as of the last done().
   void evaluate(uint64_t run);
-  /// The run happened: caches hold what it wrote.
+  /// Confirms the run: caches now hold the values that it wrote.
   void done();
 
-  /// Before the run.
+  /// The leaf's values before the run.
   const Values& leaf(const std::string& name) const { return leaves_.at(by_name_.at(name)); }
-  /// What the node gave when it was computed; caches may have been written since.
+  /// The node's values at the time of its computation. Later nodes may have written to caches.
   const Values& node(const std::string& name) const { return seen_.at(name); }
-  /// After the run.
+  /// The results after the run.
   const Results& results() const { return results_; }
 
  private:

@@ -30,7 +30,7 @@ class Session {
     place();
   }
 
-  /// Throws when something is wrong.
+  /// Throws an exception that describes the first error.
   void run_all() {
     for (int run = 0; run < kRuns; ++run) {
       run_ = dice_.of(fmt::format("run {}", run));
@@ -55,7 +55,7 @@ class Session {
 
   static std::string params_of(const Device& device) { return device.type() == DeviceType::kCpu ? "threads=1" : ""; }
 
-  /// New memory for what persists, and no plan of before.
+  /// Moves weights and caches to new memory and drops all earlier plans.
   void place() {
     backend_->plans().clear();
     kept_ = std::make_unique<Kept>();
@@ -69,7 +69,7 @@ class Session {
     return graph;
   }
 
-  /// Writes the leaves but `late`. `fresh`: plans are new, their memory may first be filled with NaN.
+  /// Writes all leaves except `late`. `fresh`: new plans; in some runs their memory is first filled with NaN.
   void write(Graph& graph, std::span<const GraphPlan* const> fresh = {}, const std::set<const Tensor*>& late = {}) {
     if (!fresh.empty() && run_.one_in(2, "poison")) {
       for (const GraphPlan* plan : fresh) poison(graph, *plan);
@@ -78,7 +78,7 @@ class Session {
     if (!written_) weights_.write(model_);
     written_ = true;
     for (Tensor* input : graph.inputs()) {
-      // Ranges give no memory to what is not used.
+      // Plans of ranges allocate no memory for unused inputs.
       if (!late.contains(input) && input->buffer != nullptr) write_input(*input);
     }
   }
@@ -98,7 +98,7 @@ class Session {
     compare(graph);
   }
 
-  /// Some runs are queued on a backend that is held, once or twice.
+  /// Makes zero, one or two HeldBackends of the backend.
   std::vector<std::unique_ptr<HeldBackend>> hold() const {
     std::vector<std::unique_ptr<HeldBackend>> holds;
     for (size_t i = run_.draw("holds", 3); i > 0; --i) holds.push_back(std::make_unique<HeldBackend>(*backend_));
@@ -117,14 +117,14 @@ class Session {
     finish(*graph, *plan);
   }
 
-  /// A plan of nodes [begin, end), and where its runs may pause.
+  /// A plan of nodes [begin, end), with the cuts at which its runs may pause.
   struct Piece {
     int begin, end;
     PlanOptions options;
     std::unique_ptr<GraphPlan> plan;
   };
 
-  /// Nodes (begin, end) before which something begins.
+  /// Random nodes of (begin, end) before which a range or segment begins.
   std::vector<int> draw_cuts(const Graph& graph, int begin, int end, std::string_view what) const {
     std::vector<int> cuts;
     for (int i = begin + 1; i < end; ++i) {
@@ -137,7 +137,7 @@ class Session {
     Piece piece{begin, end, {}, nullptr};
     piece.options.cuts = draw_cuts(graph, begin, end, "cut");
     for (const Tensor* node : nodes_of({&graph, begin, end})) {
-      const bool fixed = node->storage()->role != Role::kCache;  // nodes up to the cut may write into what is shown
+      const bool fixed = node->storage()->role != Role::kCache;  // nodes before the cut may write to shown caches
       if (fixed && run_.one_in(4, "show " + node->name)) piece.options.shown.push_back(node);
     }
     add_late_inputs(graph, piece);
@@ -146,7 +146,7 @@ class Session {
   }
 
   void in_segments() { run_pieces(false); }
-  /// A plan for each range, made one after the other, then run.
+  /// Makes a plan for each range in order, then runs all plans.
   void range_by_range() { run_pieces(true); }
 
   void run_pieces(bool ranges) {
@@ -167,11 +167,11 @@ class Session {
     for (const Piece& piece : pieces) run_piece(*graph, piece);
     wait("at the end");
     compare(*graph);
-    while (!pieces.empty()) pieces.pop_back();  // later ones refer to earlier ones
+    while (!pieces.empty()) pieces.pop_back();  // later pieces refer to earlier ones
   }
 
-  /// Some of the inputs that the piece is the first to use are written before a segment, at the latest the first that
-  /// uses them.
+  /// Chooses late inputs among the inputs whose first user is in this piece. Each late input is written before a random
+  /// segment, at the latest before the segment of its first use.
   void add_late_inputs(const Graph& graph, Piece& piece) const {
     for (const Tensor* input : graph.inputs()) {
       const int user = first_user(graph, *input);
@@ -182,7 +182,7 @@ class Session {
     }
   }
 
-  /// -1: none.
+  /// The first node that uses the input; -1 if there is none.
   static int first_user(const Graph& graph, const Tensor& input) {
     for (const Tensor* node : graph.nodes()) {
       if (std::find(node->src.begin(), node->src.end(), &input) != node->src.end()) return node->id;
@@ -203,9 +203,9 @@ class Session {
     }
   }
 
-  /// Segments are queued one by one or several at a time; what is shown is read at pauses.
+  /// Queues segments one by one or several at a time. At pauses, shown nodes are read.
   void run_piece(const Graph& graph, const Piece& piece) {
-    std::vector<int> bounds = piece.options.cuts;  // of segment i: [i] and [i + 1]
+    std::vector<int> bounds = piece.options.cuts;  // segment i has the nodes [bounds[i], bounds[i + 1])
     bounds.insert(bounds.begin(), piece.begin);
     bounds.push_back(piece.end);
     const size_t segments = bounds.size() - 1;
@@ -223,7 +223,7 @@ class Session {
     }
   }
 
-  /// Nodes [begin, end) of those that are shown.
+  /// Compares the shown nodes in [begin, end).
   void compare_shown(const std::vector<const Tensor*>& shown, int begin, int end) {
     for (const Tensor* node : shown) {
       if (node->id < begin || node->id >= end) continue;
@@ -233,18 +233,18 @@ class Session {
     }
   }
 
-  /// The plan was made for another graph of the same topology, which is gone.
+  /// Runs a plan that was made for another graph of the same topology. That graph was destroyed.
   void handed_over() {
     auto before = parse();
     auto plan = backend_->create_plan(*before);
     const auto graph = parse();
-    if (!backend_->update_plan(*plan, *graph)) return whole_graph();  // simple devices need not be able to
+    if (!backend_->update_plan(*plan, *graph)) return whole_graph();  // simple devices may not support update_plan()
     before.reset();
     write(*graph, std::array{plan.get()});
     finish(*graph, *plan);
   }
 
-  /// Two graphs that alternate, planned once by the backend.
+  /// Runs two graphs alternately; the backend plans each graph only once.
   void kept_plan() {
     auto& graph = kept_->graphs[run_.draw("graph", 2)];
     if (graph == nullptr) graph = parse();
@@ -253,7 +253,7 @@ class Session {
     finish(*graph, plan);
   }
 
-  /// Two plans that alternate in the same memory.
+  /// Runs two plans alternately in the same memory.
   void in_arena() {
     if (kept_->arena == nullptr) kept_->arena = std::make_unique<ComputeArena>(*backend_);
     auto& [graph, plan] = kept_->in_arena[run_.draw("graph", 2)];
@@ -272,7 +272,7 @@ class Session {
     std::unique_ptr<Graph> graph;
     std::unique_ptr<GraphPlan> plan;
   };
-  /// Used again until what persists is placed anew.
+  /// Data that are reused until weights and caches move.
   struct Kept {
     std::array<std::unique_ptr<Graph>, 2> graphs;
     std::unique_ptr<ComputeArena> arena;

@@ -1,6 +1,7 @@
-// A random case run several times on one device, a meta device or a simple one, each time in another way: planned as
-// a whole, in segments, range by range, through kept plans of graphs that alternate, in a shared arena, handed over to
-// a graph built anew. In between weights and caches move to new memory; caches keep what the runs write.
+// Runs a random case several times on one device (a meta device or a simple device), each time in a different mode. The
+// modes are: one plan for the whole graph, segments, one plan per range, cached plans of alternating graphs, a shared
+// arena, and a plan handed over to a new graph. Between runs weights and caches move to new memory. Caches keep the
+// values that runs write.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace shoal::test {
 
-/// "" when every run gives what the reference gives, else which run in which way does not. Everything that is drawn is
-/// a function of the case's seed and of names.
+/// "" if every run gives the reference results; otherwise the number and mode of the wrong run. All random decisions
+/// are functions of the case's seed and of names.
 std::string check_on_device(const RandomCase& one, Device& device);
 
 }  // namespace shoal::test

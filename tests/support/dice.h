@@ -1,5 +1,5 @@
-// Random decisions about named things. Each is a function of a seed and the name alone, so that a case that is shrunk
-// is still run the way that made it fail.
+// Random decisions about named objects. Each decision is a function of a seed and the name only, so a shrunk case still
+// runs in the mode in which it failed.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@ namespace shoal::test {
 class Dice {
  public:
   explicit Dice(uint64_t seed) : seed_(seed) {}
-  /// Other decisions about the same names: of another run, say.
+  /// Returns dice for independent decisions about the same names, for example for another run.
   Dice of(std::string_view what) const { return Dice(mixed(what)); }
-  /// In [0, sides).
+  /// A random number in [0, sides).
   size_t draw(std::string_view name, size_t sides) const { return static_cast<size_t>(mixed(name) % sides); }
   bool one_in(size_t sides, std::string_view name) const { return draw(name, sides) == 0; }
 
  private:
   uint64_t mixed(std::string_view name) const {
-    uint64_t hash = 14695981039346656037ULL ^ seed_ * 0x9E3779B97F4A7C15ULL;  // FNV-1a, then the end of SplitMix64
+    uint64_t hash = 14695981039346656037ULL ^ seed_ * 0x9E3779B97F4A7C15ULL;  // FNV-1a, then the final steps of
+                                                                              // SplitMix64
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
     hash = (hash ^ hash >> 30) * 0xBF58476D1CE4E5B9ULL;
     hash = (hash ^ hash >> 27) * 0x94D049BB133111EBULL;

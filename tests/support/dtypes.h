@@ -1,4 +1,4 @@
-// Lists of types for parameters of tests.
+// Lists of dtypes for parametrised tests.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace shoal::test {
 
-/// Those that weights may have: numbers with a point, and quantised ones.
+/// The types that weights may have: floating-point and quantised types.
 inline std::vector<DType> weight_types() {
   std::vector<DType> types;
   for (int i = 0; i < kDTypeCount; ++i) {

@@ -1,6 +1,6 @@
-// Encoders of the coded types, by one search for all of them: first a scale of each group, with which its elements are
-// near the levels that codes may have, then the nearest entry of the codebook for what lies together. What a type has
-// of its own (CodeWriter) is its levels, its entries and where their numbers go.
+// Encoders of the coded types. All types use the same search. It first fits a scale per group, so that the group's
+// elements are near possible levels of codes. Then it finds the nearest codebook entry for elements that are stored
+// together. The levels, the entries and the storage of their indices depend on the type (CodeWriter).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace quants;
 
-/// The number of the nearest of ascending levels; NaN gives 0.
+/// Index of the level nearest to x; levels ascend. NaN gives 0.
 template <size_t kCount>
 int nearest_level(const std::array<float, kCount>& levels, float x) {
   int number = 0;
@@ -25,10 +25,10 @@ int nearest_level(const std::array<float, kCount>& levels, float x) {
   return number;
 }
 
-/// x ~ scale * level: the scale with the smallest squared error, of those that are tried: the extreme element at each
-/// level, or a little off it, each time the best one for the levels that it gives; and the same from the best of all
-/// on. Negative only where the levels are not as many below zero as above.
-///   {1, 0, -2} with {-1, 0, 1} -> 1.5 or 2, whichever is nearer to all
+/// The scale with the smallest squared error for x ~ scale * level, among some candidates. Each candidate maps the
+/// extreme element to a level or near a level, and is refined to the best scale for the resulting levels. The best
+/// candidate is refined further. A negative scale is possible only if the levels are not symmetric.
+///   {1, 0, -2} with {-1, 0, 1} -> 1.5 or 2, whichever has the smaller error
 template <size_t kCount>
 float fit_levels(const float* x, int n, const std::array<float, kCount>& levels) {
   float extreme = 0;
@@ -62,7 +62,7 @@ float fit_levels(const float* x, int n, const std::array<float, kCount>& levels)
 
 struct Nearest {
   int number = 0;
-  float error = 0;  ///< squared
+  float error = 0;  ///< squared error
 };
 
 /// The entries of a grid as floats.
@@ -81,7 +81,7 @@ class Entries {
     }
   }
 
-  /// Of the elements from x on; the first of those that are equally near.
+  /// The entry nearest to the elements at x; the first one among equally near entries.
   Nearest nearest(const float* x) const {
     Nearest best{0, INFINITY};
     float of_x = 0;
@@ -103,11 +103,11 @@ class Entries {
 
 template <class Grid>
 const Entries& entries_of(const Grid& grid) {
-  static const Entries entries(grid);  // one grid of each type
+  static const Entries entries(grid);  // each grid has its own type
   return entries;
 }
 
-/// What codes may be.
+/// The possible values of codes.
 struct IQ2Levels {
   static constexpr bool kMagnitudes = true;
   static constexpr std::array<float, 3> kLevels{8, 25, 43};
@@ -131,8 +131,9 @@ float scale_of(const Block& block, int group) {
   return f16_to_f32(static_cast<uint16_t>(scale.half)) * (static_cast<float>(scale.factor) * Block::kUnit);
 }
 
-/// Of eight elements that are stored together: which are negative, and their magnitudes. With kEven the negative ones
-/// are an even number: the one nearest to zero changes its sign, and its magnitude is negative.
+/// The sign bits and magnitudes of eight elements that are stored together. If `even` is set, the number of negative
+/// signs must be even. If the number is odd, the element nearest to zero gets the opposite sign and a negative
+/// magnitude.
 struct Signs {
   uint8_t bits = 0;
   float magnitudes[8];
@@ -152,7 +153,7 @@ struct Signs {
   }
 };
 
-/// Factors 2 s + 1, of which the largest is kMost, of one f16.
+/// Stores scales as factors 2 s + 1 of one f16 scale; the largest factor is kMost.
 template <class Block, int kMost>
 struct OddScales {
   uint16_t half = 0;
@@ -183,9 +184,11 @@ uint32_t word_at(const uint8_t* from) {
   return word;
 }
 
-/// kLevels: what codes may be, of magnitudes where signs lie apart (kMagnitudes); kFitGroup: elements of which a scale
-/// is sought, where these are no group; put_scales(), of all such; put(): eight elements as multiples of their scale,
-/// put_group(): a group of them, or put_all(): a block.
+/// The type-specific part of an encoder. Members:
+/// - kLevels: the possible codes, or their magnitudes if signs are stored separately (kMagnitudes).
+/// - kFitGroup: the number of elements with a common scale, if it differs from the group.
+/// - put_scales(): stores all scales.
+/// - put(), put_group() or put_all(): stores eight elements (in units of their scale), a group, or a block.
 template <class Block>
 struct CodeWriter;
 
@@ -254,7 +257,7 @@ struct CodeWriter<BlockIQ3_S> : IQ3SLevels {
   }
 };
 
-/// x = 8 g + 1 (not negative) or 8 g - 1: the nearest entry, which has 8 g + 8.
+/// The nearest entry for codes 8 g + 1, or 8 g - 1 if `is_negative`. Entries store 8 g + 8.
 Nearest nearest_ternary(const float* x, bool is_negative) {
   float wanted[8];
   for (int j = 0; j < 8; ++j) wanted[j] = x[j] + (is_negative ? 9.0f : 7.0f);
@@ -267,7 +270,7 @@ struct CodeWriter<BlockIQ1_S> : IQ1Levels {
     block.scale = all.half;
     for (int g = 0; g < 8; ++g) block.high[g] = static_cast<uint16_t>(all.s[g] << 12);
   }
-  /// All 32 of a group, with the sign that is better for them.
+  /// Encodes the 32 elements of a group, with the sign that gives the smaller error.
   static void put_group(const float* x, int group, BlockIQ1_S& block) {
     Nearest found[2][4];
     float errors[2] = {};
@@ -307,7 +310,7 @@ struct CodeWriter<BlockIQ1_M> : IQ1Levels {
   }
 };
 
-/// One f16 for all elements, each of which has a code of its own.
+/// One f16 scale for all elements; each element has its own code.
 template <class Block>
 struct OneScale {
   static constexpr int kFitGroup = Block::kElements;
@@ -327,13 +330,13 @@ struct CodeWriter<BlockTQ2_0> : OneScale<BlockTQ2_0> {
 template <>
 struct CodeWriter<BlockTQ1_0> : OneScale<BlockTQ1_0> {
   static constexpr std::array<float, 3> kLevels{-1, 0, 1};
-  /// The trits of a byte, the highest first, as a number of 3^5, of which a byte has 256 / 243, rounded up.
+  /// Encodes the trits of a byte, highest first, as a number n < 3^5. The byte is 256 n / 243, rounded up.
   static uint8_t byte_of(const float* x, int step, int count) {
     int number = 0;
     for (int n = 0; n < 5; ++n) number = number * 3 + (n < count ? nearest_level(kLevels, x[n * step]) : 0);
     return static_cast<uint8_t>((number * 256 + 242) / 243);
   }
-  /// The whole block.
+  /// Encodes the whole block.
   static void put_all(const float* x, BlockTQ1_0& block) {
     for (int i = 0; i < 32; ++i) block.fives[i] = byte_of(x + i, 32, 5);
     for (int i = 0; i < 16; ++i) block.fives[32 + i] = byte_of(x + 160 + i, 16, 5);
@@ -364,7 +367,7 @@ template <>
 struct CodeWriter<BlockNVFP4> {
   static constexpr bool kMagnitudes = true;
   static constexpr std::array<float, 8> kLevels{0, 1, 2, 3, 4, 6, 8, 12};
-  /// The nearest scale of 126 that are numbers, by their bits as halves.
+  /// Stores the nearest of the 127 finite scales: the upper bits of the scale as an f16, rounded.
   static void put_scales(const float* scales, BlockNVFP4& block) {
     for (int g = 0; g < 4; ++g) {
       const int bits = f32_to_f16(scales[g] * (1 / BlockNVFP4::kUnit));

@@ -1,4 +1,4 @@
-// Encoders of the K types and iq4_xs: the second level of scales, and a search for scales and minima.
+// Encoders of the K types and iq4_xs. They search for scales and minima, and also quantise the scales.
 #include <algorithm>
 #include <cmath>
 
@@ -12,15 +12,15 @@ namespace {
 
 using namespace quants;
 
-constexpr int kSteps = 9;            // candidates on each side of the obvious one
-constexpr float kStepLevels = 0.1f;  // distance of two candidates, in quantisation levels of the extreme element
+constexpr int kSteps = 9;            // number of candidates on each side of the obvious scale
+constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation levels of the extreme element
 
 struct Affine {
   float scale = 0;  ///< >= 0
   float min = 0;    ///< >= 0
 };
 
-/// Squared error and the best scale and minimum when the integers are those of (inverse_scale, min).
+/// The integers that result from (inverse_scale, min): their best scale and minimum, and the squared error.
 struct Trial {
   Affine fit;
   float error;
@@ -39,14 +39,14 @@ Trial try_affine(const float* x, int n, int high, float inverse_scale, float min
     fit.scale = (count * sxq - sx * sq) / determinant;
     fit.min = (fit.scale * sq - sx) / count;
   }
-  // A minimum that would have to be positive is left out; so it is when all integers are equal.
+  // Drops the minimum if it would have to be positive, or if all integers are equal.
   if (sqq > 0 && sxq > 0 && (fit.min < 0 || determinant <= 0)) fit = {sxq / sqq, 0};
   const float error = sxx + fit.scale * fit.scale * sqq + count * fit.min * fit.min -
                       2 * (fit.scale * sxq - fit.min * sx + fit.scale * fit.min * sq);
   return {fit, error};
 }
 
-/// x ~ scale * q - min with q in [0, high].
+/// Fits x ~ scale * q - min with q in [0, high].
 ///   {-1, 0, 1, 2} with high 3 -> {1, 1}
 Affine fit_affine(const float* x, int n, int high) {
   const auto [lowest, highest] = std::minmax_element(x, x + n);
@@ -64,7 +64,7 @@ Affine fit_affine(const float* x, int n, int high) {
   return best.fit;
 }
 
-/// Integers times an f16 factor; factor_value is the f32 value of `factor`.
+/// Integers with a common f16 factor. factor_value is the f32 value of `factor`.
 template <int kCount>
 struct SuperScales {
   uint16_t factor = 0;
@@ -72,7 +72,7 @@ struct SuperScales {
   int values[kCount]{};
 };
 
-/// Integers in [0, high] for scales >= 0; the largest scale gets `high`.
+/// Quantises scales >= 0 to integers in [0, high]; the largest scale gets `high`.
 ///   {0.5, 0.25} with high 63 -> factor 0.5 / 63, values {63, 32}
 template <int kCount>
 SuperScales<kCount> split_scales(const float (&scales)[kCount], int high) {
@@ -85,7 +85,7 @@ SuperScales<kCount> split_scales(const float (&scales)[kCount], int high) {
   return result;
 }
 
-/// Integers in [low, -low - 1] for scales of either sign; the scale with the largest magnitude gets `low`.
+/// Quantises scales of either sign to integers in [low, -low - 1]; the scale with the largest magnitude gets `low`.
 template <int kCount>
 SuperScales<kCount> split_signed_scales(const float (&scales)[kCount], int low) {
   SuperScales<kCount> result;
@@ -98,7 +98,7 @@ SuperScales<kCount> split_signed_scales(const float (&scales)[kCount], int low) 
   return result;
 }
 
-/// Fits every sub-block of `size` elements of a super-block by scale * q - min, q in [0, high].
+/// Fits every sub-block of `size` elements of a super-block by scale * q - min, with q in [0, high].
 template <int kCount>
 void fit_sub_blocks(const float* x, int size, int high, float (&scales)[kCount], float (&mins)[kCount]) {
   for (int i = 0; i < kCount; ++i) {
@@ -131,7 +131,7 @@ int nearest_iq4(float x) {
   return code;
 }
 
-/// With this one the element of the largest magnitude gets the level of the largest.
+/// The scale that maps the element with the largest magnitude to the level with the largest magnitude.
 float iq4_scale(const float* x) {
   const float extreme = *std::max_element(x, x + 32, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
   return extreme / kIQ4[0];

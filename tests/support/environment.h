@@ -1,4 +1,4 @@
-// Environment variables for the length of a scope.
+// Environment variables that are set within a scope.
 #pragma once
 
 #include <cstdlib>
@@ -10,8 +10,8 @@
 
 namespace shoal::test {
 
-/// Sets variables, or unsets those without a value; when it goes they are as they were. Not while other threads read
-/// the environment.
+/// Sets variables; a variable without a value is unset. The destructor restores the old values. No other thread may
+/// read the environment while the constructor or destructor runs.
 class Environment {
  public:
   using Value = std::optional<std::string>;

@@ -1,7 +1,7 @@
-// FaultyCommunicator: a communicator for tests that passes calls on to a real one, counts them, and makes one fault at
-// one call of one rank. Everything happens in the rank's stream, as it would in earnest.
+// FaultyCommunicator: a test communicator that forwards calls to a real one, counts them, and injects one fault at one
+// call of one rank. The fault happens in the rank's stream, as a real fault would.
 //
-//   Fault{Fault::kStall, 1, 3, 500ms}: rank 1 comes 500 ms late to its fourth collective
+//   Fault{Fault::kStall, 1, 3, 500ms}: rank 1 is 500 ms late for its fourth collective
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@ namespace shoal {
 struct Fault {
   enum Kind : uint8_t {
     kNone,
-    kStall,   ///< the rank comes late, by `stall`
-    kFail,    ///< work before the call fails with DeviceError("injected fault ...")
-    kCorrupt  ///< the rank's result has one bit of its first element wrong
+    kStall,   ///< the rank is late by `stall`
+    kFail,    ///< a task before the call fails with DeviceError("injected fault ...")
+    kCorrupt  ///< one bit of the first element of the rank's result is flipped
   };
   Kind kind = kNone;
   int rank = 0;
-  int call = 0;  ///< number of the rank's call, from 0
+  int call = 0;  ///< index of the rank's call, from 0
   std::chrono::milliseconds stall{0};
 };
 
 class FaultyCommunicator : public collectives::Communicator {
  public:
-  /// `backends` are those of the inner communicator.
+  /// `backends` are the backends of the inner communicator.
   FaultyCommunicator(std::unique_ptr<collectives::Communicator> inner, std::span<Backend* const> backends,
                      const Fault& fault = {});
 
@@ -40,7 +40,7 @@ class FaultyCommunicator : public collectives::Communicator {
   void abort(std::string_view reason) override { inner_->abort(reason); }
   size_t buffer_bytes(int rank) const override { return inner_->buffer_bytes(rank); }
 
-  /// Calls queued by a rank so far, and those of one kind.
+  /// Number of calls that a rank has queued so far: all calls, or only calls of one kind.
   int calls(int rank) const;
   int calls(int rank, Collective kind) const;
 

@@ -1,4 +1,4 @@
-// A host task that holds up its stream until it is opened. Waiting for it instead of opening it fails the test.
+// A host task that blocks its stream until it is opened. Synchronizing with a closed gate fails the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace shoal::test {
 
 struct Gate {
-  ~Gate() { EXPECT_FALSE(expired) << "the host waited for a stream that was held up"; }
+  ~Gate() { EXPECT_FALSE(expired) << "the host waited for a stream whose gate was closed"; }
   HostTask task() {
     return {[](void* object, const void*, bool) {
               auto& gate = *static_cast<Gate*>(object);

@@ -1,5 +1,5 @@
-// Writes GGUF images for tests: well-formed by default, and malformed where a test sets a field that the format
-// derives (counts, types, offsets). Nothing is checked here. Single-threaded value type.
+// Writes GGUF images for tests. An image is well-formed unless a test overrides a field that the writer otherwise
+// computes (counts, types, offsets). The writer checks nothing. Single-threaded value type.
 //
 //   GgufWriter writer;
 //   writer.add<uint32_t>("llama.block_count", 2).add_tensor("output.weight", DType::kF32, {4, 2}, floats);
@@ -22,7 +22,7 @@ namespace shoal::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// Appends a number, or a string as the format has it (64-bit length, characters).
+/// Appends a number, or a string in GGUF's encoding (64-bit length, characters).
 template <class T>
 void append(Bytes& bytes, const T& value) {
   if constexpr (std::is_convertible_v<T, std::string_view>) {
@@ -36,7 +36,7 @@ void append(Bytes& bytes, const T& value) {
   }
 }
 
-/// Number of a value type in the file.
+/// The number that GGUF files use for a value type.
 template <class T>
 constexpr uint32_t gguf_type() {
   if constexpr (std::is_same_v<T, uint8_t>) return 0;
@@ -56,19 +56,20 @@ inline constexpr uint32_t kGgufArray = 9;
 
 struct GgufTensorSpec {
   std::string name;
-  uint32_t type = 0;  ///< number in the file
+  uint32_t type = 0;  ///< the number that GGUF files use for the dtype
   std::vector<int64_t> dims;
   Bytes data;
-  std::optional<uint32_t> dim_count;  ///< instead of dims.size()
-  std::optional<uint64_t> offset;     ///< instead of the next aligned one
+  std::optional<uint32_t> dim_count;  ///< replaces dims.size()
+  std::optional<uint64_t> offset;     ///< replaces the next aligned offset
 };
 
 class GgufWriter {
  public:
   uint32_t magic = 0x46554747;
   uint32_t version = 3;
-  std::optional<uint64_t> key_count, tensor_count;  ///< instead of what was added
-  uint64_t alignment = 32;                          ///< of the layout; add general.alignment to say so in the file
+  std::optional<uint64_t> key_count, tensor_count;  ///< replace the actual counts
+  uint64_t alignment = 32;                          ///< alignment of the layout; to record it in the file, add
+                                                    ///< general.alignment
 
   template <class T>
   GgufWriter& add(const std::string& key, const T& value) {
@@ -85,11 +86,11 @@ class GgufWriter {
     for (const T& value : values) append(bytes, value);
     return add_raw(key, kGgufArray, bytes);
   }
-  /// A key with any type number and any bytes for a value.
+  /// Adds a key with any type number and any bytes as value.
   GgufWriter& add_raw(const std::string& key, uint32_t type, const Bytes& value);
 
   GgufWriter& add_tensor(const GgufTensorSpec& tensor);
-  /// A tensor of f32 values stored as `dtype`.
+  /// Adds a tensor of f32 values, stored as `dtype`.
   GgufWriter& add_tensor(const std::string& name, DType dtype, const std::vector<int64_t>& dims,
                          std::span<const float> values);
 

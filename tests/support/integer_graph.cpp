@@ -13,19 +13,19 @@ namespace shoal::test {
 namespace {
 
 constexpr int kMostRanks = 4;
-/// No leaf, and no addend of one that is Partial, is larger.
+/// Largest absolute value of a leaf, or of an addend of a Partial leaf.
 constexpr int64_t kLeafBound = 4 + 3 * (kMostRanks - 1);
-/// Rows of a cache are no larger: past 256 bf16 rounds them.
+/// Largest absolute value of cache rows. bf16 rounds values above 256 to other whole numbers.
 constexpr int64_t kCacheBound = 4096;
 constexpr int64_t kExperts = 5;
-/// What may be stored in f16 and bf16, or meet a weight of these types in a product.
+/// Largest absolute value that may be stored in f16 or bf16, or multiplied by a weight of these types.
 constexpr int64_t kHalfBound = 128;
-/// Past it values are clamped before they go on: sums of floats are exact up to 2^24.
+/// Values above this bound are clamped before further use. Sums of floats are exact up to 2^24.
 constexpr int64_t kBound = 1 << 22;
 
 struct Value {
   Tensor* tensor;
-  int64_t bound;  ///< largest absolute value, of addends too
+  int64_t bound;  ///< largest absolute value of the values and their addends
 };
 
 class Generator {
@@ -61,12 +61,13 @@ class Generator {
     }
     const auto draw = [&] { return random_layout(rng_, weight, case_.ranks, weight.dtype != DType::kI64); };
     auto layout = draw();
-    const bool cut = weight.name.starts_with("down");  // its products are partial sums
+    const bool cut = weight.name.starts_with("down");  // if the weight is split along axis 0, its products are partial
+                                                       // sums
     for (int tries = 0; cut && tries < 20 && !(layout.is_split() && layout.axis == 0); ++tries) layout = draw();
     return layout;
   }
 
-  /// What does not fit together, or reads a cache as it was before a write, is left out.
+  /// Tries a random step. Skips it if the operands are unsuitable, or if a cache was written since it was read.
   void try_step() {
     static constexpr Maker kMakers[] = {
         &Generator::make_product,  &Generator::make_product,  &Generator::make_product,  &Generator::make_pair,
@@ -87,7 +88,7 @@ class Generator {
   int64_t pick(int64_t n) { return static_cast<int64_t>(rng_() % static_cast<uint64_t>(n)); }
   std::string name(std::string_view prefix) { return fmt::format("{}.{}", prefix, counter_++); }
 
-  /// Few lengths, so that values meet others of their shape.
+  /// A random shape with one of a few lengths, so that values often have equal shapes.
   Shape random_shape() {
     const Shape shapes[] = {
         {width_, tokens_, 1, 1}, {width_, tokens_, 1, 1}, {width_, 1, tokens_, 1},     {width_, 1, 1, 1},
@@ -105,19 +106,19 @@ class Generator {
     return kTypes[pick(5)];
   }
 
-  /// For a product with x: with more columns, 16-bit weights are rounded to 14 bits.
+  /// Type of a weight for a product with x. With more than 4 columns, 16-bit weights are rounded to 14 bits.
   DType weight_type(const Value& x) {
     return x.tensor->elements() <= 4 * x.tensor->shape[0] ? float_type() : DType::kF32;
   }
 
-  /// Integers with a meaning (random_leaves.h): inputs, or weights that may be split or Partial.
+  /// Integers of some kind (random_leaves.h), as an input or as a weight that may be split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
     const std::string full = name(fmt::format("{}{}", kind, range));
     const DType dtype = kind == "slots" && pick(3) == 0 ? DType::kI64 : DType::kI32;
     return pick(4) != 0 ? graph_.input(full, dtype, shape) : weights_.add(full, dtype, shape);
   }
 
-  /// Mostly one that has been there for a while, so that values have several users.
+  /// A random value. Older values have more users on average.
   Value any() { return floats_[static_cast<size_t>(pick(static_cast<int64_t>(floats_.size())))]; }
 
   void keep(Tensor* tensor, int64_t bound) {
@@ -132,7 +133,8 @@ class Generator {
 
   Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
-  /// Of x's shape or with some axes 1: one that is there, else a new leaf.
+  /// A value of x's shape, or of this shape with some axes of length 1. Returns an existing value if one has this
+  /// shape, otherwise a new leaf.
   Value partner(const Value& x) {
     for (int tries = 0; tries < 6; ++tries) {
       const Value other = any();
@@ -149,7 +151,8 @@ class Generator {
     return floats_.back();
   }
 
-  /// A partial sum and an input of its shape, which one rank adds; others may use it elsewhere.
+  /// Adds an input to a partial sum of the same shape. Only one rank adds the input; other nodes may use the input
+  /// elsewhere.
   void make_residual() {
     const Value y = any(), x = within(y, kBound / (kLeafBound * y.tensor->shape[0]));
     const Shape& s = x.tensor->shape;
@@ -239,7 +242,7 @@ class Generator {
     keep(get_rows(graph_, table, ids("ids", 5, {tokens_, 1, 1, 1})), kLeafBound);
   }
 
-  /// Rows into a cache that is there, read and written before, or into a new one.
+  /// Writes rows into an existing cache, which earlier nodes may have read and written, or into a new cache.
   void make_set_rows() {
     const Value x = within(any(), pick(2) == 0 ? kCacheBound : kLeafBound);
     const Shape& s = x.tensor->shape;
@@ -252,7 +255,7 @@ class Generator {
       const Shape shape{s[0], s[1] + pick(4), s[2], s[3]};
       caches_.push_back(weights_.add(name("cache"), float_type(), shape, Role::kCache));
       cache = &caches_.back();
-      if (pick(4) == 0) read(*cache);  // what earlier runs have written
+      if (pick(4) == 0) read(*cache);  // rows that earlier runs have written
     }
     *cache = set_rows(graph_, *cache, x.tensor, ids("slots", (*cache)->shape[1], {s[1], 1, 1, 1}));
     if (pick(3) != 0) read(*cache);
@@ -271,9 +274,9 @@ class Generator {
     keep(cache->dtype == DType::kF32 ? cache : cast(graph_, cache, DType::kF32), kCacheBound);
   }
 
-  /// Experts that ids name, a leaf's or those of a router: of one weight or of two with unlike numbers of experts, all
-  /// of them or some ranges. Some ids of a router also read a table, as models read the weights of experts: each rank
-  /// then has the ids, and can free their memory before the experts arrive.
+  /// Experts selected by ids from a leaf or a router. One or two weights, with different numbers of experts, contain
+  /// all experts or some ranges. Some ids of a router are also used to look up rows of a table, as models look up
+  /// expert weights. Each rank then has the ids and can free the memory of the ids before the experts arrive.
   void make_experts() {
     Value x = within(any(), kHalfBound / 2);
     const Shape& s = x.tensor->shape;
@@ -285,7 +288,7 @@ class Generator {
       Tensor* table = weights_.add(name("table"), DType::kF32, {width_, kExperts, s[2], 1});
       keep(get_rows(graph_, table, chosen), kLeafBound);
     }
-    if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // used by the experts alone
+    if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // used only by the experts
     for (int64_t weights = 1 + pick(2); weights > 0; --weights) {
       const int64_t experts = pick(2) == 0 ? 3 : 1 + pick(kExperts);
       const DType dtype = used * s[2] <= 4 ? float_type() : DType::kF32;
@@ -295,7 +298,7 @@ class Generator {
     }
   }
 
-  /// The best experts of each token, by a product with x or by scores of their own.
+  /// The best experts of each token, from a product with x or from separate scores.
   Tensor* routed(const Value& x, int64_t used) {
     const Shape& s = x.tensor->shape;
     if (s[1] != 1 || pick(3) == 0) return top_k(graph_, leaf({kExperts, s[2], 1, 1}).tensor, used);
@@ -303,7 +306,7 @@ class Generator {
     return top_k(graph_, mul_mat(graph_, router, reshape(graph_, dense(x.tensor), {s[0], s[2], 1, 1})), used);
   }
 
-  /// `count` global indices in one or two ranges; some of them no id names.
+  /// `count` global indices in one or two ranges. No id selects some of these indices.
   SelectParams ranges(int64_t count) {
     const int64_t first = pick(kExperts), some = 1 + pick(count);
     SelectParams select{{{first, some}}};
@@ -374,7 +377,8 @@ class Generator {
     integers_.push_back({made, kind == 2 ? x.bound * kLeafBound : x.bound + kLeafBound});
   }
 
-  /// What shows a cache as it was before a write may show it after the write, too: it is no output.
+  /// Marks random nodes as outputs, except views of a cache that is written later, because such views may show the
+  /// cache after the write.
   void mark_outputs() {
     std::set<const Tensor*> used, written;
     for (Tensor* node : graph_.nodes()) used.insert(node->src.begin(), node->src.end());
@@ -392,7 +396,7 @@ class Generator {
   TensorContext weights_;
   Graph graph_;
   std::vector<Value> floats_, integers_;
-  std::vector<Tensor*> caches_;  ///< as the latest write left them
+  std::vector<Tensor*> caches_;  ///< results of the latest writes
   int counter_ = 0;
 };
 

@@ -1,6 +1,7 @@
-// Random graphs of small whole numbers, on which every device has to agree to the last bit: no sum, product or
-// conversion in them rounds, in whatever order it is done. Few shapes and many users of each value, so that inputs are
-// used by some ranks here and by all of them there; views of views, axes of length 1, caches read and written.
+// Random graphs of small whole numbers, on which all devices must agree to the last bit: no sum, product or conversion
+// rounds, in any order. The graphs have few shapes and many users of each value, so that some nodes use an input on one
+// rank and other nodes use the same input on all ranks. They contain views of views, axes of length 1, and caches that
+// are read and written.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace shoal::test {
 
-/// `tolerance` is 0 and `whole` true. A function of the seed.
+/// A case with `tolerance` 0 and `whole` true, determined by the seed.
 RandomCase integer_case(uint64_t seed);
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// What tests give to kernels of CPU devices.
+// Inputs for tests of CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace shoal::test {
 
-/// Memory that begins at a multiple of 64, as panels and packed groups do.
+/// Memory aligned to 64 bytes, as panels and packed groups require.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t size) : storage_(size + 64) {}
@@ -19,7 +19,8 @@ class AlignedBytes {
   std::vector<std::byte> storage_;
 };
 
-/// Normal numbers, the same for the same seed; a mean that is not zero, so that sums are not lost in rounding.
+/// Normally distributed numbers, determined by the seed. The mean is not zero, so that sums are larger than rounding
+/// errors.
 inline std::vector<float> random_floats(int64_t n, uint32_t seed) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal(0.1f, 1.0f);
@@ -28,7 +29,8 @@ inline std::vector<float> random_floats(int64_t n, uint32_t seed) {
   return values;
 }
 
-/// The outliers of a column of words (devices/cpu/kernels/column.h) at their places among k zeros.
+/// A vector of k elements that holds the outliers of a column of words (devices/cpu/kernels/column.h) at their indices,
+/// and zeros elsewhere.
 inline std::vector<float> word_outliers(const std::byte* column, int64_t k) {
   const std::byte* at = column + (k + 31) / 32 * (32 * 2 + 4);
   int32_t count, place;

@@ -1,5 +1,5 @@
-// Where the small models for tests are: data/models, the build folder for what is kept compressed there or made by the
-// build, or the folder that SHOAL_MODELS_DIR names.
+// Finds the small test models. They are in data/models, or in the build folder if they are stored compressed or made by
+// the build. SHOAL_MODELS_DIR names another folder.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace shoal::test {
 
-/// Path of a file such as "tiny-kjv-5m-q8_0.gguf"; empty when it is nowhere.
+/// Path of a file such as "tiny-kjv-5m-q8_0.gguf"; empty if it is not found.
 inline std::string model_file(const std::string& name) {
   const char* more = std::getenv("SHOAL_MODELS_DIR");
   for (const std::string folder :

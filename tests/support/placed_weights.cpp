@@ -13,7 +13,7 @@ PlacedWeights::PlacedWeights(const RandomCase& one) : one_(one) {
 }
 
 void PlacedWeights::place(const std::function<Device&(const Tensor&)>& home) {
-  memory_.clear();  // which unplaces them
+  memory_.clear();  // destroying the memory also unplaces the tensors
   std::map<Device*, std::vector<Tensor*>> homes;
   for (Tensor* tensor : weights_.tensors()) homes[&home(*tensor)].push_back(tensor);
   for (const auto& [device, tensors] : homes) {

@@ -1,4 +1,4 @@
-// Weights and caches of a random case in memory of one or several devices, and moved to other memory.
+// Weights and caches of a random case, placed on one or several devices. They can be moved to other memory.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ class PlacedWeights {
   PlacedWeights(const PlacedWeights&) = delete;
   PlacedWeights& operator=(const PlacedWeights&) = delete;
 
-  /// Into new memory of the device that `home` names for each; the old memory goes. Nothing that refers to the old
-  /// places may be used from then on, views among the nodes of graphs too.
+  /// Moves each tensor to new memory of the device that `home` returns, and frees the old memory. Afterwards the old
+  /// addresses must not be used, not even by views in graphs.
   void place(const std::function<Device&(const Tensor&)>& home);
-  /// Writes all of them as they are before the model's run.
+  /// Writes the values that all tensors have before the model's run.
   void write(const CaseModel& model);
 
   TensorContext& context() { return weights_; }

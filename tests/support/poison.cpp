@@ -13,7 +13,7 @@ bool is_meta(const Device& device) {
   return dynamic_cast<const meta::MetaDevice*>(&device) != nullptr;
 }
 
-/// Those of meta devices, or all others.
+/// Collects the buffers of meta devices, or all other buffers.
 void collect(const Graph& graph, bool of_meta, Buffers& buffers) {
   const auto add = [&](const Tensor* tensor) {
     if (tensor->buffer != nullptr && is_meta(tensor->buffer->type().device()) == of_meta)
@@ -30,7 +30,8 @@ void poison(const Graph& graph, const GraphPlan& plan) {
   Buffers buffers, meta_buffers;
   if (is_meta(plan.backend().device())) {
     collect(graph, true, meta_buffers);
-    // The members' own buffers, too: clearing a meta buffer leaves zeros in the addends of partial sums.
+    // The members' own buffers are filled too, because filling a meta buffer leaves zeros in the addends of partial
+    // sums.
     for (const meta::RankPlan& rank : meta::plan_of(plan).ranks) collect(*rank.graph, false, buffers);
   } else {
     collect(graph, false, buffers);

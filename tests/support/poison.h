@@ -1,4 +1,4 @@
-// Memory that shows when it is read before it was written.
+// Memory that reveals reads before the first write.
 #pragma once
 
 #include "devices/backend.h"
@@ -6,8 +6,8 @@
 
 namespace shoal::test {
 
-/// Fills all buffers that the graph's tensors lie in, its leaves' too and on every rank of a meta device, with 0xff:
-/// NaN in every float type. To be called after the plan was made and before the leaves are written.
+/// Fills all buffers of the graph's tensors with 0xff, which is NaN in every float type. This includes buffers of
+/// leaves and of every rank of a meta device. Call it after making the plan and before writing the leaves.
 void poison(const Graph& graph, const GraphPlan& plan);
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// Programs that mpirun starts in several processes.
+// Helpers for programs that mpirun starts in several processes.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// Calls `work`, then leaves the group in the way that suits what has become of it.
+/// Calls `work`, then leaves the group: with leave() on success, with leave_failed() otherwise.
 template <class F>
 void run_in(ProcessGroup& group, F work) {
   try {
@@ -24,7 +24,7 @@ void run_in(ProcessGroup& group, F work) {
   }
 }
 
-/// Calls `work` and ends the process: with 1 and a line that says why where it threw, else with 0.
+/// Calls `work` and exits with 0. If `work` throws, prints the error in one line and exits with 1.
 template <class F>
 [[noreturn]] void end_with(F work) {
   int end = 0;
@@ -35,7 +35,7 @@ template <class F>
     end = 1;
   }
   std::fflush(nullptr);
-  std::_Exit(end);  // without the threads of a transport that has failed
+  std::_Exit(end);  // does not wait for threads of a failed transport
 }
 
 }  // namespace shoal::test

@@ -1,5 +1,5 @@
-// The ranks of a mesh that live in several processes, seen from one of them: backends of its own for its ranks, and
-// stand-ins for the others. For threads that act as processes (thread_processes.h) and for real ones.
+// The ranks of a mesh in several processes, from the view of one process: real backends for its own ranks, remote
+// backends for all other ranks. Works with threads that act as processes (thread_processes.h) and with real processes.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class ProcessRanks {
   const std::vector<Backend*>& backends() const { return backends_; }
   Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
 
-  /// Synchronizes the own ranks: the message of each one's error, "" where there was none.
+  /// Synchronizes this process's ranks. Returns each rank's error message, or "" if it had no error.
   std::vector<std::string> errors() {
     std::vector<std::string> messages;
     for (const int rank : own_) {
@@ -35,7 +35,7 @@ class ProcessRanks {
     }
     return messages;
   }
-  /// Synchronizes the own ranks; throws CommError for the first failure after all have ended.
+  /// Synchronizes this process's ranks, then throws CommError for the first failure.
   void synchronize() {
     for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
   }
@@ -46,7 +46,7 @@ class ProcessRanks {
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
 
-  // The next rank: of this process, or of spec.process.
+  // Adds the next rank: a rank of this process (add_own) or of process spec.process (add_remote).
   void add_own(std::unique_ptr<Backend> backend) {
     own_.push_back(size());
     add(std::move(backend));

@@ -1,11 +1,11 @@
-// The loop of the property tests: random cases by seed, and what a failure prints.
+// The main loop of property tests: generates random cases by seed and reports failures.
 //
-// SHOAL_PROPERTY_CASES=N   cases in all (default: what the test says)
-// SHOAL_PROPERTY_RANKS=N   only the cases on at most N ranks (default: all), for a plug-in with few devices
-// SHOAL_PROPERTY_SEED=S    just this case, as a failure prints it
+//   SHOAL_PROPERTY_CASES=N   number of cases in all parts (default: set by the test)
+//   SHOAL_PROPERTY_RANKS=N   only the cases on at most N ranks (default: all), for a plug-in with few devices
+//   SHOAL_PROPERTY_SEED=S    only the case with this seed; failures print the seed
 //
-// A case that fails is shrunk and printed as text with its seed. One that ends the program (a fault, an abort, or no
-// end after five minutes) is printed as it is.
+// A failing case is shrunk and printed as text with its seed. A case that ends the program (a fault, an abort, or no
+// end within five minutes) is printed unshrunk.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@ namespace shoal::test {
 
 struct Property {
   std::function<RandomCase(uint64_t seed)> draw;
-  /// "" or what is wrong.
+  /// Returns "" or a description of the error.
   std::function<std::string(const RandomCase&)> check;
-  int64_t cases = 2000;  ///< in all parts, unless SHOAL_PROPERTY_CASES says another number
-  double share = 1;      ///< of that number
+  int64_t cases = 2000;  ///< number of cases in all parts together; SHOAL_PROPERTY_CASES overrides it
+  double share = 1;      ///< fraction of the cases to run
 };
 
-/// Checks the seeds part, part + parts, ... until one fails; parts are for ctest to run at the same time. 20 CPU
-/// devices with a thread each are there.
+/// Checks the seeds part, part + parts, ... until one fails, so that ctest can run parts concurrently. 20 CPU devices
+/// with one thread each are available.
 void check_property(const Property& property, int part, int parts);
 
 }  // namespace shoal::test

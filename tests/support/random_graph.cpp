@@ -13,15 +13,15 @@
 namespace shoal::test {
 namespace {
 
-/// A float value of the graph. `exact`: bit-identical however it is sharded (no re-associated sum on its way), so that
-/// ops with discrete results may use it. `magnitude`: rough largest absolute value.
+/// A float value of the graph. `exact`: the value is bit-identical for every sharding, because no re-associated sums
+/// contribute to it; ops with discrete results may use it. `magnitude`: approximate largest absolute value.
 struct Value {
   Tensor* tensor;
   bool exact;
   double magnitude;
 };
 
-/// An i32 value; integers are always exact.
+/// An i32 value. Integers are always exact.
 struct Integers {
   Tensor* tensor;
   int64_t magnitude;
@@ -81,7 +81,7 @@ class Generator {
     return shape;
   }
 
-  /// The dtype, where values may be rounded to it.
+  /// `dtype`, unless the case has only f32 values.
   DType rounding(DType dtype) {
     if (f32_only_) return DType::kF32;
     if (dtype != DType::kF32) case_.tolerance = kRounded;
@@ -94,16 +94,15 @@ class Generator {
     return rounding(kTypes[pick(quantised ? 9 : 5)]);
   }
 
-  /// A dtype to store x in. Four and five bits are for exact values: a value next to a rounding boundary falls on
-  /// either side of it, and the steps are coarser than any tolerance.
+  /// A dtype to store x in. Types of four and five bits may store only exact values. Inexact values may be rounded up
+  /// on one device and down on another, and the steps of these types exceed every tolerance.
   DType storage_for(const Value& x) {
     const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
     const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1 || dtype == DType::kMXFP4;
     return coarse && !x.exact ? DType::kQ8_0 : dtype;
   }
 
-  /// A new leaf, f32 unless said otherwise: an input, or a weight (which gets a split state; inexact when that may be
-  /// Partial).
+  /// A new leaf, f32 by default: an input, or a weight with a split state. A weight is inexact if it may be Partial.
   Value fresh(Shape shape, std::string_view prefix = "x", DType dtype = DType::kF32) {
     if (prefix == "x" && pick(3) == 0) return {graph_.input(name(prefix), dtype, shape), true, 1.0};
     Tensor* leaf = weights_.add(name(prefix == "x" ? "w" : prefix), dtype, shape);
@@ -112,14 +111,14 @@ class Generator {
     return {leaf, exact, prefix == "div" ? 2.0 : 1.0};
   }
 
-  /// A weight or cache of which the op makes an inexact result: it may be Partial where its dtype can be added.
+  /// A weight or cache for an op whose result is inexact anyway. It may be Partial if its dtype can be summed.
   Tensor* operand(std::string_view prefix, DType dtype, Shape shape, Role role = Role::kWeight) {
     Tensor* leaf = weights_.add(name(prefix), dtype, shape, role);
     if (traits(dtype).is_float) summable_.insert(leaf);
     return leaf;
   }
 
-  /// Integers with a meaning (see random_leaves.h), also as weights that are split or Partial.
+  /// Integers of some kind (see random_leaves.h), as an input or as a weight that may be split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
     const std::string full = name(fmt::format("{}{}", kind, range));
     const bool wide = kind == "slots" && pick(3) == 0;
@@ -141,7 +140,7 @@ class Generator {
 
   Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
-  /// Same shape as x, or with some axes 1.
+  /// A value of x's shape, or of this shape with some axes of length 1.
   Value partner(const Value& x, std::string_view prefix = "x") {
     for (int tries = 0; tries < 4 && prefix == "x"; ++tries) {
       const Value other = any();
@@ -150,7 +149,7 @@ class Generator {
     return fresh(broadcast(x.tensor->shape), prefix);
   }
 
-  /// With some axes 1.
+  /// `shape` with some axes of length 1.
   Shape broadcast(Shape shape) {
     for (int64_t& length : shape) {
       if (length > 0 && pick(4) == 0) length = 1;
@@ -218,14 +217,14 @@ class Generator {
     switch (kind) {
       case UnaryKind::kSgn:
       case UnaryKind::kStep:
-        if (!x.exact) return;  // they jump
+        if (!x.exact) return;  // these functions are discontinuous
         break;
       case UnaryKind::kExp:
         from = clamp(graph_, from, {-2.0f, 2.0f});
         magnitude = 8;
         break;
       case UnaryKind::kLog:
-      case UnaryKind::kSqrt:  // steep next to 0
+      case UnaryKind::kSqrt:  // these functions are steep near 0
         from = scale(graph_, unary(graph_, from, UnaryKind::kAbs), {1.0f, 0.5f});
         magnitude += 1;
         break;
@@ -255,7 +254,8 @@ class Generator {
     keep(glu(graph_, x.tensor, y.tensor, kind), x.exact && y.exact, x.magnitude * y.magnitude);
   }
 
-  /// Fused matrices with a row of segments, cut so that what follows lines up (or not): gate | up, or q | k | v.
+  /// Fused matrices whose rows consist of segments: gate | up or q | k | v. The segments' partitions usually match, so
+  /// that the shards of the segments match too.
   void make_fused() {
     const Value x = any();
     const bool glu = pick(2) == 0;
@@ -282,7 +282,7 @@ class Generator {
 
   void make_norm() {
     const Value x = any();
-    // A row of few or equal elements has no spread to speak of: normalising it would only show noise.
+    // Rows of few or equal elements have almost no spread; normalising them would amplify noise.
     if (x.tensor->shape[0] < 4) return;
     keep(pick(3) ? rms_norm(graph_, x.tensor, {1e-2f}) : layer_norm(graph_, x.tensor, {1e-1f}), x.exact, 3);
   }
@@ -329,7 +329,7 @@ class Generator {
     if (length == 0) return;
     Tensor* found = pick(2) == 0 ? argmax(graph_, x.tensor) : top_k(graph_, x.tensor, 1 + pick(length));
     if (pick(2) && found->shape[2] == 1 && found->shape[3] == 1) {
-      // Use the indices: rows of a table with as many rows.
+      // Uses the indices to read rows of a table with `length` rows.
       Tensor* table = weights_.add(name("table"), random_float(false), {4 + pick(5), length, 1, 1});
       Tensor* flat = reshape(graph_, found, {found->elements(), 1, 1, 1});
       return keep(get_rows(graph_, table, flat), true, 1);
@@ -365,7 +365,7 @@ class Generator {
     keep(cast(graph_, written, DType::kF32), false, x.magnitude + 1);
   }
 
-  /// `rows` written into a cache, one time out of four followed by other rows.
+  /// Writes `rows` into a cache. In one case out of four, a second write follows.
   Tensor* write(Tensor* cache, Tensor* rows) {
     const auto slots = [&] { return ids("slots", cache->shape[1], {rows->shape[1], 1, 1, 1}); };
     Tensor* written = set_rows(graph_, cache, rows, slots());
@@ -422,7 +422,8 @@ class Generator {
     keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 2);
   }
 
-  /// The rows of a text in parts, each with the positions that it has of the queries'; what they give is merged.
+  /// Attention over parts of a sequence's rows, with common positions or separate positions for each part, followed by
+  /// the merge of the results.
   void make_parts() {
     const Value q = any();
     const Shape& s = q.tensor->shape;
@@ -438,14 +439,14 @@ class Generator {
     keep(merge_attention(graph_, each, lse), false, 2);
   }
 
-  /// Rows are written into a cache, then attention reads them there or in a view of it.
+  /// Writes rows into a cache; attention then reads the cache or a view of it.
   void make_cached() {
     const Value q = any();
     const Shape& s = q.tensor->shape;
     if (q.magnitude > 8) return;
     const int64_t heads = kv_heads(s[2]), length = 3 + pick(4);
     const int64_t seen = pick(3) == 0 ? length : 1 + pick(length);
-    const bool merged = s[3] == 1 && pick(2) == 0;  // rows of all heads, as llama.cpp and others store them
+    const bool merged = s[3] == 1 && pick(2) == 0;  // a row holds all heads, as in llama.cpp
     const auto cache = [&](std::string_view prefix, int64_t size, DType dtype) {
       Tensor* rows = fresh({size, 1 + pick(3), heads, s[3]}).tensor;
       if (!merged) {
@@ -466,10 +467,10 @@ class Generator {
     attend(q, k, slice(graph_, k, {0, 0, block * (1 + pick(static_cast<int>(s[0] / block)))}));
   }
 
-  /// What an op with a state takes as a source: rows without gaps.
+  /// Makes x a source of ops with a state, which need rows without gaps.
   Tensor* in_rows(Tensor* x) { return x->is_row_contiguous() ? x : contiguous(graph_, x); }
 
-  /// Positions of which some may begin a text or be padding.
+  /// Positions, some of which may start a sequence or be padding.
   Tensor* text_positions(int64_t tokens) { return ids(pick(3) == 0 ? "texts" : "pos", 9, {tokens, 1, 1, 1}); }
 
   void make_conv() {
@@ -483,7 +484,8 @@ class Generator {
          static_cast<double>(taps) * std::max(1.0, x.magnitude));
   }
 
-  /// Values of some heads, with keys of as many or fewer; short keys, so that nothing grows.
+  /// gated_delta with at most as many key heads as value heads. Keys have a small norm, so that the state does not
+  /// grow.
   void make_delta() {
     const Value x = any();
     const Shape& s = x.tensor->shape;
@@ -506,7 +508,7 @@ class Generator {
     keep(cast(graph_, cast(graph_, x.tensor, dtype), DType::kF32), false, x.magnitude);
   }
 
-  /// Values in f16 or bf16, beside leaves of any float type.
+  /// Ops on values in f16 or bf16, with leaves of any float type.
   void make_half() {
     if (f32_only_) return;
     const Value x = any();
@@ -612,7 +614,7 @@ class Generator {
   void make_reshape() {
     const Value x = any();
     Shape shape{1, 1, 1, 1};
-    if (pick(2)) {  // keep neighbours together: merge or cut one axis
+    if (pick(2)) {  // merges or divides one axis, so that adjacent elements stay adjacent
       const int axis = pick(3);
       int to = 0;
       for (int from = 0; from < 4; ++from) {
@@ -663,7 +665,8 @@ class Generator {
   std::vector<Value> values_;
   std::vector<Integers> integers_;
   std::set<Tensor*> summable_;                                     ///< leaves that may be Partial
-  std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< wanted on axis 1
+  std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< segments that the callback should return for
+                                                                   ///< axis 1
   int counter_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// Random graphs for property tests: 5-40 nodes over all ops, with views of views, cache writes, broadcasting and
-// quantised weights, and a random split state for every persistent leaf. Every other seed has f32 values only, so that
-// nothing but the order of sums may show. A case is plain data (graph text plus split states), so that it can be
-// printed, shrunk and run again.
+// Random graphs for property tests: 5-40 nodes of all ops, with views of views, cache writes, broadcasting and
+// quantised weights. Every persistent leaf has a random split state. Every other seed has only f32 values, so that only
+// the order of sums affects results. A case is plain data (graph text and split states): it can be printed, shrunk and
+// run again.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@
 
 namespace shoal::test {
 
-/// How far results may be apart: sums in another order, and values stored in f16, bf16 or quantised on the way.
+/// Allowed differences between results: kTight if only the order of sums differs, kRounded if intermediate values are
+/// stored in f16, bf16 or quantised types.
 constexpr double kTight = 1e-4, kRounded = 4e-2;
 
 struct RandomCase {
   uint64_t seed = 0;
   int ranks = 2;
   std::string graph;                            ///< text form, see graph/text.h
-  std::map<std::string, meta::Layout> layouts;  ///< of the persistent leaves; absent = mirrored
-  /// Where the callback answers in this form: lengths that make the same layout.
+  std::map<std::string, meta::Layout> layouts;  ///< layouts of persistent leaves; leaves without an entry are mirrored
+  /// For some leaves: segments that give the same layout. The split-state callback returns them instead of the layout.
   std::map<std::string, std::vector<std::vector<int64_t>>> segments;
-  double tolerance = kTight;  ///< relative, see difference() in case_leaves.h; 0 = equal
-  bool whole = false;         ///< floats of leaves are small whole numbers
+  double tolerance = kTight;  ///< relative, see difference() in case_leaves.h; 0: results must be equal
+  bool whole = false;         ///< whether the floats of leaves are small whole numbers
 };
 
 RandomCase random_case(uint64_t seed);
-/// Text that says all of it, for failure messages.
+/// The whole case as text, for failure messages.
 std::string to_string(const RandomCase& one);
 
 }  // namespace shoal::test

@@ -27,7 +27,7 @@ struct Array {
   Array(const Shape& s, Values v) : shape(s), values(std::move(v)) {}
   double& operator[](const Index& i) { return values.at(offset(i)); }
   double operator[](const Index& i) const { return values.at(offset(i)); }
-  /// Along axis 0; i[0] is 0.
+  /// The row along axis 0 at index i; i[0] is 0.
   std::span<double> row(const Index& i) { return std::span(values).subspan(offset(i), shape[0]); }
   std::span<const double> row(const Index& i) const { return std::span(values).subspan(offset(i), shape[0]); }
 
@@ -47,7 +47,7 @@ void for_each(const Shape& shape, F&& f) {
   }
 }
 
-/// f(index of row with i[0] == 0) for every row.
+/// Calls f(index) for every row; index[0] is 0.
 template <class F>
 void for_each_row(const Shape& shape, F&& f) {
   for_each({1, shape[1], shape[2], shape[3]}, f);
@@ -70,7 +70,7 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-using Sources = std::vector<const Array*>;  // nullptr: absent
+using Sources = std::vector<const Array*>;  // nullptr if absent
 using Eval = Array (*)(const Tensor& node, const Sources& src);
 
 template <class P>
@@ -142,7 +142,7 @@ double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 double gelu_erf(double x) {
-  return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);  // 1 + erf would cancel for negative x
+  return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);  // 1 + erf would lose precision for negative x
 }
 
 double apply(UnaryKind kind, double x) {
@@ -221,7 +221,7 @@ Array glu(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Mean over the row of i of f(element).
+/// Mean of f(element) over the row at i.
 template <class F>
 double row_mean(const Array& x, const Index& i, F&& f) {
   double sum = 0;
@@ -244,7 +244,7 @@ Array layer_norm(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Soft-max of logits in place, with one more logit `sink`; zeros when all are -infinity.
+/// Soft-max of logits in place, with one more logit `sink`. If all logits are -infinity, the results are zeros.
 void soft_max_of(Values& logits, double sink) {
   double top = sink;
   for (const double logit : logits) top = std::max(top, logit);
@@ -276,14 +276,14 @@ Array soft_max(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Angle of a pair at a position, as RopeParams says.
+/// The angle of a pair at a position, as defined at RopeParams.
 double rope_angle(const RopeParams& p, const Array* factors, int64_t pair, double position) {
   const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(p.dims);
   double angle = position * std::pow(static_cast<double>(p.base), exponent);
   if (factors) angle /= (*factors)[{pair, 0, 0, 0}];
   const double interpolated = p.freq_scale * angle;
   if (p.ext_factor == 0) return interpolated;
-  // The pair whose wave fits `turns` times into the original context.
+  // The index of the pair that makes `turns` rotations within the original context.
   const auto pair_at = [&](double turns) {
     const double wave = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
     return static_cast<double>(p.dims) * std::log(wave) / (2 * std::log(static_cast<double>(p.base)));
@@ -321,7 +321,7 @@ Array sum_rows(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Indices of a row, best first; equal elements keep their order.
+/// Indices of a row in descending order of values. Equal elements keep their order.
 std::vector<int64_t> order_of(const Array& x, const Index& row) {
   std::vector<int64_t> order(x.shape[0]);
   std::iota(order.begin(), order.end(), 0);
@@ -341,7 +341,7 @@ Array best(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Score of a query row with a KV row; -infinity when it is out of sight.
+/// The score of a query row with a KV row; -infinity if the row is not visible.
 double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
   const auto& p = params<AttentionParams>(node);
   const Array &q = *src[0], &k = *src[1];
@@ -405,7 +405,7 @@ Array merge_attention(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Inputs of a channel since its text began, with those of the state before it.
+/// Uses a channel's inputs since the start of the sequence, including earlier inputs from the state.
 Array causal_conv(const Tensor& node, const Sources& src) {
   const Array &x = *src[0], &weight = *src[1], &state = *src[2], &positions = *src[3];
   const int64_t tokens = x.shape[1], taps = weight.shape[0];
@@ -413,7 +413,7 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   for (int64_t c = 0; c < x.shape[0]; ++c) {
     Values inputs;
     for (int64_t i = 0; i < taps - 1; ++i) inputs.push_back(state[{c, i, 0, 0}]);
-    const auto back = [&](int64_t steps) {  // 0: the latest
+    const auto back = [&](int64_t steps) {  // 0 is the latest input
       const auto known = static_cast<int64_t>(inputs.size());
       return steps < known ? inputs[known - 1 - steps] : 0.0;
     };
@@ -429,7 +429,7 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// A head's state, [key element, value element], and what a token does to it.
+/// A head's state, [key element, value element], and its update by a token.
 class DeltaState {
  public:
   DeltaState(const Array& state, int64_t head) : size_(state.shape[0]), s_({size_, size_, 1, 1}) {
@@ -483,7 +483,7 @@ Array same(const Tensor& node, const Sources& src) {
   return {node.shape, src[0]->values};
 }
 
-/// Integers take floats rounded to nearest.
+/// Converts floats to integers by rounding to nearest.
 Array cast(const Tensor& node, const Sources& src) {
   Array result = *src[0];
   const bool to_integer = node.dtype == DType::kI32 || node.dtype == DType::kI64;
@@ -527,7 +527,7 @@ Array permute(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Collectives have none.
+/// Evaluators by op. Collectives have none.
 const std::map<Op, Eval> kEvals = {
     {Op::kGetRows, get_rows},
     {Op::kSetRows, set_rows},
@@ -562,8 +562,7 @@ const std::map<Op, Eval> kEvals = {
     {Op::kPermute, permute},
 };
 
-/// Memory as the graph's run changes it: caches have one value that set_rows replaces, and whatever shows a cache
-/// shows its present value.
+/// Values during a run. A cache has one value, which set_rows replaces. All views of a cache show the current value.
 class Evaluation {
  public:
   explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}

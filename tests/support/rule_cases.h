@@ -1,5 +1,5 @@
-// The nodes on which the rule of every op is validated. An op with a rule needs one case at least, and together
-// they must divide each of its factors; tests/meta/rules/validator_test.cpp says which are missing.
+// The nodes with which the rule of every op is validated. An op with a rule needs at least one case. Together the cases
+// of an op must divide each factor of its rule. tests/meta/rules/validator_test.cpp reports missing cases.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace shoal::test {
 
-/// Graphs as text (graph/text.h), each of one node.
+/// Graphs as text (graph/text.h), each with one node.
 std::vector<std::string> rule_cases();
 
-/// What the trials find right although the rule does not say so, and why it does not.
+/// A property that holds in all trials although the rule does not claim it, and the reason why the rule does not claim
+/// it.
 struct AllowedMiss {
   Op op;
   std::string_view what;

@@ -34,7 +34,7 @@ std::vector<Partition> partitions_of(int ranks, int64_t pieces) {
           Partition(ranks, {{pieces, {0, last}}})};
 }
 
-/// Asymmetric shares, and an offset that cancels.
+/// A rank's addend: an asymmetric share of the value, plus a constant. The constants of all ranks add up to zero.
 Values addend(const Values& values, DType dtype, int ranks, int rank) {
   constexpr double kOfTwo[] = {0.6, 0.4}, kOfThree[] = {0.6, 0.3, 0.1}, kOffset[] = {0.5, -0.5, 0.0};
   const double share = ranks == 2 ? kOfTwo[rank] : kOfThree[rank], offset = kOffset[rank];
@@ -48,11 +48,11 @@ Values addend(const Values& values, DType dtype, int ranks, int rank) {
   return result;
 }
 
-/// Of a value that is stored in the dtype once for each addend.
+/// Tolerance for a sum whose addends are each stored in the dtype.
 double tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 3e-2;
-  if (dtype == DType::kQ8_0) return 1e-2;  // one step
+  if (dtype == DType::kQ8_0) return 1e-2;  // one quantisation step
   return 1e-5;
 }
 
@@ -148,7 +148,8 @@ std::string LayoutTrials::try_one(const std::string& text, const Named& leaves, 
     const Layout& layout = layouts_.at(leaf->name);
     how += fmt::format("\n  {}: {}", leaf->name, layout.to_string());
     if (layout.is_partial()) tolerance = std::max(tolerance, tolerance_of(leaf->dtype));
-    // What is multiplied with blocks is rounded to small integers first, each addend with a scale of its own.
+    // Operands of products with quantised weights are first rounded to small integers, with a separate scale for each
+    // addend.
     if (traits(leaf->dtype).is_quantized) tolerance = std::max(tolerance, 1e-4);
   }
   try {

@@ -1,10 +1,10 @@
-// A graph under every combination of layouts of its leaves: planned and run on a meta device and compared with one
-// device. Where the rule validator takes one split at a time, with all sources following it, this one lets every source
-// lie in its own way, so that strategies, redistributions and lowering have to bring them together.
+// Runs a graph on a meta device with every combination of layouts of its leaves, and compares the results with one
+// device. The rule validator tries one split at a time, to which all sources conform. Here every source has its own
+// layout, so that strategies, redistributions and lowering must reconcile the layouts.
 //
-// Leaf layouts: mirrored, Partial where the dtype can be added, and each axis evenly, unevenly, with an empty rank and
-// with owners that share all of it. Where there are too many combinations, each layout is tried with the others
-// mirrored, and then a sample, the same in every run.
+// Leaf layouts: mirrored, Partial if the dtype can be summed, and for each axis an even split, an uneven split, a split
+// with an empty rank, and a split with shared owners. If there are too many combinations, each layout is tried with all
+// other leaves mirrored, then a random sample of combinations, which is the same in every run.
 #pragma once
 
 #include <map>
@@ -17,31 +17,31 @@
 
 namespace shoal::test {
 
-/// All of them are legal for the leaf and differ.
+/// Distinct layouts that are legal for the leaf.
 std::vector<meta::Layout> layouts_to_try(const Tensor& leaf, int ranks);
 
 class LayoutTrials {
  public:
-  /// Ranks are the first CPU devices.
+  /// The ranks are the first CPU devices.
   explicit LayoutTrials(int ranks, const meta::RuleLookup& rules = meta::rule_text);
 
   struct Outcome {
     int trials = 0;
-    std::string problem;  ///< of the first trial that differs; "" when there is none
+    std::string problem;  ///< the first trial with a wrong result; "" if there is none
   };
-  /// `text` (graph/text.h) has an output; all its leaves are weights or caches. Up to `most` combinations, or one for
-  /// each layout if that is more.
+  /// Tries up to `most` combinations, or one for each layout if that is more. `text` is a graph (graph/text.h) with an
+  /// output; all leaves are weights or caches.
   Outcome run(const std::string& text, int most);
 
  private:
   using Layouts = std::map<std::string, meta::Layout>;
-  /// By name: values of the leaves, or outputs and caches after a run.
+  /// Values by name: of leaves, or of outputs and caches after a run.
   using Named = std::map<std::string, Values>;
 
   std::string try_one(const std::string& text, const Named& leaves, const Named& expected);
 
   int ranks_;
-  Layouts layouts_;  ///< what the callback answers now
+  Layouts layouts_;  ///< the layouts that the split-state callback currently returns
   std::unique_ptr<meta::MetaDevice> device_;
   std::unique_ptr<Backend> backend_, alone_;
 };

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kSeed = 17;
 
-/// The reference rounds no f32; what is stored rounded is rounded once for each addend of a Partial.
+/// Tolerance for results of the dtype. The reference does not round f32. Results of other dtypes are rounded once for
+/// each addend of a Partial value.
 double tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 4e-2;
@@ -28,7 +29,7 @@ bool is_close(double got, double expected, double tolerance) {
   return std::abs(got - expected) <= tolerance * (1.0 + std::abs(expected));
 }
 
-/// Rank's addend of values. Integers stay integers.
+/// A rank's addend of values. Integers stay integers.
 Values addend(const Values& values, bool integers, int ranks, int rank, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> noise(-1.0, 1.0);

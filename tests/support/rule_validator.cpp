@@ -21,13 +21,13 @@ using meta::Rule;
 
 constexpr int kRanks[] = {2, 3};
 
-/// What came of all trials of one claim.
+/// The outcome of all trials of one claim.
 struct Outcome {
-  int divided = 0;      ///< trials in which two ranks or more had something to do
-  std::string problem;  ///< of the first trial that went wrong
+  int divided = 0;      ///< number of trials in which at least two ranks had work
+  std::string problem;  ///< the first failed trial
 };
 
-/// Largest group in which an operand sees the factor.
+/// The largest group size with which an operand divides the factor.
 int64_t group_of(const Rule& rule, int factor) {
   int64_t group = 1;
   for (const meta::Operand& source : rule.sources) {
@@ -37,7 +37,7 @@ int64_t group_of(const Rule& rule, int factor) {
   return group;
 }
 
-/// The trial of a split, or nothing when the rule's terms do not allow this partition.
+/// The trial that splits the factor by this partition; nullopt if the rule does not allow the partition.
 std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int factor, const Partition& partition) {
   const auto result = result_layout(rule, factor, partition);
   if (!result) return std::nullopt;
@@ -54,7 +54,8 @@ std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int f
   return trial;
 }
 
-/// The layout of each operand must lead back to the factor, and from there to itself.
+/// Checks that the layout of each operand maps back to the partition of the factor, and this partition back to the
+/// layout.
 std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial) {
   for (size_t i = 0; i < rule.sources.size(); ++i) {
     if (!trial.sources[i].is_split()) continue;
@@ -83,7 +84,7 @@ Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor) {
   return outcome;
 }
 
-/// The node with Partial values in `set` and whole ones elsewhere.
+/// Tries the node with Partial sources in `set` and mirrored sources elsewhere.
 Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
   Outcome outcome;
   for (const int ranks : kRanks) {
@@ -102,7 +103,7 @@ Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
   return outcome;
 }
 
-/// The kinds that a whole factor might have instead.
+/// The kinds that the rule could give the factor instead.
 std::vector<FactorKind> other_kinds(const Tensor& node, const Rule& rule, int factor) {
   std::vector<FactorKind> kinds;
   const bool in_result = Rule::axis_of(rule.result, factor) >= 0;
@@ -112,7 +113,7 @@ std::vector<FactorKind> other_kinds(const Tensor& node, const Rule& rule, int fa
   return kinds;
 }
 
-/// Sources that can be Partial at all, alone and two together.
+/// The sets of one or two sources that could be Partial.
 std::vector<std::vector<int>> sets_of_sources(const Tensor& node) {
   std::vector<int> summable;
   for (int i = 0; i < static_cast<int>(node.src.size()); ++i) {

@@ -40,7 +40,7 @@ Results run(const RandomCase& one, Device& device, int runs) {
   return results;
 }
 
-/// The case without statement `drop` and everything that uses what it defines.
+/// The case without statement `drop` and without all statements that depend on it.
 std::string without_line(const std::string& text, size_t drop) {
   std::istringstream lines(text);
   std::vector<std::string> gone;
@@ -63,7 +63,8 @@ std::string without_line(const std::string& text, size_t drop) {
   return kept;
 }
 
-/// The case with an input in the place of the node in this line; "" when there is none. Needs the text of to_string().
+/// The case with the node in line `replace` replaced by an input; "" if the line has no node. `text` must come from
+/// to_string().
 std::string with_input(const std::string& text, size_t replace) {
   std::istringstream lines(text);
   std::string line, kept, name;
@@ -82,7 +83,7 @@ size_t count_lines(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-/// A node without users becomes the output.
+/// If no node is an output, makes the last node an output.
 std::string with_outputs(std::string text) {
   TensorContext weights;
   Graph graph("shrunk");
@@ -160,7 +161,7 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
       const bool same = next.graph == one.graph && next.layouts.size() == one.layouts.size();
       if (same || count_lines(next.graph) == 0 || !fails(next)) return false;
     } catch (const Error&) {
-      return false;  // what is left is no graph
+      return false;  // the remaining text is not a valid graph
     }
     one = std::move(next);
     return true;

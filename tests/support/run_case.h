@@ -1,4 +1,4 @@
-// Runs a random case on one device and on a meta device and compares; shrinks cases that differ.
+// Runs a random case on one device and on a meta device and compares the results; shrinks cases that differ.
 #pragma once
 
 #include <functional>
@@ -12,28 +12,30 @@
 
 namespace shoal::test {
 
-/// The case's split states on the first of these devices, as many as it has ranks. `one` must outlive it.
+/// A meta device over the first `one.ranks` devices of `devices`, with the case's split states. `one` must outlive the
+/// meta device.
 std::unique_ptr<meta::MetaDevice> meta_device(const RandomCase& one, std::span<Device* const> devices,
                                               const meta::RuleLookup& rules = meta::rule_text);
 
 Results run_on_one(const RandomCase& one, Device& device);
-/// Runs the plan twice, each time in memory full of NaN. Throws std::runtime_error when the second run differs in a
-/// bit, or when ranks disagree about an output or a cache.
+/// Runs the case on a meta device twice with the same plan, each time in memory full of NaN. Throws std::runtime_error
+/// if the results of the runs differ in a bit, or if ranks disagree about an output or a cache.
 Results run_on_meta(const RandomCase& one, std::span<Device* const> devices,
                     const meta::RuleLookup& rules = meta::rule_text);
 
-/// The same in each of several processes (thread_processes.h), of which the first has the first `ranks[0]` devices, and
-/// so on; a case with fewer ranks leaves some without. `hosts`: where the processes are. Throws when the processes do
-/// not all get the same bits.
+/// As run_on_meta(), but in each of several processes (thread_processes.h). Process i has `ranks[i]` devices; in a case
+/// with fewer ranks some processes have none. `hosts` names each process's host. Throws if the processes do not all get
+/// the same bits.
 Results run_on_processes(const RandomCase& one, std::span<Device* const> devices, std::span<const int> ranks,
                          const std::vector<std::string>& hosts);
 
-/// Runs both and compares; an exception counts as a difference.
+/// Runs the case on one device and on a meta device. Returns the difference, or "" if there is none. An exception
+/// counts as a difference.
 std::string check_case(const RandomCase& one, std::span<Device* const> devices,
                        const meta::RuleLookup& rules = meta::rule_text);
 
-/// The smallest case found within 20 seconds that still fails: without outputs, nodes and split states that are not
-/// needed for it, and with inputs in the place of nodes.
+/// The smallest failing case found within 20 seconds. Removes outputs, nodes and split states, and replaces nodes by
+/// inputs, as long as the case still fails.
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails);
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// Are the tests built with sanitizers? They take address space, memory and time of their own.
+// Whether the tests are built with sanitizers, which need additional address space, memory and time.
 #pragma once
 
 namespace shoal::test {

@@ -14,14 +14,14 @@
 namespace shoal::test {
 namespace {
 
-/// The case with memory on several devices.
+/// The case with its memory on several devices.
 class Placed {
  public:
   Placed(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed)
       : one_(one), backends_(backends), random_(seed) {
     parse_graph(one.graph, graph, weights);
     std::vector<std::vector<Tensor*>> homes(backends.size());
-    // Mostly on one backend, so that others are neighbours; or anywhere.
+    // Places all leaves on one backend, so that other backends get copies, or places them on random backends.
     const size_t usual = draw(backends.size());
     const bool anywhere = draw(2) == 0;
     for (Tensor* leaf : weights.tensors()) {
@@ -35,7 +35,7 @@ class Placed {
     }
   }
 
-  /// Sets some nodes to backends that can run them, more of those that choose experts.
+  /// Assigns some nodes to backends that can run them. Among nodes with experts, the share is larger.
   void set_nodes(sched::Scheduler& scheduler) {
     const size_t every = 2 + draw(6);
     for (const Tensor* node : graph.nodes()) {
@@ -50,7 +50,7 @@ class Placed {
     for (Tensor* leaf : weights.tensors()) fill(*leaf, 0);
     fill_inputs(0);
   }
-  /// Other values for each run.
+  /// Fills the inputs; each run gets other values.
   void fill_inputs(uint64_t run) {
     for (Tensor* input : graph.inputs()) fill(*input, run);
   }
@@ -61,7 +61,7 @@ class Placed {
   Graph graph{"random"};
 
  private:
-  /// Writes happen where the cache lies, so it must lie where they can run.
+  /// Whether the device can run all writes to the cache. Writes run on the device of the cache.
   bool can_write(const Device& device, const Tensor& cache) const {
     return std::all_of(graph.nodes().begin(), graph.nodes().end(), [&](const Tensor* node) {
       const bool writes = info(node->op).alias == Alias::kWrites && node->storage() == &cache;
@@ -77,7 +77,8 @@ class Placed {
   std::vector<std::unique_ptr<Buffer>> memory_;
 };
 
-/// The bytes of all outputs after each of several runs with different inputs: queued behind each other, or one by one.
+/// The bytes of all outputs after each of several runs with different inputs. If `queued` is set, all runs are queued
+/// before the first is synchronized.
 std::vector<std::vector<std::byte>> run_several(Placed& placed, sched::Scheduler& scheduler, bool queued) {
   constexpr uint64_t kRuns = 5;
   placed.fill_leaves();
@@ -126,7 +127,7 @@ Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends,
   }
   const auto alone = run_several(placed, scheduler, false);
   if (run_several(placed, scheduler, true) != alone) {
-    throw std::runtime_error("runs that are queued behind each other differ from runs one by one");
+    throw std::runtime_error("queued runs differ from separate runs");
   }
   return results;
 }

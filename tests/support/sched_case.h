@@ -1,4 +1,4 @@
-// A random case on several backends of a scheduler: weights and caches, and some of the nodes, on random ones of them.
+// Runs a random case on several backends of a scheduler. Weights, caches and some of the nodes are on random backends.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 
 namespace shoal::test {
 
-/// Runs the case through a scheduler on these backends, twice, in memory full of NaN, and gives its outputs and caches.
-/// Where things lie is a function of `seed`. Throws std::runtime_error when the second run differs in a bit, or when
-/// runs with different inputs that are queued behind each other give something else than one by one.
+/// Runs the case twice by a scheduler on these backends, in memory full of NaN. Returns the outputs and caches. `seed`
+/// determines all placements. Throws std::runtime_error if the results of the two runs differ in a bit, or if queued
+/// runs with different inputs give other results than separate runs.
 Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed);
 
-/// "" or how that differs from the case on `reference`; an exception counts as a difference.
+/// The difference from the results on `reference`; "" if there is none. An exception counts as a difference.
 std::string check_scheduled(const RandomCase& one, std::span<Backend* const> backends, Device& reference,
                             uint64_t seed);
 

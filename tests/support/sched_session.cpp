@@ -21,12 +21,12 @@ namespace {
 
 constexpr int kRuns = 5;
 
-/// What callbacks throw.
+/// The exception that callbacks throw.
 struct Thrown : std::runtime_error {
   Thrown() : std::runtime_error("thrown by the callback") {}
 };
 
-/// One or two meta devices, perhaps a device with memory of its own, then a simple device.
+/// One or two meta devices, optionally a device with its own memory, then a simple device.
 class Machine {
  public:
   Machine(const RandomCase& one, std::span<Device* const> devices, const Dice& dice) {
@@ -52,7 +52,7 @@ class Machine {
   std::vector<Backend*> backends_;
 };
 
-/// A graph and a scheduler of its own over the same backends, for callbacks to run.
+/// A graph that callbacks run, with its own scheduler over the same backends.
 class Inner {
  public:
   explicit Inner(const std::vector<Backend*>& backends) : scheduler_(backends) {
@@ -62,7 +62,7 @@ class Inner {
     scheduler_.set_backend(*twice, backends.back());
     scheduler_.set_backend(*y_, backends.front());
   }
-  /// "" or what is wrong.
+  /// Returns "" or a description of the error.
   std::string run() {
     scheduler_.allocate(graph_);
     Values values(kLength);
@@ -71,7 +71,7 @@ class Inner {
     scheduler_.compute_async(graph_);
     scheduler_.synchronize();
     for (double& value : values) value *= 6;
-    return read_values(*y_) == values ? "" : "inner y, of a scheduler that a callback runs";
+    return read_values(*y_) == values ? "" : "wrong inner y, computed by a scheduler that a callback ran";
   }
 
  private:
@@ -96,7 +96,7 @@ class Session {
     }
   }
 
-  /// Throws when something is wrong.
+  /// Throws an exception that describes the first error.
   void run_all() {
     for (int run = 0; run < kRuns; ++run) {
       run_ = dice_.of(fmt::format("run {}", run));
@@ -115,7 +115,7 @@ class Session {
   enum class Act { kNothing, kLook, kStop, kThrow, kNest, kUnregister, kReset };
   struct Observer {
     std::string_view name;
-    size_t every;  ///< it asks for one of this number of nodes
+    size_t every;  ///< the callback reads about one node out of `every`
     Act act;
   };
   static constexpr std::array<Observer, 10> kObservers = {{{"no callback", 0, Act::kNothing},
@@ -135,8 +135,8 @@ class Session {
     return std::make_shared<sched::Scheduler>(machine_.backends(), options);
   }
 
-  /// Sets some nodes to backends that can run them, more of the nodes that choose or use experts. The first backend
-  /// gets most products with experts, and streams the experts of the last backend.
+  /// Assigns some nodes to backends that can run them. Among nodes that choose or use experts, the share is larger. The
+  /// first backend gets most products with experts, and streams experts that are placed on the last backend.
   void set_nodes(size_t number) {
     for (const Tensor* node : graphs_[number]->nodes()) {
       const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
@@ -149,7 +149,8 @@ class Session {
     }
   }
 
-  /// Mostly on the first device, so that what is elsewhere has neighbours there; experts also in host memory.
+  /// Puts most weights and caches on the first device, so that other devices need copies. Some experts are in host
+  /// memory.
   void place(const Dice& dice) {
     const auto& backends = machine_.backends();
     weights_.place([&](const Tensor& tensor) -> Device& {
@@ -178,8 +179,8 @@ class Session {
     } catch (const Thrown&) {
     }
     scheduler.synchronize();
-    if (!wrong_.empty()) throw std::runtime_error("looked at " + wrong_);
-    written_ = finished;  // who knows what is in the caches otherwise
+    if (!wrong_.empty()) throw std::runtime_error("in a callback: " + wrong_);
+    written_ = finished;  // otherwise the caches have unknown content
     if (finished) compare(graph);
   }
 
@@ -197,14 +198,14 @@ class Session {
     model_.done();
   }
 
-  /// What ran where.
+  /// The schedule of the last run, for messages.
   std::string where() const {
     return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::to_string(scheduled_->schedule()));
   }
 
   void observe(sched::Scheduler& scheduler, const Observer& observer) {
     if (observer.act == Act::kNothing) return scheduler.set_eval_callback({});
-    const auto token = std::make_shared<const char>();  // lives as long as a callback that has it
+    const auto token = std::make_shared<const char>();  // lives as long as the callback that captures it
     scheduler.set_eval_callback([this, &scheduler, &observer, token](const Tensor& node, bool ask) {
       const bool here = run_.one_in(4, (ask ? "act when asked about " : "act at ") + node.name);
       const bool looks = !ask || run_.one_in(observer.every, "look at " + node.name);
@@ -221,19 +222,19 @@ class Session {
   static std::string try_to_reset(sched::Scheduler& scheduler) {
     try {
       scheduler.reset();
-      return "a scheduler that its callback has reset";
+      return "reset() succeeded inside a callback";
     } catch (const InvalidArgument&) {
       return {};
     }
   }
 
-  /// Nothing of the callback is used afterwards, in case that it has gone.
+  /// Static, because the callback may be destroyed: afterwards only the arguments may be used.
   static void unregister(sched::Scheduler& scheduler, std::weak_ptr<const char> token, std::string& wrong) {
     scheduler.set_eval_callback({});
-    if (token.expired()) wrong = "a callback that was destroyed while it ran";
+    if (token.expired()) wrong = "the callback was destroyed while it ran";
   }
 
-  /// "" when the node that has been computed has the values of the reference.
+  /// "" if the computed node has the values of the reference.
   std::string wrong_value(const Tensor& node) const {
     const bool integers = node.dtype == DType::kI32 || node.dtype == DType::kI64;
     const Results want{{node.name, {model_.node(node.name), integers}}},
@@ -249,10 +250,10 @@ class Session {
   CaseModel model_;
   PlacedWeights weights_;
   bool written_ = false;
-  std::string wrong_;  ///< of what callbacks looked at
+  std::string wrong_;  ///< first error in nodes that callbacks read
   std::array<std::unique_ptr<Graph>, 2> graphs_;
   std::array<std::shared_ptr<sched::Scheduler>, 2> schedulers_;
-  const sched::Scheduler* scheduled_ = nullptr;  ///< ran last
+  const sched::Scheduler* scheduled_ = nullptr;  ///< scheduler of the last run
 };
 
 }  // namespace

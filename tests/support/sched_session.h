@@ -1,7 +1,7 @@
-// A random case run several times by schedulers over meta devices beside a simple one: weights, caches and some nodes
-// on random ones of them, two graphs that alternate on one scheduler or a scheduler for each over the same backends. In
-// some runs an evaluation callback looks at random nodes, stops the run at one, throws, or runs a graph by a scheduler
-// of its own on the same backends; in between weights and caches move.
+// Runs a random case several times by schedulers over meta devices and a simple device. Weights, caches and some nodes
+// are on random backends. Two graphs alternate on one scheduler, or each graph has its own scheduler over the same
+// backends. In some runs an evaluation callback reads random nodes, stops the run, throws, or runs another graph by
+// another scheduler on the same backends. Between runs weights and caches move to new memory.
 #pragma once
 
 #include <span>
@@ -12,9 +12,8 @@
 
 namespace shoal::test {
 
-/// "" when every run that was not stopped gives what the reference gives, and every node that was looked at too; else
-/// which run is wrong. Takes twice as many of the devices as the case has ranks, and one. What is drawn is a function
-/// of the case's seed and of names.
+/// "" if every completed run and every node that a callback read match the reference; otherwise describes the wrong
+/// run. Uses 2 * ranks + 1 of the devices. All random decisions are functions of the case's seed and of names.
 std::string check_schedulers(const RandomCase& one, std::span<Device* const> devices);
 
 }  // namespace shoal::test

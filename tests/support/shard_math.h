@@ -1,4 +1,4 @@
-// Brute-force answers about shards, element by element, independent of meta/'s arithmetic on runs.
+// Computes shards by brute force, element by element. Shares no code with meta/, which computes with runs of elements.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace shoal::test {
 
-/// Flat global element numbers of a rank's shard, in the order of the shard. Mirrored and Partial: all of them.
+/// Flat global indices of a rank's elements, in the order of its shard. For Mirrored and Partial, these are all
+/// elements.
 std::vector<int64_t> shard_elements(const Shape& shape, const meta::Layout& layout, int rank);
 
 }  // namespace shoal::test

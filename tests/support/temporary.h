@@ -1,5 +1,5 @@
-// Files of a test. Tests of one program run in several processes at once, so a name below a folder that all share, such
-// as testing::TempDir(), would be one test's to write while another reads or removes it.
+// Temporary files of a test. Tests of one program run concurrently in several processes, so each process needs its own
+// folder. In a shared folder such as testing::TempDir(), one test could write a file that another reads or removes.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// A folder of its own, removed with all that is in it when this object goes.
+/// A new folder, removed with its contents by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -22,19 +22,19 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
-  pid_t owner_;  ///< a child that exits removes nothing
+  pid_t owner_;  ///< process that made the folder; only this process removes it
 };
 
-/// A path in the folder of this process, which tests that run in one process share.
+/// A path in this process's folder, which all tests of one process share.
 std::string temporary(const std::string& name);
 
-/// What a file holds; empty if it cannot be read.
+/// The content of a file; empty if it cannot be read.
 inline std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A path in the folder of this process whose file, if there is one, goes with this object.
+/// A path in this process's folder. The destructor removes the file, if it exists.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& name) : path(temporary(name)) {}

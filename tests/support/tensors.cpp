@@ -37,12 +37,12 @@ Values decode_as(const std::vector<std::byte>& bytes, int64_t elements) {
   return {plain.begin(), plain.end()};
 }
 
-/// Encoders of blocks of 256 search for their codes, some of them for long.
+/// Encoders of 256-element blocks search for codes, which may take long.
 bool is_searched(DType dtype) {
   return traits(dtype).is_quantized && traits(dtype).block_elems == 256;
 }
 
-/// What from_f32() makes of blocks, each of which is encoded once: tests have the same ones again and again.
+/// As from_f32(), but caches encoded blocks, because tests encode the same blocks repeatedly.
 void encode_searched(DType dtype, const std::vector<float>& values, std::byte* bytes) {
   constexpr size_t kMost = 10000;
   thread_local std::map<DType, std::unordered_map<std::string, std::vector<std::byte>>> known_of;
@@ -60,7 +60,7 @@ void encode_searched(DType dtype, const std::vector<float>& values, std::byte* b
   }
 }
 
-/// Random numbers that are the same with every standard library.
+/// Random numbers, equal with every standard library.
 class Random {
  public:
   Random(uint64_t seed, std::string_view name) : engine_(seed) {
@@ -71,7 +71,7 @@ class Random {
   double between(double low, double high) {
     return low + (high - low) * (static_cast<double>(engine_() >> 11) * 0x1p-53);
   }
-  /// In [low, high).
+  /// A random integer in [low, high).
   int64_t integer(int64_t low, int64_t high) {
     return high > low ? low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low)) : low;
   }
@@ -82,14 +82,14 @@ class Random {
 
 enum class Use { kPlain, kFactor, kIds, kSlots, kPositions, kTexts, kMask, kWeight, kDecay, kShare };
 
-/// How a leaf is used, and what its values have to respect.
+/// The use of a leaf and the constraints on its values.
 struct Asked {
   Use use = Use::kPlain;
-  int64_t limit = std::numeric_limits<int64_t>::max();  ///< ids and positions are below
+  int64_t limit = std::numeric_limits<int64_t>::max();  ///< exclusive upper limit of ids and positions
   double scale = 1;
 };
 
-/// The leaf or computed tensor that a chain of views and copies shows; ids may be sliced before they are used.
+/// The leaf or computed tensor that a chain of views and copies leads to. Ids may be sliced before their use.
 const Tensor* origin(const Tensor* tensor) {
   while (tensor && (is_view(tensor->op) || tensor->op == Op::kContiguous || tensor->op == Op::kCast)) {
     tensor = tensor->src[0];
@@ -97,7 +97,8 @@ const Tensor* origin(const Tensor* tensor) {
   return tensor;
 }
 
-/// One past the largest global index of source 0, plus two foreign ones when there are ranges.
+/// Exclusive upper limit of the ids: the number of indices of source 0. With ranges, the limit is two beyond the last
+/// range, so that some ids are foreign.
 int64_t index_limit(const Tensor& node, int axis) {
   const auto& ranges = std::get<SelectParams>(node.params).ranges;
   int64_t limit = ranges.empty() ? node.src[0]->shape[axis] : 2;
@@ -105,7 +106,7 @@ int64_t index_limit(const Tensor& node, int axis) {
   return limit;
 }
 
-/// What source i of a node asks of its values; nothing for most.
+/// The constraints that a node imposes on its source i; most sources have none.
 std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   const int64_t no_limit = std::numeric_limits<int64_t>::max();
   if (node.op == Op::kGetRows && i == 1) return Asked{Use::kIds, index_limit(node, 1)};
@@ -118,7 +119,7 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kCausalConv && i == 3) return Asked{Use::kTexts, no_limit};
-  if (node.op == Op::kGatedDelta && i < 2) {  // of length 1, or the state would grow
+  if (node.op == Op::kGatedDelta && i < 2) {  // keys of norm 1, so that the state does not grow
     return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
   }
   if (node.op == Op::kGatedDelta && i == 3) return Asked{Use::kDecay, no_limit};
@@ -159,8 +160,8 @@ Values ascending(Random& random, int64_t count, int64_t limit) {
   return values;
 }
 
-/// Positions of a text that goes on, then perhaps of others, with padding here and there and, one time out of two, at
-/// the end.
+/// Positions of a continued sequence, possibly followed by other sequences. Some positions are padding; half of the
+/// results also end with padding.
 Values texts(Random& random, int64_t count) {
   Values values(count);
   int64_t position = random.integer(1, 100);
@@ -174,7 +175,7 @@ Values texts(Random& random, int64_t count) {
   return values;
 }
 
-/// In [-scale, scale]: blocks drawn from a few, so that few have to be encoded.
+/// Values in [-scale, scale] that repeat a few blocks, so that few blocks have to be encoded.
 Values drawn_blocks(Random& random, int64_t elements, double scale) {
   constexpr int64_t kBlock = 256, kBlocks = 32;
   static const Values blocks = [] {
@@ -296,7 +297,7 @@ GraphRun::~GraphRun() {
   weights_.reset();
   const auto unplace = [](Tensor* tensor) { tensor->buffer = nullptr, tensor->data = nullptr; };
   for (Tensor* leaf : placed_) unplace(leaf);
-  for (Tensor* node : graph_.nodes()) {  // views of them
+  for (Tensor* node : graph_.nodes()) {  // nodes that are views of the leaves
     if (std::find(placed_.begin(), placed_.end(), node->storage()) != placed_.end()) unplace(node);
   }
 }

@@ -1,5 +1,5 @@
-// Values of tensors in tests: encoding, random leaves that fit their role, running a graph on any backend, comparing.
-// Values are dense, in the order of a contiguous tensor, as double whatever the dtype. Single-threaded.
+// Values of tensors in tests: encoding, random values for leaves, running a graph on any backend, comparison. Values
+// are dense, in the order of a contiguous tensor, and of type double for every dtype. Single-threaded.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,34 +18,35 @@ namespace shoal::test {
 using Values = std::vector<double>;
 using TensorValues = std::unordered_map<const Tensor*, Values>;
 
-/// Stored bytes of values (as many as the dtype's blocks need), and back.
+/// encode() converts values (whole blocks of the dtype) to stored bytes; decode() converts them back.
 std::vector<std::byte> encode(DType dtype, const Values& values);
 Values decode(DType dtype, const std::vector<std::byte>& bytes, int64_t elements);
-/// What remains of values after they were stored in the dtype.
+/// The values after a round trip through the dtype.
 Values rounded(DType dtype, const Values& values);
 
-/// Whole tensors, placed in any buffer; views too.
+/// Write and read the values of a whole tensor in any buffer. The tensor may be a view.
 void write_values(Tensor& tensor, const Values& values);
 Values read_values(const Tensor& tensor);
 
-/// Random values for every leaf of a graph, a function of seed and the leaf's name, rounded to its dtype. What a leaf
-/// is used for decides: ids are in range (some are foreign when the op has ranges), cache rows are distinct, positions
-/// ascend and fit into the KV rows, masks are -infinity at places, divisors and frequency factors stay away from 0,
-/// anything else lies in [-1, 1] (quantised in blocks of 256: blocks drawn from a few). Of ops with a state, positions
-/// begin texts and are padding at places, decays lie in [-1, 0], betas in [0, 1], and keys have about length 1.
+/// Random values for every leaf of a graph, determined by the seed and the leaf's name, and rounded to its dtype. The
+/// values suit the leaf's use. Ids are in range (some are foreign if the op has ranges). Cache rows are distinct.
+/// Positions ascend and are within the KV rows. Some mask values are -infinity. Divisors and frequency factors are not
+/// close to 0. All other values are in [-1, 1]; for types with blocks of 256 they come from a few blocks. For ops with
+/// a state, some positions start sequences or are padding, decays are in [-1, 0], betas in [0, 1], and keys have a norm
+/// of about 1.
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
-/// A graph with memory on a backend, which is full of NaN where nothing was written. Places leaves that have none,
-/// writes their values, and takes all of it back at the end, so that the same graph can run on the next backend.
-/// Encoding a quantised leaf again may change it: from then on `leaves` has what is stored.
+/// A graph with memory on a backend; unwritten memory is full of NaN. The constructor places leaves that have no memory
+/// and writes their values. The destructor unplaces these leaves, so that the same graph can run on the next backend.
+/// Encoding a quantised leaf may change its values; `leaves` then holds the stored values.
 class GraphRun {
  public:
-  /// `weights`: memory for weights, of the device's own type if nullptr.
+  /// `weights`: buffer type for weights; nullptr selects the device's default type.
   GraphRun(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights = nullptr);
   ~GraphRun();
-  /// Once more with what the caches hold now. Throws what the backend reports.
+  /// Runs the graph once on the current caches. Throws the errors of the backend.
   void run();
-  /// Of the outputs and, as they are now, of the caches.
+  /// Values of the outputs and the current caches.
   TensorValues results() const;
   GraphPlan& plan() { return *plan_; }
 
@@ -57,22 +58,22 @@ class GraphRun {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// Results of one run. `leaves` as in GraphRun.
+/// Makes a GraphRun, runs it once and returns the results.
 TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves);
 
 struct Difference {
-  double nmse = 0;     ///< sum of squared differences / sum of squared expected values
-  double max_abs = 0;  ///< largest difference; infinite when NaN or infinities do not agree
-  size_t worst = 0;    ///< where
+  double nmse = 0;     ///< (sum of squared differences) / (sum of squared expected values)
+  double max_abs = 0;  ///< largest difference; infinite if NaN or infinities do not match
+  size_t worst = 0;    ///< index of the largest difference
 };
-/// Both must be of one size. Equal infinities and NaN beside NaN count as no difference.
+/// Both arrays must have the same size. Two equal infinities or two NaNs count as equal.
 Difference compare(const Values& got, const Values& expected);
 
 struct Tolerance {
   double nmse = 1e-10;
   double max_abs = std::numeric_limits<double>::max();
 };
-/// EXPECT_TRUE(close_to(got, expected, tolerance)): sizes, NMSE and largest difference.
+/// Compares sizes, NMSE and largest difference. Use: EXPECT_TRUE(close_to(got, expected, tolerance)).
 ::testing::AssertionResult close_to(const Values& got, const Values& expected, const Tolerance& tolerance);
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// Runs a function in several "processes", each a thread with a ProcessGroup of its own (thread_transport.h).
+// Runs a function in several "processes". Each process is a thread with its own ProcessGroup (thread_transport.h).
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace shoal::test {
 
 struct ProcessEnd {
-  std::exception_ptr failure = nullptr;  ///< that left the function
+  std::exception_ptr failure = nullptr;  ///< exception that the function threw
   std::string what() const {
     if (failure == nullptr) return "";
     try {
@@ -25,7 +25,7 @@ struct ProcessEnd {
   }
 };
 
-/// `hosts`: one name for each process. Those whose function returned leave the group together, if all did.
+/// `hosts`: one name per process. If all functions return, the processes leave the group together.
 inline std::vector<ProcessEnd> in_processes(ThreadHub& hub, const std::function<void(ProcessGroup& group)>& function,
                                             std::chrono::milliseconds silence = std::chrono::seconds(60)) {
   std::vector<ProcessEnd> ends(static_cast<size_t>(hub.size()));

@@ -1,5 +1,5 @@
-// ThreadHub: a transport whose "processes" are threads of one process: messages go through mailboxes. Each has the name
-// of a host that the test chose, so that several nodes can be made, and can be made to stop answering.
+// ThreadHub: a transport whose "processes" are threads of one process; messages are passed through mailboxes. The test
+// chooses each process's host name, so that there can be several nodes. A test can cut off a process.
 //
 //   test::ThreadHub hub({"a", "a", "b"});
 //   threads of processes 0 to 2: ProcessGroup group(hub.transport(process), 10s);
@@ -24,21 +24,22 @@ namespace shoal::test {
 
 class ThreadHub {
  public:
-  /// `longest`: bytes of the longest message that it takes.
+  /// `longest`: bytes of the longest accepted message.
   explicit ThreadHub(std::vector<std::string> hosts, size_t longest = SIZE_MAX)
       : hosts_(std::move(hosts)), longest_(longest) {}
   ThreadHub(const ThreadHub&) = delete;
   ThreadHub& operator=(const ThreadHub&) = delete;
 
   int size() const { return static_cast<int>(hosts_.size()); }
-  /// The hub must outlive it.
+  /// The hub must outlive the transport.
   std::unique_ptr<Transport> transport(int process) { return std::make_unique<Line>(*this, process); }
-  /// From now on nothing comes from the process or reaches it; in it, everything seems to be on its way.
+  /// Cuts the process off: messages to it or from it no longer arrive. Messages that the process itself starts stay in
+  /// flight.
   void cut_off(int process) {
     const std::lock_guard lock(mutex_);
     cut_off_.insert(process);
   }
-  /// Messages that have been sent and not received.
+  /// Number of messages that were sent but not received.
   size_t left_over() const {
     const std::lock_guard lock(mutex_);
     size_t count = 0;
@@ -93,8 +94,8 @@ class ThreadHub {
     const std::vector<std::byte> bytes = std::move(box.sent.front());
     Handle& handle = *box.waiting.front();
     box.sent.pop_front(), box.waiting.pop_front();
-    require<CommError>(bytes.size() <= handle.message.size, "a message of {} bytes for {}", bytes.size(),
-                       handle.message.size);
+    require<CommError>(bytes.size() <= handle.message.size, "a message of {} bytes exceeds its receive of {} bytes",
+                       bytes.size(), handle.message.size);
     if (!bytes.empty()) std::memcpy(handle.message.data, bytes.data(), bytes.size());
     handle.is_done = true;
   }

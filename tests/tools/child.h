@@ -1,4 +1,4 @@
-// Runs the program as users do, as a process of its own, and keeps what it prints.
+// Runs the program as a separate process and keeps its output.
 #pragma once
 
 #include <fcntl.h>
@@ -27,16 +27,18 @@ namespace shoal::tools {
 
 inline const std::string kClosed = "-";
 
-/// What a program finds when it starts.
+/// The environment of a child process.
 struct ChildOptions {
   std::optional<std::string> cpu_devices = "4";       ///< SHOAL_CPU_DEVICES; nullopt: not set
-  std::string in = "/dev/null";                       ///< file that stdin comes from
-  std::string out = {}, err = {};                     ///< files that stdout and stderr go to, or kClosed; "": kept
-  int out_pipe = -1;                                  ///< instead of `out`: the end of a pipe to write to
-  size_t address_space = 0;                           ///< bytes that it may map; 0: any
-  bool ignores_interrupts = false;                    ///< as jobs in the background of scripts do
-  size_t largest_file = 0;                            ///< bytes that a file it writes may have; 0: any
-  std::map<std::string, std::string> variables = {};  ///< more of the environment
+  std::string in = "/dev/null";                       ///< file that becomes stdin
+  std::string out = {}, err = {};                     ///< files that become stdout and stderr, or kClosed; "": the
+                                                      ///< output is captured
+  int out_pipe = -1;                                  ///< write end of a pipe that becomes stdout instead of `out`; -1:
+                                                      ///< none
+  size_t address_space = 0;                           ///< limit of the address space in bytes; 0: none
+  bool ignores_interrupts = false;                    ///< starts with SIGINT ignored, like background jobs of scripts
+  size_t largest_file = 0;                            ///< limit of the size of a written file in bytes; 0: none
+  std::map<std::string, std::string> variables = {};  ///< additional environment variables
 };
 
 class Child {
@@ -50,7 +52,7 @@ class Child {
     pid_ = fork();
     if (pid_ != 0) return;
     around.cpu_devices ? setenv("SHOAL_CPU_DEVICES", around.cpu_devices->c_str(), 1) : unsetenv("SHOAL_CPU_DEVICES");
-    // The tests are about CPU devices, on machines with GPUs too.
+    // The tests use CPU devices, even on machines with GPUs.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     for (const auto& [name, value] : around.variables) setenv(name.c_str(), value.c_str(), 1);
     std::signal(SIGINT, around.ignores_interrupts ? SIG_IGN : SIG_DFL);
@@ -80,7 +82,8 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { kill(pid_, signal); }
-  /// Exit code; 128 + n when signal n ended it, which the program itself returns too where it ends by itself.
+  /// Returns the exit code, or 128 + n if signal n killed the child. The program itself also returns 128 + n when it
+  /// handles a signal.
   int wait() {
     int status = 0;
     rusage used{};
@@ -90,12 +93,12 @@ class Child {
     killed_ = WIFSIGNALED(status);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  /// Has it not ended yet?
+  /// Whether the child is still running.
   bool runs() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
   }
-  /// Has it come so far that this signal no longer ends it as signals do by themselves?
+  /// Whether the child has installed a handler for this signal.
   bool catches(int signal) const {
     std::ifstream file("/proc/" + std::to_string(pid_) + "/status");
     for (std::string line; std::getline(file, line);) {
@@ -104,9 +107,9 @@ class Child {
     }
     return false;
   }
-  /// Bytes that were in use at the same time. After wait().
+  /// Peak memory of the child in bytes. Valid after wait().
   size_t most_memory() const { return most_memory_; }
-  /// Did a signal end it? After wait().
+  /// Whether a signal killed the child. Valid after wait().
   bool killed() const { return killed_; }
   std::string out() const { return test::text_of(out_); }
   std::string err() const { return test::text_of(err_); }
@@ -119,14 +122,14 @@ class Child {
     close(opened);
   }
   static inline int next_ = 0;
-  std::string out_, err_;  ///< files
+  std::string out_, err_;  ///< paths of the captured output
   pid_t pid_ = -1;
   bool waited_ = false;
   bool killed_ = false;
   size_t most_memory_ = 0;
 };
 
-/// What a finished run printed and returned.
+/// Output and exit code of a finished run.
 struct Finished {
   int code;
   std::string out, err;
@@ -139,8 +142,9 @@ inline Finished run(const std::vector<std::string>& args, const ChildOptions& ar
   return {code, child.out(), child.err()};
 }
 
-/// Sends the program a signal three seconds after it has begun to catch it, and waits for its end, 20 seconds at most.
-/// Where it was not far enough by then, on a slow machine, it is run again with more time, up to a minute.
+/// Sends the program a signal three seconds after it has begun to catch signals, and waits at most 20 seconds for its
+/// exit. If the program had not progressed far enough, as on a slow machine, runs it again with more time, up to a
+/// minute.
 inline Finished run_interrupted(const std::vector<std::string>& args, int signal,
                                 const std::function<bool(const Finished&)>& far_enough,
                                 std::chrono::seconds longest = std::chrono::seconds(20)) {
@@ -162,7 +166,7 @@ inline Finished run_interrupted(const std::vector<std::string>& args, int signal
   }
 }
 
-/// "a b c" -> {"a", "b", "c"}.
+/// Splits a text at blanks: "a b c" -> {"a", "b", "c"}.
 inline std::vector<std::string> words(const std::string& text) {
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), {}};
@@ -172,7 +176,7 @@ inline const std::string kModel = SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q8_
 
 inline const char* const kPrompt = "But the LORD is in";
 
-/// What the program prints with --output json.
+/// Runs the program with --output json and returns the parsed output.
 inline nlohmann::json run_json(std::vector<std::string> args) {
   args.insert(args.end(), {"--output", "json"});
   Finished finished = run(args);

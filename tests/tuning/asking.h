@@ -1,4 +1,4 @@
-// Questions to the chooser about machines that are described by hand.
+// Helpers for tests that ask the chooser about described machines.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace shoal::tuning {
 
-/// Of `work` on the machine, which outlives the answer. Threads: 1.
+/// A request for predictions of `work` on this machine, which must outlive the result.
 inline Asked asked_of(const machine::MachineModel& machine, const models::SessionOptions& session,
                       const models::LoadOptions& load, const Workload& work,
                       Objective objective = Objective::kGeneration) {
@@ -27,13 +27,13 @@ inline Verdict judged(const models::Model& model, const Asked& asked, const Choi
   return Chooser(model, asked).judge(choice);
 }
 
-/// All that a rank spends its time with.
+/// Seconds of a phase from the view of one rank: computing, communication, waiting and the host.
 inline double rank_seconds(const PhasePrediction& phase, size_t rank) {
   const RankTime& time = phase.ranks.at(rank);
   return time.compute + time.communication + time.waiting + phase.host;
 }
 
-/// nullopt: not even the least one fits.
+/// The largest context that fits. nullopt: not even `least` fits.
 inline std::optional<int64_t> largest_context(const models::Model& model, const Choice& choice,
                                               const models::SessionOptions& session, const models::LoadOptions& load,
                                               int64_t least, const Margin& margin = {}) {

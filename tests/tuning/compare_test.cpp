@@ -1,4 +1,4 @@
-// Which devices are recommended, on machines described by hand, and what is said of it.
+// Tests which devices are recommended on described machines, and the reasons.
 #include "tuning/choose/compare.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ class Compare : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST(Verdicts, WithoutATimeAreLastOfThoseThatFit) {
+TEST(Verdicts, UntimedVerdictsAreLastAmongFittingOnes) {
   for (const Objective objective : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
     Verdict fast, slow, untimed, lacking;
     fast.fits = slow.fits = untimed.fits = true;
@@ -82,7 +82,7 @@ std::vector<std::string> names(const Comparison& comparison) {
   return out;
 }
 
-TEST_F(Compare, AFastLinkMakesAllDevicesWorthIt) {
+TEST_F(Compare, FastLinkFavoursAllDevices) {
   const Comparison found = compared(described_machine({1e-12, 3e-12}), 2);
   ASSERT_EQ(found.best, 0u);
   EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0,CPU1 tensor 3,1");
@@ -94,7 +94,7 @@ TEST_F(Compare, AFastLinkMakesAllDevicesWorthIt) {
   }
 }
 
-TEST_F(Compare, ASlowLinkMakesOneDeviceFaster) {
+TEST_F(Compare, SlowLinkFavoursOneDevice) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12}, 1e-3);
   machine.copy_latency = 1e-4;
   const Comparison found = compared(machine, 2);
@@ -102,20 +102,20 @@ TEST_F(Compare, ASlowLinkMakesOneDeviceFaster) {
   EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0");
   EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
                                   HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
-  // Dividing layers costs only copies: that is the rival, and named first.
+  // Dividing layers costs only copies. This choice is therefore the closest rival and is named first.
   EXPECT_THAT(found.reason, ::testing::ContainsRegex("x faster than CPU0,CPU1 layer .*copies between devices take .*; "
                                                      ".*x faster than CPU0,CPU1 tensor "));
 }
 
-TEST_F(Compare, TheRivalIsTheBestSplitInWhichAllTakePart) {
-  // Two devices are of no use, so that the best shares leave them out; even shares are the worst of all.
+TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
+  // Two devices are so slow that the best shares do not use them. Even shares are the slowest split.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
   machine.copy_latency = 1e-3;
   const Asked question = asked(machine, 4);
   const Choice all{cpu_groups({4}), SplitMode::kTensor, {}};
   Chooser chooser(*model_, question);
   const FoundShares free = fastest_shares(chooser, all);
-  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "else the machine shows nothing";
+  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "otherwise the machine does not test this case";
   const Comparison found = compared(machine, 4);
   ASSERT_EQ(found.best, 0u);
   const Verdict& best = found.verdicts[0];
@@ -128,7 +128,8 @@ TEST_F(Compare, TheRivalIsTheBestSplitInWhichAllTakePart) {
   EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
   const double seconds = rival->generation->seconds;
   EXPECT_LT(seconds, free.even.generation->seconds / 4);
-  // As fast as any with small shares for the slow ones, of at least one of the 128 units.
+  // The rival is as fast as the fastest split with small shares for the slow devices. A share is at least one of 128
+  // units.
   for (const double share : {1.0, 2.0, 4.0, 8.0}) {
     Choice other = all;
     other.shares = {64 - share, 64 - share, share, share};
@@ -138,7 +139,7 @@ TEST_F(Compare, TheRivalIsTheBestSplitInWhichAllTakePart) {
   EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->choice.name())));
 }
 
-TEST_F(Compare, ObjectivesNeedTheirWork) {
+TEST_F(Compare, ObjectiveRequiresItsPhase) {
   const machine::MachineModel machine = described_machine({1e-12});
   const auto refused = [&](const Workload& workload, Objective objective) {
     try {
@@ -158,15 +159,15 @@ TEST_F(Compare, ObjectivesNeedTheirWork) {
   EXPECT_EQ(refused({16, 16, 0}, Objective::kMix), "");
 }
 
-TEST_F(Compare, APromptMayWantWhatATokenDoesNot) {
+TEST_F(Compare, BestChoiceDependsOnObjective) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12}, 2e-5);
   machine.copy_latency = 1e-4;
   EXPECT_EQ(compared(machine, 2).verdicts[0].choice.device_count(), 1u);
   EXPECT_EQ(compared(machine, 2, Objective::kPrompt).verdicts[0].choice.device_count(), 2u);
 }
 
-TEST_F(Compare, SomeOfTheDevicesMayBeBest) {
-  // The third one is far away: a collective with it takes a millisecond.
+TEST_F(Compare, SubsetOfDevicesMayBeBest) {
+  // The third device is slow to reach: a collective with it takes a millisecond.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
   for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather}) {
     machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
@@ -178,13 +179,13 @@ TEST_F(Compare, SomeOfTheDevicesMayBeBest) {
               AllOf(StartsWith("CPU0,CPU1 tensor even is predicted "), HasSubstr("CPU0,CPU1,CPU2 tensor")));
 }
 
-TEST_F(Compare, TellsWhenNoChoiceIsPossible) {
+TEST_F(Compare, ThrowsIfNoChoiceIsPossible) {
   const machine::MachineModel machine = described_machine({1e-12});
-  EXPECT_THROW(compared(machine, 2), InvalidArgument);  // it does not know the second one
+  EXPECT_THROW(compared(machine, 2), InvalidArgument);  // the machine lacks the second device
   EXPECT_EQ(compared(machine, 1).reason, "CPU0 is the only device");
 }
 
-TEST(UsefulSets, CountIdenticalDevicesOnce) {
+TEST(UsefulSets, CountsIdenticalDevicesOnce) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
   const std::vector<Device*> devices = cpu_devices(5);
   const auto sizes = [&](size_t count) {
@@ -194,19 +195,19 @@ TEST(UsefulSets, CountIdenticalDevicesOnce) {
   };
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(sizes(5), ElementsAre(1, 1, 2, 2, 3, 3, 4, 4, 5));
-  // Two sockets of two: two devices may be of one socket or of two.
+  // Two sockets of two devices each: a pair may be on one socket or on both.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}};
   for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   machine.devices.pop_back();
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 2, 3, 4));
 }
 
-TEST(Exchangeable, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
+TEST(Exchangeable, EqualDevicesInEqualDomainsAreExchangeable) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
   const std::vector<Device*> devices = cpu_devices(5);
   const auto numbers = [&](size_t count) { return exchangeable(std::span(devices).first(count), machine); };
   EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
-  // Two sockets of two: who is in the same one shares it, who is alone in one has all of it.
+  // Sockets of two devices each. Two devices in one socket share it; a single device has its socket to itself.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};
   for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
@@ -216,7 +217,7 @@ TEST(Exchangeable, MayBeExchangedWithinADomainOrBetweenThoseThatAreAlike) {
   EXPECT_THAT(exchangeable(std::vector{devices[0], devices[2]}, machine), ElementsAre(0, 1));
 }
 
-TEST(UsefulSets, DomainsThatAreMeasuredAreNeverQuiteEqual) {
+TEST(UsefulSets, ToleratesNoiseOfMeasuredDomains) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   const double bandwidths[] = {3.94e12, 3.96e12, 4.04e12, 4.06e12};
@@ -227,15 +228,15 @@ TEST(UsefulSets, DomainsThatAreMeasuredAreNeverQuiteEqual) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 7u);
 }
 
-TEST(UsefulSets, TellDevicesApartByTheirFigures) {
-  // As a JSON machine with "count" has them: no identities, different names.
+TEST(UsefulSets, DistinguishesDevicesByFigures) {
+  // Described by a JSON machine with "count": devices without identities, with different names.
   machine::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity.clear();
   const std::vector<Device*> devices = cpu_devices(3);
-  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "5 % are no difference";
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "figures within 5 % count as equal";
   machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
-  // The same hardware, measured differently.
+  // Equal hardware with different measurements.
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
   machine.devices[2] = machine.devices[1];
@@ -246,15 +247,15 @@ TEST(UsefulSets, TellDevicesApartByTheirFigures) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
 }
 
-TEST_F(Compare, ASlowerTwinIsNoRival) {
+TEST_F(Compare, PicksFasterOfTwoSimilarDevices) {
   machine::MachineModel machine = described_machine({3e-12, 1e-12}, 1e-2);
   machine.copy_latency = 1e-2;
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   EXPECT_EQ(compared(machine, 2).verdicts[0].choice.name(), "CPU1");
 }
 
-TEST_F(Compare, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
-  // Of four layers the second device would have less than one.
+TEST_F(Compare, LayerSplitSkipsDevicesThatWouldGetNone) {
+  // The second device would get less than one of four layers.
   const Comparison found = compared(described_machine({1e-12, 100e-12}), 2);
   for (const Verdict& one : found.verdicts) {
     const auto& shares = one.choice.shares;
@@ -262,13 +263,13 @@ TEST_F(Compare, LayersAreNotGivenToAllWhereOneWouldHaveNone) {
   }
 }
 
-TEST(UsefulSets, AreFewWhereThereAreManyDevices) {
+TEST(UsefulSets, LimitsSetsOfManyDevices) {
   std::vector<double> seconds;
   for (int i = 0; i < 8; ++i) seconds.push_back(1e-12 * (i + 1));
   machine::MachineModel machine = described_machine(seconds);
   for (size_t i = 0; i < 8; ++i) machine.devices[i].bandwidth = 1e9 * static_cast<double>(i + 1);
   const std::vector<Device*> devices = cpu_devices(8);
-  const auto sets = useful_sets(devices, machine);  // 255 different ones
+  const auto sets = useful_sets(devices, machine);  // instead of 255 different sets
   ASSERT_EQ(sets.size(), 8u);
   EXPECT_THAT(sets[1], ElementsAre(devices[7], devices[6]));
 }

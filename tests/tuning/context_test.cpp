@@ -1,4 +1,4 @@
-// The context that is found fits and a larger one does not; remedies help.
+// Tests that the largest context is found, and that remedies work.
 #include "tuning/choose/dimensions.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ std::optional<int64_t> largest_on(const Model& model, int devices, const Session
   return largest_context(model, {cpu_groups({devices})}, session, kCopied, least, margin);
 }
 
-TEST(LargestContext, IsTheLargestThatFits) {
+TEST(LargestContext, FindsLargestThatFits) {
   auto model = open_model(tiny_model_path("q8_0"));
   for (const int devices : {1, 2}) {
     for (const int64_t room : {64, 256, 288, 511}) {
@@ -49,14 +49,14 @@ TEST(LargestContext, IsTheLargestThatFits) {
       EXPECT_TRUE(does_fit(*model, devices, {.context = *found, .batch = 32})) << *found;
       EXPECT_FALSE(does_fit(*model, devices, {.context = *found + 32, .batch = 32})) << *found;
       EXPECT_EQ(*found, room / 32 * 32);
-      // Less than is allowed.
+      // Not even `least` fits.
       EXPECT_FALSE(largest_on(*model, devices, session, room + 32)) << room;
       EXPECT_EQ(largest_on(*model, devices, {.context = 40, .batch = 32}, 4096), 40);
     }
   }
 }
 
-TEST(Chooser, PlansAsManyPromptsAsAsked) {
+TEST(Chooser, PlansRequestedNumberOfPromptBatches) {
   auto model = open_model(tiny_model_path("q8_0"));
   for (const bool is_context_free : {false, true}) {
     Asked asked;
@@ -84,7 +84,7 @@ TEST(LargestContext, LeavesTheMargin) {
   EXPECT_LT(*largest_on(*model, 1, session, 1, {.bytes = 1001}), 256);
 }
 
-TEST(CacheTypes, AreTheWidestThatFit) {
+TEST(CacheTypes, WidestTypesThatFitAreChosen) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions session{.context = 512, .batch = 32};
   const auto needed_with = [&](DType k, DType v) {
@@ -110,11 +110,11 @@ TEST(CacheTypes, AreTheWidestThatFit) {
   EXPECT_EQ(chosen_with(needed_with(kF16, kF16), true), std::pair(kF16, kF16));
   EXPECT_EQ(chosen_with(needed_with(kF16, kF16) - 1, true), std::pair(kQ8, kQ8));
   EXPECT_EQ(chosen_with(needed_with(kQ8, kQ8) - 1, true), std::pair(kQ4, kQ4));
-  EXPECT_EQ(chosen_with(needed_with(kQ8, kF16), false), std::pair(kQ8, kF16)) << "values were asked for";
+  EXPECT_EQ(chosen_with(needed_with(kQ8, kF16), false), std::pair(kQ8, kF16)) << "the value type is fixed";
   EXPECT_EQ(chosen_with(needed_with(kQ4, kQ4) - 1, true), std::pair(kQ4, kQ4)) << "nothing fits";
 }
 
-TEST(LargestContext, SparesTheHost) {
+TEST(LargestContext, LeavesHostMargin) {
   const auto margin = [](size_t total, bool on_host, size_t asked) {
     const DeviceUse use{"X", {}, {total, total}, 0, on_host};
     return margin_of(use, {.bytes = asked, .spare_host = true});
@@ -139,17 +139,17 @@ Comparison compared(const Model& model, Asked asked, int devices) {
   return compare(chooser);
 }
 
-/// For devices that cannot hold the model.
+/// Compares devices with too little memory for the model.
 Comparison too_little(const Model& model, int devices, const SessionOptions& session) {
   const machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-12));
   return compared(model, asked_of(machine, session, kCopied, {0, 8, 0}), devices);
 }
 
-TEST(Judge, PrefersWeightsOfTheFileToRepackedOnesThatDoNotFit) {
+TEST(Judge, KeepsFileWeightsIfRepackedOnesDoNotFit) {
   auto model = open_model(SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q4_k_m.gguf");
   const SessionOptions session{.context = 128, .batch = 32};
   const size_t as_they_are = needed(*model, 2, session);
-  ASSERT_LT(as_they_are + 100, needed(*model, 2, session, {.use_mapping = false})) << "repacked ones take more";
+  ASSERT_LT(as_they_are + 100, needed(*model, 2, session, {.use_mapping = false})) << "repacked weights are larger";
   const LimitedCpuDevices limited(fmt::format("memory={}", as_they_are + 100));
   const machine::MachineModel machine = described_machine({1e-12, 1e-12});
   const Asked asked = asked_of(machine, session, {.use_mapping = false}, {0, 8, 0});
@@ -157,7 +157,7 @@ TEST(Judge, PrefersWeightsOfTheFileToRepackedOnesThatDoNotFit) {
   EXPECT_TRUE(compared(*model, asked, 2).best);
 }
 
-TEST(Remedies, ContextsThatAreNamedFit) {
+TEST(Remedies, SuggestedContextsFit) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 512, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, {.context = 256, .batch = 32})));
@@ -178,14 +178,14 @@ TEST(Remedies, ContextsThatAreNamedFit) {
   EXPECT_EQ(found.reason, "");
 }
 
-TEST(Remedies, QuantisationsThatAreNamedFit) {
+TEST(Remedies, SuggestedQuantisationsFit) {
   auto model = open_model(tiny_model_path("f16"));
   auto smaller = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*smaller, 1, asked) * 11 / 10));
   const Comparison found = too_little(*model, 1, asked);
   ASSERT_TRUE(found.remedies);
-  EXPECT_FALSE(found.remedies->context);  // it is the weights that are too large
+  EXPECT_FALSE(found.remedies->context);  // the weights are too large
   EXPECT_NEAR(found.remedies->bits, 16, 0.5);
   ASSERT_TRUE(found.remedies->bits_that_fit);
   EXPECT_GE(*found.remedies->bits_that_fit, 8.5);
@@ -195,8 +195,8 @@ TEST(Remedies, QuantisationsThatAreNamedFit) {
   EXPECT_TRUE(does_fit(*smaller, 1, asked));
 }
 
-TEST(Remedies, WhatTheFileIsIsNoQuantisationThatHelps) {
-  // A little less than it needs: 8.5 bits are what it has.
+TEST(Remedies, DoNotSuggestTheFilesOwnType) {
+  // The memory is slightly too small for the file, whose type has 8.5 bits per weight.
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, asked) - 64));
@@ -207,7 +207,7 @@ TEST(Remedies, WhatTheFileIsIsNoQuantisationThatHelps) {
   EXPECT_EQ(found.remedies->quantisations.front(), "Q6_K");
 }
 
-TEST(Remedies, SoManyMoreDevicesAreEnough) {
+TEST(Remedies, SuggestedDeviceCountIsEnough) {
   auto model = open_model(tiny_model_path("f16"));
   const SessionOptions asked{.context = 512, .batch = 32};
   for (const int enough : {2, 3, 4}) {

@@ -13,7 +13,7 @@ using namespace meta;
 
 using Works = std::vector<Work>;
 
-/// Ends of each rank's pieces of work; `cores` and `bandwidth` of each rank.
+/// The work of one rank, with the rank's cores and bandwidth.
 struct Rank {
   Works work;
   double cores = 1;
@@ -33,57 +33,58 @@ std::vector<std::vector<double>> ends_of(const Domain& domain, const std::vector
 
 using Ends = std::vector<std::vector<double>>;
 
-TEST(EstimateFluid, AloneEverythingTakesItsTime) {
+TEST(EstimateFluid, SingleRankTakesItsOwnTime) {
   EXPECT_EQ(ends_of({"", 0, 0}, {{{{2, 100}, {0, 0}, {3, 0}}}}), (Ends{{2, 2, 5}}));
-  EXPECT_EQ(ends_of({"", 25, 0}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 7}})) << "the domain gives 25 of 50";
-  EXPECT_EQ(ends_of({"", 0, 0.5}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 10}})) << "half of the core it wants";
+  EXPECT_EQ(ends_of({"", 25, 0}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 7}})) << "the domain has 25 of 50";
+  EXPECT_EQ(ends_of({"", 0, 0.5}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 10}})) << "the domain has half a core";
   EXPECT_EQ(ends_of({"", 0, 0}, {{}, {{{0, 0}}}}), (Ends{{}, {0}})) << "nothing to do";
 }
 
-TEST(EstimateFluid, NoSlowdownWhereThereIsEnough) {
+TEST(EstimateFluid, RanksRunAtFullSpeedWithinLimits) {
   EXPECT_EQ(ends_of({"", 32, 2}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{3}, {6}}));
   EXPECT_EQ(ends_of({"", 0, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{3}, {6}}));
 }
 
-// Demands of 16 and 16, of which there are 24: 12 each until both have 48; the second then has 48 left for 16.
-TEST(EstimateFluid, BandwidthIsSharedUntilOneIsDone) {
+// Both ranks demand 16 of 24, so each gets 12 until both have read 48. The second then reads its other 48 bytes at 16.
+TEST(EstimateFluid, SharesBandwidthUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 24, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{4}, {7}}));
 }
 
-TEST(EstimateFluid, CoresAreSharedUntilOneIsDone) {
+TEST(EstimateFluid, SharesCoresUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 0, 1.5}, {{{{3, 0}}}, {{{6, 0}}}}), (Ends{{4}, {7}}));
   EXPECT_EQ(ends_of({"", 0, 2}, {{{{3, 0}}, 1}, {{{6, 0}}, 3}}), (Ends{{6}, {10.5}}))
-      << "half speed until 6; then 3 s of work with 2 of 3 cores";
+      << "half speed until 6 s, then 3 s of work with 2 of 3 cores";
 }
 
-// Three quarters of the cores make demands of 12 and 12; 16 give 8 each.
-TEST(EstimateFluid, CoresAndBandwidth) {
+// With three quarters of a core each, both ranks demand 12. The bandwidth is 16, so each gets 8.
+TEST(EstimateFluid, SharesCoresAndBandwidth) {
   EXPECT_EQ(ends_of({"", 16, 1.5}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{6}, {9}}));
 }
 
-TEST(EstimateFluid, BandwidthGoesByThatOfTheRanks) {
-  // 8 and 24 of 32 want 40 and 40.
+TEST(EstimateFluid, SharesBandwidthInProportionToRankBandwidth) {
+  // Both ranks demand 40. They get 8 and 24 of the bandwidth of 32.
   EXPECT_EQ(ends_of({"", 32, 0}, {{{{1, 40}}, 1, 10}, {{{3, 120}}, 1, 30}}), (Ends{{5}, {5}}));
 }
 
-TEST(EstimateFluid, WhoWantsLessThanThePartGetsWhatIsWanted) {
-  // 2 is less than a half of 18, and the other one gets the rest: 16.
+TEST(EstimateFluid, SmallDemandsAreServedFully) {
+  // The first rank demands 2, which is less than half of 18. The second rank gets the remaining 16.
   EXPECT_EQ(ends_of({"", 18, 0}, {{{{4, 8}}}, {{{4, 64}}}}), (Ends{{4}, {4}}));
-  // 2; the others get 8 each of the 12 they want: 32 of 48 in 4 s, and then 9 each.
+  // The first rank gets its 2. The other two ranks demand 12 and get 8 each, so that they read 32 of 48 bytes in 4 s.
+  // Then they get 9 each.
   const Ends ends = ends_of({"", 18, 0}, {{{{4, 8}}}, {{{4, 48}}}, {{{4, 48}}}});
   EXPECT_EQ(ends[0][0], 4);
   EXPECT_DOUBLE_EQ(ends[1][0], 4 + 16.0 / 9);
   EXPECT_EQ(ends[1], ends[2]);
 }
 
-TEST(EstimateFluid, WorkWithoutMemoryLeavesItToTheOthers) {
-  // Rank 0 computes for 2 s, while rank 1 reads with 16; then both read with 12: rank 1 until 2 + 16 / 12.
+TEST(EstimateFluid, WorkWithoutReadsLeavesBandwidthToOthers) {
+  // Rank 0 computes for 2 s while rank 1 reads at 16. Then both read at 12 until rank 1 is done at 2 + 16 / 12.
   const Ends ends = ends_of({"", 24, 0}, {{{{2, 0}, {3, 48}}}, {{{3, 48}}}});
   EXPECT_DOUBLE_EQ(ends[1][0], 2 + 16.0 / 12);
   EXPECT_DOUBLE_EQ(ends[0][1], 2 + 16.0 / 12 + 32.0 / 16);
 }
 
-TEST(EstimateFluid, EqualRanksAreDoneTogether) {
+TEST(EstimateFluid, EqualRanksFinishTogether) {
   const Works work{{0.1, 1}, {0.3, 7}, {0.7, 3}};
   const Ends ends = ends_of({"", 5, 2}, std::vector<Rank>(3, {work}));
   EXPECT_EQ(ends[0], ends[1]);
@@ -117,9 +118,9 @@ double last_of(const Ends& ends) {
   return last;
 }
 
-/// What no sharing can change: none is faster than alone, no more flows than there is, one always makes full
-/// use of something.
-TEST(EstimateFluid, TimesAreBetweenTheBounds) {
+/// Checks bounds for any sharing: no rank is faster than alone, the domain's limits hold, and one of the limits is
+/// always reached.
+TEST(EstimateFluid, TimesStayWithinBounds) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const RandomDomain random(seed);
     const Ends ends = ends_of(random.domain, random.ranks);
@@ -139,13 +140,13 @@ TEST(EstimateFluid, TimesAreBetweenTheBounds) {
     }
     const double last = last_of(ends);
     EXPECT_GE(last, longest * (1 - 1e-9)) << seed;
-    EXPECT_LE(last, one_by_one * (1 + 1e-9)) << seed << ": in turns would be faster";
+    EXPECT_LE(last, one_by_one * (1 + 1e-9)) << seed << ": slower than one after another";
     EXPECT_GE(last * random.domain.bandwidth, random.domain.bandwidth > 0 ? bytes * (1 - 1e-9) : 0) << seed;
     EXPECT_GE(last * random.domain.cores, random.domain.cores > 0 ? core_seconds * (1 - 1e-9) : 0) << seed;
   }
 }
 
-/// The same in small steps of time, by another reckoning: how much each rank does in each of them.
+/// Computes the same times by another method: in small steps of time, with the progress of each rank in each step.
 std::vector<double> in_small_steps(const RandomDomain& random, double step) {
   const size_t count = random.ranks.size();
   std::vector<double> done(count, 0), progress(count, 0);
@@ -160,7 +161,8 @@ std::vector<double> in_small_steps(const RandomDomain& random, double step) {
     }
     if (active.empty()) break;
     const double part = random.domain.cores > 0 ? std::min(1.0, random.domain.cores / cores) : 1;
-    // Bandwidth is poured out in proportion, and what is too much for one is poured again for the others.
+    // Distributes bandwidth in proportion. If a rank gets more than its demand, the excess is distributed among the
+    // other ranks.
     std::vector<double> demand(count, 0), grant(count, 0);
     for (const size_t i : active)
       demand[i] = random.ranks[i].work[at[i]].bytes / random.ranks[i].work[at[i]].seconds * part;
@@ -191,7 +193,7 @@ std::vector<double> in_small_steps(const RandomDomain& random, double step) {
   return done;
 }
 
-TEST(EstimateFluid, IsWhatSmallStepsComeTo) {
+TEST(EstimateFluid, MatchesSmallTimeSteps) {
   constexpr double kStep = 1e-3;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const RandomDomain random(seed);

@@ -17,7 +17,8 @@ using namespace meta;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Weights f32 [4, m] take m seconds, and read 16 bytes in each of them. Nothing else takes time.
+/// A device on which a product with weights f32 [4, m] takes m seconds and reads 16 bytes per second. Other work takes
+/// no time.
 DeviceModel simple_device(const std::string& name, int domain) {
   DeviceModel device;
   device.name = name;
@@ -53,7 +54,7 @@ Estimate estimate(const Plan& plan, int first, int last, const MachineModel& mac
   return Estimator(plan, machine, devices, kv_rows).segments(first, last);
 }
 
-/// A plan by hand. work[step][rank]: m of its product; steps are separated by an all_reduce.
+/// A plan made by hand. work[step][rank] is m of the rank's product. An all_reduce separates the steps.
 struct HandMade {
   explicit HandMade(const std::vector<std::vector<int>>& work) : weights(work[0].size()) {
     plan.graph_name = "hand";
@@ -72,7 +73,7 @@ struct HandMade {
     return estimate(plan, 0, static_cast<int>(plan.segments.size()), machine, devices);
   }
 
-  /// The same with each product but the last joined with the collective behind it.
+  /// The same plan, but each product except the last is fused with the next collective.
   static HandMade with_joined_products(const std::vector<std::vector<int>>& work) {
     HandMade made(work);
     made.plan.steps.clear();
@@ -118,7 +119,7 @@ struct HandMade {
   }
 };
 
-/// compute, communication, waiting of each rank.
+/// For each rank: seconds of computing, communication and waiting.
 std::vector<std::vector<double>> times(const Estimate& estimate) {
   std::vector<std::vector<double>> found;
   for (const RankTime& rank : estimate.ranks) {
@@ -128,14 +129,14 @@ std::vector<std::vector<double>> times(const Estimate& estimate) {
 }
 using Times = std::vector<std::vector<double>>;
 
-TEST(Estimate, AProductThatIsJoinedWithACollectiveComesBeforeIt) {
+TEST(Estimate, FusedProductRunsBeforeItsCollective) {
   const std::vector<std::vector<int>> work{{40, 60}, {50, 5}, {10, 30}};
   const Estimate found = HandMade::with_joined_products(work).on(apart(2)), apart_from_it = HandMade(work).on(apart(2));
   EXPECT_EQ(found.seconds, 60 + 5 + 50 + 5 + 30);
   EXPECT_EQ(times(found), times(apart_from_it));
 }
 
-TEST(Estimate, ACollectiveBeginsWhenTheLastHasCome) {
+TEST(Estimate, CollectiveBeginsAfterLastArrival) {
   const Estimate found = HandMade({{40, 60}, {30, 10}}).on(apart(2));
   EXPECT_EQ(found.seconds, 60 + 5 + 30);
   EXPECT_EQ(times(found), (Times{{70, 5, 20}, {70, 5, 20}}));
@@ -146,9 +147,9 @@ TEST(Estimate, ACollectiveBeginsWhenTheLastHasCome) {
   EXPECT_EQ(found.collectives[0].seconds, 5);
 }
 
-/// Two of four experts for a token, two on each rank: both on one in 2 of 6 cases, which is 2, 1 and 0 or 4 / 3 on the
-/// busiest.
-TEST(Estimate, ExpertsOnRanksAreAsManyAsLuckHasIt) {
+/// A token uses two of four experts, and each rank has two of them. Both used experts are on one rank in 2 of 6 cases,
+/// so the busiest rank has 4 / 3 experts on average.
+TEST(Estimate, IncludesImbalanceOfDividedExperts) {
   const auto estimate_of = [](const std::string& first, const std::string& second, int64_t experts, int64_t tokens) {
     HandMade made({{1, 1}});
     for (size_t rank = 0; rank < 2; ++rank) {
@@ -164,38 +165,38 @@ TEST(Estimate, ExpertsOnRanksAreAsManyAsLuckHasIt) {
   };
   const Estimate whole = estimate_of(" {ranges=[0:2]}", " {ranges=[2:2]}", 2, 1);
   EXPECT_NEAR(whole.seconds, 10 * 4.0 / 3, 1e-9);
-  EXPECT_NEAR(whole.ranks[0].compute, 10, 1e-9) << "on the average";
+  EXPECT_NEAR(whole.ranks[0].compute, 10, 1e-9) << "average";
   EXPECT_NEAR(whole.ranks[1].waiting, 10 / 3.0, 1e-9);
   const Estimate inside = estimate_of("", "", 4, 1);
-  EXPECT_NEAR(inside.seconds, 20, 1e-9) << "where every rank has some columns of all";
+  EXPECT_NEAR(inside.seconds, 20, 1e-9) << "every rank has some columns of all experts";
   const Estimate many = estimate_of(" {ranges=[0:2]}", " {ranges=[2:2]}", 2, 100);
   EXPECT_LT(many.ranks[0].waiting / many.seconds, 0.1);
   EXPECT_GT(many.ranks[0].waiting, 0);
 }
 
-TEST(Estimate, RanksOfADomainShareItsBandwidth) {
-  // 12 of 16 each until 48 bytes are read, then 48 more with 16.
+TEST(Estimate, RanksShareBandwidthOfDomain) {
+  // Each rank gets 12 of its 16 until both have read 48 bytes. The second rank reads 48 more bytes at 16.
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 24, 0}}, {0, 0}));
   EXPECT_EQ(found.seconds, 7);
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
 }
 
-TEST(Estimate, RanksOfADomainShareItsCores) {
+TEST(Estimate, RanksShareCoresOfDomain) {
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 0, 1.5}}, {0, 0}));
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
 }
 
-TEST(Estimate, RanksOfOtherDomainsAreNotInTheWay) {
+TEST(Estimate, OtherDomainsDoNotInterfere) {
   const Estimate found = HandMade({{3, 6, 6}}).on(machine_of({{"a", 24, 0}, {"b", 24, 0}}, {0, 0, 1}));
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}, {6, 0, 1}}));
 }
 
-TEST(Estimate, ARankWithoutAnythingWaits) {
+TEST(Estimate, RankWithoutWorkWaits) {
   const Estimate found = HandMade({{4, 0}, {2, 0}}).on(machine_of({{"socket", 16, 1}}, {0, 0}));
-  EXPECT_EQ(times(found), (Times{{6, 5, 0}, {0, 5, 6}})) << "and leaves everything to the other";
+  EXPECT_EQ(times(found), (Times{{6, 5, 0}, {0, 5, 6}})) << "the other rank has the whole domain";
 }
 
-TEST(Estimate, DevicesAreThoseThatAreNamed) {
+TEST(Estimate, UsesGivenDevicePerRank) {
   MachineModel machine = apart(3);
   machine.devices[2].products["f32"].streamed = {{1, 0.5}};
   const HandMade made({{4, 4}});
@@ -203,27 +204,27 @@ TEST(Estimate, DevicesAreThoseThatAreNamed) {
   EXPECT_EQ(estimate(made.plan, 0, 1, machine, std::vector<int>{1, 2}).ranks[1].compute, 8);
 }
 
-TEST(Estimate, StepsAndOpsHaveTheirOwnCosts) {
+TEST(Estimate, AddsFixedCostsOfStepsAndOps) {
   MachineModel machine = apart(2);
   machine.devices[0].step_seconds = 1;
   machine.devices[0].op_seconds = 0.5;
   machine.devices[1].step_seconds = 4;
-  // The second device has nothing to do in the first step, and no step then.
+  // The second device has no work in the first step, so this step has no fixed costs on it.
   const HandMade made({{4, 0}, {2, 2}});
   EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 2.5}, {6, 5, 5.5}}));
   EXPECT_EQ(made.on(machine).seconds, 16.5);
 }
 
-TEST(Estimate, WeightsThatFitIntoTheCachesAreReadFromThere) {
+TEST(Estimate, ReadsWeightsFromCachesIfTheyFit) {
   MachineModel machine = machine_of({{"socket", 16, 0}}, {0, 0});
   machine.devices[0].cache_bytes = 6 * 16;
   machine.devices[1].cache_bytes = 6 * 16 - 1;
-  // Rank 0 has six rows and reads nothing; rank 1 has the memory for itself.
+  // Rank 0 reads its six rows from its caches, so rank 1 has the bandwidth of the memory to itself.
   const HandMade made({{4, 4}, {2, 2}});
   EXPECT_EQ(times(made.on(machine)), (Times{{3, 5, 3}, {6, 5, 0}}));
 }
 
-TEST(Estimate, CollectivesThatAreAlikeAreCounted) {
+TEST(Estimate, CountsEqualCollectives) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
@@ -236,9 +237,9 @@ TEST(Estimate, CollectivesThatAreAlikeAreCounted) {
   EXPECT_DOUBLE_EQ(found.seconds, 4 + 15.2);
 }
 
-TEST(Estimate, NodesThatAreJoinedWithACollectiveAreDoneAfterIt) {
+TEST(Estimate, NodesFusedBehindCollectiveRunAfterIt) {
   HandMade made({{4, 2}, {1, 2}});
-  // The second product goes with the collective: there is no step and no call for it.
+  // The second product is fused with the collective, so it has no step and no call of its own.
   made.plan.steps[1].ranges = {{1, 2}, {1, 2}};
   made.plan.steps.pop_back();
   MachineModel machine = apart(2);
@@ -246,7 +247,7 @@ TEST(Estimate, NodesThatAreJoinedWithACollectiveAreDoneAfterIt) {
   EXPECT_EQ(times(made.on(machine)), (Times{{5 + 1, 5, 1}, {3 + 2, 5, 2}}));
 }
 
-TEST(Estimate, SegmentsOneByOneAreTheWhole) {
+TEST(Estimate, SegmentsAddUpToWholePlan) {
   HandMade made({{4, 6}, {3, 3}, {0, 1}});
   made.plan.segments = {0, 2, 2, 3};
   const MachineModel machine = apart(2);
@@ -260,27 +261,26 @@ TEST(Estimate, SegmentsOneByOneAreTheWhole) {
   EXPECT_EQ(estimate(made.plan, 1, 3, machine, std::vector<int>{0, 1}).seconds, 3);
 }
 
-// Without a collective between them, what ranks wait for is seen at the end only.
-TEST(Estimate, RanksGoFromStepToStepWithoutWaiting) {
+// Ranks wait only at collectives and at the end.
+TEST(Estimate, RanksDoNotWaitBetweenComputeSteps) {
   HandMade made({{4, 6}, {3, 1}});
   made.plan.steps.erase(made.plan.steps.begin() + 1);
   made.plan.segments = {0, 1};
   EXPECT_EQ(times(made.on(apart(2))), (Times{{7, 0, 0}, {7, 0, 0}}));
 }
 
-TEST(Estimate, WhatItRefuses) {
+TEST(Estimate, RejectsMismatchedArguments) {
   const HandMade made({{4, 6}});
   const auto tries = [&](int first, int last, const MachineModel& machine, std::vector<int> devices) {
     return [=, &made] { estimate(made.plan, first, last, machine, devices); };
   };
   EXPECT_THAT(tries(0, 1, apart(2), {0}),
               ThrowsMessage<InvalidArgument>("the plan of hand has 2 ranks, got 1 devices"));
-  EXPECT_THAT(tries(0, 1, apart(2), {0, 2}),
-              ThrowsMessage<InvalidArgument>("machine hand has 2 devices, got number 2"));
+  EXPECT_THAT(tries(0, 1, apart(2), {0, 2}), ThrowsMessage<InvalidArgument>("machine hand has 2 devices, got index 2"));
   for (const auto& [first, last] : {std::pair{-1, 1}, std::pair{0, 2}, std::pair{1, 0}}) {
     EXPECT_THAT(tries(first, last, apart(2), {0, 1}),
                 ThrowsMessage<InvalidArgument>(
-                    fmt::format("the plan of hand has 1 segments, got those from {} to {}", first, last)));
+                    fmt::format("the plan of hand has 1 segments, got the range {} to {}", first, last)));
   }
   MachineModel machine = apart(2);
   machine.devices[1].products.clear();
@@ -288,12 +288,12 @@ TEST(Estimate, WhatItRefuses) {
               ThrowsMessage<InvalidArgument>(HasSubstr("device dev1 of the machine has no")));
   machine.devices[1].domain = 2;
   EXPECT_THAT(tries(0, 1, machine, {0, 1}),
-              ThrowsMessage<InvalidArgument>("machine hand has 2 domains, got number 2 of dev1"));
+              ThrowsMessage<InvalidArgument>("machine hand has 2 domains, got index 2 for dev1"));
 }
 
-// --- plans as they are made ---
+// --- plans from make_plan() ---
 
-/// A plan of a graph in text form on devices without memory.
+/// The plan of a graph in text form, for devices without memory.
 struct Planned {
   Planned(const std::string& text, int ranks, const test::Layouts& layouts) : store(ranks) {
     parse_graph(text, graph, weights);
@@ -316,7 +316,7 @@ struct Planned {
   std::vector<int> devices_;
 };
 
-/// Devices that have figures for everything, as JSON would give them.
+/// Devices with all figures, read from JSON.
 MachineModel made_machine(int devices, const std::string& more, const std::string& rest = {}) {
   return parse_machine(
       fmt::format(R"({{"version": 1, "devices": [{{"name": "dev", "count": {}, "memory": 1e9, {}}}]{}}})", devices,
@@ -331,14 +331,14 @@ void expect_times_add_up(const Estimate& found) {
   }
 }
 
-TEST(Estimate, EqualDevicesDoEqualPartsOfTheProducts) {
+TEST(Estimate, EqualDevicesDivideProductsEvenly) {
   const char* free = R"("bandwidth": 1e6, "efficiency": 1, "activation_bandwidth": 1e30, "op_seconds": 0,
                         "run_seconds": 0, "attention_rate": 1e30, "rates": {"default": 1e30})";
   const std::string rest = R"(, "algorithms": [{"name": "free", "bandwidth": 1e30}])";
   const Planned one(test::llama_graph(1), 1, {});
   const double alone = one.on(made_machine(1, free), 16).seconds;
   const double weights = 4.0 * (32 * 64 + 2 * 32 * 32 + 64 * 32 + 3 * 32 * 48 + 32 * 40);
-  EXPECT_NEAR(alone, (weights + 2 * 2 * 8 * 16 * 4) / 1e6, 1e-12) << "weights and all of the cache, read once";
+  EXPECT_NEAR(alone, (weights + 2 * 2 * 8 * 16 * 4) / 1e6, 1e-12) << "reads weights and the whole cache once";
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{2, 2}, std::vector<int64_t>{1, 1, 1, 1}}) {
     const int ranks = static_cast<int>(shares.size());
     const Planned several(test::llama_graph(1), ranks, test::llama_layouts(shares));
@@ -348,7 +348,7 @@ TEST(Estimate, EqualDevicesDoEqualPartsOfTheProducts) {
   }
 }
 
-TEST(Estimate, UnevenSharesAreUnevenTimes) {
+TEST(Estimate, UnevenSharesTakeUnevenTimes) {
   const char* free = R"("bandwidth": 1e6, "activation_bandwidth": 1e30, "op_seconds": 0, "run_seconds": 0,
                         "attention_rate": 1e30, "rates": {"default": 1e30})";
   const Planned planned(test::llama_graph(1), 3, test::llama_layouts({3, 1, 0}));
@@ -358,7 +358,7 @@ TEST(Estimate, UnevenSharesAreUnevenTimes) {
   expect_times_add_up(found);
 }
 
-/// A random machine, of devices in few domains or each in its own.
+/// A random machine. Its devices share a few domains, or each device has its own domain.
 MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
   const auto figure = [&](double least, double most) {
     return std::exp(std::uniform_real_distribution<double>(std::log(least), std::log(most))(rng));
@@ -380,7 +380,7 @@ MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
   return machine;
 }
 
-TEST(Estimate, TheTimeOfEveryRankIsAccountedForInRandomPlans) {
+TEST(Estimate, RankTimesAddUpInRandomPlans) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Planned planned(one.graph, one.ranks, one.layouts);
@@ -397,7 +397,7 @@ TEST(Estimate, TheTimeOfEveryRankIsAccountedForInRandomPlans) {
   }
 }
 
-/// Figures of a device: which of them make it slower, and by what.
+/// Makes a device slower by changing the figure with number `what`.
 void slow_down(DeviceModel& device, int what) {
   switch (what) {
     case 0:
@@ -422,7 +422,7 @@ void slow_down(DeviceModel& device, int what) {
   }
 }
 
-/// Has a rank only some of a product's experts?
+/// Whether the experts of a product are divided among ranks.
 bool divides_experts(const meta::Plan& plan) {
   for (const meta::RankPlan& rank : plan.ranks) {
     for (const Tensor* node : rank.graph->nodes()) {
@@ -432,11 +432,12 @@ bool divides_experts(const meta::Plan& plan) {
   return false;
 }
 
-// Among devices that share a domain this is no law: a slower one takes less from the one that the others wait for.
-// Divided experts break the law, too. expected_excess() subtracts the longest expected time of a rank. A slower rank
-// raises that time even if another rank ends last. Predictions for such plans fall by up to 6e-5 (seeds up to 600) if
-// the products of one rank become slower, and never if those of all ranks do.
-TEST(Estimate, ASlowerDeviceNeverMakesAPlanFaster) {
+// The property does not hold for devices that share a domain: a slower device may leave more bandwidth to the device
+// for which all other devices wait. It also does not hold for divided experts. expected_excess() subtracts the longest
+// expected time of a rank. A slower rank raises that time even if another rank finishes last. Predictions for such
+// plans fall by up to 6e-5 (seeds up to 600) if the products of one rank become slower. They never fall if the products
+// of all ranks become slower.
+TEST(Estimate, SlowerDeviceNeverSpeedsUpPlan) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);

@@ -1,4 +1,5 @@
-// Models whose mapped weights are larger than the memory: predicted at the disk's rate, and recommended last.
+// Tests models whose mapped weights are larger than the memory. They are predicted at the rate of the disk and
+// recommended last.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr double kDiskRate = 1e6;
 const SessionOptions kShort{.context = 512, .batch = 32};
 
-/// Devices whose products cost nothing, and a disk.
+/// Devices on which products cost nothing, and a disk.
 machine::MachineModel with_disk(size_t devices) {
   machine::MachineModel machine = described_machine(std::vector<double>(devices, 1e-15));
   machine.disk_bandwidth = kDiskRate;
@@ -36,7 +37,7 @@ std::unique_ptr<Model> hollow(const HollowModel& hollow) {
   return open_model(file.path);
 }
 
-/// 4 layers of 5 MiB in f16, or with 8 experts of which a token uses 2.
+/// A model of 4 layers of 5 MiB in f16. Optionally with experts, of which a token uses a quarter.
 HollowModel shape(int64_t experts = 0) {
   HollowModel model(4, 512, 1024, 8, 4, 2048);
   model.dtype = all_of(DType::kF16);
@@ -44,7 +45,7 @@ HollowModel shape(int64_t experts = 0) {
   return model;
 }
 
-/// Bytes of the matrices that are multiplied, or of those whose names have a part.
+/// Bytes of the product matrices whose names contain `part`.
 double bytes_of(const Model& model, const std::string& part = "") {
   double bytes = 0;
   for (const Tensor* weight : model.weights.tensors()) {
@@ -63,11 +64,11 @@ Choice alone() {
   return {cpu_groups({1}), SplitMode::kTensor, {}};
 }
 
-TEST(FromDisk, EachRunReadsAllWeights) {
+TEST(FromDisk, EveryRunReadsAllWeights) {
   const auto model = hollow(shape());
   const double seconds = bytes_of(*model) / kDiskRate;
   const LimitedCpuDevices limited("memory=16M");
-  // 100 tokens are three batches of 32 and one of 4 tokens.
+  // 100 tokens are three batches of 32 tokens and one batch of 4.
   const Verdict p = predicted(*model, alone(), {100, 10, 0});
   EXPECT_FALSE(p.fits);
   EXPECT_TRUE(p.from_disk);
@@ -78,7 +79,7 @@ TEST(FromDisk, EachRunReadsAllWeights) {
   EXPECT_EQ(p.generation->imbalance, 0);
 }
 
-TEST(FromDisk, OfExpertsThoseThatATokenUses) {
+TEST(FromDisk, ReadsOnlyUsedExperts) {
   const auto model = hollow(shape(8));
   const LimitedCpuDevices limited("memory=16M");
   const double experts = bytes_of(*model, "_exps"), others = bytes_of(*model) - experts;
@@ -87,7 +88,7 @@ TEST(FromDisk, OfExpertsThoseThatATokenUses) {
   EXPECT_NEAR(p.generation->disk, (experts / 4 + others) / kDiskRate, 1e-3);
 }
 
-TEST(FromDisk, LayersOfSeveralDevicesAreReadFromOneDisk) {
+TEST(FromDisk, DevicesShareOneDisk) {
   const auto model = hollow(shape());
   const LimitedCpuDevices limited("memory=8M");
   const Choice layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
@@ -97,7 +98,7 @@ TEST(FromDisk, LayersOfSeveralDevicesAreReadFromOneDisk) {
   EXPECT_NEAR(p.prompt->seconds, 2 * bytes_of(*model) / kDiskRate, 2e-2);
 }
 
-TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
+TEST(FromDisk, ReadsFittingWeightsFromMemory) {
   const auto model = hollow(shape());
   const LimitedCpuDevices limited("memory=64M");
   for (const bool repack : {false, true}) {
@@ -113,7 +114,7 @@ TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
 
 Comparison compared(const Model& model, int devices) {
   machine::MachineModel machine = with_disk(static_cast<size_t>(devices));
-  machine.disk_bandwidth = 1e15;  // as good as memory, so that the order is not that of speed
+  machine.disk_bandwidth = 1e15;  // as fast as the memory, so that speed does not determine the order
   machine.algorithms[0].latency = machine.copy_latency = 1;
   Asked asked = asked_of(machine, kShort, {}, {0, 16, 0});
   asked.fixed = {cpu_groups({devices})};
@@ -124,7 +125,7 @@ Comparison compared(const Model& model, int devices) {
 TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
   const auto model = hollow(shape());
   {
-    const LimitedCpuDevices limited("memory=18M");  // both have room, one has not
+    const LimitedCpuDevices limited("memory=18M");  // enough memory for two devices, but not for one
     const Comparison found = compared(*model, 2);
     ASSERT_EQ(found.best, 0u);
     EXPECT_TRUE(found.verdicts[0].fits) << found.verdicts[0].choice.name();
@@ -144,7 +145,7 @@ TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
   EXPECT_FALSE(found.remedies->lacking.empty());
 }
 
-TEST(FromDisk, AContextIsChosenThatLeavesRoomForMappedWeights) {
+TEST(FromDisk, ContextLeavesRoomForMappedWeights) {
   const auto model = open_model(tiny_model_path("q8_0"));
   const models::Placement placement(*model, cpu_devices(1), {{}, 1});
   const LoadOptions mapped{.repack = false};
@@ -157,7 +158,7 @@ TEST(FromDisk, AContextIsChosenThatLeavesRoomForMappedWeights) {
     EXPECT_EQ(largest_context(*model, {cpu_groups({1})}, kShort, mapped, 1), 256);
   }
   const LimitedCpuDevices limited("memory=4M");
-  EXPECT_EQ(largest_context(*model, {cpu_groups({1})}, kShort, mapped, 1), 512) << "no context would help";
+  EXPECT_EQ(largest_context(*model, {cpu_groups({1})}, kShort, mapped, 1), 512) << "a smaller context would not help";
   EXPECT_FALSE(largest_context(*model, {cpu_groups({1})}, kShort, {.use_mapping = false, .repack = false}, 1));
 }
 

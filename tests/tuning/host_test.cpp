@@ -1,4 +1,4 @@
-// What stays on the host where devices have no room: as little as possible, and what is fastest.
+// Tests the part on the host if the devices lack memory: it is as small as possible, and the fastest part comes first.
 #include "tuning/choose/dimensions.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using namespace models;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-/// Two GPUs of this memory and a host that has enough.
+/// Two GPUs with this amount of memory, and a host.
 struct Ground {
   explicit Ground(size_t mib, bool experts = true, size_t host_mib = 4096) {
     HollowModel hollow(6, 512, experts ? 256 : 4096, 8, 4, 4096);
@@ -66,14 +66,14 @@ struct Ground {
   Device* host = nullptr;
 };
 
-/// The same with a layer less on the host.
+/// The parts that are smaller by one layer.
 std::vector<HostPart> with_less(const HostPart& part, int64_t layers) {
   if (part.device_layers < 0) return {{-1, part.expert_layers - 1}};
   if (part.device_layers > layers) return {{-1, part.expert_layers}};
   return {{part.device_layers + 1, part.expert_layers}};
 }
 
-TEST(HostPart, IsAsLittleAsHasToBe) {
+TEST(HostPart, IsAsSmallAsPossible) {
   size_t found = 0;
   for (const bool experts : {true, false}) {
     for (const size_t mib : {5, 6, 8, 10, 12, 14}) {
@@ -89,7 +89,7 @@ TEST(HostPart, IsAsLittleAsHasToBe) {
           for (const HostPart& part : with_less(candidate.host, 6)) {
             Choice less = candidate;
             less.host = part;
-            // Whatever the shares: those of the layers are for this part.
+            // Tries all shares of layers, because the chosen shares are only suitable for the chosen part.
             for (int first = 0; first <= 6; ++first) {
               if (way.mode == SplitMode::kLayer)
                 less.shares = {static_cast<double>(first), static_cast<double>(6 - first)};
@@ -100,7 +100,7 @@ TEST(HostPart, IsAsLittleAsHasToBe) {
       }
     }
   }
-  EXPECT_GT(found, 12u) << "else the sizes show nothing";
+  EXPECT_GT(found, 12u) << "otherwise the sizes do not test this case";
 }
 
 TEST(HostPart, LeavesTheMarginFree) {
@@ -111,7 +111,7 @@ TEST(HostPart, LeavesTheMarginFree) {
     return found.empty() ? -1 : found.front().choice.host.expert_layers;
   };
   EXPECT_GT(layers_with(4 * kMiB), layers_with(0));
-  EXPECT_EQ(layers_with(64 * kMiB), -1) << "more than there is";
+  EXPECT_EQ(layers_with(64 * kMiB), -1) << "more than the memory";
 }
 
 TEST(HostPart, NeedsAHostWithRoom) {
@@ -120,7 +120,7 @@ TEST(HostPart, NeedsAHostWithRoom) {
   EXPECT_TRUE(ground.parts(way).empty());
 }
 
-TEST(HostPart, IsRecommendedWhereNothingElseFits) {
+TEST(HostPart, IsRecommendedIfNothingElseFits) {
   const Ground small(10), large(256);
   const Comparison roomy = large.compared();
   ASSERT_TRUE(roomy.best);
@@ -128,10 +128,10 @@ TEST(HostPart, IsRecommendedWhereNothingElseFits) {
   const Comparison tight = small.compared();
   ASSERT_TRUE(tight.best) << "the host has room";
   const Verdict& best = tight.verdicts[*tight.best];
-  EXPECT_GT(best.choice.host.expert_layers, 0) << "of which a token uses few";
+  EXPECT_GT(best.choice.host.expert_layers, 0) << "a token uses few experts";
   EXPECT_THAT(best.choice.name(), ::testing::HasSubstr(" -ncmoe "));
   EXPECT_LT(best.generation->rate, roomy.verdicts[*roomy.best].generation->rate);
-  // Layers on the host are slower, and among the others.
+  // The table also contains layers on the host, which are slower.
   const auto layers = std::find_if(tight.verdicts.begin(), tight.verdicts.end(), [](const Verdict& one) {
     return one.fits && one.choice.host.device_layers >= 0 && one.choice.host.expert_layers == 0;
   });
@@ -139,26 +139,26 @@ TEST(HostPart, IsRecommendedWhereNothingElseFits) {
   EXPECT_LT(layers->generation->rate, best.generation->rate);
 }
 
-TEST(HostPart, IsNotForThoseWhoSayThemselves) {
+TEST(HostPart, IsNotSearchedIfFlagsDecideIt) {
   const Ground ground(16);
   PlacementOptions options = ground.asked().placement;
-  EXPECT_EQ(host_beside(ground.devices, options), ground.host);
+  EXPECT_EQ(find_host(ground.devices, options), ground.host);
   options.device_layers = 3;
-  EXPECT_EQ(host_beside(ground.devices, options), nullptr);
+  EXPECT_EQ(find_host(ground.devices, options), nullptr);
   options = {};
   Device* const cpus[] = {ground.host};
-  EXPECT_EQ(host_beside(cpus, options), nullptr) << "has the same memory";
+  EXPECT_EQ(find_host(cpus, options), nullptr) << "a CPU already has host memory";
 }
 
-TEST(HostPart, HasTheFlagsThatPeopleWrite) {
+TEST(HostPart, PrintsAsFlags) {
   EXPECT_EQ(HostPart().flags(), "");
   EXPECT_EQ((HostPart{4, 0}).flags(), "-ngl 4");
   EXPECT_EQ((HostPart{-1, 9}).flags(), "-ncmoe 9");
   EXPECT_EQ((HostPart{4, 9}).flags(), "-ngl 4 -ncmoe 9");
 }
 
-// A weight that each of two GPUs gets a half of comes over two buses.
-TEST(HostPart, WeightsAreBroughtToAllDevicesAtATime) {
+// Each of two GPUs gets half of a weight over its own bus.
+TEST(HostPart, StreamsWeightsToAllDevicesConcurrently) {
   Ground ground(256);
   const auto set_memory_of_host = [&](double bandwidth) { ground.machine.devices.back().bandwidth = bandwidth; };
   set_memory_of_host(1e12);
@@ -172,7 +172,7 @@ TEST(HostPart, WeightsAreBroughtToAllDevicesAtATime) {
   const Verdict two = verdict(both), alone = verdict(one);
   EXPECT_GT(two.prompt->copies, 0);
   EXPECT_LT(two.prompt->copies, 0.75 * alone.prompt->copies);
-  // As much as the host's memory gives.
+  // The host's memory limits the copies.
   set_memory_of_host(1e8);
   EXPECT_GT(verdict(both).prompt->copies, 5 * two.prompt->copies);
 }

@@ -16,34 +16,34 @@ TEST(PipelineTime, RunsOverlapOnDifferentBackends) {
   EXPECT_DOUBLE_EQ(pipeline_seconds(Runs{}, 4, kOwnCores, kTwoDomains), 0);
 }
 
-TEST(PipelineTime, OneBackendDoesOneThingAtATime) {
+TEST(PipelineTime, BackendRunsOneTaskAtATime) {
   const Runs runs{{3, {{0, 3}, {0, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kOwnCores, kTwoDomains), 12);
-  // Back and forth: what comes back is queued before the next run begins.
+  // The run returns to the first backend: its third stage is queued before the next run begins.
   const Runs back{{2, {{0, 1}, {1, 2}, {0, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(back, 4, kOwnCores, kTwoDomains), 8);
 }
 
-TEST(PipelineTime, ARunWaitsForASlot) {
-  // Three stages: with one slot the second run may lie before stage 2 only when the first one is taken from there.
+TEST(PipelineTime, RunWaitsForSlot) {
+  // With one slot, the second run reaches stage 2 only after the first run has left the slot before it.
   const Runs runs{{3, {{0, 1}, {1, 1}, {2, 10}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kThree, kNoLimit), 32);
   const Runs uneven{{2, {{0, 1}, {1, 1}}}, {1, {{0, 20}, {1, 1}}}, {1, {{0, 1}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(uneven, 1, kOwnCores, kTwoDomains), 24);
-  // The second run's stage 0 cannot begin before the first run's stage 1, nor the third one's before the second's.
+  // Stage 0 of each run cannot begin before stage 1 of the previous run.
   const Runs long_last{{1, {{0, 1}, {1, 10}}}, {1, {{0, 1}, {1, 1}}}, {1, {{0, 9}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 1, kOwnCores, kTwoDomains), 21);
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 4, kOwnCores, kTwoDomains), 13);
 }
 
-TEST(PipelineTime, BackendsShareTheCoresOfADomain) {
+TEST(PipelineTime, BackendsShareCoresOfDomain) {
   const Runs runs{{2, {{0, 2}, {1, 2}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kTwoCores), 6);
-  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kOneCore), 8);  // overlapping gains nothing
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kOneCore), 8);  // overlap gains nothing
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kNoLimit), 6);
 }
 
-TEST(PipelineTime, RunsThatAreAlikeNeedNotBeFollowed) {
+TEST(PipelineTime, EqualRunsAreExtrapolated) {
   const std::vector<std::vector<StageWork>> kinds{
       {{0, 1}, {1, 2}, {2, 1}}, {{0, 1}, {1, 2}, {0, 1}}, {{0, 1}, {1, 1}, {2, 10}}, {{0, 3}, {1, 1}, {2, 2}}};
   for (const int slots : {1, 2, 4}) {

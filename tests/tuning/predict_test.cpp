@@ -1,4 +1,4 @@
-// Predictions on machines described by hand, against sums made here; what a candidate is called, and its key.
+// Compares predictions on described machines with sums calculated here. Also tests names and keys of choices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@ using namespace models;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// A model of 4 layers whose figures are easy to add up, opened; the file is removed at once.
-class PredictTest : public ::testing::Test {
+/// Opens a model of 4 layers whose costs are easy to add up. The file is removed at once.
+class Predict : public ::testing::Test {
  protected:
   static constexpr double kLayer = 512.0 * 512 * 2 + 512.0 * 256 * 2 + 3 * 512.0 * 1024, kHead = 512.0 * 2048;
   static constexpr double kSecond = 1e-12;
@@ -47,7 +47,7 @@ class PredictTest : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST_F(PredictTest, OneTokenTakesItsProducts) {
+TEST_F(Predict, TokenTakesTimeOfItsProducts) {
   machine::MachineModel machine = described_machine({kSecond});
   machine.devices[0].run_seconds = 1e-3;
   const Verdict one = predicted(on(1), machine, {0, 100, 0});
@@ -62,47 +62,47 @@ TEST_F(PredictTest, OneTokenTakesItsProducts) {
   EXPECT_EQ(one.generation->imbalance, 0);
 }
 
-TEST_F(PredictTest, APromptTakesItsBatches) {
+TEST_F(Predict, PromptTakesTimeOfItsBatches) {
   const machine::MachineModel machine = described_machine({kSecond});
-  // 700 tokens: 512, 128 and 64, of which 4 are padding; each batch has one output.
+  // 700 tokens give batches of 512, 128 and 64 tokens. The last batch has 4 padding tokens. Each batch has one output.
   const Verdict p = predicted(on(1), machine, {700, 0, 0});
   EXPECT_NEAR(p.prompt->seconds, (704 * 4 * kLayer + 3 * kHead) * kSecond, 1e-9);
   EXPECT_NEAR(p.prompt->rate, 700 / p.prompt->seconds, 1e-6 * p.prompt->rate);
-  // A shape that no session reserves.
+  // No session reserves this batch shape.
   const Verdict shorter = predicted(on(1), machine, {20, 0, 0});
   EXPECT_NEAR(shorter.prompt->seconds, (32 * 4 * kLayer + kHead) * kSecond, 1e-9);
 }
 
-TEST_F(PredictTest, FilledRowsOfTheCacheAreRead) {
+TEST_F(Predict, ReadsOnlyFilledCacheRows) {
   machine::MachineModel machine = described_machine({0});
   machine.devices[0].attention_bandwidth = 1e9;
   const auto seconds = [&](int64_t generate, int64_t depth) {
     return predicted(on(1), machine, {0, generate, depth}).generation->seconds / static_cast<double>(generate);
   };
-  // 4 layers, keys and values of 4 heads of 64, two bytes each.
+  // Bytes of a row: 4 layers have keys and values of 4 heads of 64 elements, two bytes each.
   const double row = 4.0 * 2 * 4 * 64 * 2 / 1e9;
   EXPECT_NEAR(seconds(1, 1000) - seconds(1, 0), 1000 * row, 0.02 * 1000 * row);
   EXPECT_NEAR(seconds(101, 0) - seconds(1, 0), 50 * row, 0.02 * 50 * row);
 }
 
-TEST_F(PredictTest, LongPromptsFillTheCacheAsTheyGo) {
+TEST_F(Predict, LongPromptsFillTheCacheGradually) {
   machine::MachineModel machine = described_machine({0});
   machine.devices[0].attention_rate = 1e9;
   const auto seconds = [&](int64_t tokens, int64_t depth, int64_t batch) {
     return predicted(on(1), machine, {tokens, 0, depth}, batch).prompt->seconds;
   };
-  // Twice as long is four times the work, in a few batches and in more of them than are looked at one by one.
+  // A prompt of twice the length takes four times as long, whether all of its batches are evaluated or only some.
   EXPECT_NEAR(seconds(2048, 0, 256) / seconds(1024, 0, 256), 4, 0.1);
   EXPECT_NEAR(seconds(2048, 0, 64) / seconds(2048, 0, 256), 1, 0.05);
   EXPECT_NEAR(seconds(1024, 1536, 256) / seconds(1024, 0, 256), 4, 0.1);
 }
 
-TEST_F(PredictTest, SharesDivideTheWorkAndUnevenOnesWait) {
+TEST_F(Predict, UnevenSharesCauseWaiting) {
   constexpr double kLatency = 2e-6;
   const machine::MachineModel machine = described_machine({kSecond, kSecond}, kLatency);
   const PhasePrediction even = *predicted(on(2), machine, {0, 1, 0}).generation;
   const double collectives = even.communication();
-  EXPECT_GE(even.collective_count(), 8);  // two for each layer
+  EXPECT_GE(even.collective_count(), 8);  // two per layer
   EXPECT_NEAR(collectives, static_cast<double>(even.collective_count()) * kLatency, 1e-12);
   EXPECT_NEAR(even.seconds, (4 * kLayer + kHead) / 2 * kSecond + collectives, 1e-9);
   EXPECT_NEAR(even.imbalance, 0, 1e-9);
@@ -113,13 +113,13 @@ TEST_F(PredictTest, SharesDivideTheWorkAndUnevenOnesWait) {
   EXPECT_NEAR(rank_seconds(uneven, 1), uneven.seconds, 1e-9);
 }
 
-TEST_F(PredictTest, LayersTakeTurnsForATokenAndOverlapForAPrompt) {
+TEST_F(Predict, LayerSplitOverlapsOnlyPromptBatches) {
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
   const Verdict alone = predicted(on(1), machine, {2048, 16, 0}, 128);
   const Verdict layers = predicted(on(2, {}, SplitMode::kLayer), machine, {2048, 16, 0}, 128);
   EXPECT_NEAR(layers.generation->seconds, alone.generation->seconds, 1e-9);
   EXPECT_NEAR(layers.generation->imbalance, 0.5, 1e-6);
-  // 16 batches: the second device begins one batch later.
+  // With 16 batches, the second device begins one batch later.
   EXPECT_NEAR(layers.prompt->seconds / alone.prompt->seconds, 17.0 / 32, 0.01);
   machine::MachineModel shared = machine;
   shared.domains = {{"one", 0, 1}};
@@ -128,8 +128,8 @@ TEST_F(PredictTest, LayersTakeTurnsForATokenAndOverlapForAPrompt) {
               0.01 * alone.prompt->seconds);
 }
 
-TEST_F(PredictTest, PromptsOfAnyLengthAreQuick) {
-  // Two thousand million tokens one by one would take hours, and more memory than there is.
+TEST_F(Predict, PredictsHugePromptsQuickly) {
+  // Evaluating two billion tokens one by one would take hours and more memory than exists.
   constexpr int64_t kHuge = 2000000000;
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
   const auto prompt = [&](const Choice& candidate, int64_t tokens, int64_t batch) {
@@ -148,7 +148,7 @@ TEST_F(PredictTest, PromptsOfAnyLengthAreQuick) {
   }
 }
 
-TEST_F(PredictTest, APredictionCanBeEnded) {
+TEST_F(Predict, PollCanStopPrediction) {
   struct Ended {};
   const machine::MachineModel machine = described_machine({kSecond});
   int asked = 0;
@@ -160,7 +160,7 @@ TEST_F(PredictTest, APredictionCanBeEnded) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST_F(PredictTest, CopiesBetweenLayersCost) {
+TEST_F(Predict, CountsCopiesBetweenLayers) {
   machine::MachineModel machine = described_machine({kSecond, kSecond});
   machine.copy_latency = 1e-3;
   const PhasePrediction token = *predicted(on(2, {}, SplitMode::kLayer), machine, {0, 1, 0}).generation;
@@ -168,13 +168,13 @@ TEST_F(PredictTest, CopiesBetweenLayersCost) {
   EXPECT_NEAR(token.seconds, (4 * kLayer + kHead) * kSecond + token.copies, 1e-9);
 }
 
-TEST_F(PredictTest, ClipsTheWorkToTheContext) {
+TEST_F(Predict, ClipsTheWorkToTheContext) {
   const machine::MachineModel machine = described_machine({kSecond});
   EXPECT_EQ(predicted(on(1), machine, {4097, 0, 0}).work, (Workload{4096, 0, 0}));
   EXPECT_EQ(predicted(on(1), machine, {0, 128, 4000}).work, (Workload{0, 96, 4000}));
 }
 
-TEST_F(PredictTest, RefusesWhatItCannotKnow) {
+TEST_F(Predict, RejectsUnknownDevicesAndDtypes) {
   const machine::MachineModel machine = described_machine({kSecond});
   EXPECT_THAT([&] { predicted(on(2), machine, {}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("has no device 'CPU1'; it has CPU0")));
@@ -183,7 +183,7 @@ TEST_F(PredictTest, RefusesWhatItCannotKnow) {
   EXPECT_THAT([&] { predicted(on(1), other, {0, 1, 0}); }, ThrowsMessage<InvalidArgument>(HasSubstr("f16")));
 }
 
-TEST_F(PredictTest, KeysNameSplitsNotRatios) {
+TEST_F(Predict, KeysDependOnSplitsNotRatios) {
   const auto key = [&](const Choice& candidate) {
     return split_key(*model_, models::Placement(*model_, candidate.groups, placement_options(candidate, {})));
   };
@@ -197,7 +197,7 @@ TEST_F(PredictTest, KeysNameSplitsNotRatios) {
   EXPECT_EQ(key(on(2, {3, 1}, SplitMode::kLayer)), key(on(2, {3.1, 1}, SplitMode::kLayer)));
 }
 
-TEST_F(PredictTest, UnitsAreThoseOfTheSplit) {
+TEST_F(Predict, CountsUnitsOfEachCutGroup) {
   using Units = std::map<CutGroup, int64_t>;
   EXPECT_EQ(split_units(model_->hparams, model_->split_tensors()),
             (Units{{CutGroup::kQueryHeads, 4}, {CutGroup::kFeedForward, 32}, {CutGroup::kVocabulary, 64}}));
@@ -206,7 +206,7 @@ TEST_F(PredictTest, UnitsAreThoseOfTheSplit) {
   EXPECT_EQ(split_units(quantised->hparams, quantised->split_tensors()).at(CutGroup::kFeedForward), 3);
 }
 
-TEST(Choice, ReachesOtherProcessesAsJson) {
+TEST(Choice, RoundTripsThroughJson) {
   Choice choice{cpu_groups({2}), SplitMode::kTensor, {0.75, 0.25}};
   choice.host = {4, 9};
   choice.context = 512;
@@ -225,7 +225,7 @@ TEST(Choice, ReachesOtherProcessesAsJson) {
               ThrowsMessage<CommError>(HasSubstr("process 0 uses 2 devices, and this process 3;")));
 }
 
-TEST(Choice, HasANameAndARatio) {
+TEST(Choice, NameContainsDevicesModeAndRatio) {
   const DeviceGroups both = cpu_groups({2}), each = cpu_groups({1, 1}), pairs = cpu_groups({2, 1});
   EXPECT_EQ((Choice{cpu_groups({1}), SplitMode::kTensor, {}}.name()), "CPU0");
   EXPECT_EQ((Choice{both, SplitMode::kTensor, {0.75, 0.25}}.name()), "CPU0,CPU1 tensor 3,1");
@@ -237,12 +237,11 @@ TEST(Choice, HasANameAndARatio) {
   EXPECT_NEAR(odd[0], 0.123456, 1e-8);
 }
 
-TEST(Objective, IsReadByName) {
+TEST(Objective, IsParsedByName) {
   for (const Objective one : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
     EXPECT_EQ(parse_objective(name_of(one)), one);
   }
-  EXPECT_THAT([] { parse_objective("speed"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("generation, prompt and mix")));
+  EXPECT_THAT([] { parse_objective("speed"); }, ThrowsMessage<InvalidArgument>(HasSubstr("generation, prompt or mix")));
 }
 
 TEST(ClippedWorkload, FitsIntoTheContext) {

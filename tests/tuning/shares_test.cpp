@@ -1,4 +1,4 @@
-// The search for shares against looking at all of them, on machines described by hand and simulated memory.
+// Compares the share search with an exhaustive search, on described machines with simulated memory.
 #include "tuning/choose/dimensions.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class Shares : public ::testing::Test {
     model_ = open_model(file.path);
   }
 
-  /// Small batches, so that little is planned.
+  /// Small batches keep the plans small.
   static Asked asked(const machine::MachineModel& machine, const Workload& work = {0, 16, 0}, int64_t batch = 1) {
     return asked_of(machine, {.context = 1024, .batch = batch}, {.use_mapping = false}, work);
   }
@@ -53,7 +53,7 @@ class Shares : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-/// The best of all k / 64.
+/// Tries all shares k / 64. Returns the seconds of the best one and the share of its first device.
 std::pair<double, double> exhaustive(const Model& model, const Asked& asked, const Choice& devices) {
   double least = std::numeric_limits<double>::infinity(), best = 0;
   for (int k = 0; k <= 64; ++k) {
@@ -65,7 +65,7 @@ std::pair<double, double> exhaustive(const Model& model, const Asked& asked, con
   return {least, best};
 }
 
-TEST_F(Shares, FindsTheBestOfAllSharesOfUnevenDevices) {
+TEST_F(Shares, MatchExhaustiveSearchOnUnevenDevices) {
   for (const auto& [first, second] : {std::pair(3e-12, 1e-12), {1e-12, 3e-12}, {1e-12, 1.3e-12}, {1e-12, 9e-12}}) {
     const machine::MachineModel machine = described_machine({first, second});
     const Choice both{cpu_groups({2}), SplitMode::kTensor, {}};
@@ -76,13 +76,14 @@ TEST_F(Shares, FindsTheBestOfAllSharesOfUnevenDevices) {
       const auto [least, best] = exhaustive(*model_, question, both);
       const FoundShares found = fastest(question, both);
       EXPECT_LE(seconds_of(found.best, objective), 1.01 * least) << first << " " << second;
-      EXPECT_NEAR(share(found, 0), best, 1.0 / 8 + 1e-9) << first << " " << second;  // one unit of the heads
+      EXPECT_NEAR(share(found, 0), best, 1.0 / 8 + 1e-9) << first << " " << second;  // differs by at most one attention
+                                                                                     // head
       EXPECT_LE(found.predictions, 96);
     }
   }
 }
 
-TEST_F(Shares, ThreeToOneIsThreeToOne) {
+TEST_F(Shares, AreThreeToOneForTripleSpeed) {
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   const FoundShares found = fastest(asked(machine), {cpu_groups({2}), SplitMode::kTensor, {}});
   EXPECT_THAT(found.best.choice.shares, ElementsAre(3, 1));
@@ -90,13 +91,13 @@ TEST_F(Shares, ThreeToOneIsThreeToOne) {
   EXPECT_LT(found.best.generation->seconds, found.even.generation->seconds);
 }
 
-TEST_F(Shares, EqualDevicesShareEvenly) {
+TEST_F(Shares, AreEvenForEqualDevices) {
   const machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12});
   const FoundShares found = fastest(asked(machine), {cpu_groups({4}), SplitMode::kTensor, {}});
   EXPECT_EQ(found.best.split_key, found.even.split_key);
 }
 
-TEST_F(Shares, DevicesThatAreAlikeAreNotTriedInEveryOrder) {
+TEST_F(Shares, EquivalentOrdersAreTriedOnce) {
   machine::MachineModel machine = described_machine(std::vector<double>(8, 1e-12));
   const Choice all{cpu_groups({8}), SplitMode::kTensor, {}};
   const FoundShares alike = fastest(asked(machine), all);
@@ -107,8 +108,8 @@ TEST_F(Shares, DevicesThatAreAlikeAreNotTriedInEveryOrder) {
   EXPECT_GE(unlike.predictions, 5 * alike.predictions);
 }
 
-TEST_F(Shares, TensorsMayHaveBeenPutOnOneOfTheDevices) {
-  // None of the devices does the work alone then.
+TEST_F(Shares, SearchSupportsTensorOverrides) {
+  // With these overrides, no device can do the work alone.
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   Asked question = asked(machine);
   question.placement.overrides = {{"blk\\.0\\.", "CPU0"}, {"blk\\.1\\.", "CPU1"}};
@@ -119,7 +120,7 @@ TEST_F(Shares, TensorsMayHaveBeenPutOnOneOfTheDevices) {
   EXPECT_THROW(fastest(question, layers), InvalidArgument);
 }
 
-TEST_F(Shares, ThreeDevicesGetSharesByTheirSpeed) {
+TEST_F(Shares, FollowSpeedOfThreeDevices) {
   const machine::MachineModel machine = described_machine({1e-12, 2e-12, 4e-12});
   const FoundShares found = fastest(asked(machine), {cpu_groups({3}), SplitMode::kTensor, {}});
   EXPECT_NEAR(share(found, 0), 4.0 / 7, 1.0 / 8);
@@ -127,13 +128,13 @@ TEST_F(Shares, ThreeDevicesGetSharesByTheirSpeed) {
   EXPECT_NEAR(share(found, 2), 1.0 / 7, 1.0 / 8);
 }
 
-TEST_F(Shares, ADeviceThatIsWorthNothingGetsNothing) {
+TEST_F(Shares, AreZeroForVerySlowDevice) {
   const machine::MachineModel machine = described_machine({1e-12, 1e-9});
   const FoundShares found = fastest(asked(machine), {cpu_groups({2}), SplitMode::kTensor, {}});
   EXPECT_DOUBLE_EQ(share(found, 1), 0);
 }
 
-TEST_F(Shares, AllTakePartWhereTheyHaveTo) {
+TEST_F(Shares, AreNonzeroIfAllMustTakePart) {
   const machine::MachineModel machine = described_machine({1e-12, 1e-9, 1e-12});
   for (const SplitMode mode : {SplitMode::kTensor, SplitMode::kLayer}) {
     const Choice devices{mode == SplitMode::kTensor ? cpu_groups({3}) : cpu_groups({1, 1, 1}), mode, {}};
@@ -142,7 +143,7 @@ TEST_F(Shares, AllTakePartWhereTheyHaveTo) {
     ASSERT_EQ(found.best.memory.size(), 3u);
     size_t least = found.best.memory[0].use.weights;
     for (const DeviceUse& use : found.best.memory) least = std::min(least, use.use.weights);
-    // More than what every device has a copy of.
+    // Each device must store more than the mirrored tensors.
     Choice none = devices;
     none.shares = {1, 0, 1};
     const Verdict without = judged(*model_, asked(machine), none);
@@ -152,7 +153,7 @@ TEST_F(Shares, AllTakePartWhereTheyHaveTo) {
   }
 }
 
-TEST_F(Shares, ManyVerdictsAreNotNeeded) {
+TEST_F(Shares, SearchRespectsPredictionLimit) {
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   const Choice both{cpu_groups({2}), SplitMode::kTensor, {}};
   int told = 0;
@@ -169,8 +170,8 @@ TEST_F(Shares, ManyVerdictsAreNotNeeded) {
   EXPECT_THROW(fastest(asked(machine), both, {}, watch), InvalidArgument);
 }
 
-TEST_F(Shares, WhatDoesNotFitGoesToDevicesWithRoom) {
-  // As fast as each other, but the first has room for a fourth of the model at most.
+TEST_F(Shares, ExcessMovesToDevicesWithRoom) {
+  // Both devices are equally fast, but the first has room for at most a third of the model.
   machine::MachineModel machine = described_machine({1e-12, 1e-12});
   const auto devices = [](std::vector<Device*> group) {
     return Choice{DeviceGroups(1, std::move(group)), SplitMode::kTensor, {}};
@@ -186,15 +187,15 @@ TEST_F(Shares, WhatDoesNotFitGoesToDevicesWithRoom) {
   EXPECT_FALSE(found.even.fits);
   EXPECT_TRUE(found.best.fits);
   EXPECT_LT(share(found, 0), 0.4);
-  EXPECT_GT(share(found, 0), 0.05);  // as much as there is room for, not nothing
+  EXPECT_GT(share(found, 0), 0.05);  // uses the available room
 
   Device& smaller = sim::family().provide({"ROOM.0", "no room", DeviceType::kCpu, needed / 3});
   const FoundShares none = fastest(asked(machine), devices({&tight, &smaller}));
   EXPECT_FALSE(none.best.fits);
 }
 
-TEST_F(Shares, LayersAreSharedToo) {
-  // For a prompt the devices work at the same time: four layers, three times as fast.
+TEST_F(Shares, DivideLayersBySpeed) {
+  // In a prompt, both devices work at the same time. One of them is three times as fast, and there are four layers.
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   const Choice layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
   Asked question = asked(machine, {64, 0, 0}, 8);

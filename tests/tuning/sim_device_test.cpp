@@ -14,7 +14,7 @@ Device& make(const std::string& name, size_t memory, DeviceType type = DeviceTyp
   return family().provide({name, "simulated", type, memory});
 }
 
-TEST(SimTest, IsADeviceInEverythingThatPlansAsk) {
+TEST(SimDevice, AnswersAllQueriesOfPlans) {
   Device& device = make("G.0", 1 << 20);
   EXPECT_EQ(device.name(), "G.0");
   EXPECT_EQ(device.type(), DeviceType::kGpu);
@@ -28,8 +28,8 @@ TEST(SimTest, IsADeviceInEverythingThatPlansAsk) {
   EXPECT_TRUE(device.supports_op(*mul_mat(graph, x, graph.input("y", DType::kF32, {256, 2, 1, 1}))));
 }
 
-// As CUDA devices do, so that predictions know what is brought.
-TEST(SimTest, GpusWantWeightsOfTheHostForManyColumns) {
+// As on CUDA devices, so that predictions include streamed weights.
+TEST(SimDevice, GpusStreamHostWeightsForManyColumns) {
   Device& gpu = make("G.3", 1 << 20);
   Device& cpu = make("C.1", 1 << 20, DeviceType::kCpu);
   EXPECT_TRUE(cpu.buffer_type().is_host());
@@ -40,7 +40,7 @@ TEST(SimTest, GpusWantWeightsOfTheHostForManyColumns) {
   const auto product = [&](int64_t tokens) {
     return mul_mat(graph, input(DType::kQ4_0, {64, 8, 1, 1}), input(DType::kF32, {64, tokens, 1, 1}));
   };
-  const auto experts = [&](int64_t tokens) {  // of 16 each token takes 2
+  const auto experts = [&](int64_t tokens) {  // each token uses 2 of 16 experts
     return mul_mat_id(graph, input(DType::kQ4_0, {64, 8, 16, 1}), input(DType::kF32, {64, 1, tokens, 1}),
                       input(DType::kI32, {2, tokens, 1, 1}));
   };
@@ -48,11 +48,11 @@ TEST(SimTest, GpusWantWeightsOfTheHostForManyColumns) {
   EXPECT_TRUE(gpu.offload_op(*product(32)));
   EXPECT_FALSE(gpu.offload_op(*experts(255)));
   EXPECT_TRUE(gpu.offload_op(*experts(256)));
-  EXPECT_FALSE(cpu.offload_op(*product(512))) << "what it would be brought lies there";
+  EXPECT_FALSE(cpu.offload_op(*product(512))) << "the weights are already in its memory";
   EXPECT_FALSE(gpu.offload_op(*unary(graph, input(DType::kF32, {64, 512, 1, 1}), UnaryKind::kSilu)));
 }
 
-TEST(SimTest, RunsNothingAndSaysSo) {
+TEST(SimDevice, RefusesToRunOrAllocate) {
   Device& device = make("G.1", 1 << 20);
   EXPECT_THAT([&] { device.init(); },
               ThrowsMessage<DeviceError>("G.1 is simulated and cannot run anything; use shoal simulate"));
@@ -60,22 +60,22 @@ TEST(SimTest, RunsNothingAndSaysSo) {
               ThrowsMessage<DeviceError>("G.1 is simulated and has no memory to read or write; use shoal simulate"));
 }
 
-TEST(SimTest, IsInNoListButFoundByName) {
+TEST(SimDevice, IsUnlistedButFoundByName) {
   Device& device = make("G.3", 1 << 20);
   Registry& registry = Registry::instance();
   for (const Device* listed : registry.devices()) EXPECT_NE(listed, &device);
   EXPECT_EQ(registry.find_device("g.3"), &device);
   Device& shadow = make("CPU0", 1 << 20);
-  EXPECT_NE(registry.find_device("CPU0"), &shadow) << "the real one comes first";
+  EXPECT_NE(registry.find_device("CPU0"), &shadow) << "the real device takes precedence";
 }
 
-TEST(SimTest, TheSameFiguresAreTheSameDevice) {
+TEST(SimDevice, EqualSpecsGiveSameDevice) {
   Device& device = make("G.4", 1 << 20);
   EXPECT_EQ(&make("G.4", 1 << 20), &device);
   Device& larger = make("G.4", 1 << 21);
   EXPECT_NE(&larger, &device);
   EXPECT_EQ(Registry::instance().find_device("G.4"), &larger);
-  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans with it may still exist";
+  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans may still use the old device";
 }
 
 }  // namespace

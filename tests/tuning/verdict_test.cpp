@@ -1,4 +1,4 @@
-// The order of verdicts, which all searches follow.
+// Tests the order of verdicts, which all searches use.
 #include <gtest/gtest.h>
 
 #include "tuning/choose/chooser.h"
@@ -6,7 +6,7 @@
 namespace shoal::tuning {
 namespace {
 
-/// Of one device of 100 bytes that lacks some, and seconds of a generation.
+/// A verdict with one device that lacks `lacking` of 100 bytes, and with a predicted generation.
 Verdict verdict(size_t lacking, double seconds) {
   models::DeviceUse use;
   use.use.weights = 100 + lacking;
@@ -22,7 +22,7 @@ bool is_better(const Verdict& one, const Verdict& other, double gain = 0) {
   return tuning::is_better(one, other, Objective::kGeneration, gain);
 }
 
-TEST(Verdicts, LackingMemoryCountsBeforeSeconds) {
+TEST(Verdicts, MissingMemoryCountsBeforeSeconds) {
   EXPECT_TRUE(is_better(verdict(0, 9), verdict(1, 1)));
   EXPECT_FALSE(is_better(verdict(1, 1), verdict(0, 9)));
   EXPECT_TRUE(is_better(verdict(1, 9), verdict(2, 1)));
@@ -30,7 +30,7 @@ TEST(Verdicts, LackingMemoryCountsBeforeSeconds) {
   EXPECT_TRUE(is_better(verdict(2, 1), verdict(2, 9)));
 }
 
-TEST(Verdicts, SecondsCountByMoreThanTheGain) {
+TEST(Verdicts, SmallGainsDoNotCount) {
   EXPECT_TRUE(is_better(verdict(0, 1), verdict(0, 2)));
   EXPECT_FALSE(is_better(verdict(0, 1), verdict(0, 1)));
   EXPECT_FALSE(is_better(verdict(0, 0.999), verdict(0, 1), 0.01));

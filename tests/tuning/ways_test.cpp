@@ -1,5 +1,4 @@
-// The ways that are chosen for routed experts and latent caches, against predictions of both ways, which come from
-// plans.
+// Compares the chosen splits of routed experts and latent caches with the predictions for both splits.
 #include "tuning/choose/ways.h"
 
 #include <fmt/format.h>
@@ -36,7 +35,7 @@ std::unique_ptr<Model> model_of(const Case& one) {
   return open_model(file.path);
 }
 
-/// Generation of one token, or a prompt of one batch, and the ways for it.
+/// The predicted seconds of one generated token or one prompt batch, and the chosen splits.
 struct Outcome {
   double seconds = 0;
   Ways ways;
@@ -58,7 +57,7 @@ Outcome predicted(const Case& one, const Model& model, const machine::MachineMod
   return {phase.seconds, ways, phase.collective_count()};
 }
 
-TEST(ExpertWays, TheFasterOfThePredictionsIsChosen) {
+TEST(ExpertWays, FasterPredictionIsChosen) {
   int whole = 0, inside = 0;
   for (const Case& one : {Case{768, 32, 8, DType::kQ4_K, 2, ""},
                           {768, 32, 8, DType::kQ4_K, 4, ""},
@@ -81,9 +80,9 @@ TEST(ExpertWays, TheFasterOfThePredictionsIsChosen) {
       const Outcome columns = predicted(one, *model, machine, ExpertSplit::kInside, tokens);
       const Outcome experts = predicted(one, *model, machine, ExpertSplit::kWhole, tokens);
       const Outcome chosen = predicted(one, *model, machine, {}, tokens);
-      EXPECT_EQ(columns.collectives, experts.collectives) << "links make no difference";
+      EXPECT_EQ(columns.collectives, experts.collectives) << "both splits have the same collectives";
       const double fastest = std::min(columns.seconds, experts.seconds);
-      // The estimates differ by the seconds that the choice was made by.
+      // The predictions differ by as many seconds as the compared figures.
       EXPECT_NEAR(experts.seconds - columns.seconds, chosen.ways.whole - chosen.ways.inside, 0.02 * columns.seconds);
       EXPECT_EQ(chosen.seconds, predicted(one, *model, machine, chosen.ways.experts, tokens).seconds);
       EXPECT_LE(chosen.seconds, 1.01 * fastest);
@@ -94,8 +93,8 @@ TEST(ExpertWays, TheFasterOfThePredictionsIsChosen) {
   EXPECT_GE(inside, 4);
 }
 
-TEST(ExpertWays, SlowDevicesWithFewExpertsAreWaitedFor) {
-  // The second device takes four times as long, and has a quarter of the experts.
+TEST(ExpertWays, PredictionIncludesWaitForSlowDevices) {
+  // The second device is four times as slow and has a fifth of the experts.
   const Case one{768, 32, 8, DType::kQ4_K, 2, "4,1"};
   const auto model = model_of(one);
   const machine::MachineModel machine = described_machine({1e-10, 4e-10});
@@ -103,14 +102,14 @@ TEST(ExpertWays, SlowDevicesWithFewExpertsAreWaitedFor) {
   const Outcome columns = predicted(one, *model, machine, ExpertSplit::kInside, 1);
   const double expert = 3 * 512 * 768 * 1e-10;
   EXPECT_GT(experts.seconds, columns.seconds * 0.5);
-  EXPECT_GT(experts.seconds, 2 * 8 * 0.8 * expert) << "at least the average of the first, in two layers";
+  EXPECT_GT(experts.seconds, 2 * 8 * 0.8 * expert) << "at least the average of the first device, in two layers";
 }
 
 constexpr int64_t kNarrow = 768, kWide = 14336;  ///< columns of an expert
 
-/// With rough figures.
+/// The choice for devices with default figures.
 ExpertSplit chosen(int64_t ff, DType dtype, int devices, int64_t tokens = 1) {
-  // Of Qwen3 30B-A3B many narrow experts, of Mixtral 8x7B few and wide ones.
+  // Many narrow experts as in Qwen3 30B-A3B, or few wide experts as in Mixtral 8x7B.
   const bool narrow = ff == kNarrow;
   HollowModel hollow(4, narrow ? 2048 : 4096, ff, 32, narrow ? 4 : 8, 1024);
   hollow.h.experts = narrow ? 128 : 8, hollow.h.experts_used = narrow ? 8 : 2;
@@ -123,7 +122,7 @@ ExpertSplit chosen(int64_t ff, DType dtype, int devices, int64_t tokens = 1) {
   const auto ways = [&] { return faster_ways(*model, group, shares, nullptr, {.tokens = tokens}); };
   const Ways found = ways();
   EXPECT_EQ(found.experts == ExpertSplit::kWhole ? found.whole : found.inside, std::min(found.inside, found.whole));
-  EXPECT_EQ(found.whole, ways().whole) << "the same each time";
+  EXPECT_EQ(found.whole, ways().whole) << "deterministic";
   return found.experts;
 }
 
@@ -136,15 +135,15 @@ TEST(ExpertWays, WideExpertsAreDividedInside) {
   }
 }
 
-TEST(ExpertWays, NarrowExpertsLieWholeIfThereAreFewUnits) {
-  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8), ExpertSplit::kWhole) << "5 of 8 would idle";
+TEST(ExpertWays, NarrowExpertsStayWholeIfUnitsAreFew) {
+  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8), ExpertSplit::kWhole) << "5 of 8 devices would idle";
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 16), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 2), ExpertSplit::kWhole) << "5.05 of 8 experts, or 2 of 3 units";
-  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 3), ExpertSplit::kInside) << "a unit each";
+  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 3), ExpertSplit::kInside) << "one unit per device";
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4), ExpertSplit::kInside) << "8 / 3 or 3.5 of 8 experts";
 }
 
-TEST(ExpertWays, LargeBatchesUseAllExpertsAlike) {
+TEST(ExpertWays, LargeBatchesUseExpertsEvenly) {
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kWide, DType::kQ4_K, 8, 512), ExpertSplit::kInside);
@@ -152,7 +151,8 @@ TEST(ExpertWays, LargeBatchesUseAllExpertsAlike) {
 
 constexpr int64_t kLayers = 2, kHeads = 16, kEmbd = 256, kRank = 512, kTurned = 64, kPlain = 128, kValues = 128;
 
-/// Attention as wide as that of DeepSeek V3, with fewer heads and little else; a header and a hole.
+/// A model whose attention is as wide as in DeepSeek V3, with fewer heads and few other tensors. The file has a header
+/// and a hole instead of data.
 std::unique_ptr<Model> latent_model() {
   test::GgufWriter writer;
   const std::pair<const char*, int64_t> counts[] = {{"block_count", kLayers},
@@ -201,7 +201,7 @@ std::unique_ptr<Model> latent_model() {
   return open_model(file.path);
 }
 
-/// Generation of a token behind so many others.
+/// The prediction for a token after `depth` other tokens.
 Outcome predicted(const Model& model, const machine::MachineModel& machine, int devices,
                   std::optional<LatentSplit> split, int64_t depth, DType dtype = DType::kF16) {
   models::SessionOptions session{.context = 1 << 18, .batch = 1};
@@ -223,7 +223,7 @@ machine::MachineModel machine_of(int devices) {
   return machine;
 }
 
-TEST(LatentWays, BytesOfTheCacheCount) {
+TEST(LatentWays, WiderCacheTypesTakeLonger) {
   const auto model = latent_model();
   const auto seconds = [&](DType dtype) {
     return predicted(*model, machine_of(2), 2, {}, 1 << 17, dtype).ways.mirrored;
@@ -231,7 +231,7 @@ TEST(LatentWays, BytesOfTheCacheCount) {
   EXPECT_GT(seconds(DType::kF32), 1.5 * seconds(DType::kF16));
 }
 
-TEST(LatentWays, TheFasterOfTheTwoPredictionsIsChosen) {
+TEST(LatentWays, FasterPredictionIsChosen) {
   const auto model = latent_model();
   for (const int devices : {2, 4, 8}) {
     const machine::MachineModel machine = machine_of(devices);
@@ -242,14 +242,14 @@ TEST(LatentWays, TheFasterOfTheTwoPredictionsIsChosen) {
       const Outcome rows = predicted(*model, machine, devices, LatentSplit::kRows, depth);
       const Outcome chosen = predicted(*model, machine, devices, {}, depth);
       EXPECT_EQ(rows.ways.latent, LatentSplit::kRows);
-      EXPECT_EQ(rows.ways.by_rows, 0) << "nothing to compare";
+      EXPECT_EQ(rows.ways.by_rows, 0) << "nothing is compared if the split is given";
       EXPECT_EQ(chosen.ways.rows, depth);
       const bool takes_rows = chosen.ways.latent == LatentSplit::kRows;
       EXPECT_EQ(chosen.seconds, takes_rows ? rows.seconds : mirrored.seconds);
       EXPECT_LE(chosen.seconds, 1.05 * std::min(rows.seconds, mirrored.seconds));
       EXPECT_NEAR(rows.seconds - mirrored.seconds, chosen.ways.by_rows - chosen.ways.mirrored,
                   0.1 * std::max(rows.seconds, mirrored.seconds));
-      EXPECT_TRUE(takes_rows || latest == LatentSplit::kMirrored) << "rows are better for all longer texts";
+      EXPECT_TRUE(takes_rows || latest == LatentSplit::kMirrored) << "rows stay better for longer contexts";
       latest = chosen.ways.latent;
       EXPECT_FALSE(depth == 64 && takes_rows);
     }
@@ -257,7 +257,7 @@ TEST(LatentWays, TheFasterOfTheTwoPredictionsIsChosen) {
   }
 }
 
-TEST(LatentWays, AreMirroredWithoutALengthASecondDeviceOrOnTheHost) {
+TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
   const auto model = latent_model();
   const auto machine = std::make_shared<machine::MachineModel>(machine_of(2));
   const auto ways = [&](const char* ratio, int64_t rows, bool on_host) {

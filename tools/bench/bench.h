@@ -1,6 +1,6 @@
-// Measures how fast a model processes prompts and generates, what `shoal bench` prints: tests in the terms of
-// llama-bench (pp512: a prompt of 512 tokens; tg128: 128 tokens generated one by one; "@ d1024": after 1024 tokens that
-// are in the cache already). One thread; blocking.
+// Measures prompt and generation speed for `shoal bench`. Tests are named as in llama-bench: pp512 evaluates a prompt
+// of 512 tokens, and tg128 generates 128 tokens one by one. The suffix "@ d1024" means that the cache already holds
+// 1024 tokens. One thread; blocking.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace shoal::tools {
 
-/// Devices as one value of --devices names them: "CPU0+CPU1,CPU2".
+/// The devices of one --devices list, such as "CPU0+CPU1,CPU2".
 struct DeviceList {
   std::vector<std::string> names;
   std::vector<int> group_sizes;
-  std::string label = {};  ///< in tables, in place of a long text()
+  std::string label = {};  ///< shown in tables instead of a long text()
   std::string text() const;
   std::string shown() const { return label.empty() ? text() : label; }
 };
 
-/// What a model is loaded with.
+/// A model, with the devices, shares and threads that run it.
 struct BenchSetup {
   std::string model;
   DeviceList devices;
-  std::string ratio;  ///< "" for even
+  std::string ratio;  ///< "": even shares
   int threads = 0;
 };
 
-/// Prompt processing or generation; the other count is 0.
+/// A test of prompt processing or of generation. One of the two token counts is 0.
 struct BenchTest {
   int64_t prompt = 0;
   int64_t generate = 0;
@@ -49,24 +49,24 @@ struct BenchOptions {
 
 /// Times of the repetitions of one test.
 struct BenchSamples {
-  int64_t tokens = 0;  ///< of each repetition
+  int64_t tokens = 0;  ///< number of tokens in each repetition
   std::vector<int64_t> ns;
 
   std::vector<double> rates() const;  ///< tokens per second
   int64_t avg_ns() const;
-  int64_t stddev_ns() const;  ///< of the sample (n - 1); 0 for a single one
+  int64_t stddev_ns() const;  ///< sample standard deviation (n - 1); 0 for a single repetition
   double avg_rate() const;    ///< mean of rates()
   double stddev_rate() const;
 };
 
-/// Fills the cache to the test's depth, runs once without a clock, then the repetitions, each from that depth, in a
-/// session of these options on what is loaded; its tracer sees the runs on a row called "bench". The deployment's plan
-/// and backends are dropped. `stop`: asked between runs and, where all devices are CPUs, within them; true throws
-/// Interrupted.
+/// Measures a test in a session with these options. Fills the cache to the test's depth and runs a warm-up. Each
+/// repetition then starts from the same depth. The session's tracer shows the runs on a row called "bench". Destroys
+/// the plan and the backends of the deployment. Polls `stop` between runs and, if all devices are CPUs, also within
+/// runs. Throws Interrupted when `stop` returns true.
 BenchSamples measure(Deployment& deployment, const BenchTest& test, const models::SessionOptions& options,
                      const BenchOptions& bench, const std::function<bool()>& stop = {});
 
-/// Valid token ids, always the same ones.
+/// Valid token ids, the same in every call.
 std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary);
 
 }  // namespace shoal::tools

@@ -34,7 +34,7 @@ struct RankData {
   }
 };
 
-/// The same with other thresholds than those that were measured earlier.
+/// Returns a copy of the implementation that uses these thresholds instead of measured thresholds.
 CommImplementation with(const CommImplementation& implementation, const collectives::Thresholds& thresholds) {
   const auto make = [make = implementation.make, thresholds](std::span<Backend* const> ranks,
                                                              const collectives::Options& options) {
@@ -47,7 +47,7 @@ CommImplementation with(const CommImplementation& implementation, const collecti
 
 }  // namespace
 
-/// One case in memory: the calls of all ranks.
+/// The memory and calls of all ranks for one case.
 class CommBench::Run {
  public:
   Run(CommBench& bench, collectives::Communicator& communicator, const CommCase& c)
@@ -72,7 +72,7 @@ class CommBench::Run {
     go_on();
     run(options.warmup);
     go_on();
-    bench_.gather("");  // all begin together
+    bench_.gather("");  // a barrier, so that all processes begin together
     const auto start = std::chrono::steady_clock::now();
     run(options.iterations);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
@@ -81,7 +81,7 @@ class CommBench::Run {
   }
 
  private:
-  /// Fresh inputs; outputs are full of what no result is.
+  /// Writes new inputs, and fills the outputs with bytes that never occur in a result.
   void fill() {
     std::vector<std::byte> values(case_.bytes(case_.elements_in()));
     for (int rank = 0; rank < case_.ranks; ++rank) {
@@ -93,7 +93,7 @@ class CommBench::Run {
     }
   }
 
-  /// Queues the collective this many times on every rank, in one piece as meta devices do, and waits once.
+  /// Queues the collective `times` times on every rank as one batch, as meta devices do, and waits once for all ranks.
   void run(int times) {
     std::vector<std::unique_ptr<HeldBackend>> held;
     for (Backend* backend : bench_.backends_) held.push_back(std::make_unique<HeldBackend>(*backend));
@@ -125,7 +125,7 @@ class CommBench::Run {
   CommBench& bench_;
   collectives::Communicator& communicator_;
   const CommCase case_;
-  std::vector<std::unique_ptr<RankData>> data_;  ///< nullptr: of a rank of another process
+  std::vector<std::unique_ptr<RankData>> data_;  ///< nullptr for a rank of another process
   std::vector<int64_t> counts_;
   std::vector<Call> calls_;
 };
@@ -144,9 +144,9 @@ CommBench::CommBench(const std::vector<Device*>& devices, ProcessGroup* group)
 
 CommBench::~CommBench() {
   try {
-    synchronize();  // a communicator may only go when nothing of it is queued
+    synchronize();  // a communicator must not be destroyed while its work is queued
   } catch (const Error&) {
-    // The failure has been reported.
+    // The failure was already reported.
   }
 }
 
@@ -155,8 +155,8 @@ CommImplementation CommBench::named(const std::string& name) const {
             collectives::Options own = options;
             own.implementation = name;
             auto made = factory(ranks, own);
-            require<InvalidArgument>(name == "auto" || made->name() == name, "{} and the others are connected by '{}'",
-                                     ranks[0]->name(), made->name());
+            require<InvalidArgument>(name == "auto" || made->name() == name,
+                                     "{} and the other devices are connected by '{}'", ranks[0]->name(), made->name());
             return made;
           }};
 }
@@ -168,7 +168,7 @@ std::vector<CommImplementation> CommBench::implementations() {
       communicator(named(name));
       working.push_back(named(name));
     } catch (const Error&) {
-      // Not here.
+      // This implementation does not work on these devices.
     }
   }
   return working;
@@ -213,8 +213,8 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
 collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, size_t most_bytes,
                                              const std::function<bool()>& stop) {
   constexpr size_t kSmallest = size_t{4} << 10, kNever = std::numeric_limits<int64_t>::max();
-  require<InvalidArgument>(most_bytes >= kSmallest, "nothing to compare up to {} bytes; give {} or more", most_bytes,
-                           kSmallest);
+  require<InvalidArgument>(most_bytes >= kSmallest, "nothing to compare up to {} bytes; use --max-bytes {} or more",
+                           most_bytes, kSmallest);
   const CommImplementation peers = implementation("p2p");
   collectives::Thresholds found;
   const auto time = [&](const CommImplementation& one, size_t bytes) {
@@ -231,14 +231,15 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
       return std::nullopt;
     }
   };
-  // From the smallest up, as long as one shot is ahead: what is too large for it travels in two all the same.
+  // Tries sizes in ascending order until one shot is no longer faster. Messages too large for one shot use two shots in
+  // both runs.
   for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
     const bool is_faster = time_of_peers(kNever, bytes) < time_of_peers(0, bytes);
     if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
     if (!is_faster) break;
   }
   if (const auto nccl = try_nccl()) {
-    // From the largest down, as long as NCCL is.
+    // Tries sizes in descending order until NCCL is no longer faster.
     for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
       const double peers_us = time_of_peers(found.one_shot_to_bytes.value_or(kNever), bytes);
       if (time(*nccl, bytes) >= peers_us) break;

@@ -1,6 +1,6 @@
-// Measures collectives among devices: what `shoal bench-comm` runs. Works through Device, Buffer and Communicator only,
-// so any devices will do. One thread; blocking. Devices may belong to several processes: all of them do the same then,
-// and get the same results.
+// Measures collectives between devices for `shoal bench-comm`. Uses only Device, Buffer and Communicator, so it works
+// with any devices. One thread; blocking. With several processes, all processes make the same calls and get the same
+// results.
 //
 //   CommBench bench(devices);
 //   const CommResult result = bench.measure(bench.implementation("auto"), case_of_size(...), {});
@@ -29,63 +29,64 @@ struct CommBenchOptions {
 
 struct CommResult {
   CommCase which;
-  std::string implementation;      ///< as --comm names it
-  std::string communicator;        ///< what that is here
-  double us = 0.0;                 ///< of one collective, in the process that took longest
-  std::optional<int64_t> wrong{};  ///< elements, of all ranks; nullopt: not checked
+  std::string implementation;      ///< a name of --comm
+  std::string communicator;        ///< name of the communicator that this implementation created
+  double us = 0.0;                 ///< microseconds per collective, in the slowest process
+  std::optional<int64_t> wrong{};  ///< number of wrong elements on all ranks; nullopt: not checked
 
-  /// 1e9 bytes per second: of the message, and of each rank's bus.
+  /// Algorithm bandwidth and bus bandwidth in GB/s, as in nccl-tests.
   double algbw() const { return static_cast<double>(which.size()) / 1e3 / us; }
   double busbw() const { return algbw() * bus_factor(which.kind, which.ranks); }
 };
 
-/// A way to make communicators over the devices at hand.
+/// An implementation of the collectives: its name and its factory of communicators.
 struct CommImplementation {
   std::string name;
   collectives::CommunicatorFactory make;
 };
 
-/// Names that --comm knows, whether there is one here or not.
+/// Names that --comm accepts, even if they do not work on this machine.
 std::vector<std::string> known_implementations();
 
 class CommBench {
  public:
-  /// A rank on each device. `group`: the processes that they belong to; nullptr: only this one. Throws what making a
-  /// backend throws.
+  /// Creates one rank per device. `group`: the processes that own the devices; nullptr: only this process. Throws the
+  /// errors of Device::init().
   explicit CommBench(const std::vector<Device*>& devices, ProcessGroup* group = nullptr);
   ~CommBench();
 
   int ranks() const { return static_cast<int>(backends_.size()); }
-  /// Those that work among these devices: each is made once.
+  /// The implementations that work with these devices. Tests each one by creating a communicator.
   std::vector<CommImplementation> implementations();
-  /// Throws InvalidArgument that says why it does not work here, and names those that do.
+  /// Returns the named implementation. If it does not work here, throws InvalidArgument with the reason and the names
+  /// that work.
   CommImplementation implementation(const std::string& name);
 
-  /// Finds up to which size all_reduce of p2p is faster in one shot than in two, and from which on it is faster by
-  /// NCCL, if that works here, and saves both for this mesh. Nothing is saved if it throws: InvalidArgument where p2p
-  /// does not work, so that there is nothing to choose.
+  /// Finds the largest size at which one-shot p2p all_reduce beats two-shot p2p, and the smallest size at which NCCL
+  /// beats p2p, if NCCL works here. Saves both sizes for this mesh, unless it throws. Throws InvalidArgument if p2p
+  /// does not work, because then no threshold exists.
   collectives::Thresholds calibrate(const CommBenchOptions& options, size_t most_bytes,
                                     const std::function<bool()>& stop = {});
 
-  /// Times the collective, then checks one on fresh data. `stop`: asked between runs; true throws Interrupted. Throws
-  /// what the communicator or memory throws.
+  /// Times the collective, then checks one collective on new data. Polls `stop` between runs and throws Interrupted
+  /// when it returns true. Throws the errors of the communicator and of allocation.
   CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
                      const std::function<bool()>& stop = {});
 
  private:
   class Run;
 
-  std::set<std::string> remarks_;  ///< made so far
+  std::set<std::string> remarks_;  ///< remarks printed so far
 
-  /// Of what each process has found: the largest, and the sum.
+  /// Maximum, and sum, of the values of all processes.
   double largest(double own) const;
   int64_t sum(int64_t own) const;
   std::vector<std::string> gather(const std::string& own) const;
-  /// Waits for all ranks; throws the first failure after all have ended.
+  /// Waits for all ranks, then throws the first failure.
   void synchronize();
   collectives::Communicator& communicator(const CommImplementation& implementation);
   CommImplementation named(const std::string& name) const;
-  /// The next one is made anew.
+  /// The next call makes a new communicator.
   void drop_communicator();
 
   std::vector<Device*> devices_;
@@ -93,7 +94,7 @@ class CommBench {
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
   collectives::CommunicatorFactory factory_;
-  std::string current_;  ///< which implementation communicator_ is of
+  std::string current_;  ///< implementation of communicator_
   std::unique_ptr<collectives::Communicator> communicator_;
 };
 

@@ -10,10 +10,10 @@
 namespace shoal::tools {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // elements that are made at a time
+constexpr int64_t kBlock = 4096;  // number of elements generated at a time
 constexpr int kSum = -1;
 
-/// Part of an output: a number of values of one rank's data, or of the sum of all, from `first` on.
+/// A part of an output. Its `count` values start at index `first` of one rank's data, or of the sum over all ranks.
 struct Segment {
   int from;
   int64_t first;
@@ -32,13 +32,13 @@ std::vector<Segment> expected_segments(const CommCase& c, int rank) {
   return segments;
 }
 
-/// Elements, with room for a message on every rank where only the root has one.
+/// Number of elements of an input or output. Every rank allocates a whole message, even if only the root uses it.
 int64_t elements_of(Extent extent, const CommCase& c) {
   const bool all = extent == Extent::kAllParts || extent == Extent::kPartsTo || extent == Extent::kPartsFrom;
   return all ? c.part * c.ranks : c.part;
 }
 
-/// Well mixed bits (the finaliser of MurmurHash3).
+/// A hash function: the finaliser of MurmurHash3.
 uint32_t mixed(uint64_t x) {
   x ^= x >> 33;
   x *= 0xff51afd7ed558ccdULL;
@@ -50,7 +50,7 @@ uint32_t bits_at(int rank, int64_t index) {
   return mixed((static_cast<uint64_t>(rank) << 48) + static_cast<uint64_t>(index) + 1);
 }
 
-/// The sum in rank order: i32 wraps around, half types are added in f32 and rounded once.
+/// Writes the sums over all ranks, added in rank order. i32 wraps around. Half types are added in f32 and rounded once.
 void sum_values(DType dtype, int ranks, int64_t first, std::span<std::byte> to) {
   const size_t count = to.size() / bytes_for(dtype, 1);
   std::vector<std::byte> one(to.size());
@@ -89,7 +89,7 @@ int64_t count_far(DType dtype, std::span<const std::byte> a, std::span<const std
   int64_t far = 0;
   for (size_t i = 0; i < count; ++i) {
     const bool near = std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])) <= allowed;
-    far += near ? 0 : 1;  // what is no number is far from everything
+    far += near ? 0 : 1;  // NaN always counts as wrong
   }
   return far;
 }
@@ -110,7 +110,7 @@ int64_t CommCase::elements() const {
 
 CommCase case_of_size(Collective kind, DType dtype, int ranks, size_t size) {
   CommCase c{kind, dtype, ranks, 1, 0};
-  const size_t unit = c.size();  // of a part of one element
+  const size_t unit = c.size();  // bytes of a message if each part has one element
   c.part = std::max<int64_t>(1, static_cast<int64_t>(size / unit));
   return c;
 }
@@ -138,11 +138,11 @@ void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to) 
 double allowed_error(std::string_view communicator, const CommCase& c) {
   const bool by_peers = communicator == "p2p" || communicator == "cuda";
   if (by_peers && c.reduces() && c.dtype == DType::kF32 && collectives::default_wire() == DType::kBF16) {
-    return 0x1p-8 * 2 * c.ranks;  // every addend and the sum, each at most the number of ranks
+    return 0x1p-8 * 2 * c.ranks;  // every addend and the sum are rounded to bf16; each is at most the number of ranks
   }
   const bool any_order = communicator == "nccl" || communicator == "cuda";
   if (!any_order || !c.reduces() || c.dtype == DType::kI32) return 0.0;
-  // n - 1 additions, each of which rounds a sum of at most n.
+  // Each of the n - 1 additions rounds a sum of at most n.
   const double epsilon = c.dtype == DType::kF32 ? 0x1p-23 : c.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;
   return epsilon * c.ranks * (c.ranks - 1);
 }

@@ -26,7 +26,7 @@ std::string heading() {
   return fmt::format("#{}\n#{}\n", names.substr(1), units.substr(1, units.find_last_of(')')));
 }
 
-/// Two digits after the point where there is room for them.
+/// Formats a number with two decimals, or with fewer decimals if the number is large.
 std::string number(double value) {
   return value < 1e5 ? fmt::format("{:.{}f}", value, value < 1000 ? 2 : 1) : fmt::format("{:.0f}", value);
 }

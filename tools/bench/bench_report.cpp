@@ -26,7 +26,7 @@ struct Column {
   bool is_number;
 };
 
-/// What was simulated has no deviation, and no rate where the model does not fit.
+/// A simulated result has no standard deviation. If the model does not fit, the result has no rate.
 Column rate_column(const BenchResult& r) {
   const BenchSamples& s = r.samples;
   if (r.simulated.empty()) return {"t/s", 20, fmt::format("{:.2f} ± {:.2f}", s.avg_rate(), s.stddev_rate()), true};

@@ -1,5 +1,5 @@
-// Prints what `shoal bench` measures, in the columns and fields of llama-bench. Markdown and JSON lines go out row by
-// row, JSON at the end.
+// Prints the results of `shoal bench` in the columns and fields of llama-bench. Markdown and JSON lines are printed row
+// by row. JSON is printed at the end.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,22 +14,22 @@ namespace shoal::tools {
 
 enum class BenchFormat : uint8_t { kMarkdown, kJson, kJsonLines };
 
-/// "md", "json" or "jsonl". Throws InvalidArgument that names `flag`.
+/// Parses "md", "json" or "jsonl". Throws InvalidArgument that names `flag`.
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
 
-/// One more column of the Markdown table, after all others.
+/// An additional column of the Markdown table, after the usual columns.
 struct BenchColumn {
   std::string name;
   std::string cell;
   size_t width = 9;
 };
 
-/// Everything about one test.
+/// The result of one test, with its setup.
 struct BenchResult {
   BenchSetup setup;
   BenchTest test;
   BenchSamples samples;
-  std::string time;  ///< when it began
+  std::string time;  ///< start time of the test
   std::string model_type;
   size_t model_bytes = 0;
   int64_t model_parameters = 0;
@@ -37,27 +37,27 @@ struct BenchResult {
   models::SessionOptions session;
   models::PlacementOptions placement;
   bool mmap = true, repack = true;
-  /// Of the machine model that the figures come from; empty: they were measured.
+  /// Name of the simulated machine; empty for a measurement.
   std::string simulated = {};
   std::vector<BenchColumn> more_columns = {};
-  nlohmann::ordered_json more_fields = nlohmann::ordered_json::object();  ///< of the other formats
+  nlohmann::ordered_json more_fields = nlohmann::ordered_json::object();  ///< additional fields of the JSON formats
 };
 
-/// What a table of several rows must show besides what it always does.
+/// Optional columns of the table, and the column widths that suffice for all rows.
 struct BenchColumns {
   bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
   size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
-  bool shares_follow = false;  ///< rows wait for the shares of all setups, so that columns align
+  bool shares_follow = false;  ///< rows are printed only when the shares of all setups are known, so that columns align
 };
 
-/// Of the shares of all setups, as they are shown.
+/// Width of the longest shares of the setups, as printed.
 size_t width_of_shares(std::span<const BenchSetup> setups);
 
 class BenchReport {
  public:
   BenchReport(BenchFormat format, const BenchColumns& columns) : format_(format), columns_(columns) {}
   void add(const BenchResult& result);
-  /// Prints the rows that wait for others.
+  /// Prints the rows that were held back.
   void print_rows();
   void finish();
 
@@ -67,7 +67,7 @@ class BenchReport {
   const BenchFormat format_;
   BenchColumns columns_;
   bool has_heading_ = false;
-  std::vector<BenchResult> rows_;  ///< of Markdown, not yet printed
+  std::vector<BenchResult> rows_;  ///< Markdown rows that are not printed yet
   nlohmann::ordered_json results_ = nlohmann::ordered_json::array();
 };
 

@@ -34,23 +34,25 @@ size_t count_entries(const std::string& ratio) {
   return 1 + static_cast<size_t>(std::count_if(ratio.begin(), ratio.end(), separates));
 }
 
-/// An empty ratio is even shares of any list.
+/// An empty ratio means even shares and fits any list.
 bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return true;
   const size_t shares = mode == models::SplitMode::kLayer ? devices.group_sizes.size() : devices.names.size();
   return ratio.empty() || count_entries(ratio) == shares;
 }
 
-/// Throws unless some list of devices can be divided so.
+/// Throws UsageError unless the ratio fits at least one list of devices.
 void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return;
   require<InvalidArgument>(
       !names_profile(ratio),
-      "--tensor-split {}: a profile is for run, chat, plan and compare; give its shares, such as 3,1", ratio);
+      "--tensor-split {}: only run, chat, plan and compare read profiles; give the shares, such as 3,1", ratio);
   const bool some =
       std::any_of(devices.begin(), devices.end(), [&](const DeviceList& list) { return fits(ratio, list, mode); });
   models::parse_ratio(ratio, static_cast<int>(count_entries(ratio)));
-  require<InvalidArgument>(some, "--tensor-split: no list of --devices has the {} devices of '{}'",
+  require<InvalidArgument>(some,
+                           "--tensor-split: there are {} shares in '{}', but no list of --devices has as many devices; "
+                           "give one share for each device",
                            count_entries(ratio), ratio);
 }
 
@@ -116,7 +118,8 @@ std::vector<BenchTest> make_tests(const BenchLists& lists) {
     if (test.tokens() == 0) return;
     tests.push_back(test);
     if (test.context() <= kMostTokens) return;
-    throw UsageError(fmt::format("{}: there are at most {} positions", test.name(), kMostTokens));
+    throw UsageError(fmt::format("{}: a sequence has at most {} positions; use fewer tokens (-p, -n, -d)", test.name(),
+                                 kMostTokens));
   };
   for (const int64_t batch : lists.batches) {
     for (const int64_t ubatch : lists.ubatches) {
@@ -126,7 +129,7 @@ std::vector<BenchTest> make_tests(const BenchLists& lists) {
       }
     }
   }
-  if (tests.empty()) throw UsageError("nothing to measure; give numbers of tokens above 0 with -p or -n");
+  if (tests.empty()) throw UsageError("nothing to measure; give a number of tokens above 0 with -p or -n");
   return tests;
 }
 
@@ -141,29 +144,34 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
 
 void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
   lists.devices.clear();
-  app.add_option("-m,--model", lists.models, "GGUF file; may be repeated")
+  app.add_option("-m,--model", lists.models, "GGUF file of a model; may be repeated")
       ->each([](const std::string& text) { check_file_name("--model", text); })
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->required();
   app.add_option("--devices", lists.devices, devices_help)->type_name("NAMES")->allow_extra_args(false);
   app.add_option("--tensor-split", lists.ratios,
-                 "Share of each device, such as 3,1; several with semicolons, or repeated: each for the lists with as "
-                 "many devices; auto: those predicted to be fastest; default even")
+                 "Share of the model for each device, such as 3,1 (default: even); auto: the shares predicted to be "
+                 "fastest. Separate several lists by semicolons, or repeat the flag; each list applies to device lists "
+                 "of the same length")
       ->type_name("SHARES")
       ->allow_extra_args(false);
   add_counts(app, "-p,--n-prompt", lists.prompts, 0, kMostTokens,
-             "Tokens of prompts to process, such as 512,1024; 0: none");
-  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens, "Tokens to generate");
-  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens, "Tokens already in the KV cache");
-  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
-  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens, "Maximum tokens per batch");
+             "Prompt lengths in tokens, such as 512,1024; 0: no prompt");
+  add_counts(app, "-n,--n-gen", lists.generates, 0, kMostTokens,
+             "Numbers of tokens to generate, such as 128,256; 0: no generation");
+  add_counts(app, "-d,--n-depth", lists.depths, 0, kMostTokens,
+             "Numbers of tokens already in the KV cache, such as 0,4096");
+  add_counts(app, "-b,--batch-size", lists.batches, 1, kMostTokens,
+             "Maximum numbers of tokens per batch, such as 512,2048; the smaller of -b and -ub applies");
+  add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens,
+             "Maximum numbers of tokens per batch, such as 128,512; the smaller of -b and -ub applies");
   devices.split.add_to(app);
   devices.host.add_to(app);
   const auto read_format = [this](const std::string& flag, const std::string& text) {
     format = parse_bench_format(flag, text);
   };
-  add_parsed(app, "-o,--output", "FORMAT", read_format, "md, json or jsonl")->default_str("md");
+  add_parsed(app, "-o,--output", "FORMAT", read_format, "Output format: md, json or jsonl")->default_str("md");
 }
 
 models::SessionOptions BenchFlags::session(const BenchTest& test) const {

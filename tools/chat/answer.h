@@ -1,8 +1,8 @@
-// An answer as a model writes it, in two: what it thinks, and what it says. Models mark the one with <think> and
-// </think>, [THINK], <|START_THINKING|> or the channels of gpt-oss and Gemma 4, and Granite the other with <response>;
-// marks that separate nothing are dropped.
+// Splits a model's answer into its reasoning and the answer proper. Models enclose reasoning in <think> and </think>,
+// [THINK], <|START_THINKING|> or the channels of gpt-oss and Gemma 4. Granite encloses the answer proper in <response>.
+// Tags that separate nothing are removed.
 //
-//   "<think>\nHm.\n</think>\n\nYes."                                               -> thinks "Hm.\n", says "Yes."
+//   "<think>\nHm.\n</think>\n\nYes."                                               -> reasoning "Hm.\n", answer "Yes."
 //   "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."  -> the same
 #pragma once
 
@@ -15,10 +15,11 @@
 
 namespace shoal::tools {
 
-/// The control tokens that such marks are made of: as text, AnswerSplitter has to see them.
+/// Control tokens that form these tags. They must be decoded as text, because AnswerSplitter searches the text for
+/// tags.
 std::vector<int32_t> answer_marks(const models::TokenizerVocabulary& vocabulary);
 
-/// Does a prompt end with a mark, so that the answer begins with thoughts?
+/// Whether the prompt ends with a tag that begins reasoning. The model's answer then begins with reasoning.
 bool ends_in_thought(std::string_view prompt);
 
 struct AnswerPiece {
@@ -26,11 +27,11 @@ struct AnswerPiece {
   bool is_thought = false;
 };
 
-/// Fed with an answer as it comes. Holds back what could be the beginning of a mark.
+/// Splits an answer that arrives in pieces. Holds back text that could be the beginning of a tag.
 class AnswerSplitter {
  public:
   explicit AnswerSplitter(bool begins_with_thought) : thinks_(begins_with_thought) {}
-  /// What is complete; none is empty.
+  /// Returns the pieces that are complete. No piece is empty.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
 
@@ -38,11 +39,12 @@ class AnswerSplitter {
   void take(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   bool thinks_, responds_ = false;
-  bool begins_ = true;  ///< of thoughts or of what is said, nothing but space has come yet
+  bool begins_ = true;  ///< only white space has arrived since the last tag
   std::string held_;
 };
 
-/// Writes thoughts to standard error, dimmed on a terminal, and what is said to standard output; or keeps both only.
+/// Writes reasoning to standard error (dimmed on a terminal) and the answer proper to standard output. If `prints` is
+/// false, stores both without writing.
 class AnswerPrinter {
  public:
   AnswerPrinter(bool begins_with_thought, bool prints);

@@ -17,12 +17,13 @@ namespace {
 constexpr int kMemoryMib = 1024;
 constexpr std::chrono::seconds kLongest{10};
 
-/// Beside the program, installed or not.
+/// Path of the renderer: ../share/shoal/chat_template.py relative to the program's folder, in a build tree and after
+/// installation.
 std::string renderer() {
   namespace fs = std::filesystem;
   const fs::path own = fs::read_symlink("/proc/self/exe").parent_path();
   const fs::path file = (own / "../share/shoal/chat_template.py").lexically_normal();
-  require<InvalidArgument>(fs::exists(file), "{}: is missing, it renders chat templates; install shoal again",
+  require<InvalidArgument>(fs::exists(file), "{}: the renderer of chat templates is missing; install shoal again",
                            file.string());
   return file.string();
 }
@@ -32,11 +33,12 @@ std::string python() {
   return named != nullptr ? named : "python3";
 }
 
-/// The end of a renderer that gave no answer.
+/// Reason that the renderer gave no answer.
 std::string failure_of(const ChildAnswer& answer) {
-  if (answer.end == ChildEnd::kTookTooLong) return fmt::format("did not come to an end within {}", kLongest);
-  if (answer.end == ChildEnd::kKilled) return fmt::format("was ended by signal {}", answer.code);
-  const std::string what = answer.code == 0 ? "gave no answer" : fmt::format("ended with code {}", answer.code);
+  if (answer.end == ChildEnd::kTookTooLong) return fmt::format("did not finish within {}", kLongest);
+  if (answer.end == ChildEnd::kKilled)
+    return fmt::format("could not be rendered: the renderer was killed by signal {}", answer.code);
+  const std::string what = answer.code == 0 ? "gave no answer" : fmt::format("exited with code {}", answer.code);
   return fmt::format("could not be rendered: {} {}", python(), what);
 }
 
@@ -55,18 +57,18 @@ std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const n
                                 {"add_generation_prompt", true},
                                 {"special_tokens", chat_template.special_tokens},
                                 {"kwargs", variables}};
-  // Text that is no UTF-8 gets U+FFFD in place of what is wrong.
+  // Invalid UTF-8 becomes U+FFFD.
   const std::string input = question.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   const ChildAnswer answer = ask_child(
       {python(), "-I", renderer(), std::to_string(kLongest.count() + 1), std::to_string(kMemoryMib)}, input, kLongest);
-  std::string error = failure_of(answer), remedy = "another can be given with --template FILE";
+  std::string error = failure_of(answer), remedy = "give another template with --template FILE";
   if (answer.end == ChildEnd::kExited) {
     remedy = "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON";
-    try {  // programs other than Python may print anything
+    try {  // SHOAL_PYTHON may name a program that is not Python and prints anything
       const nlohmann::json json = parse_json(answer.code == 0 ? answer.out : "");
       if (!json.contains("error")) return json.at("parts").get<std::vector<RenderedPart>>();
       error = printable(json["error"].get<std::string>());
-      remedy = json.value("remedy", "another can be given with --template FILE");
+      remedy = json.value("remedy", "give another template with --template FILE");
     } catch (const nlohmann::json::exception&) {
     } catch (const InvalidArgument&) {
     }

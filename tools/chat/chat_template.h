@@ -1,6 +1,6 @@
-// Chat templates: from a conversation to the text that a model was trained on. Templates are Jinja, and are rendered by
-// jinja2 in its sandbox: a small Python program (chat_template.py) is run for each rendering, with limits on its time,
-// memory and output, because templates come from strangers' files.
+// Chat templates, which render a conversation in the format that a model was trained on. Templates are Jinja, and the
+// sandbox of jinja2 renders them. Each rendering runs a small Python program (chat_template.py) with limits on time,
+// memory and output, because model files are untrusted.
 #pragma once
 
 #include <map>
@@ -12,23 +12,25 @@
 
 namespace shoal::tools {
 
-/// Some of a rendered text, and whether it is template text. Only there are control tokens; the words of users and
-/// models stay text, whatever they look like.
+/// A piece of rendered text, and whether the template itself wrote it. Only text of the template may contain control
+/// tokens. Text of users and models stays ordinary text, even if it looks like a control token.
 using RenderedPart = std::pair<std::string, bool>;
 
 struct ChatTemplate {
   std::string text;
-  std::string origin;                                 ///< in messages: "m.gguf"
+  std::string origin;                                 ///< name of the template in messages, such as "m.gguf"
   std::map<std::string, std::string> special_tokens;  ///< "bos_token" -> "<s>"
-  std::vector<std::string> stops;                     ///< strings that end an answer, besides the model's end tokens
+  std::vector<std::string> stops;                     ///< strings that end an answer, in addition to the model's end
+                                                      ///< tokens
 };
 
-/// The template of models without one: turns between <|im_start|> and <|im_end|>.
+/// The template for models without one: ChatML, with messages between <|im_start|> and <|im_end|>.
 extern const std::string_view kChatMl;
 
-/// Parts of a prompt that asks for the next answer; neighbours differ in kind, and none is empty. `messages`: of
-/// {"role", "content", ...}; `variables`: further ones, such as {"enable_thinking": false}. Throws InvalidArgument with
-/// one line: the template's objection to the conversation, an error in the template, or a missing part of this machine.
+/// Renders the prompt for the next answer. Consecutive parts differ in kind, and no part is empty. `messages`: array of
+/// {"role", "content", ...}. `variables`: additional variables, such as {"enable_thinking": false}. Throws
+/// InvalidArgument with a one-line message if the template refuses the conversation or has an error, or if a required
+/// program is missing.
 std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
                                       const nlohmann::json& variables);
 

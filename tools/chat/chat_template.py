@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
-"""Renders a chat template (Jinja) as transformers does, and tells which characters are the template's own.
+"""Renders a chat template (Jinja) as transformers does, and marks the characters that the template itself wrote.
 
 Reads a JSON object from standard input:
 
     template                 text of the template
     messages                 list of {"role", "content", ...}
-    tools, documents         as templates want them; may be left out
+    tools, documents         as templates expect them; optional
     add_generation_prompt    bool
     special_tokens           {"bos_token": text, "eos_token": text, ...}
-    time                     "2026-11-23T18:00:00", what strftime_now() shows; may be left out
-    kwargs                   further variables, such as {"enable_thinking": false}
+    time                     "2026-11-23T18:00:00", shown by strftime_now(); optional
+    kwargs                   additional variables, such as {"enable_thinking": false}
 
 and writes one to standard output: {"parts": [[text, is_template], ...]}, or {"error": "one line"}.
 
-Only what the template itself has written is template text: its literals, special tokens, and the roles of messages
-where these are the usual ones. Everything else, JSON and dates among it, is message text, and control tokens in it are
-mere text. That is known for each character: literals are made objects of the class Text, a str that knows for each of
-its characters where it is from, and whose operations hand that on. An operation that Text does not know gives a plain
-str, which counts as message text, so that nothing becomes a control token by mistake. The text itself is always what
-plain jinja2 gives (tests/project/chat_template_test.py).
+Template text is only what the template itself wrote: its literals, special tokens, and the usual roles of messages.
+All other text, including JSON and dates, is message text, and control tokens in it are ordinary text. Each character is
+tracked: literals become objects of the class Text, a str that knows the origin of each character and passes it on in its
+operations. An operation that Text does not know returns a plain str. A plain str counts as message text, so nothing
+becomes a control token by mistake. The rendered text always equals the output of plain jinja2
+(tests/project/chat_template_test.py).
 
-Templates come from files of strangers: jinja2's sandbox keeps them from the system. Arguments limit this process:
+Templates come from strangers' files, so jinja2's sandbox keeps them away from the system. Arguments limit this process:
 
-    chat_template.py [SECONDS MIB]      of processor time and of memory
+    chat_template.py [SECONDS MIB]      processor time and memory
 """
 import datetime
 import functools
@@ -41,7 +41,7 @@ try:
     import jinja2.runtime
     import jinja2.sandbox
 except ImportError:
-    SYSTEM = "/usr/bin/python3"  # for which Debian's package is; PATH may have another first
+    SYSTEM = "/usr/bin/python3"  # Debian's package is for this Python; PATH may name another Python first
     if __name__ == "__main__" and os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
         os.execv(SYSTEM, [SYSTEM, "-I", *sys.argv])
     print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2", "remedy": "install python3-jinja2"}))
@@ -52,7 +52,7 @@ LONGEST_TEMPLATE = 1 << 20
 ROLES = {"system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "environment"}
 FORMATTER = string.Formatter()
 NO_SPACE = re.compile(r"\S")
-OWN, FOREIGN = b"\1", b"\0"  # a character of the template, and of anything else
+OWN, FOREIGN = b"\1", b"\0"  # origin of a character: the template, or anything else
 
 
 class TooLong(Exception):
@@ -60,7 +60,7 @@ class TooLong(Exception):
 
 
 class Text(str):
-    """A str with a mask: for each character OWN or FOREIGN. Templates cannot reach the mask, whose name begins with _."""
+    """A str with a mask: OWN or FOREIGN for each character. Templates cannot reach the mask, because its name begins with _."""
     __slots__ = ("_mask",)
 
     def __new__(cls, text="", mask=None):
@@ -72,7 +72,7 @@ class Text(str):
         return Text(str.__getitem__(self, slice(begin, end)), self._mask[begin:end])
 
     def _same(self, text):
-        """The mask holds for what was changed character by character."""
+        """Keeps the mask if the length is the same, because each character was then changed separately."""
         return Text(text, self._mask) if len(text) == len(self) else text
 
     def __str__(self):
@@ -86,7 +86,7 @@ class Text(str):
         return (self[i] for i in range(len(self)))
 
     def __add__(self, other):
-        # Markup wants to escape what it is added to, and what is undefined to say so.
+        # Markup escapes the other operand, and Undefined raises an error.
         if hasattr(other, "__html__") or isinstance(other, jinja2.Undefined):
             return NotImplemented
         return joined((self, other)) if isinstance(other, str) else super().__add__(other)
@@ -163,12 +163,12 @@ class Text(str):
         for piece in pieces:
             out += (self, piece) if out else (piece,)
         if not all(isinstance(piece, str) for piece in out):
-            return super().join(out)  # which says what is wrong
+            return super().join(out)  # raises the usual error
         return joined(out)
 
     @property
     def format(self):
-        """With fields such as {} and {name} marks are kept; else the sandbox formats, without marks."""
+        """Keeps the mask for fields such as {} and {name}; otherwise the sandbox formats, without a mask."""
         fields = [field for field in FORMATTER.parse(self) if field[1] is not None]
         plain = all(re.fullmatch(r"\w*", name) and not spec and not conversion for _, name, spec, conversion in fields)
         if not plain or FOREIGN in self._mask:
@@ -200,7 +200,7 @@ class Text(str):
 
 
 def joined(pieces):
-    """Texts and other strings, one after the other. Raises TooLong."""
+    """Concatenates Text objects and other strings. Raises TooLong."""
     pieces, total = list(pieces), 0
     texts, masks = [], []
     for piece in pieces:
@@ -213,7 +213,7 @@ def joined(pieces):
 
 
 def concat(pieces):
-    """joined() that ends as soon as a template that never ends has printed too much."""
+    """Calls joined() for the pieces of a generator. Stops as soon as an endless template has printed too much."""
     total, kept = 0, []
     for piece in pieces:
         total += len(piece)
@@ -225,12 +225,12 @@ def concat(pieces):
 
 @functools.lru_cache(maxsize=4096)
 def own(text):
-    """Text of the template."""
+    """A Text with the origin OWN: the template wrote it."""
     return Text(text, OWN * len(text))
 
 
 def code_of(value):
-    """Python code for a constant of a template, in which all strings are the template's own."""
+    """Python code for a constant of a template. All its strings count as written by the template."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return f"environment.own({str.__repr__(value)})"
     if isinstance(value, (list, tuple)):
@@ -253,7 +253,7 @@ class CodeGenerator(jinja2.compiler.CodeGenerator):
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}, which marks what is to be trained: of no meaning here."""
+    """The tag {% generation %}, which marks text for training and has no effect here."""
     tags = {"generation"}
 
     def parse(self, parser):
@@ -271,7 +271,7 @@ def raise_exception(message):
 
 
 def make_environment(time):
-    """As transformers has it, except that lists may be changed: `append` and `pop` occur in published templates."""
+    """Like the environment of transformers, but lists may be changed, because published templates use `append` and `pop`."""
     environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                       extensions=[Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = to_json
@@ -302,7 +302,7 @@ def make_tracking_environment(time):
 
 
 def variables_of(request, mark=own):
-    """What a template sees. `mark` makes text the template's own."""
+    """Variables for a template. `mark` marks text as written by the template."""
     messages = [dict(message) for message in request["messages"]]
     for message in messages:
         if message.get("role") in ROLES:
@@ -317,14 +317,15 @@ def time_of(request):
 
 
 def parts_of(text):
-    """[["<|user|>", True], ["hello", False]]; surrogates as the characters that pairs of them stand for, or U+FFFD."""
+    """Runs of characters of one origin: [["<|user|>", True], ["hello", False]]. Surrogate pairs become their character, and
+    lone surrogates become U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
     pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))
     return [[whole(piece), is_own] for piece, is_own in pieces]
 
 
 def whole(text):
-    """Without lone surrogates, which are no text in JSON."""
+    """Replaces lone surrogates, which are not allowed in JSON text."""
     return str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -332,13 +333,13 @@ def whole(text):
 def compiled(template, time):
     if len(template) > LONGEST_TEMPLATE:
         raise TooLong
-    # What `~` compiles to; templates import it by name.
+    # Templates import this function by name: the operator `~` compiles to it.
     jinja2.runtime.str_join = lambda pieces: concat(map(str, pieces))
     return make_tracking_environment(time).from_string(template)
 
 
 def with_empty_tools(request):
-    """Templates for calling functions take a list of them for granted, or a text, and the date. None where there is one."""
+    """A request with an empty list of tools and a date, which templates for function calls expect. None if it has tools."""
     if request.get("tools"):
         return None
     given = {"functions": "[]", "datetime": time_of(request).strftime("%Y-%m-%d"), **request.get("kwargs", {})}
@@ -346,7 +347,7 @@ def with_empty_tools(request):
 
 
 def with_system_in_question(request):
-    """For templates that know no system prompt: it begins the first question. None where there is no such prompt."""
+    """A request with the system prompt in the first question, for templates that refuse system prompts. None without one."""
     first = request["messages"][:2]
     contents = [message.get("content") for message in first]
     if [message.get("role") for message in first] != ["system", "user"] or not all(isinstance(c, str) for c in contents):
@@ -355,7 +356,7 @@ def with_system_in_question(request):
 
 
 def with_parts(request):
-    """Texts of messages as lists of parts."""
+    """A request in which the content of each message is a list of parts."""
     def in_parts(message):
         content = message.get("content")
         return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
@@ -363,20 +364,20 @@ def with_parts(request):
 
 
 def wants_parts(template, request):
-    """Some templates, of models for images and sound, show the content of a message only if it is a list of parts."""
+    """Whether the template shows a message only if its content is a list of parts, as templates for images may do."""
     text = "which of both is shown"
     question = {**request, "messages": [{"role": "user", "content": text}]}
 
     def shows(asked):
         try:
             return text in template.render(variables_of(asked))
-        except Exception:  # pylint: disable=broad-exception-caught  # the conversation itself may be taken
+        except Exception:  # pylint: disable=broad-exception-caught  # the template may still accept the real conversation
             return False
     return not shows(question) and shows(with_parts(question))
 
 
 def render(request):
-    """Parts of the text. A template that fails is asked once more, with what it may have missed or refused."""
+    """Renders the parts of the prompt. A template that fails is rendered once more with a request that it may accept."""
     template = compiled(request["template"], time_of(request))
     if wants_parts(template, request):
         return parts_of(template.render(variables_of(with_parts(request))))
@@ -392,7 +393,7 @@ def render(request):
     if other:
         try:
             return parts_of(template.render(variables_of(other)))
-        except Exception:  # pylint: disable=broad-exception-caught  # the first one is the one to see
+        except Exception:  # pylint: disable=broad-exception-caught  # the first error is reported
             pass
     raise first_error
 
@@ -413,22 +414,22 @@ def main():
     try:
         answer = {"parts": render(json.load(sys.stdin))}
     except jinja2.exceptions.TemplateSyntaxError as error:
-        answer = {"error": f"is no valid Jinja: {one_line(error.message)} (line {error.lineno})"}
+        answer = {"error": f"is not valid Jinja: {one_line(error.message)} (line {error.lineno})"}
     except jinja2.exceptions.SecurityError as error:
-        answer = {"error": f"does what it may not: {one_line(error)}"}
+        answer = {"error": f"is not allowed to do this: {one_line(error)}"}
     except jinja2.exceptions.UndefinedError as error:
         answer = {"error": f"fails: {one_line(error)}"}
     except jinja2.exceptions.TemplateError as error:
         answer = {"error": f"refuses the conversation: {one_line(error)}"}
     except TooLong:
-        answer = {"error": f"is or prints more than {LONGEST_OUTPUT >> 20} MiB"}
+        answer = {"error": f"is longer than 1 MiB or prints more than {LONGEST_OUTPUT >> 20} MiB"}
     except MemoryError:
         answer = {"error": "takes too much memory"}
     except RecursionError:
         answer = {"error": "is nested too deeply"}
-    except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a template does
+    except Exception as error:  # pylint: disable=broad-exception-caught  # templates may raise any exception
         answer = {"error": f"fails: {type(error).__name__}: {one_line(error)}"}
-    # ASCII, so that neither the locale nor lone surrogates matter.
+    # ASCII output does not depend on the locale and can hold lone surrogates.
     sys.stdout.write(json.dumps(answer))
 
 

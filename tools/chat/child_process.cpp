@@ -27,7 +27,7 @@ void require_call(bool worked, const std::string& program, int code) {
                        std::generic_category().message(code));
 }
 
-/// A file without a name instead of a pipe: neither program waits for the other one to read.
+/// Creates an unnamed file, which replaces a pipe so that neither program waits for the other program.
 File memory_file(const std::string& program) {
   const int number = memfd_create("shoal", MFD_CLOEXEC);
   require_call(number >= 0, program, errno);
@@ -45,7 +45,7 @@ pid_t start(const std::vector<std::string>& arguments, int in, int out) {
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // A process group of its own, which Ctrl-C does not reach.
+  // The child gets its own process group, which Ctrl-C does not reach.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
   posix_spawnattr_setpgroup(&attributes, 0);
   sigset_t usual;
@@ -60,18 +60,18 @@ pid_t start(const std::vector<std::string>& arguments, int in, int out) {
   return child;
 }
 
-/// Waits for the end of a child, and kills the processes that it has started; all of them after that time, or when an
-/// interrupt comes. Returns whether it has exited in time.
+/// Waits until the child exits, `longest` has passed or a signal arrives. Then kills the child if it still runs, and
+/// all processes that it started. Returns whether the child exited in time.
 bool wait_for(pid_t child, std::chrono::milliseconds longest, int& status) {
-  constexpr std::chrono::milliseconds kLook{2};
+  constexpr std::chrono::milliseconds kPollInterval{2};
   const Clock::time_point deadline = Clock::now() + longest;
   siginfo_t info{};
   const auto runs = [&] {
     return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
   };
-  while (runs() && !interrupted() && Clock::now() < deadline) std::this_thread::sleep_for(kLook);
+  while (runs() && !interrupted() && Clock::now() < deadline) std::this_thread::sleep_for(kPollInterval);
   const bool has_exited = !runs();
-  kill(-child, SIGKILL);  // before the wait, so that the number is still theirs
+  kill(-child, SIGKILL);  // before waitpid(), while the process group id is still valid
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   stop_if_interrupted();
   return has_exited;

@@ -1,6 +1,6 @@
-// Another program, started to answer one question: it reads its standard input and writes its answer to standard
-// output. No shell is involved. It is killed with the processes that it has started when it takes too long or the user
-// interrupts this program; the terminal's Ctrl-C does not reach it.
+// Runs another program to answer one question. The program reads its standard input and writes its answer to standard
+// output. No shell is involved. If the program takes too long, or the user interrupts shoal, the program and all
+// processes that it started are killed. Ctrl-C at the terminal does not reach the program.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,13 @@ enum class ChildEnd : uint8_t { kExited, kKilled, kTookTooLong };
 
 struct ChildAnswer {
   ChildEnd end = ChildEnd::kExited;
-  int code = 0;  ///< exit code of kExited, signal of kKilled
+  int code = 0;  ///< exit code for kExited, signal for kKilled
   std::string out;
 };
 
-/// Runs a program, which is searched for in PATH, with `input` as its standard input; waits for its end. What it writes
-/// to standard error is lost. Throws DeviceError if it cannot be started, and Interrupted after catch_interrupts().
+/// Runs a program from PATH with `input` as its standard input, and waits until it exits. Discards its standard error.
+/// Throws DeviceError if the program cannot be started. Throws Interrupted if a signal arrives after
+/// catch_interrupts().
 ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input,
                       std::chrono::milliseconds longest);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
 
-/// A value as JSON has it; what is no JSON is a text.
+/// Parses a value as JSON. Text that is not JSON becomes a string.
 nlohmann::json value_of(const std::string& text) {
   nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
   return value.is_discarded() ? nlohmann::json(text) : value;
@@ -26,20 +26,21 @@ void ChatFlags::add_to(CLI::App& app) {
     check_file_name(flag, text);
     template_file = text;
   };
-  add_parsed(app, "--template", "FILE", read_file, "Chat template (Jinja) instead of the model's");
+  add_parsed(app, "--template", "FILE", read_file,
+             "File with a chat template (Jinja) that replaces the model's template");
   const auto read_variable = [this](const std::string& flag, const std::string& text) {
     const size_t equals = text.find('=');
     require<InvalidArgument>(equals != std::string::npos && equals > 0,
                              "{}: '{}' is not NAME=VALUE, such as enable_thinking=false", flag, text);
     const std::string name = text.substr(0, equals);
     require<InvalidArgument>(name != "messages" && name != "add_generation_prompt",
-                             "{}: '{}' is the conversation's own; name another variable", flag, name);
+                             "{}: '{}' is set by the conversation; name another variable", flag, name);
     variables[name] = value_of(text.substr(equals + 1));
   };
   add_repeated(app, "--template-var", "NAME=VALUE", read_variable,
-               "Variable of the template, such as enable_thinking=false; may be repeated");
+               "Set a variable of the chat template, such as enable_thinking=false; may be repeated");
   const auto read_system = [this](const std::string&, const std::string& text) { system = text; };
-  add_parsed(app, "--system", "TEXT", read_system, "System prompt");
+  add_parsed(app, "--system", "TEXT", read_system, "Text of the system prompt");
 }
 
 ChatTemplate ChatFlags::find_template(const models::GgufFile& model, const models::Tokenizer& tokenizer) const {
@@ -52,16 +53,19 @@ ChatTemplate ChatFlags::find_template(const models::GgufFile& model, const model
   if (template_file) {
     found.origin = *template_file;
     found.text = read_text_file(*template_file, "chat template");
-    require<InvalidArgument>(!found.text.empty(), "{}: there is no chat template in it", *template_file);
+    require<InvalidArgument>(!found.text.empty(), "{}: the file is empty; give a file with a chat template",
+                             *template_file);
   } else if (model.has(kTemplateKey)) {
     found.origin = model.path();
     found.text = model.get<std::string>(kTemplateKey);
   } else {
-    warn(fmt::format("{}: has no chat template; using ChatML, which other models were not trained on (--template)",
-                     model.path()));
+    warn(
+        fmt::format("{}: the file has no chat template; ChatML is used, which may not suit the model; give a template "
+                    "with --template",
+                    model.path()));
     found.origin = "ChatML";
     found.text = kChatMl;
-    found.stops = {"<|im_end|>"};  // such a model may have no token for it
+    found.stops = {"<|im_end|>"};  // without a template, the model may have no end token for ChatML
   }
   return found;
 }
@@ -77,7 +81,7 @@ void Conversation::add_user(const std::string& text) {
 
 void Conversation::add_answer(const std::string& text, const std::string& thought) {
   nlohmann::json message{{"role", "assistant"}, {"content", text}};
-  // The names that templates know it by.
+  // Templates use one of these two names.
   if (!thought.empty()) message["reasoning_content"] = message["thinking"] = thought;
   messages_.push_back(std::move(message));
 }
@@ -88,7 +92,7 @@ bool Conversation::drop_answer() {
   return true;
 }
 
-bool Conversation::drop_oldest() {
+bool Conversation::evict_oldest() {
   const size_t first = first_question();
   if (messages_.size() < first + 3) return false;
   messages_.erase(first);
@@ -106,8 +110,7 @@ Conversation::Prompt Conversation::prompt() const {
   std::vector<models::TextPart> parts;
   for (const auto& [text, is_template] : rendered) parts.push_back({text, is_template});
   require<InvalidArgument>(!parts.empty(),
-                           "{}: the chat template makes nothing of the conversation; another can be given with "
-                           "--template FILE",
+                           "{}: the chat template renders an empty prompt; give another template with --template FILE",
                            template_.origin);
   const bool begins_thought = rendered.back().second && ends_in_thought(rendered.back().first);
   return {tokenizer_.encode(parts), begins_thought};

@@ -1,4 +1,4 @@
-// A conversation with a model: messages, and the prompt that the model's template makes of them.
+// A conversation with a model: its messages, and the prompt that the chat template renders from them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,34 +23,34 @@ struct ChatFlags {
 
   void add_to(CLI::App& app);
   bool given() const { return template_file || system || !variables.empty(); }
-  /// The template of the file that is named, or the model's; where there is none ChatML, with a warning. Throws
-  /// InvalidArgument for a file that cannot be read.
+  /// The template of the named file, or else of the model, or else ChatML with a warning. Throws InvalidArgument for a
+  /// file that cannot be read.
   ChatTemplate find_template(const models::GgufFile& model, const models::Tokenizer& tokenizer) const;
 };
 
 class Conversation {
  public:
-  /// Keeps references.
+  /// Keeps references to `flags` and `tokenizer`, which must outlive the conversation.
   Conversation(const ChatFlags& flags, ChatTemplate chat_template, const models::Tokenizer& tokenizer);
 
   void add_user(const std::string& text);
-  /// An answer, and what was thought before it: where the template shows that, too.
+  /// Adds an answer and the thoughts before it. The template decides whether a prompt shows the thoughts.
   void add_answer(const std::string& text, const std::string& thought);
-  /// All of it, and back to what it was.
+  /// The whole conversation, in the form that restore() accepts.
   const nlohmann::json& messages() const { return messages_; }
   void restore(nlohmann::json messages) { messages_ = std::move(messages); }
-  /// Drops the last answer, so that its question can be answered again; false where there is none.
+  /// Drops the last answer, so that its question can be answered again. Returns false if there is no answer.
   bool drop_answer();
-  /// Drops the oldest question with its answer; false where only one question is left.
-  bool drop_oldest();
-  /// All but the system's message.
+  /// Drops the oldest question and its answer. Returns false if only one question is left.
+  bool evict_oldest();
+  /// Drops all messages except the system prompt.
   void clear();
 
   struct Prompt {
     std::vector<int32_t> ids;
-    bool begins_thought = false;  ///< the answer begins in a thought
+    bool begins_thought = false;  ///< the answer begins with a thought
   };
-  /// For the next answer. Throws InvalidArgument where the template fails, or makes nothing.
+  /// Renders the prompt for the next answer. Throws InvalidArgument if the template fails or renders nothing.
   Prompt prompt() const;
 
  private:

@@ -24,16 +24,16 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int kLookForInterruptsMs = 200;
 constexpr std::string_view kQuotes = "\"\"\"";
-// Terminals put these around what is pasted, where that was switched on (bracketed paste).
+// Control sequences that switch bracketed paste on and off. While it is on, terminals put marks around pasted text.
 constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
-bool knows_pasting() {
+bool supports_bracketed_paste() {
   const char* terminal = std::getenv("TERM");
   return terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
 }
 
-/// "" where there is no place for it.
+/// Path of the history file; "" if no folder for it is known.
 std::string history_file() {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
@@ -41,21 +41,21 @@ std::string history_file() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
 }
 
-/// "" for a pipe or a device, which libedit would wait for.
+/// Does the same, but returns "" for a pipe or a device, because libedit would block on it.
 std::string usable_history_file() {
   const std::string file = history_file();
   std::error_code error;
   return !std::filesystem::exists(file, error) || std::filesystem::is_regular_file(file, error) ? file : "";
 }
 
-/// libedit counts characters, which are more than bytes in UTF-8 only.
+/// libedit counts multi-byte characters correctly only in a UTF-8 locale.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/// For libedit: the next key, 0 keys at the end of the input. That is also where SIGTERM came: libedit's own reader
-/// waits on after signals.
+/// Callback of libedit that reads the next key. Returns 0 (no key) at the end of the input and after SIGTERM. libedit's
+/// own reader would continue to wait after a signal.
 int read_key(EditLine*, wchar_t* key) {
   std::mbstate_t state{};
   while (true) {
@@ -66,13 +66,13 @@ int read_key(EditLine*, wchar_t* key) {
     if (read(STDIN_FILENO, &byte, 1) <= 0) return 0;
     const size_t taken = std::mbrtowc(key, &byte, 1, &state);
     if (taken <= 1) return 1;
-    if (taken == static_cast<size_t>(-1)) state = {};  // no UTF-8: passed over
+    if (taken == static_cast<size_t>(-1)) state = {};  // skips invalid UTF-8
   }
 }
 
 }  // namespace
 
-/// The terminal, prompts on standard error: standard output has the answers.
+/// The editor on a terminal. Prompts go to standard error, because answers go to standard output.
 class LineEditor::Terminal {
  public:
   Terminal() : history_(history_init()), file_(usable_history_file()) {
@@ -87,18 +87,18 @@ class LineEditor::Terminal {
     el_set(editor_, EL_PROMPT, &prompt);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_HIST, history, history_);
-    // Of el_set() it would keep copies for ever.
-    el_wset(editor_, EL_ADDFN, L"shoal-cancel", L"Gives the line up", &cancel);
-    // While a line is edited Ctrl-C is a key like others.
+    // el_wset() is used because el_set() would never free its copies of the names.
+    el_wset(editor_, EL_ADDFN, L"shoal-cancel", L"Discards the line", &cancel);
+    // While a line is edited, Ctrl-C is an ordinary key.
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
     el_set(editor_, EL_BIND, "^C", "shoal-cancel", nullptr);
     el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    el_wset(editor_, EL_ADDFN, L"shoal-paste", L"Inserts what is pasted", &paste);
+    el_wset(editor_, EL_ADDFN, L"shoal-paste", L"Inserts the pasted text", &paste);
     el_set(editor_, EL_BIND, "\\e[200~", "shoal-paste", nullptr);
-    if (knows_pasting()) std::fputs(kPasteOn, stderr);
+    if (supports_bracketed_paste()) std::fputs(kPasteOn, stderr);
   }
   ~Terminal() {
-    if (knows_pasting()) std::fputs(kPasteOff, stderr);
+    if (supports_bracketed_paste()) std::fputs(kPasteOff, stderr);
     HistEvent event;
     std::error_code error;
     if (!file_.empty()) std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
@@ -113,13 +113,13 @@ class LineEditor::Terminal {
     prompt_ = continues ? ". " : "> ";
     cancelled_ = false;
     int count = 0;
-    // Before the prompt, which libedit prints first: keys that are pressed as soon as it is seen would be lost.
+    // Sets up the terminal before libedit prints the prompt. Otherwise keys that are pressed immediately would be lost.
     el_set(editor_, EL_PREP_TERM, 1);
-    forget_interrupt();  // a Ctrl-C before that
+    clear_interrupt();  // discards an earlier Ctrl-C
     const char* line = el_gets(editor_, &count);
     if (cancelled_) return {End::kInterrupt, ""};
     if (line == nullptr || count <= 0) {
-      std::fputs("\n", stderr);  // behind the prompt
+      std::fputs("\n", stderr);  // ends the line that shows the prompt
       return {End::kEnd, ""};
     }
     std::string text(line, static_cast<size_t>(count));
@@ -144,7 +144,7 @@ class LineEditor::Terminal {
     return CC_EOF;
   }
 
-  /// All up to the end of the paste becomes part of the line, line ends included.
+  /// Inserts the pasted text, including its newlines, into the line.
   static unsigned char paste(EditLine* editor, wint_t) {
     std::wstring text;
     wchar_t key = 0;
@@ -158,7 +158,7 @@ class LineEditor::Terminal {
   }
 
   ::History* history_;
-  std::string file_;  ///< "": lines are not kept
+  std::string file_;  ///< "": the history is not saved
   EditLine* editor_ = nullptr;
   const char* prompt_ = "> ";
   bool cancelled_ = false;

@@ -1,4 +1,4 @@
-// Reads what a user types, with editing and history where there is a terminal (libedit), and else line by line.
+// Reads the user's input. On a terminal, libedit provides editing and history. Otherwise, input is read line by line.
 #pragma once
 
 #include <memory>
@@ -9,30 +9,32 @@ namespace shoal::tools {
 
 class LineEditor {
  public:
-  /// Reads the history of earlier conversations; a file that cannot be read counts as none.
+  /// Loads the history of earlier conversations. A history file that cannot be read counts as empty.
   LineEditor();
-  /// Writes it: $XDG_STATE_HOME/shoal/chat_history, or in ~/.local/state; if that is not possible it is lost.
+  /// Saves the history in $XDG_STATE_HOME/shoal/chat_history, or below ~/.local/state if the variable is not set. If
+  /// saving fails, the history is lost.
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
   enum class End : uint8_t { kLine, kInterrupt, kEnd };
   struct Input {
-    End end = End::kLine;  ///< Enter; Ctrl-C, which gives the line up; Ctrl-D or the end of the file
-    /// A "\" at the end of a line continues it on the next. Lines from one that begins with """ to one that ends with
-    /// """ are one text, and so are pasted lines at a terminal.
+    End end = End::kLine;  ///< kLine: Enter; kInterrupt: Ctrl-C, which discards the line; kEnd: Ctrl-D or the end of
+                           ///< the file
+    /// A "\" at the end of a line continues the text on the next line. All lines between """ and """ are one text. On a
+    /// terminal, pasted lines are also one text.
     std::string text;
-    bool is_quoted = false;  ///< it was between """ and """
+    bool is_quoted = false;  ///< the text was between """ and """
   };
   Input read();
-  /// Does it read from a terminal?
+  /// Whether the input comes from a terminal.
   bool is_terminal() const { return terminal_ != nullptr; }
 
  private:
   class Terminal;
-  /// One line.
+  /// Reads one line.
   Input read_line(bool continues);
-  /// The rest of a text behind """, of which `all` has the first line.
+  /// Reads the rest of a text that begins with """. `all` contains the first line.
   Input read_quoted(Input all);
 
   std::unique_ptr<Terminal> terminal_;

@@ -16,7 +16,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Short flags of the field that have several letters, which CLI11 would read as several flags.
+/// Short flags of llama.cpp that have several letters. CLI11 would read each letter as a flag.
 struct ShortFlag {
   std::string_view brief;
   std::string_view full;
@@ -38,7 +38,7 @@ constexpr std::array<ShortFlag, 14> kShortFlags{{
     {"-ctv", "--cache-type-v"},
 }};
 
-/// llama.cpp's names for flags of the same meaning. "": the outcome is the same without the flag.
+/// Other names that llama.cpp uses for flags of shoal. "": the flag is ignored, because it would not change the result.
 constexpr std::pair<std::string_view, std::string_view> kForeignFlags[] = {
     {"-s", "--seed"},
     {"--temperature", "--temp"},
@@ -56,18 +56,18 @@ constexpr std::pair<std::string_view, std::string_view> kForeignFlags[] = {
     {"-nopo", "--no-op-offload"},
     {"-nr", "--no-repack"},
     {"-mmp", "--mmap"},
-    {"-fa", ""},  // on, auto or 1 behind it
+    {"-fa", ""},  // may be followed by on, auto or 1
     {"--flash-attn", ""},
     {"--jinja", ""},
     {"--no-display-prompt", ""},
 };
 
-/// "-c64" and "-n-1", but not "-ngl".
+/// Whether a number is attached to a one-letter flag: true for "-c64" and "-n-1", false for "-ngl".
 bool is_number_attached(std::string_view arg) {
   return arg.find_first_not_of("0123456789+-.", 2) == std::string_view::npos;
 }
 
-/// All names of the command's flags, those of kShortFlags included.
+/// All names of the command's flags, including the short ones of kShortFlags.
 std::vector<std::string> all_names(const CLI::App& command) {
   std::vector<std::string> all;
   for (const CLI::Option* option : command.get_options()) {
@@ -77,8 +77,8 @@ std::vector<std::string> all_names(const CLI::App& command) {
   return all;
 }
 
-/// The name that CLI11 knows for an argument in the place of a flag, "=value" cut off; "" for one without effect;
-/// nullopt: the command has none.
+/// The name under which CLI11 knows a flag, without "=value". Returns "" for a flag without effect, and nullopt if the
+/// command has no such flag.
 std::optional<std::string> full_name(const CLI::App& command, const std::string& flag, bool has_value) {
   const auto has = [&command](std::string_view name) {
     return command.get_option_no_throw(std::string(name.substr(0, name.find('=')))) != nullptr;
@@ -94,7 +94,7 @@ std::optional<std::string> full_name(const CLI::App& command, const std::string&
   return std::nullopt;
 }
 
-/// One walk over the arguments.
+/// Translates the arguments in one pass.
 class Speller {
  public:
   Speller(const CLI::App& command, const std::vector<std::string>& args) : command_(command), args_(args) {}
@@ -122,7 +122,7 @@ class Speller {
     has_model_ |= *name == "-m" || *name == "--model";
     const CLI::Option* const option = command_.get_option_no_throw(*name);
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
-    // llama-bench has switches with a number: "-nkvo 0".
+    // The switches of llama-bench accept a number: "-nkvo 0".
     const bool is_switch = option != nullptr && !needs_value;
     const bool is_switched = is_switch && following != nullptr && (*following == "0" || *following == "1");
     if (!value && following != nullptr && (needs_value || is_switched)) value = args_[++next_];
@@ -134,17 +134,18 @@ class Speller {
     if (flag != "-fa" && flag != "--flash-attn") return;
     const bool is_on = value != nullptr && (*value == "on" || *value == "auto" || *value == "1");
     const bool stands_alone = !is_attached && (value == nullptr || value->starts_with('-'));
-    require<InvalidArgument>(is_on || stands_alone, "{} {} is not possible: attention is always flash attention", flag,
+    require<InvalidArgument>(is_on || stands_alone,
+                             "{} {} is not supported, because attention is always flash attention; omit the flag", flag,
                              value != nullptr ? *value : "");
     if (is_on && !is_attached) ++next_;
   }
 
-  /// A single argument that belongs to no flag is the model, unless there is one.
+  /// A single argument that belongs to no flag is the model file, unless -m is given.
   void take_others() {
     if (others_.empty()) return;
     const bool may_be_model = others_.size() == 1 && !has_model_ && command_.get_option_no_throw("--model") != nullptr;
     if (!may_be_model) {
-      fail<InvalidArgument>("'{}' was not expected; a text with blanks needs quotes, as in -p \"two words\"",
+      fail<InvalidArgument>("unexpected argument '{}'; a value with blanks needs quotes, as in -p \"two words\"",
                             fmt::join(others_, " "));
     }
     out_.insert(out_.end(), {"--model", others_.front()});
@@ -176,9 +177,10 @@ std::string_view without_dashes(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('-'), text.size()));
 }
 
-/// "tmep" -> "temp" is 1.
+/// Number of edits between two texts: "tmep" -> "temp" is 1.
 size_t edit_distance(std::string_view one, std::string_view other) {
-  // Row i: from the first i characters of one to each beginning of the other. Only the last three rows count.
+  // Row i contains the distances from the first i characters of `one` to each prefix of `other`. Only the last three
+  // rows are needed.
   std::vector<size_t> before, last, row(other.size() + 1);
   for (size_t j = 0; j <= other.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= one.size(); ++i) {

@@ -1,4 +1,4 @@
-// A command of the program: it declares its flags on a CLI11 subcommand and returns what is to be done with them.
+// A command of the program. It declares its flags on a CLI11 subcommand and returns a function that does its work.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,14 +11,14 @@
 
 namespace shoal::tools {
 
-/// Does the work of a parsed command; returns the exit code.
+/// Runs a parsed command and returns the exit code.
 using CommandBody = std::function<int()>;
 
-/// Where a command runs when the program is one of several processes.
+/// The processes that run a command if the program was started with several processes.
 enum class Spread : uint8_t {
-  kEverywhere,  ///< all processes work together
-  kLeader,      ///< it needs no devices: process 0 alone
-  kNowhere,     ///< it is for one process
+  kEverywhere,     ///< all processes work together
+  kLeader,         ///< process 0 runs the command alone, because it needs no devices
+  kSingleProcess,  ///< the command is refused, because it supports only a single process
 };
 
 struct Command {
@@ -28,14 +28,15 @@ struct Command {
   Spread spread = Spread::kLeader;
 };
 
-/// Flags that make no sense together. While a command line is parsed any InvalidArgument is one; a body throws this.
+/// An error for flags that contradict each other. While flags are parsed, every InvalidArgument is a usage error. A
+/// command body throws UsageError instead.
 class UsageError : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
 };
 
-/// Adds all commands with their flags, or `only` this one, and the flags of the program itself. `choose` receives the
-/// body of a parsed command.
+/// Adds the flags of the program itself and all commands with their flags, or only the command named `only`. `choose`
+/// receives the body of the parsed command.
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose,
                     std::string_view only = {});
 

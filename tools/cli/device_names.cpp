@@ -25,7 +25,7 @@
 namespace shoal::tools {
 namespace {
 
-/// The devices of the first of these types that there are some of.
+/// Names of all devices of one type: the first of `types` that occurs in `listed`.
 std::string names_of_first(std::span<Device* const> listed, std::initializer_list<DeviceType> types) {
   for (const DeviceType type : types) {
     std::string names;
@@ -41,25 +41,25 @@ bool has_gpus() {
   return !names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu}).empty();
 }
 
-/// 3 for "CPU3" in any case; nullopt for what no CPU device can be called, such as "CPU03" or "CPU-1".
+/// 3 for "CPU3", in any case. Returns nullopt for a name that is not a CPU device's, such as "CPU03" or "CPU-1".
 std::optional<int> cpu_number(std::string_view name) {
   std::string text = upper(name);
   if (!text.starts_with("CPU")) return std::nullopt;
   int number = -1;
   auto [end, error] = std::from_chars(text.data() + 3, text.data() + text.size(), number);
   bool possible = error == std::errc() && end == text.data() + text.size() && number < cpu::kMaxDevices;
-  // Written back it must be the same: no sign, no zeros in front.
+  // The number must print as the same text, so signs and leading zeros are refused.
   return possible && text == fmt::format("CPU{}", number) && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-/// How many CPU devices there must be for all the names.
+/// Number of CPU devices that must exist for these names.
 int cpus_needed(const std::vector<std::string>& names) {
   int needed = 0;
   for (const std::string& name : names) needed = std::max(needed, cpu_number(name).value_or(-1) + 1);
   return needed;
 }
 
-/// Only what `shoal devices` lists: families of test devices are found by name too, and are none of the user's.
+/// Finds a device that `shoal devices` lists. Families of test devices also have names, but are not meant for users.
 Device* find_listed(std::string_view name) {
   std::vector<Device*> devices = Registry::instance().devices();
   auto found = std::find_if(devices.begin(), devices.end(),
@@ -67,7 +67,7 @@ Device* find_listed(std::string_view name) {
   return found == devices.end() ? nullptr : *found;
 }
 
-/// Makes as many CPU devices as the names ask for, where nothing else says how many there are.
+/// Creates `needed` CPU devices if there are as many cores, unless the environment sets the number of devices.
 void provide_cpus(int needed) {
   if (cpu::devices_from_environment() > 0 || needed < 2) return;
   int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -75,7 +75,7 @@ void provide_cpus(int needed) {
   if (needed <= cores && !exists) cpu::configure(fmt::format("devices={}", needed));
 }
 
-/// Why the plug-in that would have the device is not there: "; plug-in FILE: REASON".
+/// Reason that the plug-in of a device with this name is not loaded: "; plug-in FILE: REASON".
 std::string why_no_plugin(const std::string& name) {
   std::string text;
   for (const PluginReport::Skipped& skipped : Registry::instance().load_all().skipped) {
@@ -95,7 +95,8 @@ std::string why_no_plugin(const std::string& name) {
   for (const Device* device : Registry::instance().devices()) {
     known += (known.empty() ? "" : ", ") + device->name();
   }
-  std::string remedy = cpu_number(name) ? fmt::format("; SHOAL_CPU_DEVICES={} makes that many of the CPU", needed) : "";
+  std::string remedy =
+      cpu_number(name) ? fmt::format("; set SHOAL_CPU_DEVICES={} to get that many CPU devices", needed) : "";
   for (const BackendReg* family : Registry::instance().families()) {
     if (!family->is_listed() || !upper(name).starts_with(family->name())) continue;
     const std::string lack = lack_of_devices(*family);
@@ -118,7 +119,7 @@ std::vector<std::string> split_device_names(std::string_view text) {
     require<InvalidArgument>(!name->empty(), "an empty device name in '{}'; give names such as CPU0,CPU1", text);
     bool again =
         std::any_of(names.begin(), name, [&](const std::string& other) { return upper(other) == upper(*name); });
-    require<InvalidArgument>(!again, "device {} is named twice in '{}'", *name, text);
+    require<InvalidArgument>(!again, "device {} is named twice in '{}'; name each device once", *name, text);
   }
   return names;
 }
@@ -162,7 +163,7 @@ void warn_of_broken_plugins(const PluginReport& plugins) {
       std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
   if (broken != skipped.end() && !has_gpus()) {
     warn(
-        fmt::format("no devices of plug-in {} are used, which cannot be loaded: {}; name the devices to use with "
+        fmt::format("the devices of plug-in {} are not used, because it cannot be loaded: {}; name devices with "
                     "--devices, or see `shoal devices`",
                     broken->file, broken->reason));
   }
@@ -198,7 +199,7 @@ std::string lack_of_devices(const BackendReg& family) {
 
 namespace {
 
-/// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; of process 0 as it is.
+/// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; names in process 0 stay as they are.
 std::string in_process(int process, const std::string& names) {
   std::string text;
   for (size_t begin = 0; begin < names.size();) {
@@ -209,7 +210,7 @@ std::string in_process(int process, const std::string& names) {
   return text;
 }
 
-/// "1:CPU0" in two; a name without a process is of process 0.
+/// The two parts of a name such as "1:CPU0". A name without a process belongs to process 0.
 struct RankName {
   int process = 0;
   std::string device;
@@ -222,20 +223,22 @@ RankName parse_rank(const std::string& name, int processes) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + colon, rank.process);
   const bool is_number = error == std::errc() && end == name.data() + colon;
   require<InvalidArgument>(is_number && rank.process >= 0 && rank.process < processes,
-                           "'{}' is of no process: there are 0 to {}; write CPU0,CPU1,1:CPU0", name, processes - 1);
+                           "'{}' names an unknown process; processes are 0 to {}, as in CPU0,CPU1,1:CPU0", name,
+                           processes - 1);
   require<InvalidArgument>(!rank.device.empty() && rank.device.find(':') == std::string::npos,
-                           "'{}' names no device of a process; write CPU0,CPU1,1:CPU0", name);
+                           "'{}' is not PROCESS:DEVICE; write names as in CPU0,CPU1,1:CPU0", name);
   return rank;
 }
 
-/// "0:CPU0,CPU1,1:CPU0" -> "CPU0,CPU1,1:CPU0".
+/// Drops the prefix of process 0: "0:CPU0,CPU1,1:CPU0" -> "CPU0,CPU1,1:CPU0".
 std::string normalized_ranks(const std::string& list, int processes) {
   std::string text;
   int last = 0;
   for (size_t begin = 0; begin < list.size();) {
     const size_t end = std::min(list.find_first_of(",+", begin), list.size());
     const RankName rank = parse_rank(list.substr(begin, end - begin), processes);
-    require<InvalidArgument>(rank.process >= last, "process {} comes behind {} in '{}'; name them in order",
+    require<InvalidArgument>(rank.process >= last,
+                             "process {} comes after process {} in '{}'; name processes in ascending order",
                              rank.process, last, list);
     last = rank.process;
     text += name_in_process(last, rank.device) + list.substr(end, 1);
@@ -244,11 +247,11 @@ std::string normalized_ranks(const std::string& list, int processes) {
   return text;
 }
 
-/// "@0+@1", with the lists of all processes: their devices as one group.
-std::string of_computers(const std::string& asked, const std::vector<std::string>& lists) {
+/// Replaces hosts by their devices in one group: "@0+@1" -> "CPU0+1:CPU0". `lists`: the devices of each process.
+std::string of_hosts(const std::string& asked, const std::vector<std::string>& lists) {
   std::string group;
   for (const std::string& name : split_device_names(asked)) {
-    require<InvalidArgument>(name.starts_with("@"), "'{}' is no computer; name them @0, @1 and so on", name);
+    require<InvalidArgument>(name.starts_with("@"), "'{}' is not a host; name hosts @0, @1 and so on", name);
     const int nodes = processes()->nodes();
     const auto node = static_cast<int>(parse_integer("--devices", name.substr(1), 0, nodes - 1));
     for (const int process : processes()->processes_of(node)) {
@@ -277,7 +280,7 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
   std::vector<std::string> parts;
   if (list.starts_with("@")) {
     const std::vector<std::string> lists = group->gather(own_devices(), "devices");
-    for (const std::string& asked : split_list(list)) parts.push_back(of_computers(asked, lists));
+    for (const std::string& asked : split_list(list)) parts.push_back(of_hosts(asked, lists));
   } else if (list.find(':') == std::string::npos) {
     for (int process = 0; process < group->size(); ++process) parts.push_back(in_process(process, list));
   } else {
@@ -288,7 +291,7 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
 
 namespace {
 
-/// By the names that all processes use.
+/// Finds devices of all processes by names that are the same in every process.
 std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std::string>& names) {
   static std::map<std::string, Device*> known;
   const bool is_new =

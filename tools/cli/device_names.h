@@ -1,4 +1,4 @@
-// Devices by the names that users give them.
+// Finds devices by the names that users give.
 #pragma once
 
 #include <functional>
@@ -11,46 +11,50 @@
 
 namespace shoal::tools {
 
-/// "CPU0, cpu1+CPU2" -> {"CPU0", "cpu1", "CPU2"}. Throws InvalidArgument for an empty name and for one that comes twice
-/// in any case.
+/// Splits a list of devices: "CPU0, cpu1+CPU2" -> {"CPU0", "cpu1", "CPU2"}. Throws InvalidArgument for an empty name
+/// and for a name that occurs twice; names are compared without case.
 std::vector<std::string> split_device_names(std::string_view text);
 
-/// "CPU0+CPU1,CPU2" -> {2, 1}: how many of split_device_names() are in each group; those joined by + act as one.
+/// Number of devices in each group: "CPU0+CPU1,CPU2" -> {2, 1}. Devices joined by + act as one.
 std::vector<int> device_group_sizes(std::string_view text);
 
-/// "all" in any case: in place of names, what all_devices() gives.
+/// Whether the text is "all", in any case. "all" stands for all_devices().
 bool names_all(std::string_view text);
-/// All GPUs of those listed; where there is none, all GPUs inside of CPUs, or all CPU devices: a GPU that waits for a
-/// CPU is no faster for it. "CUDA0,CUDA1".
+/// All GPUs of `listed`, such as "CUDA0,CUDA1". If there are none, all integrated GPUs. If there are none of these
+/// either, all CPU devices. GPUs and CPUs are not mixed, because a GPU that waits for a CPU gains nothing.
 std::string all_of(std::span<Device* const> listed);
-/// All GPUs of those listed, or CPU0: the devices of a command that names none.
+/// The default devices of a command: all GPUs of `listed`, or else all integrated GPUs, or else CPU0.
 std::string default_of(std::span<Device* const> listed);
-/// Both of the devices that there are, after plug-ins were loaded, with the warnings below.
+/// all_of() and default_of() for the devices of this machine. Call them after the plug-ins were loaded. Both print the
+/// warnings below.
 std::string all_devices(const PluginReport& plugins);
 std::string default_devices(const PluginReport& plugins);
-/// Once: a line on stderr for a broken plug-in, if there is no GPU.
+/// If there is no GPU, prints a line on stderr for a broken plug-in. Prints at most once.
 void warn_of_broken_plugins(const PluginReport& plugins);
-/// The same, and a line for the GPUs that cannot be used.
+/// Calls warn_of_broken_plugins(), and prints a line for GPUs that cannot be used.
 void warn_of_missing_gpus(const PluginReport& plugins);
 
-/// What a family says of itself by this name (functions::Feature); "" where it does not.
+/// The value of a family's feature with this name (functions::Feature); "" if it has no such feature.
 std::string feature_of(const BackendReg& family, std::string_view name);
-/// Why a family has no devices or left some out; "" if unknown.
+/// Reason that a family has no devices or omits some devices; "" if unknown.
 std::string lack_of_devices(const BackendReg& family);
 
-/// The devices of all processes that a list stands for, by names that are the same in all of them. The list applies to
-/// each process, or names ranks, or hosts, whose processes use the devices that `own_devices` returns there. With one
-/// process the list stays as it is. Collective if it names hosts. Throws InvalidArgument.
+/// Expands a list of devices to the devices of all processes, with names that are the same in every process. The list
+/// applies to each process, or it names processes or hosts. On a named host, each process uses the devices that its
+/// `own_devices` returns. With one process, returns the list unchanged. Collective if the list names hosts. Throws
+/// InvalidArgument.
 ///   2 processes: "CPU0,CPU1" -> "CPU0,CPU1,1:CPU0,1:CPU1"    "@0,@1" -> "CPU0,1:CPU0"    "CPU0,1:CPU0" -> the same
 std::string of_all_processes(const std::string& list, const std::function<std::string()>& own_devices);
-/// The list of each process, joined by names that are the same in all of them; `own` with one process. Collective.
+/// Joins the lists `own` of all processes, with names that are the same in every process. With one process, returns
+/// `own`. Collective.
 std::string of_every_process(const std::string& own);
 
-/// The devices named. Where SHOAL_CPU_DEVICES does not say how many CPU devices there are, naming CPU1 makes at least
-/// two, as long as each has a core. Throws InvalidArgument for a device that is not listed, naming those that are. Of
-/// several processes: collective; those of others are remote devices, the same whenever they are named.
+/// Finds the named devices. Naming CPU1 creates at least two CPU devices, if each gets a core and SHOAL_CPU_DEVICES
+/// does not set their number. Throws InvalidArgument for an unlisted device; the message names the listed devices. With
+/// several processes, this call is collective. Devices of other processes are remote devices, and later calls return
+/// the same objects.
 std::vector<Device*> find_devices(const std::vector<std::string>& names);
-/// The same with nullptr in place of a device that is not listed.
+/// Finds the named devices in this process only. Returns nullptr for a device that is not listed.
 std::vector<Device*> find_known_devices(const std::vector<std::string>& names);
 
 }  // namespace shoal::tools

@@ -14,14 +14,14 @@
 namespace shoal::tools {
 namespace {
 
-/// What users set (CONTRIBUTING.md, Switches).
+/// Variables that users set (CONTRIBUTING.md, Environment variables).
 constexpr std::array<std::string_view, 15> kVariables{
     "SHOAL_COMM",           "SHOAL_COMM_THRESHOLDS", "SHOAL_COMM_TIMEOUT", "SHOAL_COMM_WIRE",
     "SHOAL_CPU_DEVICES",    "SHOAL_CPU_ISA",         "SHOAL_CPU_SLOWDOWN", "SHOAL_CPU_THREADS",
     "SHOAL_MACHINE_FILE",   "SHOAL_PLUGIN_PATH",     "SHOAL_NCCL_LIBRARY", "SHOAL_CUDA_DEVICES_PER_GPU",
     "SHOAL_CUBLAS_LIBRARY", "SHOAL_PYTHON",          "SHOAL_CUDA_OFF"};
 
-/// Beginnings of those that scripts, tests and the emulator read.
+/// Prefixes of variables that only scripts, tests and the emulator read.
 constexpr std::array<std::string_view, 8> kOfTests{"SHOAL_TEST_",      "SHOAL_EMULATED_", "SHOAL_PROPERTY_",
                                                    "SHOAL_SOAK_",      "SHOAL_STANDIN_",  "SHOAL_PROGRAM",
                                                    "SHOAL_MODELS_DIR", "SHOAL_PEERS_"};
@@ -41,7 +41,7 @@ void warn_of_unknown_variables() {
   for (const char* const* entry = environ; *entry != nullptr; ++entry) {
     const std::string name(*entry, std::strcspn(*entry, "="));
     if (!name.starts_with("SHOAL_") || is_known_variable(name)) continue;
-    warn(fmt::format("there is no environment variable {}{}; it has no effect", name,
+    warn(fmt::format("unknown environment variable {}{} has no effect; check its name", name,
                      did_you_mean(name, known_variables())));
   }
 }

@@ -1,4 +1,4 @@
-// The environment variables of the project: those that nothing reads are most likely misspelt.
+// The environment variables of the project. A SHOAL_... variable that no program reads is probably misspelt.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace shoal::tools {
 
-/// What users set, by name.
+/// Names of the variables that users set.
 std::vector<std::string> known_variables();
-/// Is the variable read by the program, its libraries and plug-ins, or by scripts and tests?
+/// Whether the program, its libraries, a plug-in, a script or a test reads the variable.
 bool is_known_variable(const std::string& name);
 
-/// Warns of each SHOAL_... in this process's environment that is not known.
+/// Warns of each unknown SHOAL_... variable in the environment of this process.
 void warn_of_unknown_variables();
 
 }  // namespace shoal::tools

@@ -17,7 +17,7 @@
 namespace shoal::tools {
 namespace {
 
-/// `is_auto`: takes "auto"; nullptr: the command has no such choice.
+/// `is_auto`: set to whether the value is "auto"; nullptr if the command does not accept "auto".
 void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* is_auto, const std::string& what) {
   const auto read = [&dtype, is_auto](const std::string& flag, const std::string& text) {
     if (is_auto != nullptr) *is_auto = text == "auto";
@@ -30,7 +30,7 @@ void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* 
     dtype = *named;
   };
   const std::string choice = is_auto != nullptr ? "; auto: the widest of f16, q8_0 and q4_0 that fits" : "";
-  add_parsed(app, flag, "TYPE", read, "Type of cached " + what + ": " + models::cache_dtype_names() + choice)
+  add_parsed(app, flag, "TYPE", read, "Data type of cached " + what + ": " + models::cache_dtype_names() + choice)
       ->default_str(std::string(name_of(dtype)));
 }
 
@@ -41,11 +41,12 @@ void ModelFlags::add_to(CLI::App& app) {
     check_file_name(flag, text);
     path = text;
   };
-  add_parsed(app, "-m,--model", "FILE", read, "GGUF file")->required();
+  add_parsed(app, "-m,--model", "FILE", read, "GGUF file of the model")->required();
 }
 
 void PluginFlags::add_to(CLI::App& app) {
-  app.add_option("--plugin", files, "Plug-in to load, besides those that are found; may be repeated")
+  app.add_option("--plugin", files,
+                 "Device plug-in to load in addition to the plug-ins found automatically; may be repeated")
       ->each([](const std::string& text) { check_file_name("--plugin", text); })
       ->type_name("FILE")
       ->allow_extra_args(false);
@@ -59,9 +60,9 @@ PluginReport PluginFlags::load() const {
 
 CLI::Option* SingleDevicesFlag::add_to(CLI::App& app, const std::string& help) {
   const auto read = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(text.find('+') == std::string::npos, "{}: '{}' has a group; name single devices", flag,
-                             text);
-    if (processes() == nullptr) split_device_names(text);  // refuses what is no list
+    require<InvalidArgument>(text.find('+') == std::string::npos,
+                             "{}: '{}' contains a group (+); name single devices, such as CPU0,CPU1", flag, text);
+    if (processes() == nullptr) split_device_names(text);  // throws for an invalid list
     list = text;
   };
   return add_parsed(app, "--devices", "NAMES", read, help);
@@ -74,12 +75,12 @@ std::vector<Device*> SingleDevicesFlag::find(const std::function<std::string()>&
 void LoadFlags::add_to(CLI::App& app) {
   app.add_flag(
       "--repack,!--no-repack", repack,
-      "Repack weights for the kernels of CPU devices while they are loaded (default), or leave them as they are");
-  // As a function: a flag that is not given would set an optional to false.
+      "--repack: repack weights for the CPU kernels while loading (default); --no-repack: keep the layout of the file");
+  // This is a function because a plain flag would set the optional to false even if the flag is not given.
   const auto set_mmap = [this](int64_t sum) { mmap = sum > 0; };
   app.add_flag("--mmap,!--no-mmap", std::function<void(int64_t)>(set_mmap),
-               "Use weights on CPU devices that stand alone where the file is mapped, instead of repacking them (the "
-               "default with --no-repack), or copy them into memory")
+               "--mmap: on single CPU devices, use weights in the mapped file and do not repack them (default with "
+               "--no-repack); --no-mmap: copy all weights into memory")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
@@ -92,20 +93,21 @@ void DeviceFlags::take(const std::string& devices) {
 void DeviceFlags::add_to(CLI::App& app) {
   auto read = [this](const std::string&, const std::string& text) {
     list = text;
-    // What these names stand for may be of a plug-in whose flag comes behind them.
+    // A plug-in that comes later on the command line may provide these devices.
     if (!names_all(text) && !text.starts_with("@")) take(text);
   };
   add_parsed(
       app, "--devices", "NAMES", read,
-      "Devices that act as one, such as CPU0,CPU1, or all (every GPU; without GPUs, every CPU device); see -sm. Under "
-      "mpirun the list applies to each process, unless it names ranks (CPU0,CPU1,1:CPU0) or hosts (@0,@1)")
+      "Devices to split the model over (see -sm), such as CPU0,CPU1; all: every GPU, or every CPU device if there is "
+      "no GPU. Under mpirun, the list applies to each process unless it names processes (CPU0,1:CPU0) or hosts (@0,@1)")
       ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
-                 "Share of each device (with -sm layer: of each group), such as 3,1; auto: those predicted to be "
-                 "fastest; @FILE: a profile of scripts/tune_split.py")
+                 "Share of the model for each device (with -sm layer, for each group), such as 3,1; auto: the shares "
+                 "predicted to be fastest; @FILE: the shares of a profile written by scripts/tune_split.py")
       ->type_name("SHARES")
       ->default_str("even");
-  add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads, "Threads of each CPU device; 0: one per core");
+  add_integer(app, "-t,--threads", threads, 0, cpu::kMaxThreads,
+              "Number of threads of each CPU device; 0: one per core");
   plugins.add_to(app);
 }
 
@@ -120,7 +122,8 @@ void DeviceFlags::add_comm_to(CLI::App& app) {
     naming(flag, [&name] { collectives::check_implementation(name); });
     comm = name;
   };
-  add_parsed(app, "--comm", "NAME", read_comm, "Implementation of collectives: auto, host, mpi, p2p, nccl or staged")
+  add_parsed(app, "--comm", "NAME", read_comm,
+             "Implementation of the collectives: auto, host, mpi, p2p, nccl or staged")
       ->default_str("SHOAL_COMM, or auto");
 }
 
@@ -133,21 +136,20 @@ void check_comm(const std::string& comm, models::SplitMode mode, int together) {
   const bool needs_several = !comm.empty() && comm != "auto" && comm != "host";
   if (together > 1 || !needs_several) return;
   throw UsageError(
-      fmt::format("--comm {}: a single device has none to exchange data with; name {} with --devices, or "
-                  "leave --comm out",
-                  comm, mode == models::SplitMode::kLayer ? "a group such as CPU0+CPU1" : "several"));
+      fmt::format("--comm {} needs several devices that act as one; name {} with --devices, or omit --comm", comm,
+                  mode == models::SplitMode::kLayer ? "a group such as CPU0+CPU1" : "several devices"));
 }
 
 namespace {
 
-/// Throws UsageError where something is to stay on the host: several processes have none that all of them see.
+/// With several processes, throws UsageError if a flag keeps parts of the model on the host. They have no common host.
 void check_for_processes(const DeviceFlags& flags) {
   if (processes() == nullptr) return;
   const std::string flag = flags.host.given();
   if (flag.empty()) return;
   throw UsageError(
-      fmt::format("{}: over several processes everything lies on their devices, and nothing on a host beside them; "
-                  "leave it out and name CPU devices among the others (--devices), or start one process",
+      fmt::format("{}: several processes cannot keep parts of a model on the host; omit the flag and add CPU devices "
+                  "to --devices, or start one process",
                   flag));
 }
 
@@ -214,9 +216,9 @@ std::vector<Device*> DeviceFlags::find() const {
 }
 
 void ContextFlags::add_to(CLI::App& app, bool may_choose) {
-  add_integer(
-      app, "-c,--ctx-size", context, 0, kMostTokens,
-      "Size of the KV cache in tokens; 0: what the model was trained for (see --fit), or what the command needs");
+  add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
+              "Context size in tokens; 0: the model's training context (see --fit), or in simulate and compare the "
+              "size that the test needs");
   add_types_to(app, may_choose);
 }
 
@@ -226,16 +228,20 @@ void ContextFlags::add_types_to(CLI::App& app, bool may_choose) {
 }
 
 void ContextFlags::add_batches_to(CLI::App& app) {
-  app.add_flag("!--no-op-offload", op_offload, "Do not send weights from the host to a device for large batches");
-  add_integer(app, "-b,--batch-size", batch, 1, kMostTokens, "Maximum batch size, where it is less than -ub");
-  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens, "Maximum tokens per batch");
+  app.add_flag("!--no-op-offload", op_offload,
+               "Do not copy weights from the host to devices for large batches; compute on the host instead");
+  add_integer(app, "-b,--batch-size", batch, 1, kMostTokens,
+              "Maximum number of tokens per batch; the smaller of -b and -ub applies");
+  add_integer(app, "--ubatch-size", ubatch, 1, kMostTokens,
+              "Maximum number of tokens per batch; the smaller of -b and -ub applies");
 }
 
 void ContextFlags::add_checkpoints_to(CLI::App& app) {
   add_integer(app, "--ctx-checkpoints", checkpoints, 0, kMostTokens,
-              "Checkpoints kept in host memory, of models whose layers forget (windows, recurrent states)");
+              "Maximum number of state checkpoints in host memory; models with recurrent or sliding-window layers need "
+              "them to rewind");
   add_integer(app, "--checkpoint-every-n-tokens", checkpoint_every, 0, kMostTokens,
-              "Make a checkpoint whenever that many tokens have come; 0: before each question's end only");
+              "Number of tokens between state checkpoints; 0: one checkpoint per question, near its end");
 }
 
 void FitFlags::add_to(CLI::App& app) {
@@ -243,12 +249,13 @@ void FitFlags::add_to(CLI::App& app) {
     require<InvalidArgument>(text == "on" || text == "off", "{} must be on or off, got '{}'", flag, text);
     on = text == "on";
   };
-  add_parsed(app, "--fit", "on|off", read, "Shrink the context until the model fits")
+  add_parsed(app, "--fit", "on|off", read,
+             "on: shrink the context and keep parts of the model on the host until the model fits; off: change nothing")
       ->default_str("on without -c, or with --fit-ctx or --fit-target");
   add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, kLeastContext,
-              "The smallest context that --fit may choose");
+              "Smallest context in tokens that --fit may choose");
   add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
-              "MiB that --fit leaves free on each device; on CPU devices at least 2 % and 64 MiB");
+              "Memory in MiB that --fit leaves free on each device; on CPU devices, at least 2 % and 64 MiB stay free");
 }
 
 void FitFlags::put_into(tuning::Asked& asked) const {
@@ -262,10 +269,11 @@ void FitFlags::put_into(tuning::Asked& asked) const {
 
 void WorkloadFlags::add_to(CLI::App& app) {
   const tuning::Workload usual;
-  add_integer(app, "-p,--n-prompt", prompt, 0, kMostTokens, usual.prompt, "Tokens of the prompt to predict; 0: none");
+  add_integer(app, "-p,--n-prompt", prompt, 0, kMostTokens, usual.prompt,
+              "Number of prompt tokens in the prediction; 0: no prompt");
   add_integer(app, "-n,--n-gen", generate, 0, kMostTokens, usual.generate,
-              "Tokens to generate in the prediction; 0: none");
-  add_integer(app, "-d,--n-depth", depth, 0, kMostTokens, usual.depth, "Tokens already in the KV cache");
+              "Number of generated tokens in the prediction; 0: no generation");
+  add_integer(app, "-d,--n-depth", depth, 0, kMostTokens, usual.depth, "Number of tokens already in the KV cache");
 }
 
 tuning::Workload WorkloadFlags::workload(int64_t context) const {
@@ -276,11 +284,11 @@ tuning::Workload WorkloadFlags::workload(int64_t context) const {
   const bool less = (prompt && possible.prompt < *prompt) || (generate && possible.generate < *generate) ||
                     (depth && possible.depth < *depth);
   require<InvalidArgument>(!less,
-                           "a prompt of {} tokens or {} generated after {} (-p, -n, -d) do not fit into a context of "
-                           "{}; ask for a larger one (-c) or fewer tokens",
+                           "a prompt of {} tokens (-p) or {} generated tokens (-n) after {} cached tokens (-d) do not "
+                           "fit into a context of {}; use a larger context (-c) or fewer tokens",
                            asked.prompt, asked.generate, asked.depth, context);
   require<InvalidArgument>(possible.prompt + possible.generate > 0,
-                           "nothing to predict; give numbers of tokens above 0 with -p or -n");
+                           "nothing to predict; give a number of tokens above 0 with -p or -n");
   return possible;
 }
 
@@ -290,24 +298,26 @@ void SamplingFlags::add_to(CLI::App& app) {
     if (!random_seed) sampler.seed = parse_seed(flag, text);
   };
   constexpr double kHuge = std::numeric_limits<float>::max();
-  add_parsed(app, "--seed", "INT", read_seed, "Seed of sampling; -1: a random one")->default_str("-1");
-  add_number(app, "--temp", sampler.temp, -kHuge, kHuge, "Temperature; 0: greedy, always the most probable token");
+  add_parsed(app, "--seed", "INT", read_seed, "Sampling seed; -1: a random seed")->default_str("-1");
+  add_number(app, "--temp", sampler.temp, -kHuge, kHuge,
+             "Sampling temperature; 0: greedy, always the most probable token");
   add_candidates_to(app);
   add_number(app, "--top-p", sampler.top_p, 0.0, 1.0,
-             "Sample from the most probable tokens that together have this probability; 1: all");
+             "Sample from the most probable tokens whose probabilities add up to this number; 1: from all tokens");
   add_number(app, "--min-p", sampler.min_p, 0.0, 1.0,
-             "Sample from tokens at least this many times as probable as the best; 0: all");
+             "Drop tokens less probable than this fraction of the best token's probability; 0: keep all tokens");
 }
 
 void SamplingFlags::add_penalties_to(CLI::App& app) {
   add_number(app, "--repeat-penalty", sampler.repeat_penalty, 0.01, 100.0,
-             "Divide the logits of recent tokens by this, or multiply those below 0; 1: off");
+             "For recent tokens, divide positive logits and multiply negative logits by this number; 1: off");
   add_number(app, "--presence-penalty", sampler.presence_penalty, -100.0, 100.0,
-             "Subtract from the logits of recent tokens; 0: off");
+             "Subtract this number from the logit of every recent token; 0: off");
   add_number(app, "--frequency-penalty", sampler.frequency_penalty, -100.0, 100.0,
-             "Subtract from the logits of recent tokens as often as they occur; 0: off");
+             "Subtract this number from the logit of a recent token once per occurrence; 0: off");
   add_integer(app, "--penalty-last-n", sampler.penalty_last_n, -1, kMostTokens,
-              "Tokens that are recent, those of the prompt among them; -1: all, for which the host samples");
+              "Number of latest tokens, including the prompt, that count as recent for penalties; 0: no penalties; -1: "
+              "all tokens (the host then samples)");
   const auto read_bias = [this](const std::string& flag, const std::string& text) {
     const size_t equals = text.find('=');
     require<InvalidArgument>(equals != std::string::npos, "{}: '{}' is not ID=VALUE, such as 15=-2.5", flag, text);
@@ -316,15 +326,16 @@ void SamplingFlags::add_penalties_to(CLI::App& app) {
     sampler.biases[ids[0]] = static_cast<float>(parse_number(flag, text.substr(equals + 1), -1e9, 1e9));
   };
   add_repeated(app, "--logit-bias", "ID=VALUE", read_bias,
-               "Add to a token's logit, such as 15=-2.5; -1e9 bans it; may be repeated; for values above 0 the host "
-               "samples");
+               "Add VALUE to the logit of the token with this ID, such as 15=-2.5; -1e9 bans the token; may be "
+               "repeated. With values above 0, the host samples");
 }
 
 void SamplingFlags::add_candidates_to(CLI::App& app) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Sample from the k most probable tokens; 0: all");
-  app.add_flag("--sample-on-host", on_host,
-               "Sample on the host from all logits; by default the devices select the k best (at most 256)");
+  add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Number of most probable tokens to sample from; 0: all tokens");
+  app.add_flag(
+      "--sample-on-host", on_host,
+      "Copy all logits to the host and sample there; by default, the devices select the best tokens (at most 256)");
 }
 
 int64_t SamplingFlags::candidates(int64_t listed) const {

@@ -1,4 +1,4 @@
-// Groups of flags that several commands share, and what they mean.
+// Groups of flags that several commands share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@
 
 namespace shoal::tools {
 
-/// The value of --tensor-split with which the chooser finds the shares.
+/// Value of --tensor-split with which the chooser finds the shares.
 inline constexpr std::string_view kAutoRatio = "auto";
 
 /// -m
@@ -36,84 +36,84 @@ struct ModelFlags {
 struct PluginFlags {
   std::vector<std::string> files;
   void add_to(CLI::App& app);
-  /// Loads those named, then those found where plug-ins are looked for. Throws what Registry::load throws for one
-  /// named; one found that cannot be used is in the report.
+  /// Loads the named plug-ins, then the plug-ins found in the plug-in directories. Throws the errors of Registry::load
+  /// for a named plug-in. A found plug-in that cannot be used is listed in the report.
   PluginReport load() const;
 };
 
-/// --devices, each by itself: of probe and bench-comm
+/// --devices as a list of single devices without groups, for probe and bench-comm
 struct SingleDevicesFlag {
   std::string list = "all";
   CLI::Option* add_to(CLI::App& app, const std::string& help);
-  /// Of all processes. `all`: the names of this process's devices that "all" stands for.
+  /// The devices of all processes. `all`: returns the names that "all" stands for in this process.
   std::vector<Device*> find(const std::function<std::string()>& all) const;
 };
 
-/// Most devices that exchange data by collectives: with layers those of a group, else all.
+/// Maximum number of devices that exchange data by collectives: with -sm layer, the devices of the largest group;
+/// otherwise all devices.
 int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
 
-/// -dev -ts -t --plugin, and where the parts of a model go: those of SplitFlags and HostFlags
+/// -dev -ts -t --plugin, and the placement flags in SplitFlags and HostFlags
 struct DeviceFlags {
   PluginFlags plugins;
-  std::vector<std::string> names;  ///< until check() none, where the user has named none, or "all"
-  std::vector<int> group_sizes;    ///< of the names: those of a group act as one
-  std::string ratio;               ///< "auto": the chooser finds it
+  std::vector<std::string> names;  ///< may be empty before check()
+  std::vector<int> group_sizes;    ///< number of devices in each group of `names`; the devices of a group act as one
+  std::string ratio;               ///< "auto": the chooser finds the shares
   int threads = 0;
   void add_to(CLI::App& app);
-  /// Reads the profile that the ratio may name (split_profile.h), and takes devices and mode from there where the user
-  /// has not given them. Where there is none either, the devices are default_devices(), and all_devices() in place of
-  /// "all": plug-ins are loaded for that.
-  /// Throws UsageError for a ratio that is none, or one for another number of devices.
+  /// Completes and checks the flags. If `ratio` names a profile (split_profile.h), reads it and uses its devices and
+  /// mode unless the user set them. If no devices are named, uses default_devices(); "all" becomes all_devices(). Both
+  /// need the plug-ins, so this call loads them. Throws UsageError for an invalid ratio, and for a ratio whose number
+  /// of shares differs from the number of devices or groups.
   void check();
   void take(const std::string& devices);
-  /// Of SplitFlags, for these devices.
+  /// SplitFlags::warn_of_ways() for these devices.
   void warn_of_ways(const models::Model& model) const {
     split.warn_of_ways(model, devices_together(split.mode, group_sizes));
   }
   void add_layers_to(CLI::App& app);
   void add_comm_to(CLI::App& app);
-  /// Loads the plug-ins; the devices named (see device_names.h).
+  /// Loads the plug-ins and returns the named devices (device_names.h).
   std::vector<Device*> find() const;
   models::DeviceGroups find_groups() const;
-  /// As many devices as names, in the groups that the names were in.
+  /// Divides `devices`, one for each name, into the groups of the names.
   models::DeviceGroups grouped(std::span<Device* const> devices) const;
-  /// The choice of these flags for the groups: shares are free with "auto".
+  /// The request that these flags make for the groups. With "auto", the shares are free.
   tuning::Asked asked(models::DeviceGroups groups) const;
 
-  std::string list;  ///< of devices, as the user has named them; "": not named
-  std::string comm;  ///< of --comm; "": not given
+  std::string list;  ///< value of --devices; "" if not given
+  std::string comm;  ///< value of --comm; "" if not given
   SplitFlags split;
-  std::optional<SplitProfile> profile;  ///< that check() has read
+  std::optional<SplitProfile> profile;  ///< the profile that check() read
   HostFlags host;
 };
 
-/// Throws UsageError where --comm asks for what a single device has no use of. `together`: devices_together().
+/// Throws UsageError if --comm names an implementation that needs several devices. `together`: devices_together().
 void check_comm(const std::string& comm, models::SplitMode mode, int together);
 
 /// --mmap --no-mmap --repack --no-repack
 struct LoadFlags {
-  std::optional<bool> mmap;  ///< as the user says
+  std::optional<bool> mmap;  ///< nullopt: not given
   bool repack = true;
   void add_to(CLI::App& app);
-  /// `op_offload`: of the session.
+  /// `op_offload`: as in SessionOptions.
   models::LoadOptions load(bool op_offload) const {
     return {mmap.value_or(true), repack, mmap.value_or(false), op_offload};
   }
 };
 
-/// -c -ctk -ctv, and -b -ub where the user has a say in batches, --ctx-checkpoints --checkpoint-every-n-tokens where
-/// texts go back
+/// -c -ctk -ctv. add_batches_to() adds -b -ub; add_checkpoints_to() adds --ctx-checkpoints --checkpoint-every-n-tokens.
 struct ContextFlags {
   int64_t context = 0;
   int64_t batch = 2048;
   int64_t ubatch = 512;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
-  bool auto_k = false, auto_v = false;  ///< the widest types that fit
+  bool auto_k = false, auto_v = false;  ///< choose the widest type that fits
   bool op_offload = true;
   int64_t checkpoints = 8;
   int64_t checkpoint_every = 8192;
-  /// `may_choose`: types may be "auto".
+  /// `may_choose`: whether cache types may also be "auto".
   void add_to(CLI::App& app, bool may_choose = false);
   void add_types_to(CLI::App& app, bool may_choose = false);
   void add_batches_to(CLI::App& app);
@@ -124,19 +124,21 @@ struct ContextFlags {
 /// --fit --fit-ctx --fit-target
 struct FitFlags {
   static constexpr int64_t kLeastContext = 4096, kMarginMib = 1024;
-  std::optional<bool> on;                            ///< as the user says
-  std::optional<int64_t> least_context, margin_mib;  ///< as the user says
+  std::optional<bool> on;                            ///< nullopt: not given
+  std::optional<int64_t> least_context, margin_mib;  ///< nullopt: not given
   void add_to(CLI::App& app);
-  /// Whether the context of -c may shrink, and a part of the model may stay on the host. By default only the trained
-  /// length (-c 0) shrinks; with --fit on, or with a limit, an explicit -c does too, and must fit.
+  /// Lets the context shrink and parts of the model stay on the host. By default, only the training context (-c 0)
+  /// shrinks. With --fit on, or with --fit-ctx or --fit-target, an explicit -c also shrinks. Failing to fit is an error
+  /// with --fit on or an explicit -c.
   void put_into(tuning::Asked& asked) const;
 };
 
-/// -p -n -d, of predictions
+/// -p -n -d for predictions
 struct WorkloadFlags {
-  std::optional<int64_t> prompt, generate, depth;  ///< as the user says
+  std::optional<int64_t> prompt, generate, depth;  ///< nullopt: not given
   void add_to(CLI::App& app);
-  /// Throws InvalidArgument where more tokens are asked for than the context has; what was not asked for becomes less.
+  /// The work to predict. Default counts shrink to fit into the context. Throws InvalidArgument if given counts do not
+  /// fit.
   tuning::Workload workload(int64_t context) const;
 };
 
@@ -148,21 +150,21 @@ struct SamplingFlags {
   void add_to(CLI::App& app);
   /// --repeat-penalty --presence-penalty --frequency-penalty --penalty-last-n --logit-bias
   void add_penalties_to(CLI::App& app);
-  /// Of these only what decides how many candidates the devices select.
+  /// Adds only the flags that decide how many candidates the devices select.
   void add_candidates_to(CLI::App& app);
-  /// What a session's devices should select for sampling, and for a list of the `listed` best tokens; 0: give all
-  /// logits.
+  /// Number of candidates that the devices select, enough for sampling and for a list of the `listed` best tokens. 0:
+  /// the devices return all logits.
   int64_t candidates(int64_t listed = 0) const;
 };
 
 /// --output text|json
 struct OutputFlag {
   std::string format = "text";
-  void add_to(CLI::App& app, const std::string& help = "text or json");
+  void add_to(CLI::App& app, const std::string& help = "Output format: text or json");
   bool json() const { return format == "json"; }
 };
 
-/// The flags that decide how a model runs: of run, chat and plan.
+/// The flags that decide how a model runs, for run, chat and plan.
 struct ChoiceFlags {
   ModelFlags model;
   DeviceFlags devices;
@@ -170,7 +172,7 @@ struct ChoiceFlags {
   LoadFlags load;
   FitFlags fit;
   void add_to(CLI::App& app);
-  /// `candidates`: that the devices select of each output.
+  /// `candidates`: number of candidates that the devices select for each output.
   tuning::Asked asked(models::DeviceGroups groups, int64_t candidates) const;
 };
 

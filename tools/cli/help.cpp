@@ -14,11 +14,11 @@
 namespace shoal::tools {
 namespace {
 
-constexpr size_t kColumn = 34;  // where descriptions begin
+constexpr size_t kColumn = 34;  // column in which descriptions begin
 
-/// Where lines end.
+/// Maximum line length in columns.
 size_t width() {
-  constexpr size_t kWidest = 110;  // of documentation, pipes and wide terminals
+  constexpr size_t kWidest = 110;  // for documentation, pipes and wide terminals
   winsize size{};
   const bool is_terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return is_terminal ? std::clamp(size_t{size.ws_col} - 1, size_t{60}, kWidest) : kWidest;
@@ -26,7 +26,7 @@ size_t width() {
 
 struct FlagGroup {
   std::string_view title;
-  std::vector<std::string_view> flags;  ///< by one of their long names, in the order of the help
+  std::vector<std::string_view> flags;  ///< one long name of each flag, in the order of the help
 };
 
 const std::vector<FlagGroup>& groups() {
@@ -52,7 +52,8 @@ const std::vector<FlagGroup>& groups() {
   return all;
 }
 
-/// Appends words behind `used` columns of the last line; further lines begin in column `indent`.
+/// Appends the words of `sentence`. The last line of `text` already uses `used` columns. Continuation lines are
+/// indented by `indent` columns.
 void append_words(std::string& text, size_t used, size_t indent, const std::string& sentence) {
   std::istringstream words(sentence);
   bool is_first = true;
@@ -69,7 +70,7 @@ void append_words(std::string& text, size_t used, size_t indent, const std::stri
   }
 }
 
-/// "  -ts, --tensor-split SHARES   Share of each device ..." over as many lines as it takes.
+/// One wrapped entry of the help: "  -ts, --tensor-split SHARES   Share of the model for each device ...".
 std::string lines_of(const std::string& left, const std::string& description) {
   std::string text = "  ";
   append_words(text, 2, 4, left);
@@ -142,7 +143,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
   text += options_text(*app);
   if (commands.empty()) return text;
   text += '\n';
-  append_words(text, 0, 0, "Flags of a command: shoal COMMAND --help");
+  append_words(text, 0, 0, "For the flags of a command: shoal COMMAND --help");
   return text + "\n";
 }
 

@@ -1,5 +1,4 @@
-// The text of --help: the flags of a command in groups, short forms beside long ones, lines no longer than a
-// terminal's.
+// The text of --help. Flags are listed in groups, short forms before long forms, and lines fit the terminal's width.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -14,7 +14,7 @@ namespace {
 std::atomic<int> caught{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait for a lock");
 
-/// A SIGTERM is not forgotten because of a Ctrl-C behind it.
+/// A later Ctrl-C does not replace a SIGTERM.
 void on_signal(int number) {
   int none = 0;
   if (number == SIGTERM) {
@@ -29,23 +29,23 @@ void catch_signal(int number) {
   if (sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return;
   struct sigaction action{};
   action.sa_handler = on_signal;
-  // The second one finds the default again, and no write is cut short by the first.
+  // SA_RESETHAND: a second signal has its default action. SA_RESTART: the first signal does not interrupt a write.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigaction(number, &action, nullptr);
 }
 
 constexpr std::string_view kMessage =
-    "shoal: error: a mapped file cannot be read any more: it became shorter, or its disk failed, while it was in use; "
-    "do not write to a model file in use, or copy it into memory (--no-mmap)\n";
+    "shoal: error: a mapped file can no longer be read: it was truncated, or its disk failed; do not change a model "
+    "file in use, or copy it into memory (--no-mmap)\n";
 
-// Nothing but what may be called in a handler.
+// Calls only functions that are allowed in a signal handler.
 void on_bus_error(int number, siginfo_t* info, void*) {
   if (info->si_code != BUS_ADRERR) {
-    std::signal(number, SIG_DFL);  // the access is tried again and kills the program
+    std::signal(number, SIG_DFL);  // the access is repeated and kills the program
     return;
   }
   const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
-  (void)written;  // nothing is left to be done about it
+  (void)written;  // a failure here has no remedy
   _exit(kFailed);
 }
 
@@ -70,7 +70,7 @@ bool terminated() {
   return caught == SIGTERM;
 }
 
-void forget_interrupt() {
+void clear_interrupt() {
   int expected = SIGINT;
   if (caught.compare_exchange_strong(expected, 0)) catch_signal(SIGINT);
 }
@@ -83,7 +83,7 @@ int interrupt_code() {
   return 128 + caught;
 }
 
-void report_lost_files() {
+void report_truncated_mappings() {
   struct sigaction action{};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO;

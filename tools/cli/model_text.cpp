@@ -15,7 +15,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Values of general.file_type: mixes of types that have a name.
+/// A value of general.file_type that names a mix of types.
 struct FileType {
   uint32_t number;
   const char* name;
@@ -29,7 +29,7 @@ constexpr std::array kFileTypes = std::to_array<FileType>({
     {36, "TQ1_0"},  {37, "TQ2_0"},  {38, "MXFP4_MOE"}, {39, "NVFP4"},  {40, "Q1_0"},    {41, "Q2_0"},
 });
 
-/// The type that most bytes of the weights are of.
+/// The data type with the most bytes of weights.
 DType main_dtype(const models::Model& model) {
   std::map<DType, size_t> bytes;
   for (const models::GgufTensor& tensor : model.file.tensors()) bytes[tensor.dtype] += tensor.bytes;
@@ -72,15 +72,14 @@ Ignored ignored_of(const models::Model& model) {
     const std::string more = keys.size() > kListed ? fmt::format(" and {} more", keys.size() - kListed) : "";
     ignored.keys = fmt::format("{}{}", fmt::join(names, ", "), more);
   }
-  if (!model.passed_over.empty()) ignored.tensors = fmt::format("{}*", fmt::join(model.passed_over, "*, "));
+  if (!model.ignored_prefixes.empty()) ignored.tensors = fmt::format("{}*", fmt::join(model.ignored_prefixes, "*, "));
   return ignored;
 }
 
 void warn_of_ignored(const models::Model& model) {
   const Ignored ignored = ignored_of(model);
   if (!ignored.keys.empty()) {
-    warn(fmt::format("{}: keys that this program does not know are ignored, and the answers may be wrong: {}",
-                     model.file.path(), ignored.keys));
+    warn(fmt::format("{}: unknown keys are ignored, so answers may be wrong: {}", model.file.path(), ignored.keys));
   }
   if (!ignored.tensors.empty()) {
     warn(fmt::format("{}: tensors for images, sound and draft heads are ignored: {}", model.file.path(),

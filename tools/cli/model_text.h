@@ -1,4 +1,4 @@
-// What a model is called in tables: its architecture, size and type; and what its file has that counts for nothing.
+// Descriptions of models for tables (architecture, size and type), and the parts of a model file that have no effect.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@
 
 namespace shoal::tools {
 
-/// 8030261312, 2, " " -> "8.03 B".
+/// A count with `digits` digits after the decimal point: "8.03 B" for 8030261312, 2 digits and the gap " ".
 std::string short_count(int64_t count, int digits, const char* gap);
-/// "llama 4.9M Q8_0": architecture, parameters, what the file says it is or what most of it is.
+/// "llama 4.9M Q8_0": architecture, number of parameters, and the type that the file names, or else the type of most of
+/// its bytes.
 std::string describe_model(const models::Model& model);
 int64_t count_parameters(const models::GgufFile& file);
 
-/// Which keys and tensors of the file have no effect; "" where there are none. Names are escaped.
+/// Keys and tensors of the file that have no effect; "" if there are none. Names are escaped.
 struct Ignored {
-  std::string keys;     ///< "llama.attention.foo, llama.rope.bar"; the first eight
-  std::string tensors;  ///< "mm.*, v.*"
+  std::string keys;     ///< the first eight keys: "llama.attention.foo, llama.rope.bar"
+  std::string tensors;  ///< groups of tensors: "mm.*, v.*"
 };
 Ignored ignored_of(const models::Model& model);
-/// One line on stderr for each of the two.
+/// Prints one line on stderr for ignored keys and one line for ignored tensors.
 void warn_of_ignored(const models::Model& model);
 
 }  // namespace shoal::tools

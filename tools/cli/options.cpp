@@ -65,7 +65,7 @@ std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text) {
 }
 
 void check_file_name(std::string_view flag, std::string_view name) {
-  require<InvalidArgument>(!name.empty(), "{}: a file has no empty name; give the path of a file", flag);
+  require<InvalidArgument>(!name.empty(), "{}: the file name is empty; give the path of a file", flag);
   note_input(name);
 }
 

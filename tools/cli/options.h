@@ -1,5 +1,5 @@
-// Options that read their values themselves: decimal numbers in a range instead of whatever a conversion makes of
-// "010" or "1e99", with a message that names the flag. The values must live as long as the app is parsed.
+// Flags with values that shoal parses itself, such as decimal numbers in a range. CLI11's own conversions would accept
+// "010" and "1e99". Errors name the flag. The variables must outlive the parsing.
 #pragma once
 
 #include <fmt/core.h>
@@ -19,34 +19,34 @@
 
 namespace shoal::tools {
 
-/// "a, b ,c" -> {"a", "b", "c"}: parts between commas without the blanks around them. "" -> {""}.
+/// "a, b ,c" -> {"a", "b", "c"}: the parts between commas without blanks around them. "" -> {""}.
 std::vector<std::string> split_list(std::string_view text);
 
-/// A finite decimal number in [min, max]. Throws InvalidArgument that names `flag`.
+/// Parses a finite decimal number in [min, max]. Throws InvalidArgument that names `flag`.
 double parse_number(std::string_view flag, std::string_view text, double min, double max);
 
-/// A whole number that 64 bits hold. Throws InvalidArgument that names `flag`.
+/// Parses an unsigned 64-bit number. Throws InvalidArgument that names `flag`.
 uint64_t parse_seed(std::string_view flag, std::string_view text);
 
-/// "1, 2,3" -> {1, 2, 3}, "" -> {}. Throws InvalidArgument that names `flag`.
+/// Parses token ids: "1, 2,3" -> {1, 2, 3}, "" -> {}. Throws InvalidArgument that names `flag`.
 std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text);
 
-/// For a flag that names a file to read: no output replaces that file. Throws InvalidArgument that names `flag` for an
-/// empty name.
+/// Registers a file that a flag reads, so that no output overwrites it. Throws InvalidArgument that names `flag` if the
+/// file name is empty.
 void check_file_name(std::string_view flag, std::string_view name);
 
-/// What is told the text of a value and the flag's longest name; throws InvalidArgument.
+/// Called with the longest name of the flag and the text of a value. Throws InvalidArgument.
 using ValueReader = std::function<void(const std::string& flag, const std::string& text)>;
 CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                         const std::string& help);
-/// The same for a flag that may be given several times: `read` is told each.
+/// Adds a flag that may be repeated; `read` receives each value.
 CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                           const std::string& help);
-/// The same for a list with commas: `read` is told all values as one list, "-p 1,2 -p 3" as "1,2,3".
+/// Adds a flag with a comma-separated list. `read` receives all values joined to one list: "1,2,3" for "-p 1,2 -p 3".
 CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                       const std::string& help);
 
-/// Puts the flag in front of what a check has to say.
+/// Runs a check and puts the name of the flag in front of its error.
 template <class Check>
 void naming(const std::string& flag, const Check& check) {
   try {
@@ -65,7 +65,7 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, T& value, int6
   return add_parsed(app, names, "INT", read, help)->default_str(fmt::format("{}", value));
 }
 
-/// The same for a value that the user may leave out: `usual` stands in the help.
+/// Adds an optional integer; the help shows `usual` as its default.
 inline CLI::Option* add_integer(CLI::App& app, const std::string& names, std::optional<int64_t>& value, int64_t min,
                                 int64_t max, int64_t usual, const std::string& help) {
   auto read = [&value, min, max](const std::string& flag, const std::string& text) {
@@ -83,7 +83,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, T& value, doubl
   return add_parsed(app, names, "NUMBER", read, help)->default_str(fmt::format("{}", value));
 }
 
-/// Largest count of tokens: positions are i32.
+/// Largest number of tokens, because positions are i32.
 inline constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 }  // namespace shoal::tools

@@ -1,5 +1,5 @@
-// What the program writes. Results go to stdout and must arrive: every write is checked. Messages go to stderr and
-// never stop the program. One thread at a time.
+// Output of the program. Results go to stdout, and every write is checked. Messages go to stderr, and failing to write
+// them never stops the program. One thread at a time.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,33 +12,34 @@
 
 namespace shoal::tools {
 
-/// Results cannot be written; nothing more is worth computing.
+/// Thrown if results cannot be written, so that further work would be useless.
 class OutputError : public DeviceError {
  public:
   using DeviceError::DeviceError;
 };
 
-/// The reader of stdout has gone, as `| head` does when it has enough: no reason for a message.
+/// Thrown if the reader closed stdout, as `| head` does after its last line. The program then exits without a message.
 class OutputClosed : public OutputError {
  public:
   OutputClosed() : OutputError("stdout has no reader") {}
 };
 
-/// From now on this process writes no results and no messages, but for what write_line() is given.
+/// Stops all results and messages of this process, except by write_line().
 void be_quiet();
-/// Writes to stdout at once. Throws OutputError ("cannot write to stdout: No space left on device; ...").
+/// Writes to stdout and flushes it. Throws OutputError ("cannot write to stdout: No space left on device; ...").
 void write_out(std::string_view text);
-/// Writes to stderr if that is possible.
+/// Writes to stderr. Ignores failures.
 void write_err(std::string_view text) noexcept;
-/// The same, quiet or not.
+/// Writes to stderr, even after be_quiet().
 void write_line(std::string_view text) noexcept;
-/// Throws OutputError when anything written to stdout did not get there.
+/// Throws OutputError if anything written to stdout was lost.
 void finish_out();
 
-/// Indented, with a line end. Bytes that are no valid UTF-8 become U+FFFD, what is no number becomes null.
+/// Prints indented JSON and a newline. Invalid UTF-8 becomes U+FFFD; NaN and infinity become null.
 void print_json(const nlohmann::json& json);
 
-/// Columns as wide as their widest cell, two spaces apart; numbers to the right. The first row is the heading.
+/// Formats a table. Each column is as wide as its widest cell, columns are two spaces apart, and numbers are
+/// right-aligned. The first row is the heading.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace shoal::tools

@@ -15,8 +15,8 @@ namespace shoal::tools {
 
 void SplitFlags::add_to(CLI::App& app) {
   const auto read_mode = [this](const std::string& flag, const std::string& text) {
-    const char* const hint = text == "none"  ? "; a single device is named with --devices"
-                             : text == "row" ? "; tensor divides rows and columns"
+    const char* const hint = text == "none"  ? "; name a single device with --devices"
+                             : text == "row" ? "; tensor splits rows and columns"
                                              : "";
     require<InvalidArgument>(text == "tensor" || text == "layer", "{} must be tensor or layer, got '{}'{}", flag, text,
                              hint);
@@ -24,8 +24,8 @@ void SplitFlags::add_to(CLI::App& app) {
     mode_given = true;
   };
   add_parsed(app, "--split-mode", "MODE", read_mode,
-             "tensor: all devices work on each layer; layer: each device, or group such as CPU0+CPU1, has some of the "
-             "layers")
+             "How to split the model. tensor: all devices compute each layer together; layer: each device, or group "
+             "such as CPU0+CPU1, computes some of the layers")
       ->default_str("tensor");
   add_ways_to(app);
 }
@@ -34,16 +34,16 @@ void SplitFlags::add_ways_to(CLI::App& app) {
   const auto read_experts = [this](const std::string& flag, const std::string& text) {
     naming(flag, [&] { experts = tuning::parse_expert_split(text); });
   };
-  add_parsed(app, "--expert-split", "WAY", read_experts,
-             "How devices that act as one divide routed experts. inside: each has some columns of every expert; whole: "
-             "each has some of the experts; auto: as is predicted to be faster")
+  add_parsed(app, "--expert-split", "MODE", read_experts,
+             "How devices divide routed experts. inside: each device stores some columns of every expert; whole: each "
+             "device stores some of the experts; auto: the mode predicted to be faster")
       ->default_str("auto");
   const auto read_latent = [this](const std::string& flag, const std::string& text) {
     naming(flag, [&] { latent = tuning::parse_latent_split(text); });
   };
-  add_parsed(app, "--latent-split", "WAY", read_latent,
-             "How devices that act as one have the cache of latent attention. mirrored: each has all rows; rows: each "
-             "has some, and what it sees of them is merged; auto: as is predicted to be faster")
+  add_parsed(app, "--latent-split", "MODE", read_latent,
+             "How devices divide the cache of latent attention. mirrored: each device stores all rows; rows: each "
+             "device stores some rows, and partial results are merged; auto: the mode predicted to be faster")
       ->default_str("auto");
 }
 
@@ -69,11 +69,13 @@ void HostFlags::add_to(CLI::App& app) {
     device_layers = is_all ? -1 : parse_integer(flag, text, -1, kMostTokens);
   };
   add_parsed(app, "--gpu-layers,--n-gpu-layers", "INT", read_layers,
-             "Put the last N layers on the devices and the rest on the host's CPU; -1 or all: everything")
+             "Number of layers on the devices, counted from the end; earlier layers stay on the host's CPU. -1 or all: "
+             "all layers")
       ->default_str("-1");
   add_integer(app, "--n-cpu-moe", expert_layers, 0, kMostTokens,
-              "Keep the weights of the experts of the first N layers that have any on the host's CPU");
-  app.add_flag("--cpu-moe", experts, "Keep the weights of experts on the host's CPU");
+              "Number of layers whose expert weights stay on the host's CPU, starting with the first layer that "
+              "contains experts");
+  app.add_flag("--cpu-moe", experts, "Keep all expert weights on the host's CPU");
   app.add_flag("--no-kv-offload", cache, "Keep the KV cache on the host's CPU");
   const auto read_override = [this](const std::string& flag, const std::string& text) {
     for (const std::string& part : split_list(text)) {
@@ -85,11 +87,10 @@ void HostFlags::add_to(CLI::App& app) {
     }
   };
   add_list(app, "--override-tensor", "PATTERN=DEVICE", read_override,
-           "Put the weights whose names a regular expression matches on a device; CPU: the host's");
-  add_integer(
-      app, "--offload-batch", offload_batch, 0, kMostTokens,
-      "For batches of N tokens and more, send weights that lie on the host to the devices instead of computing on the "
-      "host; 0: where the devices themselves say so");
+           "Place weights whose names match the regular expression PATTERN on DEVICE; CPU: the host's CPU");
+  add_integer(app, "--offload-batch", offload_batch, 0, kMostTokens,
+              "Smallest batch in tokens for which weights kept on the host are copied to the devices; smaller batches "
+              "are computed on the host. 0: each device decides");
 }
 
 void HostFlags::put_into(models::PlacementOptions& options) const {

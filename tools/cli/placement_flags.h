@@ -1,4 +1,4 @@
-// Flags that place the parts of a model: divided among devices, or on the host's CPU.
+// Flags that place the parts of a model on devices or on the host's CPU.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,24 +21,25 @@ struct SplitFlags {
   std::optional<models::LatentSplit> latent = {};
 
   void add_to(CLI::App& app);
-  /// --expert-split --latent-split alone.
+  /// Adds only --expert-split and --latent-split.
   void add_ways_to(CLI::App& app);
-  /// Warns of a way that was asked for and has no effect. `together`: most devices that act as one.
+  /// Warns if --expert-split or --latent-split has no effect. `together`: the largest number of devices that act as
+  /// one.
   void warn_of_ways(const models::Model& model, int together) const;
 };
 
-/// Kept on the host's CPU beside the devices: -ngl -ncmoe -cmoe -nkvo -ot --offload-batch
+/// Flags that keep parts of the model on the host's CPU: -ngl -ncmoe -cmoe -nkvo -ot --offload-batch
 struct HostFlags {
   int64_t device_layers = -1;
   int64_t expert_layers = 0;
-  bool experts = false;  ///< of all layers
+  bool experts = false;  ///< the experts of all layers
   bool cache = false;
   std::vector<models::TensorOverride> overrides;
   int64_t offload_batch = 0;
 
   void add_to(CLI::App& app);
   void put_into(models::PlacementOptions& options) const;
-  /// The first of them that was given, as "-ngl 4"; "": none, and everything is on the devices.
+  /// The first of these flags that the user gave, such as "-ngl 4"; "" if everything is on the devices.
   std::string given() const;
 };
 

@@ -26,17 +26,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What a message of another process needs to come, and work to end by itself after a failure. A second after a signal
-/// mpirun sends one that cannot be caught.
-constexpr milliseconds kNews{300}, kGrace{400}, kTold{100}, kLook{20};
+/// kNoticeWait: time for a message of another process to arrive. kGrace: time for work to end by itself after a
+/// failure. kFailureNotice: time to write a line. kPollInterval: interval of polling. mpirun sends SIGKILL a second
+/// after SIGTERM.
+constexpr milliseconds kNoticeWait{300}, kGrace{400}, kFailureNotice{100}, kPollInterval{20};
 
-/// Threads that look after it may outlive the statics of the program: it stays to the end.
+/// Never destroyed, because threads of the group may run after the program's static objects were destroyed.
 std::atomic<ProcessGroup*> joined{nullptr};
-std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // each process of several, once
+std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // set at most once, and only with
+                                                                               // several processes
 std::atomic<bool> is_alone{false};
-std::atomic<int> own_code{kSuccess};  // valid once all have left
+std::atomic<int> own_code{kSuccess};  // valid after all processes have left
 
-/// Processes of one computer that may all use the same cores take a part of them each.
+/// If several processes of a host may use the same cores, each process gets a share of these cores.
 void divide_cores(ProcessGroup* group) {
   const std::vector<UsableCore> usable = usable_cores();
   std::string text;
@@ -50,7 +52,8 @@ void divide_cores(ProcessGroup* group) {
   cpu_set_t own;
   CPU_ZERO(&own);
   for (const int number : shares[static_cast<size_t>(place)]) CPU_SET(number, &own);
-  // All threads, those of MPI too: what the process may use is what any of them may.
+  // Limits all threads of the process, including MPI's threads. Otherwise the process could still use the cores of an
+  // unlimited thread.
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     sched_setaffinity(std::stoi(entry.path().filename().string()), sizeof(own), &own);
   }
@@ -62,34 +65,34 @@ bool have_failed() {
 }
 
 std::string ended_by_signal() {
-  return terminated() ? "ended by SIGTERM, which mpirun sends on Ctrl-C and when another process has ended"
+  return terminated() ? "ended by SIGTERM, which mpirun sends on Ctrl-C or after another process exits"
                       : "ended by SIGINT (Ctrl-C)";
 }
 
-/// Is this process to end soon, without being asked again? Among the others Ctrl-C is for process 0 to act on, as if it
-/// were the only one; before it has met them nothing else would end it.
+/// Whether this process must exit soon. Once it has joined the group, process 0 handles Ctrl-C for all processes.
+/// Before that, this process handles Ctrl-C itself.
 bool must_end() {
   return have_failed() || terminated() || (joined == nullptr && interrupted());
 }
 
-/// Ends a process that does not come to its end after a failure or a signal.
+/// Exits the process if it does not exit by itself soon after a failure or a signal.
 [[noreturn]] void guard() {
   do {
-    while (!must_end()) std::this_thread::sleep_for(kLook);
-    for (int i = 0; !have_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
-  } while (!must_end());  // a SIGINT that is for process 0, which this one has joined meanwhile
+    while (!must_end()) std::this_thread::sleep_for(kPollInterval);
+    for (int i = 0; !have_failed() && i < kNoticeWait / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);
+  } while (!must_end());  // false if this process has joined meanwhile; then process 0 handles the SIGINT
   std::this_thread::sleep_for(kGrace);
-  // The run went well: MPI_Finalize() alone hangs, as it may after mpirun has begun to end the others.
+  // If the run succeeded, only MPI_Finalize() hangs. This may happen after mpirun has begun to end other processes.
   const ProcessGroup* group = joined;
   if (group != nullptr && group->all_have_left() && !group->has_failed()) {
-    std::this_thread::sleep_for(kTold);
+    std::this_thread::sleep_for(kFailureNotice);
     _exit(own_code);
   }
   const bool by_sigint = !have_failed() && !terminated();
   const auto say = [] { report(ended_by_signal(), kFailed); };
-  // What tells the others may be stuck: this thread waits for it as for any other, and not for long.
+  // Informing the other processes may hang. Another thread does it, and this thread waits only briefly.
   std::thread(say).detach();
-  std::this_thread::sleep_for(kLook);
+  std::this_thread::sleep_for(kPollInterval);
   say();
   _exit(by_sigint ? interrupt_code() : kFailed);
 }
@@ -99,7 +102,7 @@ bool must_end() {
   _exit(code);
 }
 
-/// What this process is called before it knows the others.
+/// Name of this process before it has joined the group.
 std::string own_name() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
@@ -109,16 +112,16 @@ std::string own_name() {
   return fmt::format("a process ({})", host.data());
 }
 
-/// Ends the other processes with the message. What users read: it with process and host, or why another process had
-/// failed before.
-std::string tell_all(ProcessGroup& group, std::string_view message) {
+/// Ends the other processes with the message. Returns the line for users: either the message with process and host, or
+/// the earlier failure of another process.
+std::string broadcast_report(ProcessGroup& group, std::string_view message) {
   const bool came_first = !group.has_failed();
   try {
     if (came_first) group.fail(message);
     group.throw_if_failed();
   } catch (const CommError& error) {
     const std::string told = error.what();
-    // What failed here may be why the others failed.
+    // The failure here may have caused the other failure, so the line names both.
     if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
       return told;
     return fmt::format("{}; in {}: {}", told, group.describe(group.own()), message);
@@ -145,8 +148,7 @@ int run_among_processes(const std::function<int()>& body) {
   if (!is_one_of_several()) {
     const char* task = std::getenv("SLURM_PROCID");
     if (const int tasks = unconnected_tasks(); tasks > 0 && task != nullptr && std::string_view(task) == "0") {
-      warn(fmt::format("srun has started {} of this program that do not know each other; --mpi=pmix makes them one",
-                       tasks));
+      warn(fmt::format("srun started {} unconnected processes; add --mpi=pmix to srun to connect them", tasks));
     }
     return body();
   }
@@ -160,8 +162,8 @@ int run_among_processes(const std::function<int()>& body) {
     const std::vector<std::string> versions = group->gather(version_line(), "version");
     for (int process = 1; process < group->size(); ++process) {
       if (versions[static_cast<size_t>(process)] == versions[0]) continue;
-      group->fail(fmt::format("{} runs {} and {} {}; install the same on all hosts", group->describe(0), versions[0],
-                              group->describe(process), versions[static_cast<size_t>(process)]));
+      group->fail(fmt::format("{} runs {}, but {} runs {}; install the same version on all hosts", group->describe(0),
+                              versions[0], group->describe(process), versions[static_cast<size_t>(process)]));
     }
     divide_cores(group);
   } catch (...) {
@@ -169,21 +171,22 @@ int run_among_processes(const std::function<int()>& body) {
     end(kFailed);
   }
   int code = kSuccess;
-  bool is_cut_off = false;  // what the others were doing with it, too
+  bool is_cut_off = false;  // a signal stopped this process, and the other processes with it
   try {
     code = body();
   } catch (const Interrupted&) {
     is_cut_off = true;
     code = terminated() ? kFailed : interrupt_code();
   }
-  // A signal may come from mpirun, because another process has ended: its name comes, too.
-  for (int i = 0; interrupted() && !group->has_failed() && i < kNews / kLook; ++i) std::this_thread::sleep_for(kLook);
-  // mpirun ends the others, too: MPI_Finalize() may wait for them in vain.
+  // mpirun may have sent the signal because another process failed. The message of that failure may still arrive.
+  for (int i = 0; interrupted() && !group->has_failed() && i < kNoticeWait / kPollInterval; ++i)
+    std::this_thread::sleep_for(kPollInterval);
+  // mpirun also ends the other processes, so MPI_Finalize() might wait for them forever.
   is_cut_off |= terminated();
   if (group->has_failed() || is_cut_off || (code != kSuccess && code != interrupt_code())) {
     report(is_cut_off              ? ended_by_signal()
-           : code == kOutputClosed ? "the reader of the output has gone"
-                                   : "it has failed",
+           : code == kOutputClosed ? "the reader of stdout closed it"
+                                   : "the command failed",
            kFailed);
     end(code == kSuccess ? kFailed : code);
   }
@@ -199,10 +202,10 @@ int run_among_processes(const std::function<int()>& body) {
 
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept {
   thread_local bool tells = false;
-  if (tells) return;  // what is told to other processes came back
-  // Another thread may be stuck on its way.
+  if (tells) return;  // reporting a failure has failed
+  // Waits only briefly, because the thread that reports may be stuck.
   const auto wait_for_line = [] {
-    for (int i = 0; !has_written && i < kTold / kLook; ++i) std::this_thread::sleep_for(kLook);
+    for (int i = 0; !has_written && i < kFailureNotice / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);
   };
   std::string text;
   try {
@@ -212,7 +215,7 @@ void report_failure(std::string_view message, const std::function<void(std::stri
       text = fmt::format("{}: {}", own_name(), message);
     } else if (!has_reported.exchange(true)) {
       tells = true;
-      text = tell_all(*group, message);
+      text = broadcast_report(*group, message);
     } else {
       wait_for_line();
       text = fmt::format("{}: {}", group->describe(group->own()), message);

@@ -1,5 +1,6 @@
-// The program as one process of several: under mpirun or srun every process runs the same command line. Process 0
-// prints; the others are quiet, but for their errors. When one fails, all say why and end.
+// Support for several processes. Under mpirun or srun, every process runs the same command line. Process 0 prints
+// results and messages; the other processes print errors only. If one process fails, all processes print the reason and
+// exit.
 #pragma once
 
 #include <functional>
@@ -9,21 +10,22 @@
 
 namespace shoal::tools {
 
-/// nullptr: this is the only one, or works as if it were.
+/// The processes of this run; nullptr for a single process and after work_alone().
 ProcessGroup* processes();
-/// From now on processes() has nothing to say: for commands that process 0 does alone.
+/// Makes processes() return nullptr from now on, for commands that process 0 runs alone.
 void work_alone();
-/// Is it for this process to print? Of the only one, too.
+/// Whether this process prints results: true for process 0 and for a single process.
 bool is_leader();
 
-/// Runs the program's commands among the other processes, if there are any: `body` returns the exit code. Where it
-/// fails in one of several, or they do, the process ends here. Throws Interrupted where this is the only one and `body`
-/// does; of several, Ctrl-C is for process 0, and the others pass over it.
+/// Runs the program, and joins the other processes if there are any. `body` returns the exit code. With several
+/// processes, a failure in any of them exits this process inside the call, and only process 0 handles Ctrl-C. With a
+/// single process, passes on the Interrupted that `body` throws.
 int run_among_processes(const std::function<int()>& body);
 
-/// Gives `write` the message for users of a failure here. In one of several processes: with process and host, after all
-/// others have been told it, or that of another process where that failed before; and once, whichever of its threads
-/// end it: the others wait for that, though not for one that is stuck.
+/// Reports a failure of this process: passes the line for users to `write`. With several processes, first reports the
+/// failure to all other processes. The line then names process and host, or an earlier failure of another process. Each
+/// process writes only one line. If several threads fail, later threads wait until the line is written, or briefly if
+/// the first thread is stuck.
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept;
 
 }  // namespace shoal::tools

@@ -30,22 +30,24 @@ namespace {
 
 constexpr std::array kCommands = std::to_array<Command>({
     {"run", "Generate text", define_run, Spread::kEverywhere},
-    {"chat", "Hold a conversation with a model", define_chat, Spread::kEverywhere},
+    {"chat", "Chat with a model", define_chat, Spread::kEverywhere},
     {"tokenize", "Turn text into token ids", define_tokenize},
     {"detokenize", "Turn token ids into text", define_detokenize},
-    {"info", "Show what a model file is, and on which devices it fits", define_info},
+    {"info", "Describe a model file, and list the devices that the model fits on", define_info},
     {"devices", "List the devices of this machine", define_devices},
-    {"plan", "Show where a model's tensors would lie and what would run, without loading it", define_plan,
+    {"plan", "Show how a model would be placed and run on the devices, without loading its weights", define_plan,
      Spread::kEverywhere},
-    {"compare", "Run a model on several devices and on one, and compare them node by node", define_compare,
-     Spread::kNowhere},
-    {"bench", "Measure how fast models process prompts and generate", define_bench, Spread::kEverywhere},
-    {"probe", "Measure what the devices can do, for predictions", define_probe, Spread::kEverywhere},
-    {"simulate", "Predict what bench would measure on a machine that you do not have", define_simulate},
-    {"bench-comm", "Time collectives among devices, and check what they give", define_bench_comm, Spread::kEverywhere},
+    {"compare", "Run a model on one device and on several devices, and compare the results node by node",
+     define_compare, Spread::kSingleProcess},
+    {"bench", "Measure the speed of prompt processing and generation", define_bench, Spread::kEverywhere},
+    {"probe", "Measure the speed of the devices, and save it for predictions", define_probe, Spread::kEverywhere},
+    {"simulate", "Predict the results of bench on a machine that you do not have", define_simulate},
+    {"bench-comm", "Measure the speed of collectives between devices, and check their results", define_bench_comm,
+     Spread::kEverywhere},
 });
 
-/// Characters. Foreign text in messages is cut where it is put in; this is for what was missed.
+/// Maximum length of a message in characters. Untrusted text is already cut when it is put into a message; this limit
+/// is a safeguard.
 constexpr size_t kLongestMessage = 2000;
 
 const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
@@ -54,7 +56,7 @@ bool is_own_flag(const std::string& arg) {
   return std::find(kOwnFlags.begin(), kOwnFlags.end(), arg) != kOwnFlags.end();
 }
 
-/// Throws UsageError unless a command comes first, or a flag of the program itself.
+/// Throws UsageError unless the first argument is a command or a flag of the program itself.
 void check_command(const std::vector<std::string>& args) {
   std::string known;
   for (const Command& command : kCommands) {
@@ -73,7 +75,7 @@ void check_command(const std::vector<std::string>& args) {
       fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
 }
 
-/// The command line for CLI11, which takes arguments from the back.
+/// The command line as CLI11 expects it: translated and in reverse order.
 std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::string>& args) {
   std::vector<std::string> out = args;
   if (!is_own_flag(args.front())) {
@@ -84,7 +86,7 @@ std::vector<std::string> prepare(const CLI::App& app, const std::vector<std::str
   return out;
 }
 
-/// "help run" is "run --help"; "help help" is "--help".
+/// Turns the command "help" into a flag: "help run" becomes "run --help", and "help help" becomes "--help".
 std::vector<std::string> with_help_as_a_flag(std::vector<std::string> args) {
   if (args.empty() || args.front() != "help") return args;
   args.erase(args.begin(), std::find_if(args.begin(), args.end(), [](const auto& arg) { return arg != "help"; }));
@@ -102,7 +104,7 @@ int run_command(const std::vector<std::string>& given) {
   if (spread == Spread::kLeader) work_alone();
   CLI::App app("Runs language models on several devices that act as one.", "shoal");
   CommandBody chosen;
-  // Flags of other commands would only take time.
+  // Only the named command is defined, to save time.
   const std::string_view only = named == kCommands.end() ? "" : named->name;
   define_program(app, [&chosen](const CommandBody& body) { chosen = body; }, only);
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
@@ -110,7 +112,7 @@ int run_command(const std::vector<std::string>& given) {
     app.parse(prepare(app, args));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw UsageError(fmt::format("{}; see {}", error.what(), help));
-    std::ostringstream text;  // of --help or --version
+    std::ostringstream text;  // text of --help or --version
     app.exit(error, text);
     write_out(text.str());
     return kSuccess;
@@ -118,11 +120,9 @@ int run_command(const std::vector<std::string>& given) {
     throw UsageError(fmt::format("{}; see {}", error.what(), help));
   }
   warn_of_unknown_variables();
-  if (processes() != nullptr && spread == Spread::kNowhere) {
+  if (processes() != nullptr && spread == Spread::kSingleProcess) {
     throw UsageError(
-        fmt::format("shoal {} reads every value of all devices, which one process must have; start it "
-                    "without mpirun or srun",
-                    args.front()));
+        fmt::format("shoal {} needs all devices in one process; start it without mpirun or srun", args.front()));
   }
   return is_leader() || spread == Spread::kEverywhere ? chosen() : kSuccess;
 }
@@ -131,9 +131,10 @@ int run_command(const std::vector<std::string>& given) {
 
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose, std::string_view only) {
   app.formatter(std::make_shared<HelpFormatter>());
-  // One that is given twice keeps its last value; lists keep all of theirs.
+  // If a flag is repeated, its last value counts. A list keeps all values.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", version_text, "Print version, commit, compiler, instruction sets and CUDA");
+  app.set_version_flag("--version", version_text,
+                       "Print version, commit, compiler, CPU instruction sets and CUDA support");
   app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
   for (const Command& command : kCommands) {
@@ -154,7 +155,7 @@ void warn(std::string_view message) noexcept {
   try {
     write_err(fmt::format("shoal: warning: {}\n", printable(message, kLongestMessage)));
   } catch (const std::exception&) {
-    // A warning that finds no memory is not worth more.
+    // A warning that cannot be printed is ignored.
   }
 }
 
@@ -172,7 +173,7 @@ std::string describe_current() {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "something failed that does not say what";
+    return "an unknown error occurred (an exception without a message)";
   }
 }
 
@@ -204,8 +205,8 @@ int finish_after(const std::function<void()>& body, const std::function<void(con
 
 namespace {
 
-/// After a collective has timed out, the other devices stop, and the error is reported as any other. If that does not
-/// happen within a second, the thread that waits for the devices is stuck for good, and the program ends without it.
+/// After a collective times out, the other devices stop, and the error is reported as usual. If the time-out is still
+/// active after a second, the thread that waits for the devices is stuck forever, and the program exits without it.
 void end_if_stuck(const std::string& error) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   if (open_timeouts() == 0) return;
@@ -217,11 +218,11 @@ void on_time_out(std::string_view message) {
   try {
     std::thread(end_if_stuck, std::string(message)).detach();
   } catch (const std::exception&) {
-    // The error is reported all the same unless the rank is stuck for good.
+    // The error is still reported, unless the rank is stuck forever.
   }
 }
 
-/// Throws Interrupted alone.
+/// Throws only Interrupted.
 int run_alone(const std::vector<std::string>& args) {
   try {
     if (!is_leader()) be_quiet();

@@ -15,16 +15,16 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{50};
 constexpr size_t kBar = 30;
 constexpr size_t kUsualColumns = 80;
-constexpr size_t kLeastBytes = 1'000'000;  ///< whose rate says something
+constexpr size_t kLeastBytes = 1'000'000;  ///< smallest size for which a rate is shown
 
-/// Columns that a line may take. The last one stays free: some terminals begin a new line when it is written to.
+/// Number of columns that a line may use. The last column stays free, because some terminals wrap after it.
 size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return (known ? size.ws_col : kUsualColumns) - 1;
 }
 
-/// Characters of UTF-8.
+/// Number of UTF-8 characters in the text.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }

@@ -1,6 +1,6 @@
-// A progress bar of one line on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". Cut where the
-// terminal ends, and drawn with carriage returns and blanks alone, which the plainest terminal understands. Shows
-// nothing where stderr is no terminal. One thread at a time; the line is removed when the bar is destroyed.
+// A one-line progress bar on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". It is cut at the
+// terminal's width and drawn only with carriage returns and blanks, which every terminal understands. It is hidden if
+// stderr is not a terminal. One thread at a time; the destructor removes the line.
 #pragma once
 
 #include <chrono>
@@ -19,17 +19,17 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Redraws at most every 50 ms, and at the end. Bytes: with how many a second since the bar was made.
+  /// Redraws at most every 50 ms, and at the end. Shows bytes, and bytes per second since the bar was made.
   void update(size_t done, size_t total);
-  /// The same for what is no number of bytes: "probing  [###...]  20%  CPU0 q4_0".
+  /// Does the same for other units: "probing  [###...]  20%  CPU0 q4_0".
   void update(size_t done, size_t total, const std::string& detail);
-  /// Removes the line, to print something else.
+  /// Removes the line, so that other text can be printed.
   void clear();
 
  private:
   std::string label_;
   bool visible_;
-  size_t shown_ = 0;  ///< columns of the line that is there
+  size_t shown_ = 0;  ///< columns of the current line
   std::chrono::steady_clock::time_point last_{}, begin_ = std::chrono::steady_clock::now();
 };
 

@@ -11,27 +11,28 @@
 namespace shoal::tools {
 namespace {
 
-/// More tokens than any context has; a file such as /dev/zero has no end.
+/// Maximum size of a prompt in bytes, larger than any context needs. The limit stops reading from an endless file such
+/// as /dev/zero.
 constexpr size_t kLongestPrompt = size_t{64} << 20;
 
-/// Text from a file or standard input.
+/// Describes a text file or standard input for read_file().
 InputFile text_file(const std::string& path, std::string_view what) {
   return {.path = path, .what = what, .takes_streams = true, .most_bytes = kLongestPrompt, .poll = stop_if_interrupted};
 }
 
-/// Without the mark that some editors put in front of UTF-8.
+/// Removes the byte order mark that some editors put in front of UTF-8.
 std::string without_mark(std::string text, const std::string& name) {
   require<InvalidArgument>(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"),
-                           "{}: is UTF-16; save it as UTF-8", name);
+                           "{}: the text is UTF-16; save it as UTF-8", name);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   return text;
 }
 
-/// The end of the last line is the editor's, not the prompt's.
+/// Removes the final newline, which belongs to the editor and not to the prompt.
 std::string prompt_of(std::string text, const std::string& name) {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
-  require<InvalidArgument>(!text.empty(), "{}: there is no text in it; an empty prompt is -p \"\"", name);
+  require<InvalidArgument>(!text.empty(), "{}: contains no text; for an empty prompt use -p \"\"", name);
   return text;
 }
 
@@ -45,7 +46,7 @@ void PromptFlags::add_to(CLI::App& app) {
   };
   CLI::Option* prompt = add_parsed(app, "-p,--prompt", "TEXT", read_prompt, "Prompt text; -: standard input");
   add_parsed(app, "-f,--file", "FILE", read_name,
-             "File with the prompt text; -: standard input; a newline at its end is dropped")
+             "File with the prompt text; -: standard input. One newline at the end is dropped")
       ->excludes(prompt);
 }
 
@@ -64,17 +65,18 @@ std::string read_text_file(const std::string& path, std::string_view what) {
 
 void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer) {
   if (!tokenizer.guesses_pieces()) return;
-  warn(fmt::format(
-      "{}: key 'tokenizer.ggml.pre' does not say how texts are cut into pieces; they are cut as GPT-2's, and "
-      "the output may be poor; convert the model again",
-      file.path()));
+  warn(
+      fmt::format("{}: key 'tokenizer.ggml.pre' does not name a pre-tokenizer; GPT-2's is used, so the output may be "
+                  "poor; convert the model again",
+                  file.path()));
 }
 
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer) {
   warn_of_tokenizer(model.file, tokenizer);
-  require<InvalidArgument>(tokenizer.vocabulary().size() == model.hparams.vocab,
-                           "{}: the tokenizer has {} tokens and token_embd.weight {} rows; convert the model again",
-                           model.file.path(), tokenizer.vocabulary().size(), model.hparams.vocab);
+  require<InvalidArgument>(
+      tokenizer.vocabulary().size() == model.hparams.vocab,
+      "{}: the tokenizer has {} tokens, but token_embd.weight has {} rows; convert the model again", model.file.path(),
+      tokenizer.vocabulary().size(), model.hparams.vocab);
 }
 
 void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t vocabulary) {
@@ -92,13 +94,13 @@ void check_length(std::span<const int32_t> tokens, const models::SessionSize& si
   int64_t count = static_cast<int64_t>(tokens.size());
   require<InvalidArgument>(count > 0, "the prompt is empty; give a text with -p or ids with --prompt-tokens");
   require<InvalidArgument>(count <= size.context,
-                           "the prompt has {} tokens and the context holds {}; use -c {} or more", count, size.context,
+                           "the prompt has {} tokens, but the context holds {}; use -c {} or more", count, size.context,
                            context_needed(count, answer));
 }
 
 void warn_of_context(const models::Hparams& hparams, int64_t context) {
   if (context <= hparams.context) return;
-  warn(fmt::format("a context of {} is more than the {} that the model was trained for; expect poor text beyond that",
+  warn(fmt::format("a context of {} exceeds the {} tokens that the model was trained for; expect poor text beyond them",
                    context, hparams.context));
 }
 

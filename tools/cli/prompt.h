@@ -1,4 +1,4 @@
-// What a model is asked with: where its text comes from, and checks against the model before its weights are loaded.
+// Sources of prompts, and checks of prompts against the model before its weights are loaded.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,38 +15,40 @@
 
 namespace shoal::tools {
 
-/// -p -f
+/// The flags of the prompt: -p -f
 struct PromptFlags {
-  std::optional<std::string> text;  ///< of -p
-  std::optional<std::string> file;  ///< of -f
+  std::optional<std::string> text;  ///< value of -p
+  std::optional<std::string> file;  ///< value of -f
 
   void add_to(CLI::App& app);
   bool given() const { return text || file; }
-  /// The text of -p; what standard input (`-p -`, `-f -`) or the file holds, less one line end at its end. Blocks as
-  /// long as a pipe does, and takes what it reads: to be called once, before interrupts are caught. Throws
-  /// InvalidArgument for a file that cannot be read, has no text, or more than a prompt can be.
+  /// Returns the prompt, without one final newline: the text of -p, standard input (`-p -`, `-f -`), or the content of
+  /// the file. Blocks until a pipe ends, and consumes it. Call it once, before catch_interrupts(). Throws
+  /// InvalidArgument for a file that cannot be read, has no text, or is longer than any prompt.
   std::string read() const;
 };
 
-/// A file's text as UTF-8, pipes included. `what` names it in errors: "prompt". Throws InvalidArgument for a file that
-/// cannot be read or is longer than any prompt, and Interrupted after catch_interrupts().
+/// Reads a file or pipe as UTF-8 text. `what` names the text in errors, such as "prompt". Throws InvalidArgument for a
+/// file that cannot be read or is longer than any prompt. Throws Interrupted after catch_interrupts().
 std::string read_text_file(const std::string& path, std::string_view what);
 
-/// One line on stderr where the file does not say how the tokenizer cuts texts into pieces.
+/// Prints one line on stderr if the file does not name a pre-tokenizer.
 void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer);
-/// The same; throws InvalidArgument when the tokenizer has more or fewer tokens than the model has embeddings.
+/// Calls warn_of_tokenizer(). Throws InvalidArgument if the tokenizer and the embedding have different numbers of
+/// tokens.
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer);
 
-/// Throws InvalidArgument for an id that is not in [0, vocabulary), naming `flag`.
+/// Throws InvalidArgument that names `flag` for an id outside [0, vocabulary).
 void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t vocabulary);
 
-/// The context that a prompt of so many tokens needs with an answer of `answer` (-n); of -1 (any), a third of the
-/// prompt.
+/// Context size for a prompt of `tokens` tokens and an answer of `answer` tokens (-n). An unlimited answer (-1) counts
+/// as a third of the prompt.
 int64_t context_needed(int64_t tokens, int64_t answer);
-/// Throws InvalidArgument when there are no tokens, or more than the context holds; it names the context needed.
+/// Throws InvalidArgument if there are no tokens, or more tokens than the context holds. The message names the required
+/// context.
 void check_length(std::span<const int32_t> tokens, const models::SessionSize& size, int64_t answer);
 
-/// One line on stderr where the context is larger than what the model was trained for.
+/// Prints one line on stderr if the context is larger than the trained context.
 void warn_of_context(const models::Hparams& hparams, int64_t context);
 
 }  // namespace shoal::tools

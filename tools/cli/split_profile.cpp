@@ -24,14 +24,14 @@ using Json = nlohmann::json;
 
 [[noreturn]] void fail_profile(std::string_view path, std::string_view why) {
   fail<InvalidArgument>(
-      "--tensor-split @{}: {}; a profile is such as {{\"version\": 1, \"devices\": [\"CPU0\", \"CPU1\"], "
+      "--tensor-split @{}: {}; an example of a profile is {{\"version\": 1, \"devices\": [\"CPU0\", \"CPU1\"], "
       "\"tensor_split\": [3, 1]}}",
       path, why);
 }
 
 SplitProfile profile_of(const Json& json) {
   const Json& version = json.at("version");
-  require<InvalidArgument>(version == 1, "its version is {}, and this program reads 1",
+  require<InvalidArgument>(version == 1, "\"version\" is {}, but this program reads version 1",
                            printable(version.dump(-1, ' ', false, Json::error_handler_t::replace)));
   SplitProfile profile;
   if (const Json model = json.value("model", Json()); model.is_object()) {
@@ -69,7 +69,8 @@ bool names_profile(std::string_view ratio) {
 
 SplitProfile read_split_profile(std::string_view ratio) {
   const std::string path(ratio.substr(1));
-  if (path.empty()) throw UsageError("--tensor-split @: a name of a profile follows, such as @profile.json");
+  if (path.empty())
+    throw UsageError("--tensor-split @: the name of the profile is missing; give one such as @profile.json");
   std::string text;
   naming("--tensor-split", [&] {
     text = read_file(
@@ -86,7 +87,8 @@ SplitProfile parse_split_profile(std::string_view json, std::string_view path) {
   } catch (const InvalidArgument& error) {
     fail_profile(path, error.what());
   } catch (const Json::exception& error) {
-    // "[json.exception.out_of_range.403] key 'devices' not found": the text behind the bracket is for people.
+    // Example: "[json.exception.out_of_range.403] key 'devices' not found". Only the text after the bracket is for
+    // users.
     const std::string_view what = error.what();
     fail_profile(path, what.substr(what.find("] ") + 2));
   }
@@ -100,12 +102,12 @@ void check_profile(const SplitProfile& profile, const std::string& devices, mode
   require<InvalidArgument>(
       upper(fmt::format("{}", fmt::join(names, ","))) == upper(fmt::format("{}", fmt::join(own, ","))) &&
           sizes(devices) == sizes(profile.device_list()),
-      "--tensor-split @{}: the profile is for {} device(s), {}, and --devices names {}, {}; leave --devices out, or "
-      "tune a split for these",
+      "--tensor-split @{}: the profile is for {} device(s), {}, but --devices names {}, {}; omit --devices, or tune a "
+      "profile for these devices",
       profile.path, own.size(), profile.device_list(), names.size(), devices);
   require<InvalidArgument>(profile.mode == mode,
-                           "--tensor-split @{}: the profile is for -sm {}, and {} is asked for; use -sm {}",
-                           profile.path, name_of(profile.mode), name_of(mode), name_of(profile.mode));
+                           "--tensor-split @{}: the profile is for -sm {}, not for -sm {}; use -sm {}", profile.path,
+                           name_of(profile.mode), name_of(mode), name_of(profile.mode));
 }
 
 void warn_of_profile(const SplitProfile& profile, const models::Model& model) {
@@ -114,7 +116,7 @@ void warn_of_profile(const SplitProfile& profile, const models::Model& model) {
   const std::string made_for = by_type ? profile.model_type : name(profile.model_file);
   const std::string used = by_type ? describe_model(model) : name(model.file.path());
   if (made_for.empty() || made_for == used) return;
-  warn(fmt::format("--tensor-split @{}: the profile was made for {}, and the model is {}: other shares may be faster",
+  warn(fmt::format("--tensor-split @{}: the profile was made for {}, but the model is {}; other shares may be faster",
                    profile.path, printable(made_for), used));
 }
 

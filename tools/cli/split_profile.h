@@ -1,11 +1,12 @@
-// A split that was found good, as a file: what `--tensor-split @profile.json` reads and scripts/tune_split.py
-// writes. Values; thread-safe.
+// A file with a measured split. scripts/tune_split.py writes it, and `--tensor-split @profile.json` reads it. Value
+// types; thread-safe.
 //
 //   {"version": 1, "model": {"file": "model.gguf", "type": "llama 1.2B Q4_K_M"}, "devices": ["CPU0", "CPU1"],
 //    "tensor_split": [3, 1], "objective": "generation", "measured": {"generation": 41.5}}
 //
-// Version, devices and tensor_split must be there; "split_mode" ("tensor", which is the default, or "layer") may be. In
-// layer mode an entry of devices may be a group, "CPU0+CPU1". The other fields describe the profile's origin.
+// The keys "version", "devices" and "tensor_split" are required. "split_mode" ("tensor", the default, or "layer") is
+// optional. In layer mode an entry of "devices" may be a group, "CPU0+CPU1". The other keys describe the origin of the
+// profile.
 #pragma once
 
 #include <string>
@@ -19,25 +20,25 @@ namespace shoal::tools {
 
 struct SplitProfile {
   std::string path;
-  std::string model_file, model_type;  ///< empty where the file does not say
+  std::string model_file, model_type;  ///< empty if the profile does not name it
   std::vector<std::string> devices;
-  std::vector<double> shares;  ///< one for each of devices
+  std::vector<double> shares;  ///< one share for each entry of `devices`
   models::SplitMode mode = models::SplitMode::kTensor;
 
-  std::string device_list() const;  ///< "CPU0,CPU1", as --devices takes it
-  std::string ratio() const;        ///< "3,1", as --tensor-split takes it
+  std::string device_list() const;  ///< in the format of --devices: "CPU0,CPU1"
+  std::string ratio() const;        ///< in the format of --tensor-split: "3,1"
 };
 
-/// Is the value of --tensor-split the name of a profile, "@profile.json"?
+/// Whether the value of --tensor-split names a profile, such as "@profile.json".
 bool names_profile(std::string_view ratio);
-/// `ratio`: "@" and the path. Throws InvalidArgument that names the file and shows an example.
+/// Reads the profile that `ratio` names: "@" and the path. Throws InvalidArgument that names the file and shows an
+/// example.
 SplitProfile read_split_profile(std::string_view ratio);
 SplitProfile parse_split_profile(std::string_view json, std::string_view path);
-/// Throws InvalidArgument that says both when the profile is for other devices than those asked for, or for the other
-/// way to split.
+/// Throws InvalidArgument if the profile is for other devices or for another split mode. The message names both.
 void check_profile(const SplitProfile& profile, const std::string& devices, models::SplitMode mode);
-/// Warns on stderr if the profile was made for another model. The type decides if the profile has one: files are
-/// renamed.
+/// Warns on stderr if the profile was made for another model. Compares model types if the profile contains one, because
+/// files may be renamed; otherwise compares file names.
 void warn_of_profile(const SplitProfile& profile, const models::Model& model);
 
 }  // namespace shoal::tools

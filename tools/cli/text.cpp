@@ -14,7 +14,7 @@
 namespace shoal::tools {
 namespace {
 
-/// A number whose decimals are more than a reader needs, with three digits that count.
+/// Rounds a decimal number to three significant digits, or to a whole number from 1000 on.
 std::string short_number(const std::string& text) {
   const auto points = std::count(text.begin(), text.end(), '.');
   if (points != 1 || text.find_first_not_of("0123456789.") != std::string::npos) return text;
@@ -83,7 +83,7 @@ std::string cuda_text() {
     if (plugin.file.find("cuda") == std::string::npos) continue;
     return fmt::format("no, {} cannot be used: {}", plugin.file, plugin.reason);
   }
-  return "no, there is no plug-in libshoal-cuda.so beside the program or in SHOAL_PLUGIN_PATH";
+  return "no, plug-in libshoal-cuda.so was not found next to the program or in SHOAL_PLUGIN_PATH";
 }
 
 std::string version_line() {

@@ -1,4 +1,4 @@
-// What reports have in common: shares, the time, the build, the machine.
+// Text that several reports contain: shares of devices, times, the build and the machine.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,26 +10,26 @@
 
 namespace shoal::tools {
 
-/// Shares for a table: numbers with a point have three digits that count, "0.505986219,0.494013781" is "0.506,0.494".
-/// The rest stays as it is.
+/// Shares as shown in tables. Numbers with a decimal point are rounded to three significant digits:
+/// "0.505986219,0.494013781" becomes "0.506,0.494". Other text is unchanged.
 std::string short_shares(std::string_view shares);
-/// With A to Z for a to z.
+/// Converts the letters a to z to upper case.
 std::string upper(std::string_view text);
-/// "2025-03-01T12:00:00Z": now.
+/// The current time, such as "2025-03-01T12:00:00Z".
 std::string utc_time();
-/// Short hash of the commit that the program was built from, with "+" when files had been changed; "unknown" where the
-/// build could not tell.
+/// Short hash of the commit that was built, with "+" if files had uncommitted changes; "unknown" if it could not be
+/// determined.
 std::string build_commit();
-/// Descriptions of the devices that are CPUs, or with `cpus` = false of all others: each once, as "a; b".
+/// Descriptions of the CPU devices (`cpus`) or of all other devices, without duplicates: "a; b".
 std::string describe(std::span<Device* const> devices, bool cpus);
 
-/// Version, commit, compiler, instruction sets of the CPU kernels, and whether CUDA devices can be had, a line each.
-/// Loads the plug-ins that are found.
+/// Version, commit, compiler, instruction sets of the CPU kernels, and availability of CUDA devices, one line each.
+/// Loads the plug-ins found automatically.
 std::string version_text();
 /// "shoal 0.1.0 (commit 1234abc)"
 std::string version_line();
 
-/// Of these the last: "yes, FILE (2 device(s))", or "no, " and why.
+/// The CUDA line of version_text(): "yes, FILE (2 device(s))", or "no, " and the reason.
 std::string cuda_text();
 
 }  // namespace shoal::tools

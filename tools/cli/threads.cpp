@@ -34,8 +34,8 @@ void require_threads(int count) {
   }
   done.set_value();
   require<DeviceError>(problem.empty(),
-                       "of {} threads the system starts only {} ({}); use fewer devices or threads (-t), or raise the "
-                       "limit of processes (ulimit -u)",
+                       "{} threads are needed, but the system starts only {} ({}); use fewer devices or threads (-t), "
+                       "or raise the limit of processes (ulimit -u)",
                        count, started.size(), problem);
 }
 

@@ -1,5 +1,5 @@
-// Whether the system lets the program have the threads it needs. OpenMP ends the process where it does not get one, so
-// this is tried before the devices start theirs.
+// Checks whether the system grants the threads that the program needs. OpenMP ends the process if it cannot start a
+// thread, so this check runs before the devices start their threads.
 #pragma once
 
 #include <span>
@@ -8,10 +8,11 @@
 
 namespace shoal::tools {
 
-/// Threads that a model on these devices takes: `threads` for each CPU device, 0: its default, and those that load.
+/// Number of threads that a model on these devices needs: `threads` for each CPU device (0: its default), plus the
+/// loading threads.
 int threads_needed(std::span<Device* const> devices, int threads);
 
-/// Starts that many threads and ends them. Throws DeviceError with the remedy when not all can be had.
+/// Starts `count` threads and ends them. Throws DeviceError with a remedy if the system does not start all of them.
 void require_threads(int count);
 
 }  // namespace shoal::tools

@@ -1,4 +1,4 @@
-// shoal bench: how fast models process prompts and generate, over lists of devices, ratios, threads and sizes.
+// shoal bench: measures prompt and generation speed over lists of devices, ratios, threads and sizes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct MeasureFlags : BenchFlags {
   TraceFlag trace;
 };
 
-/// All at once: how many CPU devices there are must not change between two setups.
+/// Finds the devices of all setups together, because the number of CPU devices must not change between two setups.
 void find_all(const std::vector<BenchSetup>& setups) {
   std::vector<std::string> names;
   for (const BenchSetup& setup : setups)
@@ -36,7 +36,7 @@ void find_all(const std::vector<BenchSetup>& setups) {
   find_devices(names);
 }
 
-/// Memory for the largest context and batch of the tests.
+/// Options of a session with memory for the largest context and the largest batch of all tests.
 models::SessionOptions largest_session(const MeasureFlags& flags, const std::vector<BenchTest>& tests) {
   models::SessionOptions largest = flags.session(tests.front());
   for (const BenchTest& test : tests) {
@@ -60,7 +60,7 @@ Request request_of(const MeasureFlags& flags, const BenchSetup& setup, const std
   return request;
 }
 
-/// Families, each once: "CPU", "CUDA,CPU".
+/// The device families without duplicates: "CPU", "CUDA,CPU".
 std::string backends_of(std::span<Device* const> devices) {
   std::vector<std::string> names;
   for (const Device* device : devices) {
@@ -70,7 +70,8 @@ std::string backends_of(std::span<Device* const> devices) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// Threads of each CPU device: those asked for, or what the first one takes by itself; 0 where there is none.
+/// Number of threads of each CPU device: `threads`, or the default of the first CPU device if `threads` is 0. Returns 0
+/// without CPU devices.
 int threads_of(std::span<Device* const> devices, int threads) {
   for (const Device* device : devices) {
     if (device->type() == DeviceType::kCpu && !is_remote(*device))
@@ -99,7 +100,7 @@ void measure_setup(const MeasureFlags& flags, const BenchSetup& setup, const std
   }
 }
 
-/// Problems that families have noticed, and features that are switched off.
+/// Warns of problems that device families report, and of features that are switched off.
 void warn_of_problems() {
   for (const BackendReg* family : Registry::instance().families()) {
     if (const std::string problems = feature_of(*family, "problems"); !problems.empty()) warn(problems);
@@ -109,7 +110,7 @@ void warn_of_problems() {
   }
 }
 
-/// Prints what was measured before a failure is reported.
+/// Runs all tests. If a test fails, prints the results so far before the error.
 int bench(MeasureFlags flags, Tracer* tracer) {
   const PluginReport plugins = flags.devices.plugins.load();
   warn_of_missing_gpus(plugins);
@@ -124,7 +125,7 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   flags.candidates = flags.sampling.candidates();
   find_all(setups);
   BenchColumns columns = flags.columns(setups, tests);
-  columns.shares_follow = false;  // rows take minutes: each is printed when it is measured
+  columns.shares_follow = false;  // each row is printed after its measurement, because rows take minutes
   BenchReport report(flags.format, columns);
   const auto measure_all = [&] {
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);
@@ -140,17 +141,17 @@ int bench(MeasureFlags flags, Tracer* tracer) {
 CommandBody define_bench(CLI::App& app) {
   auto flags = std::make_shared<MeasureFlags>();
   flags->add_to(app,
-                "Devices that act as one, such as CPU0,CPU1, or all: every GPU, without one every CPU device; several "
-                "lists with semicolons, or repeated");
+                "Devices to split the model over, such as CPU0,CPU1; all: every GPU, or every CPU device if there is "
+                "no GPU. Separate several lists by semicolons, or repeat the flag");
   app.get_option("--devices")->default_str("all GPUs, or CPU0");
   flags->devices.add_comm_to(app);
   flags->devices.plugins.add_to(app);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
-             "Threads of each CPU device; 0: one per core");
-  add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Runs of each test");
-  app.add_flag("!--no-warmup", flags->options.warmup, "Leave out the run before the clock starts");
+             "Number of threads of each CPU device; 0: one per core");
+  add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Number of timed runs of each test");
+  app.add_flag("!--no-warmup", flags->options.warmup, "Skip the warm-up run before the timed runs");
   app.add_flag("!--no-op-offload", flags->context.op_offload,
-               "Do not send weights from the host to a device for large batches");
+               "Do not copy weights from the host to devices for large batches; compute on the host instead");
   flags->context.add_types_to(app);
   flags->sampling.add_candidates_to(app);
   flags->load.add_to(app);

@@ -1,4 +1,4 @@
-// shoal bench-comm: times collectives among devices and checks what they give, in the layout of nccl-tests.
+// shoal bench-comm: times collectives between devices and checks their results. The table has the layout of nccl-tests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct BenchCommFlags {
   double factor = 2.0;
   std::vector<Collective> ops{Collective::kAllReduce};
   std::vector<DType> dtypes{DType::kF32};
-  std::vector<std::string> comms;  ///< none: what SHOAL_COMM says
+  std::vector<std::string> comms;  ///< empty: the implementation of SHOAL_COMM
   CommBenchOptions options;
   OutputFlag output;
   bool calibrate = false;
@@ -42,7 +42,7 @@ struct BenchCommFlags {
   }
 };
 
-/// A comma-separated list of names of `known`, or "all" of them.
+/// Parses a comma-separated list of names from `known`, or "all".
 template <class T, class Known, class NameOf>
 std::vector<T> parse_choices(const std::string& flag, const std::string& text, const Known& known,
                              const NameOf& name_of_one) {
@@ -57,7 +57,7 @@ std::vector<T> parse_choices(const std::string& flag, const std::string& text, c
       chosen.push_back(one);
       found = true;
     }
-    require<InvalidArgument>(found, "{} must be of {}; got '{}'", flag, names, part);
+    require<InvalidArgument>(found, "{} must be one or more of {}; got '{}'", flag, names, part);
   }
   return chosen;
 }
@@ -67,12 +67,12 @@ size_t parse_size(const std::string& flag, const std::string& text) {
     const size_t size = parse_bytes(text);
     if (size > 0 && size <= static_cast<size_t>(std::numeric_limits<int64_t>::max())) return size;
   } catch (const InvalidArgument&) {
-    // Said below, with the flag.
+    // The error is reported below, with the name of the flag.
   }
   fail<InvalidArgument>("{} must be a number of bytes above 0, such as 8, 64K, 16M or 1G, got '{}'", flag, text);
 }
 
-/// Ascending, the last no larger than the largest.
+/// Message sizes in ascending order, from --min-bytes to at most --max-bytes.
 std::vector<size_t> sizes_of(const BenchCommFlags& flags) {
   std::vector<size_t> sizes;
   for (size_t size = flags.min_bytes; size <= flags.max_bytes;) {
@@ -84,7 +84,7 @@ std::vector<size_t> sizes_of(const BenchCommFlags& flags) {
   return sizes;
 }
 
-/// The implementations asked for; "all": those there are.
+/// The requested implementations. "all" stands for every implementation that works here.
 std::vector<CommImplementation> chosen_implementations(CommBench& bench, const BenchCommFlags& flags) {
   if (flags.comms.size() == known_implementations().size()) return bench.implementations();
   if (flags.comms.empty()) return {bench.implementation(collectives::default_implementation())};
@@ -99,7 +99,7 @@ void measure_sizes(CommBench& bench, const CommImplementation& implementation, C
   for (const size_t size : sizes_of(flags)) {
     if (interrupted()) throw Interrupted();
     c = case_of_size(c.kind, c.dtype, c.ranks, size);
-    if (c.part == latest) continue;  // small sizes are rounded up to the same
+    if (c.part == latest) continue;  // consecutive small sizes may round up to the same message
     latest = c.part;
     report.add(bench.measure(implementation, c, flags.options, interrupted));
   }
@@ -118,10 +118,10 @@ void measure_all(CommBench& bench, const std::vector<CommImplementation>& implem
 }
 
 std::string use_of_nccl(CommBench& bench, const collectives::Thresholds& found) {
-  if (found.nccl_from_bytes) return fmt::format("from {} on by nccl", format_bytes(*found.nccl_from_bytes));
+  if (found.nccl_from_bytes) return fmt::format("nccl from {} on", format_bytes(*found.nccl_from_bytes));
   try {
     bench.implementation("nccl");
-    return "nowhere by nccl, which is slower";
+    return "nccl is slower at all sizes";
   } catch (const InvalidArgument&) {
     return "nccl does not work here";
   }
@@ -131,12 +131,12 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   collectives::check_thresholds_file();
   const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
   const std::string nccl = use_of_nccl(bench, found);
-  write_out(fmt::format("all_reduce by p2p up to {} in one shot, above in two; {}: saved in {}\n",
+  write_out(fmt::format("all_reduce: p2p in one shot up to {}, in two shots above; {}; saved in {}\n",
                         format_bytes(*found.one_shot_to_bytes), nccl, collectives::thresholds_file().string()));
   return kSuccess;
 }
 
-/// Prints what was measured before a failure is reported.
+/// Runs all measurements. If a collective fails, prints the results so far before the error.
 int bench_comm(const BenchCommFlags& flags) {
   flags.check();
   catch_interrupts();
@@ -151,10 +151,8 @@ int bench_comm(const BenchCommFlags& flags) {
                                 [&](const std::string& error) { report.finish(error); });
   if (code != kSuccess) return code;
   if (report.wrong() == 0) return kSuccess;
-  return tools::report(fmt::format("{} elements are not what they should be: do not use this communicator on these "
-                                   "devices",
-                                   report.wrong()),
-                       kFailed);
+  return tools::report(
+      fmt::format("{} elements are wrong; do not use this communicator on these devices", report.wrong()), kFailed);
 }
 
 void add_choices(CLI::App& app, BenchCommFlags& flags) {
@@ -163,21 +161,20 @@ void add_choices(CLI::App& app, BenchCommFlags& flags) {
   };
   std::string names;
   for (const Collective op : kCollectives) names += fmt::format("{}, ", name_of(op));
-  add_list(app, "--op", "NAMES", read_ops, fmt::format("Collectives: {}several with commas, or all", names))
+  add_list(app, "--op", "NAMES", read_ops, fmt::format("Collectives to measure, separated by commas: {}or all", names))
       ->default_str("all_reduce");
   const auto read_dtypes = [&flags](const std::string& flag, const std::string& text) {
     flags.dtypes = parse_choices<DType>(flag, text, kSummable, [](DType dtype) { return name_of(dtype); });
   };
-  add_list(app, "--dtype", "TYPES", read_dtypes, "Types of elements: f32, f16, bf16, i32, several with commas, or all")
+  add_list(app, "--dtype", "TYPES", read_dtypes, "Element types, separated by commas: f32, f16, bf16, i32, or all")
       ->default_str("f32");
   const auto read_comms = [&flags](const std::string& flag, const std::string& text) {
     flags.comms =
         parse_choices<std::string>(flag, text, known_implementations(), [](const std::string& s) { return s; });
   };
-  add_list(
-      app, "--comm", "NAMES", read_comms,
-      "Communicators: auto (what a meta device would take), host, mpi, p2p, nccl, staged, several with commas, or all "
-      "that there are")
+  add_list(app, "--comm", "NAMES", read_comms,
+           "Implementations of the collectives, separated by commas: auto (the default of run), host, mpi, p2p, nccl, "
+           "staged, or all (every implementation that works on these devices)")
       ->default_str("auto");
   flags.output.add_to(app);
 }
@@ -186,10 +183,11 @@ void add_sizes(CLI::App& app, BenchCommFlags& flags) {
   const auto size = [](size_t& value) {
     return [&value](const std::string& flag, const std::string& text) { value = parse_size(flag, text); };
   };
-  add_parsed(app, "-b,--min-bytes", "BYTES", size(flags.min_bytes), "Smallest message, such as 8, 64K or 16M")
+  add_parsed(app, "-b,--min-bytes", "BYTES", size(flags.min_bytes), "Smallest message size, such as 8, 64K or 16M")
       ->default_str("1K");
-  add_parsed(app, "-e,--max-bytes", "BYTES", size(flags.max_bytes), "Largest message")->default_str("64M");
-  add_number(app, "-f,--step-factor", flags.factor, 1.1, 1e9, "Factor from one message size to the next");
+  add_parsed(app, "-e,--max-bytes", "BYTES", size(flags.max_bytes), "Largest message size, such as 64K or 16M")
+      ->default_str("64M");
+  add_number(app, "-f,--step-factor", flags.factor, 1.1, 1e9, "Factor between consecutive message sizes");
 }
 
 }  // namespace
@@ -198,22 +196,22 @@ CommandBody define_bench_comm(CLI::App& app) {
   auto flags = std::make_shared<BenchCommFlags>();
   flags->devices
       .add_to(app,
-              "Devices, each of them a rank, such as CPU0,CPU1, or all: every GPU, without one every CPU device. Of "
-              "several processes as for run")
+              "Devices to measure, one per rank, such as CPU0,CPU1; all: every GPU, or every CPU device if there is no "
+              "GPU. Under mpirun, the list has the same meaning as in run")
       ->required();
   add_sizes(app, *flags);
   add_choices(app, *flags);
   constexpr int64_t kMostRuns = 1'000'000;
   add_integer(app, "-n,--iters", flags->options.iterations, 1, kMostRuns,
-              "Collectives timed together, without a pause");
-  add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns, "Collectives run before the timed ones");
+              "Number of collectives that are timed together");
+  add_integer(app, "-w,--warmup-iters", flags->options.warmup, 0, kMostRuns,
+              "Number of warm-up collectives before the timed collectives");
   add_integer(app, "-c,--check", flags->options.check, 0, 1,
-              "1: count wrong elements in one more collective; 0: do not")
+              "1: count wrong elements in one extra collective; 0: do not check the results")
       ->default_str("1");
-  app.add_flag(
-      "--calibrate", flags->calibrate,
-      "Instead of a table, find up to which size p2p is faster in one shot than in two, and from which size on NCCL is "
-      "faster, and save both for these devices");
+  app.add_flag("--calibrate", flags->calibrate,
+               "Find two sizes and save them for these devices instead of printing a table: the largest size at which "
+               "one-shot p2p is faster than two-shot p2p, and the smallest size at which NCCL is faster than p2p");
   flags->plugins.add_to(app);
   return [flags] { return bench_comm(*flags); };
 }

@@ -29,7 +29,8 @@ namespace shoal::tools {
 namespace {
 
 constexpr const char* kSpace = " \t\r\n";
-// Of a prompt's end: templates may show the beginning of an answer in another way once it is part of the history.
+// Number of prompt tokens that are evaluated after a checkpoint. Templates may render the end of a prompt differently
+// once the answer is part of the history, and the session then rewinds to the checkpoint.
 constexpr size_t kApart = 16;
 
 struct Flags {
@@ -39,21 +40,21 @@ struct Flags {
   PromptFlags prompt;
   OutputFlag output;
   bool show_timings = false;
-  std::optional<std::string> first;  ///< question
+  std::optional<std::string> first;  ///< the first question, from -p or -f
 };
 
-/// Never replaces a file.
+/// Writes a new file and never replaces an existing one.
 void save_new_file(const std::string& path, const std::string& text) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  require<InvalidArgument>(file >= 0, "{}: cannot be written: {}; name a new file in a folder that may be written to",
-                           path, std::strerror(errno));
+  require<InvalidArgument>(file >= 0, "{}: cannot be written: {}; name a new file in a writable folder", path,
+                           std::strerror(errno));
   const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = errno;
   require<InvalidArgument>(close(file) == 0 && written, "{}: cannot be written: {}; check the disk", path,
                            std::strerror(error));
 }
 
-/// Answers one question after the other, as far as possible from what the session's caches hold.
+/// Answers questions one after the other. Reuses as much as possible of the session's caches.
 class Chat {
  public:
   Chat(const Flags& flags, models::Session& session, const models::Tokenizer& tokenizer, ChatTemplate chat_template)
@@ -67,25 +68,25 @@ class Chat {
     options_.apart = kApart;
   }
 
-  /// Prints the answer as it comes. A question that fails or is not answered is taken back: templates may refuse an
-  /// empty answer, or two questions without one between them.
+  /// Prints the answer while it is generated. If the question fails or gets no answer, removes it from the
+  /// conversation, because templates may refuse an empty answer or two consecutive questions.
   void answer(const std::string& question) {
     const nlohmann::json before = conversation_.messages();
     conversation_.add_user(attached_ + question);
-    if (answer_or_restore(before, "the question is forgotten")) attached_.clear();
+    if (answer_or_restore(before, "the question was dropped")) attached_.clear();
   }
   /// Answers the last question again.
   void regenerate() {
     const nlohmann::json before = conversation_.messages();
     require<InvalidArgument>(conversation_.drop_answer(), "/regen: there is no answer yet; ask a question first");
-    answer_or_restore(before, "the answer before it stays");
+    answer_or_restore(before, "the previous answer is kept");
   }
   void clear() {
     conversation_.clear();
     attached_.clear();
-    has_told_of_forgetting_ = false;
+    has_reported_eviction_ = false;
   }
-  /// Puts the text of a file in front of the next question.
+  /// Puts the text of a file before the next question.
   void attach(const std::string& path) { attached_ += read_text_file(path, "text") + "\n"; }
   bool has_attached() const { return !attached_.empty(); }
   void save(const std::string& path) const {
@@ -93,12 +94,13 @@ class Chat {
   }
 
  private:
-  /// False if nothing was said.
+  /// Answers the last question. If that fails or the answer is empty, restores the messages `before`. Returns false for
+  /// an empty answer.
   bool answer_or_restore(const nlohmann::json& before, std::string_view consequence) {
     try {
       if (generate_answer()) return true;
       conversation_.restore(before);
-      warn(fmt::format("nothing was said; {}", consequence));
+      warn(fmt::format("the model said nothing; {}", consequence));
       return false;
     } catch (...) {
       conversation_.restore(before);
@@ -107,7 +109,7 @@ class Chat {
     }
   }
 
-  /// False where nothing was said.
+  /// Returns false if the answer is empty.
   bool generate_answer() {
     const Conversation::Prompt prompt = prompt_that_fits();
     options_.evaluated = keep_common(prompt.ids);
@@ -122,15 +124,17 @@ class Chat {
     cached_.insert(cached_.end(), generation.tokens.begin(), generation.tokens.end());
     cached_.resize(static_cast<size_t>(session_.position()));
     if (generation.stop == "context") {
-      warn(fmt::format("the context of {} tokens is full (-c); the next question makes room", session_.context()));
+      warn(fmt::format(
+          "the context of {} tokens is full (-c); the oldest questions are dropped when you ask the next question",
+          session_.context()));
     }
-    options_.sampler.seed += 1;  // or equal answers begin with equal draws
+    options_.sampler.seed += 1;  // otherwise all answers would begin with the same random draws
     if (printer.said().find_first_not_of(kSpace) == std::string::npos) return false;
     conversation_.add_answer(printer.said(), printer.thought());
     return true;
   }
 
-  /// One JSON object.
+  /// Prints one JSON object on one line.
   void print_line(const Generation& generation, const AnswerPrinter& printer) const {
     nlohmann::ordered_json line{{"question", conversation_.messages().back()["content"]},
                                 {"text", printer.said()},
@@ -140,29 +144,31 @@ class Chat {
     write_out(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
 
-  /// Forgets the oldest questions where the context does not hold all, and leaves room for an answer.
+  /// Renders the prompt. If it leaves too little room for an answer in the context, drops the oldest questions.
   Conversation::Prompt prompt_that_fits() {
     const int64_t context = session_.context();
     const int64_t room = std::min<int64_t>(context / 4, options_.count < 0 ? context : options_.count);
     Conversation::Prompt prompt = conversation_.prompt();
     const size_t before = prompt.ids.size();
-    while (static_cast<int64_t>(prompt.ids.size()) + room > context && conversation_.drop_oldest()) {
+    while (static_cast<int64_t>(prompt.ids.size()) + room > context && conversation_.evict_oldest()) {
       prompt = conversation_.prompt();
     }
     require<InvalidArgument>(
         static_cast<int64_t>(prompt.ids.size()) < context,
-        "the question has {} tokens and the context holds {}; use -c {} or more, or ask for less", prompt.ids.size(),
-        context, context_needed(static_cast<int64_t>(prompt.ids.size()), options_.count == 0 ? 1 : options_.count));
-    if (prompt.ids.size() < before && !std::exchange(has_told_of_forgetting_, true)) {
+        "the question has {} tokens, but the context holds {}; use -c {} or more, or a shorter question",
+        prompt.ids.size(), context,
+        context_needed(static_cast<int64_t>(prompt.ids.size()), options_.count == 0 ? 1 : options_.count));
+    if (prompt.ids.size() < before && !std::exchange(has_reported_eviction_, true)) {
       warn(
-          fmt::format("the conversation has {} tokens and the context holds {} (-c); its beginning is forgotten, now "
-                      "and whenever it is too long again",
+          fmt::format("the conversation has {} tokens, but the context holds {} (-c); the oldest questions are "
+                      "dropped, now and whenever the conversation becomes too long again",
                       before, context));
     }
     return prompt;
   }
 
-  /// Rewinds the session to what it has in common with the prompt; at least the last token is left to evaluate.
+  /// Rewinds the session to its longest common prefix with the prompt. Leaves at least the last token of the prompt to
+  /// evaluate.
   size_t keep_common(const std::vector<int32_t>& prompt) {
     const size_t most = std::min(prompt.size() - 1, cached_.size());
     const auto differ =
@@ -178,23 +184,23 @@ class Chat {
   models::Session& session_;
   const models::Tokenizer& tokenizer_;
   Conversation conversation_;
-  std::vector<int32_t> cached_;  ///< the tokens that the session's caches hold
-  std::string attached_;         ///< in front of the next question
-  bool has_told_of_forgetting_ = false;
+  std::vector<int32_t> cached_;  ///< the tokens in the session's caches
+  std::string attached_;         ///< text that precedes the next question
+  bool has_reported_eviction_ = false;
 };
 
 struct ChatCommand {
   std::string_view name, value, help;
-  void (*run)(Chat& chat, const std::string& value);  ///< nullptr: ends the conversation
+  void (*run)(Chat& chat, const std::string& value);  ///< nullptr: the command ends the conversation
 };
 
 constexpr std::string_view kHelpCommand = "/help";
 constexpr ChatCommand kChatCommands[] = {
     {kHelpCommand, "", "lists the commands", [](Chat&, const std::string&) {}},
     {"/exit", "", "ends the conversation, as does Ctrl-D", nullptr},
-    {"/clear", "", "begins another conversation", [](Chat& chat, const std::string&) { chat.clear(); }},
+    {"/clear", "", "starts a new conversation", [](Chat& chat, const std::string&) { chat.clear(); }},
     {"/regen", "", "answers the last question again", [](Chat& chat, const std::string&) { chat.regenerate(); }},
-    {"/read", "FILE", "puts the text of a file in front of the next question",
+    {"/read", "FILE", "puts the text of a file before the next question",
      [](Chat& chat, const std::string& path) { chat.attach(path); }},
     {"/save", "FILE", "writes the conversation as JSON to a new file",
      [](Chat& chat, const std::string& path) { chat.save(path); }},
@@ -204,9 +210,9 @@ std::string usage_of(const ChatCommand& command) {
   return fmt::format("{}{}{}", command.name, command.value.empty() ? "" : " ", command.value);
 }
 
-/// The command that a line names. nullptr: the line is a question. An unknown name is a question, too, such as Qwen's
-/// "/think about it", unless a user mistypes it: at a terminal, a single word is refused. Throws InvalidArgument for
-/// that, and for a value that is missing or too much.
+/// The command on a line, or nullptr if the line is a question. A line that begins with an unknown name is also a
+/// question, such as Qwen's "/think about it". At a terminal, a line with only an unknown name is refused, because the
+/// name is probably mistyped. Throws InvalidArgument for such a line, for a missing value and for an unexpected value.
 const ChatCommand* command_of(const std::string& line, bool at_terminal, std::string& value) {
   const std::string name = line.substr(0, line.find_first_of(kSpace));
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyz";
@@ -221,9 +227,10 @@ const ChatCommand* command_of(const std::string& line, bool at_terminal, std::st
     require<InvalidArgument>(value.empty() == command.value.empty(), "write {}", usage_of(command));
     return &command;
   }
-  require<InvalidArgument>(!at_terminal || name != line,
-                           "there is no command {}; there are {}; a line between \"\"\" is a question as it is", name,
-                           known);
+  require<InvalidArgument>(
+      !at_terminal || name != line,
+      "there is no command {}; there are {}; to ask this line as a question, put it between \"\"\" and \"\"\"", name,
+      known);
   return nullptr;
 }
 
@@ -231,11 +238,11 @@ void print_help() {
   std::string text;
   for (const ChatCommand& command : kChatCommands) text += fmt::format("{:<12}{}\n", usage_of(command), command.help);
   write_err(text +
-            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\n"
-            "Lines that begin with another /word and go on are questions.\n");
+            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\nA "
+            "line with another /word and more text is a question.\n");
 }
 
-/// False where the conversation ends with it.
+/// Handles one line of input. Returns false if the line ends the conversation.
 bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may_be_command) {
   bool is_question = !may_be_command;
   try {
@@ -246,18 +253,19 @@ bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may
     if (command != nullptr && command->name == kHelpCommand) print_help();
     command != nullptr ? command->run(chat, value) : chat.answer(line);
   } catch (const Interrupted&) {
-    // While the template rendered: the question is given up.
+    // A signal arrived while the template was rendered. The question is dropped.
   } catch (const InvalidArgument& error) {
     if (!editor.is_terminal()) throw;
     write_err(fmt::format("shoal: error: {}\n", escaped(error.what())));
     if (is_question && chat.has_attached()) {
-      write_err("The text of /read stays in front of the next question; /clear drops it with the conversation.\n");
+      write_err(
+          "The text of /read is still put before the next question; /clear drops this text and the conversation.\n");
     }
   }
   if (!interrupted()) return true;
-  if (isatty(STDIN_FILENO) == 0) return false;  // there is no user
-  forget_interrupt();
-  return !interrupted();  // it was not SIGTERM
+  if (isatty(STDIN_FILENO) == 0) return false;  // no user is present
+  clear_interrupt();
+  return !interrupted();  // false after SIGTERM
 }
 
 void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& first) {
@@ -265,8 +273,8 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
   if (has_first && !ask(chat, editor, *first, false)) return;
   while (true) {
     const LineEditor::Input input = editor.read();
-    if (isatty(STDIN_FILENO) != 0) forget_interrupt();  // Ctrl-C before the line was there
-    if (interrupted()) return;                          // SIGTERM
+    if (isatty(STDIN_FILENO) != 0) clear_interrupt();  // ignores a Ctrl-C before this line
+    if (interrupted()) return;                         // after SIGTERM
     const size_t begin = input.text.find_first_not_of(kSpace), last = input.text.find_last_not_of(kSpace);
     const bool is_blank = begin == std::string::npos;
     if (input.end == LineEditor::End::kEnd) return;
@@ -285,16 +293,18 @@ Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
   return request;
 }
 
-/// In a process that does not lead.
+/// Runs in every process except process 0.
 int follow(const Flags& flags) {
   follow_leader(request_of(flags, models::open_model(flags.choice.model.path)));
   return kSuccess;
 }
 
-void tell_checkpoints(const LineEditor& editor, const models::Session& session, int64_t most) {
-  if (!editor.is_terminal() || !session.forgets() || most == 0) return;
-  write_err(fmt::format("The model forgets: up to {} checkpoints of {} each are kept (--ctx-checkpoints).\n", most,
-                        format_bytes(session.checkpoint_bytes(session.context()))));
+void print_checkpoints(const LineEditor& editor, const models::Session& session, int64_t most) {
+  if (!editor.is_terminal() || !session.needs_checkpoints() || most == 0) return;
+  write_err(
+      fmt::format("The model has recurrent or sliding-window layers: up to {} checkpoints of {} each are kept "
+                  "(--ctx-checkpoints).\n",
+                  most, format_bytes(session.checkpoint_bytes(session.context()))));
 }
 
 int chat(Flags& flags) {
@@ -313,7 +323,7 @@ int chat(Flags& flags) {
   Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands.\n");
-  tell_checkpoints(editor, *deployment.session, flags.choice.context.checkpoints);
+  print_checkpoints(editor, *deployment.session, flags.choice.context.checkpoints);
   converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
 }
@@ -328,7 +338,7 @@ CommandBody define_chat(CLI::App& app) {
   flags->prompt.add_to(app);
   flags->chat.add_to(app);
   flags->generation.add_to(app);
-  flags->output.add_to(app, "text, or json: one object per answer, each on a line");
+  flags->output.add_to(app, "Output format: text, or json (one object per answer, each on one line)");
   app.add_flag("--show-timings", flags->show_timings, "Print the speed of each answer to stderr");
   return [flags] {
     flags->choice.devices.check();

@@ -1,4 +1,4 @@
-// shoal compare: a model's graph on a meta device against one device, node by node.
+// shoal compare: compares a model's graph on a meta device with the same graph on one device, node by node.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -32,11 +32,11 @@ struct CompareFlags {
     devices.check();
     if (devices.split.mode == models::SplitMode::kLayer) {
       throw UsageError(
-          fmt::format("--tensor-split @{}: the profile is for -sm layer, and only devices that act as one "
-                      "can be compared; use a profile for -sm tensor, or shares",
+          fmt::format("--tensor-split @{}: the profile is for -sm layer, but compare needs -sm tensor; use a profile "
+                      "for -sm tensor, or give shares",
                       devices.profile->path));
     }
-    if (devices.names.size() < 2) throw UsageError("comparing needs at least two devices; name them with --devices");
+    if (devices.names.size() < 2) throw UsageError("compare needs at least two devices; name them with --devices");
   }
 };
 
@@ -57,8 +57,7 @@ std::vector<models::Token> prompt_ids(const CompareFlags& flags, const models::M
   models::Tokenizer tokenizer(model.file);
   check_tokenizer(model, tokenizer);
   std::vector<models::Token> tokens = tokenizer.encode(flags.prompt.given() ? flags.prompt.read() : kUsualPrompt);
-  require<InvalidArgument>(!tokens.empty(),
-                           "the prompt is empty, and there is nothing to compare; give a text with -p");
+  require<InvalidArgument>(!tokens.empty(), "the prompt is empty, so there is nothing to compare; give a text with -p");
   return tokens;
 }
 
@@ -90,14 +89,14 @@ int compare(CompareFlags& flags) {
   }
   auto broken = std::find_if(errors.begin(), errors.end(), [](const NodeError& error) { return !error.finite; });
   if (broken != errors.end()) {
-    return report(fmt::format("{} ({}) is not finite on {} alone either: the model's weights are damaged, or too large "
-                              "to compute with; get the file again",
+    return report(fmt::format("{} ({}) is not finite on {} alone: the model's weights are damaged, or too large to "
+                              "compute with; get the file again",
                               broken->name, broken->step, flags.devices.names.front()),
                   kFailed);
   }
   if (worst.nmse <= flags.threshold) return kSuccess;
-  return report(fmt::format("{} ({}) differs by {:.3e}, more than {:.3e}; the devices do not agree, or allow more with "
-                            "--threshold",
+  return report(fmt::format("{} ({}) differs by {:.3e}, more than {:.3e}: the devices do not agree; raise --threshold "
+                            "if this error is acceptable",
                             worst.name, worst.step, worst.nmse, flags.threshold),
                 kFailed);
 }
@@ -113,7 +112,7 @@ CommandBody define_compare(CLI::App& app) {
   flags->prompt.add_to(app);
   app.get_option("--prompt")->default_str(kUsualPrompt);
   add_number(app, "--threshold", flags->threshold, 0.0, std::numeric_limits<double>::max(),
-             "Largest normalised mean squared error allowed");
+             "Largest allowed error of a node, as normalised mean squared error");
   flags->output.add_to(app);
   return [flags] { return compare(*flags); };
 }

@@ -1,5 +1,5 @@
-// shoal devices: every device with type, description, memory and capabilities; what each family was built with; the
-// plug-ins that could not be used, and why.
+// shoal devices: lists the devices with type, description, memory and capabilities. Also lists the build features of
+// each family and, with the reason, the plug-ins that cannot be used.
 #include <fmt/format.h>
 
 #include <memory>
@@ -46,7 +46,7 @@ std::vector<std::string> to_row(const DeviceProps& props) {
       caps,       printable(props.description)};
 }
 
-/// What a family says of itself; empty for most.
+/// The features that a family reports. Most families report none.
 std::vector<functions::Feature> features_of(const BackendReg& family) {
   const auto features = find_function(family, functions::kFeatures);
   if (features == nullptr) return {};
@@ -57,7 +57,7 @@ std::vector<functions::Feature> features_of(const BackendReg& family) {
   return found;
 }
 
-/// Families of test devices are none of the user's.
+/// All families except test families.
 std::vector<const BackendReg*> listed_families() {
   std::vector<const BackendReg*> listed;
   for (const BackendReg* family : Registry::instance().families()) {
@@ -74,7 +74,8 @@ nlohmann::json to_json(const BackendReg& family) {
           {"features", std::move(features)}};
 }
 
-/// "CPU: isa=avx2 cores=8" and "GIZMO: plug-in /usr/lib/shoal/libshoal-gizmo.so"; "" when there is nothing to say.
+/// One line about a family: "CPU: isa=avx2 cores=8" or "GIZMO: plug-in /usr/lib/shoal/libshoal-gizmo.so"; "" if there
+/// is no information.
 std::string to_line(const BackendReg& family) {
   std::string text;
   const std::string file = Registry::instance().file_of(family).string();

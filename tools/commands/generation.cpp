@@ -16,7 +16,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Adds the milliseconds of its life to a sum, exceptions or not.
+/// Adds the lifetime of this object in milliseconds to a sum, also after an exception.
 class Stopwatch {
  public:
   explicit Stopwatch(double& ms) : ms_(ms) {}
@@ -29,7 +29,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// One run of the loop.
+/// One run of the generation loop.
 class Generator {
  public:
   Generator(models::Session& session, const models::Tokenizer* tokenizer, const GenerationOptions& options,
@@ -57,17 +57,17 @@ class Generator {
  private:
   void evaluate_prompt(std::span<const int32_t> prompt) {
     Stopwatch watch(out_.prompt_ms);
-    const size_t apart = session_.forgets() ? std::min(options_.apart, prompt.size()) : 0;
+    const size_t apart = session_.needs_checkpoints() ? std::min(options_.apart, prompt.size()) : 0;
     evaluate_batches(prompt.first(prompt.size() - apart));
     if (apart > 0 && !interrupted()) session_.checkpoint();
     evaluate_batches(prompt.last(apart));
   }
 
-  /// Leaves no logits when it was interrupted between two batches.
+  /// If a signal arrives between two batches, returns early without logits.
   void evaluate_batches(std::span<const int32_t> prompt) {
     size_t batch = session_.batch();
     for (size_t begin = 0; begin < prompt.size(); begin += batch) {
-      forget();
+      reset();
       if (interrupted()) return;
       evaluate(prompt.subspan(begin, std::min(batch, prompt.size() - begin)), out_.prompt_evaluated);
     }
@@ -83,7 +83,7 @@ class Generator {
     counter += static_cast<int64_t>(tokens.size());
   }
 
-  void forget() { logits_ = {}, candidates_ = {}; }
+  void reset() { logits_ = {}, candidates_ = {}; }
 
   void list_top_logits() {
     if (!logits_.empty()) out_.top_logits = models::top_logits(logits_, options_.top_logits);
@@ -93,7 +93,7 @@ class Generator {
   std::string stop_reason() const {
     if (interrupted()) return "interrupted";
     if (options_.count >= 0 && static_cast<int64_t>(out_.tokens.size()) >= options_.count) return "count";
-    // The first token needs no room: it comes from the prompt's logits.
+    // The first token needs no room in the context, because it is sampled from the logits of the prompt.
     if (!out_.tokens.empty() && session_.position() >= session_.context()) return "context";
     return {};
   }
@@ -113,7 +113,7 @@ class Generator {
     if (stop_text_.found()) out_.stop = "stop_text";
   }
 
-  /// What is complete with this token.
+  /// The text that becomes complete with this token.
   std::string text_of(int32_t token) {
     const bool spelled = std::find(options_.spelled.begin(), options_.spelled.end(), token) != options_.spelled.end();
     return spelled ? decoder_->finish() + tokenizer_->vocabulary().piece(token) : decoder_->push(token);
@@ -130,14 +130,14 @@ class Generator {
   }
 
   models::Session& session_;
-  const models::Tokenizer* tokenizer_;  // nullptr: no text
+  const models::Tokenizer* tokenizer_;  // nullptr: tokens have no text
   const GenerationOptions& options_;
   const TextSink& sink_;
   models::Sampler sampler_;
   models::StopText stop_text_;
   std::optional<models::StreamDecoder> decoder_;
   std::span<const float> logits_;
-  std::span<const models::TokenLogit> candidates_;  // in place of logits, where the devices select
+  std::span<const models::TokenLogit> candidates_;  // replaces the logits if the devices select candidates
   Generation& out_;
 };
 
@@ -145,15 +145,15 @@ class Generator {
 
 void GenerationFlags::add_to(CLI::App& app) {
   add_integer(app, "-n,--predict", options.count, -1, kMostTokens,
-              "Tokens to generate; -1: until the text or the context ends");
+              "Number of tokens to generate; -1: until the text ends or the context is full");
   app.add_flag("--ignore-eos", options.ignore_end, "Continue after an end-of-text token");
   sampling.add_to(app);
   sampling.add_penalties_to(app);
   const auto read_stop = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(!text.empty(), "{}: an empty text would stop at once; give some", flag);
+    require<InvalidArgument>(!text.empty(), "{}: the stop text is empty; give a text", flag);
     options.stops.push_back(text);
   };
-  add_repeated(app, "--stop", "TEXT", read_stop, "End the text before this one; may be repeated");
+  add_repeated(app, "--stop", "TEXT", read_stop, "Text that ends the generation and is not printed; may be repeated");
 }
 
 void GenerationFlags::finish(int64_t vocabulary) {
@@ -164,12 +164,12 @@ void GenerationFlags::finish(int64_t vocabulary) {
 
 namespace {
 
-/// Tokens per second; 0 when there was nothing to measure.
+/// Tokens per second; 0 if no time was measured.
 double rate(int64_t tokens, double ms) {
   return ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / ms : 0.0;
 }
 
-/// "5 tokens, 310.2 tokens/s"; the rate is of those evaluated, and there is none where none were.
+/// "5 tokens, 310.2 tokens/s". The rate refers to evaluated tokens and is omitted if there are none.
 std::string count_text(int64_t tokens, int64_t evaluated, double ms) {
   const std::string count = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
   return evaluated > 0 ? fmt::format("{}, {:.1f} tokens/s", count, rate(evaluated, ms)) : count;

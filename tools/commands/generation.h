@@ -1,4 +1,4 @@
-// Generating text: the loop of `shoal run` and `shoal chat`.
+// Text generation: the loop of `shoal run` and `shoal chat`.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,25 @@
 namespace shoal::tools {
 
 struct GenerationOptions {
-  int64_t count = 128;  ///< tokens to generate; -1: until the end of the text or of the context
+  int64_t count = 128;  ///< number of tokens to generate; -1: until the text ends or the context is full
   bool ignore_end = false;
-  int top_logits = 0;  ///< how many of the last prompt position to keep
+  int top_logits = 0;  ///< number of highest logits to list for the last prompt position
   models::SamplerParams sampler;
-  std::vector<int32_t> ends;       ///< tokens that end the text, where there is no tokenizer to say so
-  std::vector<std::string> stops;  ///< strings that end the text, and are not part of it
-  std::vector<int32_t> spelled;    ///< control tokens that count as text
-  size_t evaluated = 0;            ///< tokens of the prompt that the session has already
-  size_t apart = 0;                ///< at the prompt's end, evaluated after a checkpoint of what is before them
+  std::vector<int32_t> ends;       ///< ids of end tokens, used only without a tokenizer
+  std::vector<std::string> stops;  ///< strings that end the generation and are removed from the text
+  std::vector<int32_t> spelled;    ///< control tokens that are printed as text
+  size_t evaluated = 0;            ///< number of prompt tokens that are already in the session's caches
+  size_t apart = 0;                ///< number of tokens at the end of the prompt to evaluate after a checkpoint
 };
 
-/// What `run` and `chat` have in common: sampling, -n --stop --ignore-eos
+/// Flags that `run` and `chat` share: sampling flags, -n --stop --ignore-eos
 struct GenerationFlags {
   SamplingFlags sampling;
   GenerationOptions options;
 
   void add_to(CLI::App& app);
-  /// After parsing: the options with their sampler, seeded. Throws InvalidArgument for a bias of no token.
+  /// Completes the options with a seeded sampler. Call it after parsing. Throws InvalidArgument if a bias names a token
+  /// outside the vocabulary.
   void finish(int64_t vocabulary);
 };
 
@@ -43,24 +44,25 @@ struct Generation {
   std::string text;
   std::vector<models::TokenLogit> top_logits;
   std::string stop;              ///< "count", "end_of_text", "stop_text", "context", "interrupted" or "error"
-  int64_t prompt_evaluated = 0;  ///< tokens of the prompt that were computed
-  int64_t evaluated = 0;         ///< tokens computed after it: the first token comes with the prompt, an end costs one
-  double prompt_ms = 0.0;        ///< of prompt_evaluated tokens
-  double generation_ms = 0.0;    ///< of `evaluated` tokens
+  int64_t prompt_evaluated = 0;  ///< number of prompt tokens that were evaluated
+  int64_t evaluated = 0;         ///< number of tokens evaluated after the prompt. The first generated token is sampled
+                                 ///< without such an evaluation. An end token is found only by an evaluation.
+  double prompt_ms = 0.0;        ///< time for `prompt_evaluated` tokens
+  double generation_ms = 0.0;    ///< time for `evaluated` tokens
 };
 
-/// "prompt 6 tokens, 310.2 tokens/s; generated 5 tokens, 20.1 tokens/s"; a rate is of the tokens evaluated, and left
-/// out if there are none.
+/// "prompt 6 tokens, 310.2 tokens/s; generated 5 tokens, 20.1 tokens/s". Rates refer to evaluated tokens and are
+/// omitted if there are none.
 std::string timings_text(const Generation& generation);
-/// The same with milliseconds, and rates of 0 if there is none.
+/// The same numbers as JSON, with milliseconds. A rate is 0 if no token was evaluated.
 nlohmann::json timings_json(const Generation& generation);
 
-/// Told each piece of text as soon as it is complete, and cannot be the beginning of a stop string.
+/// Receives each piece of text once it is complete and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;
 
-/// `tokenizer`: nullptr makes tokens without text. Evaluates the prompt and goes on from it until a stop, Ctrl-C or
-/// SIGTERM. Fills `out` as it goes: when something throws, the sink for instance, it has what there is by then, and
-/// stop is "error".
+/// Evaluates the prompt and generates until a stop condition, Ctrl-C or SIGTERM. Without a tokenizer (nullptr), tokens
+/// have no text. Fills `out` while it runs. After an exception, for example from the sink, `out` contains the results
+/// so far, and `out.stop` is "error".
 void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out);
 

@@ -1,5 +1,5 @@
-// shoal info: what a model file says of itself, whether or not this program can run it, and on which devices of this
-// machine the model fits.
+// shoal info: describes a model file, including files that this program cannot run. Lists the devices of this machine
+// that the model fits on.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,7 +34,7 @@ struct InfoFlags {
 
 constexpr size_t kTemplateLines = 5, kLineLength = 100, kListed = 8;
 
-/// Names, and keys of the file after the architecture.
+/// Pairs of a name in the table and a key in the file. The keys omit the prefix with the architecture.
 constexpr std::pair<const char*, const char*> kNumbers[] = {
     {"layers", "block_count"},
     {"embedding", "embedding_length"},
@@ -49,7 +49,7 @@ constexpr std::pair<const char*, const char*> kNumbers[] = {
     {"context", "context_length"},
 };
 
-/// Keys of an unexpected type count as absent: the file is described, not used.
+/// A key of an unexpected type counts as absent, because info only describes the file.
 std::string text_of_key(const GgufFile& file, std::string_view key) {
   const GgufValue* value = file.find_value(key);
   return value != nullptr && value->type == GgufType::kString ? file.get<std::string>(key) : std::string();
@@ -64,7 +64,8 @@ json numbers_of(const GgufFile& file, const GgufValue& value) {
   return alike ? json(all.front()) : json(all);
 }
 
-/// A number of the model, or one for each layer if they differ; null if there is none.
+/// A number of the model, or an array with one number per layer if the layers differ; null if the file has no such
+/// number.
 json number_of(const GgufFile& file, const std::string& key) {
   const GgufValue* value = file.find_value(key);
   if (value != nullptr && value->element == GgufType::kU32) return numbers_of<uint32_t>(file, *value);
@@ -79,7 +80,7 @@ std::vector<std::string> pieces_of(const GgufFile& file) {
   return is_list ? file.get_array<std::string>(kTokens) : std::vector<std::string>();
 }
 
-/// Whatever the file calls tokenizer.ggml.ROLE_token_id.
+/// All tokens that a key tokenizer.ggml.ROLE_token_id names.
 json special_tokens(const GgufFile& file, const std::vector<std::string>& pieces) {
   constexpr std::string_view kBefore = "tokenizer.ggml.", kAfter = "_token_id";
   json special = json::object();
@@ -101,7 +102,7 @@ json describe_file(const GgufFile& file) {
       numbers[key] = std::move(number);
     }
   }
-  std::map<std::string, std::pair<int64_t, size_t>> uses;  // tensors and bytes of a type
+  std::map<std::string, std::pair<int64_t, size_t>> uses;  // for each type, the number of tensors and their bytes
   for (const models::GgufTensor& tensor : file.tensors()) {
     auto& [tensors, bytes] = uses[std::string(name_of(tensor.dtype))];
     ++tensors;
@@ -127,7 +128,7 @@ json describe_file(const GgufFile& file) {
           {"chat_template", chat_template.empty() ? json() : json(chat_template)}};
 }
 
-/// Escaped.
+/// The string in a JSON value, escaped.
 std::string text_of(const json& value) {
   return printable(value.get_ref<const std::string&>());
 }
@@ -145,7 +146,7 @@ std::string first_lines(const std::string& text) {
   return begin < text.size() ? out + "\n    ..." : out;
 }
 
-/// Those with most bytes first.
+/// Lists the types, ordered by decreasing number of bytes.
 std::string types_text(const json& types) {
   std::vector<std::pair<size_t, std::string>> parts;
   for (const auto& [name, use] : types.items()) {
@@ -179,7 +180,7 @@ std::string line(std::string_view what, const std::string& value) {
   return value.empty() ? "" : fmt::format("{:<20} {}\n", what, value);
 }
 
-/// Two columns: what, and what it is.
+/// Formats two columns: names and values.
 std::string to_text(const json& info) {
   const std::string architecture = text_of(info["architecture"]);
   const auto parameters = info["parameters"].get<int64_t>();
@@ -207,13 +208,13 @@ std::string to_text(const json& info) {
                                    : fmt::format("{} characters{}", chat.get<std::string>().size(), first_lines(chat)));
 }
 
-/// How a model would lie on some devices that act as one.
+/// Whether a model fits on devices that act as one, with its context and memory.
 struct Fit {
   std::string devices;
   int64_t context = 0;
   std::vector<models::DeviceUse> memory;
   bool fits = false;
-  bool from_disk = false;  ///< does not fit, but runs
+  bool from_disk = false;  ///< does not fit, but runs if weights are read from the disk
 
   size_t needed() const {
     size_t bytes = 0;
@@ -227,7 +228,7 @@ struct Fit {
   }
 };
 
-/// The context asked for, or the largest that fits as `run` would choose it.
+/// Checks the fit with the requested context, or with the largest context that fits, as `run` would choose it.
 Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags& flags) {
   DeviceFlags devices = flags.devices;
   devices.take(names);
@@ -242,7 +243,7 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
   return fit;
 }
 
-/// Those named, or what may be of interest: those that `run` takes by itself, all, and the first CPU.
+/// The requested devices as one set. Without a request: the default devices of `run`, all devices, and CPU0.
 std::vector<std::string> device_sets(const InfoFlags& flags) {
   const PluginReport plugins = flags.devices.plugins.load();
   if (!flags.devices.list.empty() && !names_all(flags.devices.list)) return {flags.devices.list};
@@ -261,9 +262,10 @@ std::string to_text(const Fit& fit, int64_t trained) {
                                   ? fmt::format("the whole context of {}", trained)
                                   : fmt::format("a context of {} (trained for {})", fit.context, trained);
   if (!fit.fits) {
-    return fmt::format("on {}: {} are missing of the {} that {} needs{}", fit.devices, format_bytes(fit.missing()),
-                       format_bytes(fit.needed()), context,
-                       fit.from_disk ? "; it runs slowly, as weights are read from the disk for every token" : "");
+    return fmt::format(
+        "on {}: {} of the {} needed for {} are missing{}", fit.devices, format_bytes(fit.missing()),
+        format_bytes(fit.needed()), context,
+        fit.from_disk ? "; the model runs slowly, because weights are read from the disk for every token" : "");
   }
   return fmt::format("on {} with {}, in {}", fit.devices, context, format_bytes(fit.needed()));
 }
@@ -297,7 +299,7 @@ int show(const InfoFlags& flags) {
     info["model"] = flags.model.path;
     info["refusal"] = refusal.empty() ? json() : json(refusal);
     info["ignored_keys"] = model != nullptr ? json(model->hparams.unread_keys) : json();
-    info["ignored_tensors"] = model != nullptr ? json(model->passed_over) : json();
+    info["ignored_tensors"] = model != nullptr ? json(model->ignored_prefixes) : json();
     info["fits"] = json::array();
     for (const Fit& fit : fits) info["fits"].push_back(to_json(fit));
     print_json(info);
@@ -318,11 +320,13 @@ CommandBody define_info(CLI::App& app) {
   flags->model.add_to(app);
   flags->context.add_to(app);
   const auto read_devices = [flags = flags.get()](const std::string&, const std::string& text) {
-    if (!names_all(text)) split_device_names(text);  // which checks them
+    if (!names_all(text)) split_device_names(text);  // throws for an invalid list
     flags->devices.list = text;
   };
-  add_parsed(app, "--devices", "NAMES", read_devices, "Devices to look at, such as CPU0,CPU1, or all")
-      ->default_str("those that run would take, all, and CPU0");
+  add_parsed(app, "--devices", "NAMES", read_devices,
+             "Check whether the model fits on these devices together, such as CPU0,CPU1; all: every GPU, or every CPU "
+             "device if there is no GPU")
+      ->default_str("separate checks of the default devices of run, all devices, and CPU0");
   flags->devices.plugins.add_to(app);
   flags->output.add_to(app);
   return [flags] { return show(*flags); };

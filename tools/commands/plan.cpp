@@ -1,5 +1,5 @@
-// shoal plan: where every tensor would lie, what would run, and each device's memory, without loading weights; and how
-// fast it would be, where the machine is known.
+// shoal plan: shows the layouts of all tensors, the steps, and the memory of each device, without loading weights.
+// Predicts the speed if the machine is known.
 #include <fmt/core.h>
 
 #include <memory>
@@ -33,7 +33,7 @@ struct PlanFlags {
   OutputFlag output;
   WorkloadFlags workload;
   std::optional<tuning::Objective> asked_objective;
-  std::string machine;  ///< file
+  std::string machine;  ///< name or file of a machine; "": this machine
   bool recommend = false;
   int rank = -1;
   bool schedule = false;
@@ -42,10 +42,11 @@ struct PlanFlags {
     choice.devices.check();
     check_objective();
     if (rank < static_cast<int>(choice.devices.names.size())) return;
-    throw UsageError(fmt::format("--rank {}: there are ranks 0 to {}", rank, choice.devices.names.size() - 1));
+    throw UsageError(
+        fmt::format("--rank {}: ranks are 0 to {}; give one of them", rank, choice.devices.names.size() - 1));
   }
 
-  /// What there is to generate counts unless something else is asked for.
+  /// The requested objective. The default is generation, or prompt if no tokens are to be generated.
   tuning::Objective objective() const {
     const auto [prompt, generate] = asked_work();
     const bool only_prompt = generate == 0 && prompt > 0;
@@ -58,19 +59,19 @@ struct PlanFlags {
     try {
       tuning::require_work({prompt, generate, 0}, objective());
     } catch (const InvalidArgument& error) {
-      throw UsageError(fmt::format("{}: give numbers above 0 with -p and -n, or another --objective", error.what()));
+      throw UsageError(fmt::format("{}; give numbers above 0 with -p and -n, or another --objective", error.what()));
     }
   }
 
  private:
-  /// Tokens of the prompt and to generate.
+  /// Numbers of prompt tokens and generated tokens.
   std::pair<int64_t, int64_t> asked_work() const {
     const tuning::Workload usual;
     return {workload.prompt.value_or(usual.prompt), workload.generate.value_or(usual.generate)};
   }
 };
 
-/// What the ranks of meta devices tell each other while one token is generated.
+/// Number of collectives of each kind, and their bytes, for one generated token on all meta devices.
 struct Traffic {
   std::map<std::string, int> counts;
   int64_t bytes = 0;
@@ -88,7 +89,7 @@ Traffic traffic(const models::PlannedGraph& step) {
   return out;
 }
 
-/// The devices that have less free memory than is allocated, as "CPU0, CPU2".
+/// Names of devices that have less free memory than the plan allocates: "CPU0, CPU2".
 std::string too_small(const models::ModelPlan& plan) {
   std::string names;
   for (const models::DeviceUse& use : plan.memory) {
@@ -101,7 +102,8 @@ bool has_rank(const meta::Plan& plan, int rank) {
   return rank >= 0 && rank < static_cast<int>(plan.ranks.size());
 }
 
-/// A place in the list of devices, counted from the first device of plan `index`.
+/// Converts an index in the list of devices to a rank of plan `index`. The result is outside the plan's ranks if the
+/// device belongs to another plan.
 int rank_in(const models::PlannedGraph& step, size_t index, int rank) {
   for (size_t i = 0; i < index && rank >= 0; ++i)
     rank -= step.plans[i] ? static_cast<int>(step.plans[i]->ranks.size()) : 0;
@@ -114,16 +116,16 @@ nlohmann::json json_of(const meta::Plan& plan, int rank) {
   return json;
 }
 
-/// What is known of speed: nothing, why there is nothing, or predictions.
+/// Predictions of the speed, or the reason that there is no prediction.
 struct Outlook {
-  std::string origin;   ///< of the machine's figures
-  std::string missing;  ///< why there is no prediction, in a line
+  std::string origin;   ///< source of the machine's figures
+  std::string missing;  ///< one line with the reason that there is no prediction
   std::optional<tuning::Verdict> prediction;
   std::optional<tuning::Comparison> comparison;
 };
 
 nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
-  // One device, or several that act as one, are the usual case: their plan is the answer itself.
+  // With one device or one meta device, which is the usual case, the result is the JSON of its plan.
   nlohmann::json json;
   if (plan.step.plans.size() == 1) {
     json = json_of(plan.step.on(), flags.rank);
@@ -165,12 +167,12 @@ std::string memory_text(const models::ModelPlan& plan) {
                     format_bytes(use.use.compute), format_bytes(use.use.communication), format_bytes(use.use.total()),
                     format_bytes(use.memory.free), margin_text(use)});
     if (use.mapped == 0) continue;
-    mapped += fmt::format("{} uses {} of weights where the file is mapped, without memory of its own for them\n",
+    mapped += fmt::format("{} uses {} of weights from the mapped file, without allocating memory for them\n",
                           use.device, format_bytes(use.mapped));
   }
   std::string names = too_small(plan);
   if (plan.step.plans.size() > 1) {
-    mapped += fmt::format("what devices pass to each other takes {} of host memory\n", format_bytes(plan.host_bytes));
+    mapped += fmt::format("copies between devices take {} of host memory\n", format_bytes(plan.host_bytes));
   }
   if (!names.empty()) mapped += fmt::format("does not fit: {} would need more than is free\n", names);
   if (names.empty() && !models::fits(plan.memory)) {
@@ -201,15 +203,15 @@ tuning::Comparison compared(tuning::Chooser& chooser) {
 
 Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   const auto members = planned.placement->members();
-  const MachineQuestion question{*planned.model,
-                                 {members.begin(), members.end()},
-                                 planned.asked.placement.threads,
-                                 planned.asked.placement.comm,
-                                 flags.machine};
+  const MachineQuery question{*planned.model,
+                              {members.begin(), members.end()},
+                              planned.asked.placement.threads,
+                              planned.asked.placement.comm,
+                              flags.machine};
   Outlook outlook;
   const auto machine = planned.machine ? planned.machine : find_machine(question);
   if (!machine) {
-    outlook.missing = fmt::format("no prediction of speed: {} makes it possible", probe_command(question));
+    outlook.missing = fmt::format("no prediction of speed: run {} first", probe_command(question));
     return outlook;
   }
   if (const std::string lack = lack_of(*machine, question); !lack.empty()) {
@@ -225,13 +227,14 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   try {
     outlook.prediction = chooser.judge(asked.fixed, *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
-    // A file, or an explicit request, must do; figures that happen to be kept need not.
+    // Missing figures are an error for a named machine and with --recommend. Saved figures of this machine may be
+    // incomplete.
     if (!flags.machine.empty() || flags.recommend) throw;
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
   }
   if (!flags.recommend) return outlook;
-  // The part that --fit has left on the host is one of the ways that are compared.
+  // If --fit placed a part of the model on the host, this placement is only one of the candidates.
   asked.fixed.host = {};
   asked.fixed.experts = flags.choice.devices.split.experts;
   asked.fixed.latent = flags.choice.devices.split.latent;
@@ -240,7 +243,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   return outlook;
 }
 
-/// Of a comparison the thousands of lines of a large model's plan are no part, only what was asked for by a flag.
+/// With --recommend, omits layouts and steps, which are thousands of lines for a large model, unless flags request
+/// them.
 std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   const bool shows_steps = !flags.recommend;
   std::string text =
@@ -267,16 +271,17 @@ Request request_of(const PlanFlags& flags) {
   if (choice.devices.profile) warn_of_profile(*choice.devices.profile, *request.model);
   tuning::Asked& asked = request.asked = choice.asked(groups, flags.sampling.candidates());
   asked.placement.host = host_on(flags.machine, groups);
-  // A machine that is named has the hosts that its name says, and not those that are here.
+  // A named machine has only the hosts in its description. The host of this machine is not one of them.
   if (!flags.machine.empty() && asked.placement.host == nullptr) asked.free.host = false;
   asked.objective = flags.objective();
   const int64_t context = models::session_size(request.model->hparams, asked.session).context;
-  // With --fit the context is not yet what it will be.
+  // With --fit, the final context is not known yet.
   asked.work = asked.free.shares ? flags.workload.workload(context) : tuning::Workload{};
   asked.work = tuning::work_of(asked.work, asked.objective);
   if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
   if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));
-  // Scratch memory is planned for the most threads that a device's backends have had: as `run` makes them.
+  // Scratch memory depends on the largest number of threads that the backends of a device have had. So the threads are
+  // started as `run` starts them.
   request.starts_threads = choice.devices.threads > 0 && flags.machine.empty();
   request.machine = flags.machine;
   request.needs_figures = flags.recommend;
@@ -317,19 +322,20 @@ int plan_model(PlanFlags& flags) {
 void add_prediction(CLI::App& app, PlanFlags& flags) {
   flags.workload.add_to(app);
   app.add_flag("--recommend", flags.recommend,
-               "Instead of layouts and steps (JSON has both): compare all ways to use the devices, each alone, layers "
-               "divided, all or some of them together");
+               "Compare single devices, -sm layer and -sm tensor on some or all of the devices, instead of printing "
+               "layouts and steps; with -o json, print both");
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);
     flags.asked_objective = tuning::parse_objective(text);
   };
-  add_parsed(app, "--objective", "WHAT", read_objective,
-             "What --recommend and --tensor-split auto optimise: generation, prompt, or a mix of -p and -n tokens")
+  add_parsed(app, "--objective", "NAME", read_objective,
+             "Speed that --recommend and --tensor-split auto optimise: generation, prompt, or mix (-p prompt tokens "
+             "and -n generated tokens together)")
       ->default_str("generation, or prompt with -n 0");
   app.add_option("--machine", flags.machine,
-                 "Predict for this machine instead of what `shoal probe` measured: a name such as H200x8-nvlink, or a "
-                 "JSON file (docs/simulation.md); without --devices for all of its devices")
+                 "Machine to plan and predict for, instead of this computer: a name such as H200x8-nvlink, or a JSON "
+                 "file (docs/simulation.md). Without --devices, all devices of the machine are used")
       ->type_name("NAME");
 }
 
@@ -342,9 +348,10 @@ CommandBody define_plan(CLI::App& app) {
   flags->output.add_to(app);
   add_prediction(app, *flags);
   app.add_flag("--schedule", flags->schedule,
-               "Also print which device runs each node and why, and what is copied between devices");
-  add_integer(app, "--rank", flags->rank, 0, cpu::kMaxDevices,
-              "Also print the local graph that this device of the list runs, node by node")
+               "Also print the device of each node, the reason for this choice, and the copies between devices");
+  add_integer(
+      app, "--rank", flags->rank, 0, cpu::kMaxDevices,
+      "Also print the local graph of the device with this index in --devices, node by node; 0: the first device")
       ->default_str("");
   return [flags] { return plan_model(*flags); };
 }

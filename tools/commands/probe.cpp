@@ -1,4 +1,5 @@
-// shoal probe: measures what devices can do and keeps it for predictions (tuning/probe/file.h); shows what is kept.
+// shoal probe: measures devices and saves the figures for predictions (tuning/probe/file.h), or shows figures saved
+// earlier.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -66,7 +67,8 @@ const ProductPoint& point_at(const std::vector<ProductPoint>& points, int64_t co
   return at == points.end() ? points.back() : *at;
 }
 
-/// Few columns are limited by reading weights, many by computing.
+/// Rates of matrix products. Reading weights limits products with few columns; computing limits products with many
+/// columns.
 std::string products_text(const MachineModel& machine) {
   Rows rows{{"device", "weights", "1 column GB/s", "in caches GB/s", "32 columns GFLOP/s", "512 columns GFLOP/s"}};
   for (const DeviceModel& device : machine.devices) {
@@ -131,7 +133,7 @@ void show(const probe::MeasuredMachine& found, bool kept, double seconds, const 
   write_out(text);
 }
 
-/// All that do not stand for others.
+/// Names of all devices except meta devices.
 std::string all_names() {
   std::string names;
   for (const Device* device : Registry::instance().devices()) {
@@ -140,7 +142,7 @@ std::string all_names() {
   return names;
 }
 
-/// Types without which the figures would have to be measured again.
+/// The weight types to measure. If saved figures lack one of these types, the devices are measured again.
 std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* const> devices) {
   if (!flags.options.dtypes.empty()) return flags.options.dtypes;
   std::vector<DType> wanted = machine::weight_dtypes();
@@ -161,7 +163,7 @@ MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) 
   return probe_devices(devices, options);
 }
 
-/// What was measured is shown even where it cannot be kept.
+/// Saves the figures, and shows them even if saving fails.
 void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags& flags) {
   std::string measured;
   std::exception_ptr failure;
@@ -208,7 +210,7 @@ std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text
   for (const std::string& part : split_list(text)) {
     const auto dtype = dtype_from_name(part);
     const bool fits = dtype && (traits(*dtype).is_float || traits(*dtype).is_quantized);
-    require<InvalidArgument>(fits, "{} must be of {}; got '{}'", flag, known, part);
+    require<InvalidArgument>(fits, "{} must be one or more of {}; got '{}'", flag, known, part);
     if (std::find(found.begin(), found.end(), *dtype) == found.end()) found.push_back(*dtype);
   }
   return found;
@@ -218,15 +220,15 @@ std::vector<DType> parse_dtypes(const std::string& flag, const std::string& text
 
 CommandBody define_probe(CLI::App& app) {
   auto flags = std::make_shared<ProbeFlags>();
-  flags->devices.add_to(app, "Devices, such as CPU0,CPU1")->default_str("all");
+  flags->devices.add_to(app, "Devices to measure, such as CPU0,CPU1")->default_str("all");
   add_integer(app, "-t,--threads", flags->options.threads, 0, cpu::kMaxThreads,
-              "Threads of each CPU device; 0: one per core");
+              "Number of threads of each CPU device; 0: one per core");
   const auto read_dtypes = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->options.dtypes = parse_dtypes(flag, text);
   };
-  add_list(app, "--dtypes", "TYPES", read_dtypes, "Types of weights, such as q4_0,q6_K")->default_str("all");
-  app.add_flag("--quick", flags->options.quick, "Fewer sizes and repetitions");
-  app.add_flag("--force", flags->force, "Measure again what is kept already");
+  add_list(app, "--dtypes", "TYPES", read_dtypes, "Weight types to measure, such as q4_0,q6_K")->default_str("all");
+  app.add_flag("--quick", flags->options.quick, "Measure fewer sizes with fewer repetitions");
+  app.add_flag("--force", flags->force, "Measure again even if results are saved already");
   flags->output.add_to(app);
   flags->plugins.add_to(app);
   return [flags] { return probe(*flags); };

@@ -35,38 +35,39 @@ struct RunFlags {
   TraceFlag trace;
   PromptFlags prompt;
   ChatFlags chat;
-  bool is_chat = false;  ///< the prompt is a question of a user
-  std::string text;      ///< of the prompt
+  bool is_chat = false;  ///< the prompt is a user's message for the chat template
+  std::string text;      ///< text of the prompt
   std::optional<std::vector<int32_t>> prompt_tokens;
 
   void check() {
     choice.devices.check();
     if (chat.given() && !is_chat)
-      throw UsageError("--system, --template and --template-var are for --chat; give it, too");
+      throw UsageError("--system, --template and --template-var need --chat; add it, or omit them");
     if (prompt.given() || prompt_tokens) return;
     throw UsageError(
         "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids with --prompt-tokens");
   }
 };
 
-/// The model's tokenizer. Where ids come and go none is needed: nullopt for one that is not supported, or missing, and
-/// with a warning for one that is damaged.
+/// The model's tokenizer. A tokenizer is not required if input and output are ids. Then a missing or unsupported
+/// tokenizer gives nullopt, and a damaged tokenizer gives nullopt and a warning.
 std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const models::Model& model) {
   std::optional<models::Tokenizer> tokenizer;
   try {
     tokenizer.emplace(model.file);
   } catch (const InvalidArgument& error) {
     if (!flags.prompt_tokens || !flags.output.json()) {
-      fail<InvalidArgument>("{}; token ids need no tokenizer: --prompt-tokens with --output json", error.what());
+      fail<InvalidArgument>("{}; to run without a tokenizer, use --prompt-tokens with --output json", error.what());
     }
-    if (models::has_known_tokenizer(model.file)) warn(fmt::format("{}; without it there is no text", error.what()));
+    if (models::has_known_tokenizer(model.file))
+      warn(fmt::format("{}; without a tokenizer there is no text", error.what()));
     return std::nullopt;
   }
   check_tokenizer(model, *tokenizer);
   return tokenizer;
 }
 
-/// The prompt, fit for the model. What ends the answer of a chat becomes a stop.
+/// Renders or encodes the prompt and checks it against the model. Adds the end strings of a chat template to the stops.
 Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
                                  const std::optional<models::Tokenizer>& tokenizer) {
   Conversation::Prompt prompt;
@@ -88,11 +89,11 @@ Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
 struct Outcome {
   std::vector<int32_t> prompt;
   Generation generation;
-  std::optional<AnswerPrinter> answer;  ///< of a chat
+  std::optional<AnswerPrinter> answer;  ///< set with --chat
   double load_ms = 0.0;
-  size_t bytes = 0;                            ///< of weights
-  std::chrono::duration<double> bytes_time{};  ///< that these took
-  std::string error;                           ///< what ended it, where something did
+  size_t bytes = 0;                            ///< bytes of weights
+  std::chrono::duration<double> bytes_time{};  ///< time to load these bytes
+  std::string error;                           ///< message of a failure; "" if nothing failed
 };
 
 nlohmann::json timings(const Outcome& outcome) {
@@ -125,7 +126,7 @@ nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool
   return json;
 }
 
-/// On stderr, because stdout has the text.
+/// Prints to stderr, because stdout contains the text.
 void print_top_logits(const Generation& generation, const models::Tokenizer& tokenizer) {
   if (generation.top_logits.empty()) return;
   std::vector<std::vector<std::string>> rows{{"logit", "id", "piece"}};
@@ -136,7 +137,7 @@ void print_top_logits(const Generation& generation, const models::Tokenizer& tok
   write_err(format_table(rows));
 }
 
-/// Why there are not as many tokens as were asked for; "" where there are.
+/// Reason that fewer tokens were generated than requested; "" if the requested number was generated.
 std::string why_stopped(const std::string& stop, int64_t context) {
   if (stop == "end_of_text") return "; stopped: end of text";
   if (stop == "stop_text") return "; stopped: stop text";
@@ -150,7 +151,7 @@ void print_summary(const Outcome& outcome, int64_t context) {
                         timings_text(g), why_stopped(g.stop, context)));
 }
 
-/// Ends what was printed so far before a failure is reported.
+/// Completes the output, before a failure is reported.
 int finish_printing(const RunFlags& flags, const Deployment& deployment, bool has_text, const Outcome& outcome) {
   if (flags.output.json()) {
     print_json(to_json(flags, deployment, has_text, outcome));
@@ -194,7 +195,7 @@ Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, 
   return request;
 }
 
-/// In a process that does not lead: the prompt is another's.
+/// Runs in every process except process 0, which has the prompt.
 int follow(const RunFlags& flags, Tracer* tracer) {
   follow_leader(request_of(flags, models::open_model(flags.choice.model.path), tracer));
   return kSuccess;
@@ -216,7 +217,7 @@ int run(RunFlags& flags, Tracer* tracer) {
     flags.generation.options.spelled = answer_marks(tokenizer->vocabulary());
   }
   Request request = request_of(flags, std::move(model), tracer);
-  // A short prompt needs no memory for a full batch.
+  // For a short prompt, memory for a full batch would be wasted.
   const auto prompt_length = static_cast<int64_t>(outcome.prompt.size());
   request.asked.session.batch = std::min(request.asked.session.batch, prompt_length);
   request.asked.prompt = prompt_length;
@@ -235,12 +236,13 @@ void add_prompt(CLI::App& app, RunFlags& flags) {
   flags.prompt.add_to(app);
   auto read_ids = [&flags](const std::string& flag, const std::string& text) {
     flags.prompt_tokens = parse_ids(flag, text);
-    require<InvalidArgument>(!flags.prompt_tokens->empty(), "{}: no ids; give some, such as 1,527,261", flag);
+    require<InvalidArgument>(!flags.prompt_tokens->empty(), "{}: the list is empty; give ids such as 1,527,261", flag);
   };
-  add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Token ids instead of a text, such as 1,527,261")
+  add_parsed(app, "--prompt-tokens", "IDS", read_ids, "Prompt as token ids, such as 1,527,261")
       ->excludes("--prompt")
       ->excludes("--file")
-      ->excludes(app.add_flag("--chat", flags.is_chat, "Put the prompt into the model's chat template, as a question"));
+      ->excludes(app.add_flag("--chat", flags.is_chat,
+                              "Format the prompt as a user's message with the model's chat template"));
   flags.chat.add_to(app);
 }
 
@@ -252,7 +254,7 @@ CommandBody define_run(CLI::App& app) {
   add_prompt(app, *flags);
   flags->generation.add_to(app);
   add_integer(app, "--top-logits", flags->generation.options.top_logits, 0, std::numeric_limits<int32_t>::max(),
-              "Print the k highest logits at the last prompt position");
+              "Number of highest logits to print for the last prompt position; 0: none");
   flags->output.add_to(app);
   flags->trace.add_to(app);
   return [flags] {

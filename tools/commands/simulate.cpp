@@ -1,4 +1,4 @@
-// shoal simulate: `shoal bench` on a machine that one does not have, with predictions in place of measurements.
+// shoal simulate: predicts the output of `shoal bench` for a machine that the user does not have.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,7 +33,7 @@ struct SimulateFlags : BenchFlags {
   std::string machine;
   int64_t hosts = 1;
   std::optional<machine::Network> network;
-  std::vector<int64_t> device_counts;  ///< empty: powers of two, and all
+  std::vector<int64_t> device_counts;  ///< empty: powers of two, and the number of all devices
 };
 
 machine::Network parse_network(const std::string& flag, const std::string& text) {
@@ -58,12 +58,12 @@ machine::MachineModel machine_of(const SimulateFlags& flags) {
   machine::MachineModel one = machine::find_machine(flags.machine);
   const auto& network = flags.network;
   if (flags.hosts == 1) {
-    if (network) throw UsageError("--network is between hosts; say how many there are with --hosts");
+    if (network) throw UsageError("--network needs several hosts; give their number with --hosts");
     return one;
   }
-  if (!network) throw UsageError("--hosts needs the --network between them, such as 100gbit,20us");
+  if (!network) throw UsageError("--hosts needs --network, such as --network 100gbit,20us");
   if (one.network) {
-    throw UsageError(fmt::format("--hosts: {} is a machine of several hosts already; leave it out", flags.machine));
+    throw UsageError(fmt::format("--hosts: machine {} already has several hosts; omit --hosts", flags.machine));
   }
   machine::MachineModel all = several_hosts(one, static_cast<int>(flags.hosts), *network);
   all.name = fmt::format("{} x {} ({:g} Gbit/s, {:g} us)", flags.hosts, one.name, 8e-9 * network->bandwidth,
@@ -71,7 +71,7 @@ machine::MachineModel machine_of(const SimulateFlags& flags) {
   return all;
 }
 
-/// "H200.0+H200.1": the devices of a host; "" if there is none.
+/// The devices of a host as one group: "H200.0+H200.1"; "" if there is no such host.
 std::string of_host(const machine::MachineModel& machine, int64_t host) {
   std::vector<std::string> names;
   for (const machine::DeviceModel* device : devices_to_use(machine)) {
@@ -80,8 +80,8 @@ std::string of_host(const machine::MachineModel& machine, int64_t host) {
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
-/// "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1": all devices of each of these hosts as a group; other lists as they
-/// are. Throws UsageError if there is no such host.
+/// Replaces hosts by groups of their devices: "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1". Other lists are unchanged.
+/// Throws UsageError for an unknown host.
 std::string spell_out_hosts(const machine::MachineModel& machine, const std::string& list) {
   std::vector<std::string> parts;
   for (const std::string& part : split_list(list)) {
@@ -90,13 +90,13 @@ std::string spell_out_hosts(const machine::MachineModel& machine, const std::str
     const int64_t host = parse_integer("--devices", part.substr(1), 0, kMostHosts);
     parts.back() = of_host(machine, host);
     if (!parts.back().empty()) continue;
-    throw UsageError(
-        fmt::format("--devices {}: {} has no host {}; --hosts says how many there are", part, machine.name, host));
+    throw UsageError(fmt::format("--devices {}: machine {} has no host {}; set the number of hosts with --hosts", part,
+                                 machine.name, host));
   }
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-/// "H200.0-7" for H200.0,H200.1,...,H200.7; other names as they are.
+/// Shortens runs of names: "H200.0-7" for H200.0,H200.1,...,H200.7. Other names are unchanged.
 std::string short_names(std::span<const std::string> names) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
@@ -110,7 +110,7 @@ std::string short_names(std::span<const std::string> names) {
   return text;
 }
 
-/// A list of devices in fewer words: "H200.0-3,1:H200.0-3", and groups of all devices of a host "@0,@1".
+/// Shortens a device list: "H200.0-3,1:H200.0-3", or "@0,@1" if each group contains all devices of a host.
 std::string short_text(const machine::MachineModel& machine, const DeviceList& list) {
   if (list.group_sizes.size() == list.names.size()) return short_names(list.names);
   std::string text, hosts;
@@ -121,7 +121,7 @@ std::string short_text(const machine::MachineModel& machine, const DeviceList& l
   return machine.network && text == list.text() ? hosts : list.text();
 }
 
-/// 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
+/// Powers of two, and all devices: 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
 std::vector<int64_t> usual_counts(int64_t devices) {
   std::vector<int64_t> counts;
   for (int64_t count = 1; count < devices; count *= 2) counts.push_back(count);
@@ -129,10 +129,10 @@ std::vector<int64_t> usual_counts(int64_t devices) {
   return counts;
 }
 
-/// Lists of devices by the flags: of names or of counts.
+/// Sets the device lists from the device names or from the device counts in the flags.
 void choose_devices(SimulateFlags& flags, const machine::MachineModel& machine) {
   if (!flags.lists.devices.empty() && !flags.device_counts.empty()) {
-    throw UsageError("--devices and --device-counts both say which devices are used; give one of them");
+    throw UsageError("--devices and --device-counts both select devices; give only one of them");
   }
   if (!flags.device_counts.empty()) flags.lists.devices.clear();
   std::vector<std::string> names;
@@ -146,13 +146,13 @@ void choose_devices(SimulateFlags& flags, const machine::MachineModel& machine) 
   const auto most = static_cast<int64_t>(names.size());
   for (const int64_t count : flags.device_counts.empty() ? usual_counts(most) : flags.device_counts) {
     if (count > most) {
-      throw UsageError(fmt::format("--device-counts {}: {} has {} device(s)", count, machine.name, most));
+      throw UsageError(fmt::format("--device-counts {}: machine {} has only {} device(s)", count, machine.name, most));
     }
     flags.lists.devices.push_back(first(static_cast<size_t>(count)));
   }
 }
 
-/// What the time of a phase goes into, as parts of it, averaged over devices.
+/// Fractions of the time of a phase, averaged over devices.
 struct Parts {
   double compute = 0, communication = 0, waiting = 0;
 };
@@ -169,7 +169,7 @@ Parts parts_of(const tuning::PhasePrediction& phase) {
   return {parts.compute / total, parts.communication / total, parts.waiting / total};
 }
 
-/// Predicts the tests of setups.
+/// Predicts the results of all tests for all setups.
 class Simulation {
  public:
   Simulation(const SimulateFlags& flags, std::shared_ptr<const machine::MachineModel> machine,
@@ -189,14 +189,14 @@ class Simulation {
       report.add(result_of(setup, test, chooser.asked(), verdict));
       if (verdict.fits) continue;
       remarks_ +=
-          fmt::format("{} on {} does not fit: {}; see `shoal plan --recommend --machine {}` for ways that fit\n",
+          fmt::format("{} on {} does not fit: {}; see `shoal plan --recommend --machine {}` for placements that fit\n",
                       test.name(), setup.devices.shown(), problem_text(verdict.memory), escaped(flags_.machine));
     }
   }
 
-  /// The lines below a table.
+  /// Text to print below the table.
   std::string remarks() const {
-    return fmt::format("\nsimulated: {}, no measurement; what the figures rest on: docs/simulation.md\n{}",
+    return fmt::format("\nsimulated: {}, not measured; docs/simulation.md explains the figures\n{}",
                        escaped(machine_->name), remarks_);
   }
 
@@ -213,14 +213,15 @@ class Simulation {
     asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
     const int64_t context = models::session_size(model_of(setup).hparams, asked.session).context;
     require<InvalidArgument>(asked.work == tuning::clipped(asked.work, context),
-                             "{} tokens of prompt or {} generated after {} do not fit into a context of {}; ask for a "
-                             "larger one (-c) or fewer tokens",
+                             "{} prompt tokens or {} generated tokens after {} cached tokens do not fit into a context "
+                             "of {}; use a larger context (-c) or fewer tokens",
                              test.prompt, test.generate, test.depth, context);
     const auto host = std::find_if(devices_.begin(), devices_.end(), [&](const Device* device) {
       return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();
     });
     asked.placement.host = host == devices_.end() ? nullptr : *host;
-    if (asked.placement.host == nullptr) asked.most_prompts = 1;  // the largest batch needs the most memory
+    if (asked.placement.host == nullptr)
+      asked.most_prompts = 1;  // plans only the largest batch, which needs the most memory
     asked.placement.machine = machine_;
     return asked;
   }
@@ -245,7 +246,7 @@ class Simulation {
     return result;
   }
 
-  /// Speed-ups are over the first setup of the model that fits.
+  /// Adds the columns and fields of simulate. Speed-ups are relative to the model's first setup that fits.
   void add_more(BenchResult& result, const BenchSetup& setup, const tuning::PhasePrediction& phase,
                 const tuning::Verdict& verdict) {
     const auto key =
@@ -282,7 +283,7 @@ class Simulation {
   const SimulateFlags& flags_;
   const std::shared_ptr<const machine::MachineModel> machine_;
   const std::vector<BenchTest>& tests_;
-  std::vector<Device*> devices_;  ///< of the machine
+  std::vector<Device*> devices_;  ///< the simulated devices of the machine
   mutable std::map<std::string, std::unique_ptr<models::Model>> models_;
   std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
   std::string remarks_;
@@ -311,24 +312,25 @@ int simulate(SimulateFlags flags) {
 CommandBody define_simulate(CLI::App& app) {
   auto flags = std::make_shared<SimulateFlags>();
   flags->add_to(app,
-                "Instead of counts: devices of the machine by name, such as H200.0,H200.1, or all, or @0,@1 for those "
-                "of each host as a group; several lists with semicolons, or repeated");
-  app.add_option("--machine", flags->machine,
-                 "Such as H200x8-nvlink or RTX4090x2-pcie, or the path of a JSON file (docs/simulation.md)")
+                "Devices of the machine, instead of --device-counts, such as H200.0,H200.1; all: all devices; @0,@1: "
+                "the devices of each host as one group. Separate several lists by semicolons, or repeat the flag");
+  app.add_option(
+         "--machine", flags->machine,
+         "Machine to simulate: a name such as H200x8-nvlink or RTX4090x2-pcie, or a JSON file (docs/simulation.md)")
       ->type_name("NAME")
       ->required();
   add_integer(app, "--hosts", flags->hosts, 1, kMostHosts,
-              "So many of the machine, with devices named as those of several processes: 1:H200.0");
+              "Number of hosts, each with all devices of --machine; the devices of host 1 are named 1:H200.0, 1:H200.1 "
+              "and so on");
   const auto read_network = [flags = flags.get()](const std::string& flag, const std::string& text) {
     flags->network = parse_network(flag, text);
   };
   add_parsed(
       app, "--network", "RATE,DELAY", read_network,
-      "Between hosts: what each sends while it receives as much, and what a short message takes from one to another, "
-      "such as 100gbit,20us");
+      "Bandwidth of each host in each direction, and latency of a short message between hosts, such as 100gbit,20us");
   add_counts(app, "--device-counts", flags->device_counts, 1, 64,
-             "How many of the machine's devices act as one; several with commas")
-      ->default_str("1,2,4,... and all");
+             "Numbers of devices to split the model over, such as 1,2,4; each number is simulated")
+      ->default_str("1,2,4,... and all devices");
   flags->context.add_to(app);
   return [flags] { return simulate(*flags); };
 }

@@ -1,4 +1,4 @@
-// shoal tokenize, shoal detokenize: text to token ids and back, without loading weights.
+// shoal tokenize, shoal detokenize: convert text to token ids and back, without loading weights.
 #include <fmt/core.h>
 
 #include <memory>

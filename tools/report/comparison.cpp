@@ -28,12 +28,13 @@ std::vector<std::byte> stored(const Tensor& tensor) {
   return bytes;
 }
 
-/// What writes into a cache shows all of it, which comes afterwards.
+/// Whether the result of a node is compared. Nodes that write into a cache are not compared, because their result is
+/// the whole cache, which is compared afterwards.
 bool is_compared(const Tensor& node) {
   return info(node.op).alias == Alias::kNone;
 }
 
-/// The values of a tensor as f32 from its stored bytes.
+/// Converts the stored bytes of a tensor to f32.
 std::vector<float> to_floats(const Tensor& tensor, std::span<const std::byte> bytes) {
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
   traits(tensor.dtype).to_f32(bytes.data(), values.data(), tensor.elements());
@@ -44,10 +45,11 @@ bool is_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-/// A model on one device, and copied from there to several that act as one. Owns all it loads; one thread.
+/// A model on one device, and a copy of it on several devices that act as one. Owns everything that it loads. One
+/// thread.
 class ComparedModel {
  public:
-  /// Plans, and starts the threads; loads nothing. The context must be named.
+  /// Makes the plans and starts the threads, but loads nothing. `options.context` must be set.
   ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                 const models::PlacementOptions& placement, const models::SessionOptions& options,
                 int64_t prompt_tokens);
@@ -55,12 +57,12 @@ class ComparedModel {
   ComparedModel(const ComparedModel&) = delete;
   ComparedModel& operator=(const ComparedModel&) = delete;
 
-  /// Throws DeviceError where a device has less memory than it needs: for weights, caches and the larger graph, the
-  /// first device for both sides.
+  /// Throws DeviceError if a device has too little memory for weights, caches and the larger graph. The first device
+  /// needs memory for both copies.
   void require_memory() const;
   void load();
-  /// Appends the tokens, first the prompt, all of it, then one token, and adds the errors of the nodes in graph order
-  /// and of the caches. Gives the logits of the last token, on one device.
+  /// Evaluates the tokens: the whole prompt in the first call, one token in the second. Appends the errors of the nodes
+  /// in graph order, and of the caches. Returns the logits of the last token on the single device.
   std::vector<float> step(const char* name, std::span<const int32_t> tokens, std::vector<NodeError>& errors);
 
  private:
@@ -91,7 +93,7 @@ ComparedModel::ComparedModel(std::unique_ptr<models::Model> model, const std::ve
 }
 
 ComparedModel::~ComparedModel() {
-  // The memory belongs to the placement's device.
+  // Frees the weights before the placement, whose device owns their memory.
   models::unload_weights(*model_);
 }
 
@@ -121,7 +123,7 @@ std::vector<models::DeviceUse> ComparedModel::memory(const models::Placement& pl
     meta::Plan plan =
         meta::make_plan(whole(*graph.graph), context, members, sched::comparison_options(*graph.graph, is_compared));
     for (size_t d = 0; d < members.size(); ++d) {
-      // A graph goes before the next one comes.
+      // Only one graph exists at a time.
       uses[d].use.compute = std::max(uses[d].use.compute, plan.ranks[d].memory.compute);
       if (placement.is_meta()) uses[d].use.communication = plan.ranks[d].memory.communication;
     }
@@ -138,12 +140,12 @@ void ComparedModel::require_memory() const {
                          "{} needs {} and has {} free{}; use a shorter prompt (-p), a smaller context (-c) or other "
                          "devices",
                          use.device, format_bytes(needed), format_bytes(use.memory.free),
-                         one_needs[use.device] > 0 ? ", for it has the whole model too" : "");
+                         one_needs[use.device] > 0 ? ", because it also holds the whole model" : "");
   }
 }
 
 void ComparedModel::load() {
-  // Weights that are copied lie as those that are loaded, as memory() counts them.
+  // Loads the weights unmapped and not repacked. Copies of them then have the same layout, as memory() assumes.
   models::load_weights(*model_, one_, {}, {.use_mapping = false, .repack = false});
   cache_buffer_ = allocate_tensors(cache_.context.tensors(), one_.device().buffer_type(), Usage::kAny);
   cache_buffer_->clear(0);
@@ -203,9 +205,10 @@ std::vector<NodeError> compare_nodes(std::unique_ptr<models::Model> model, const
                                      std::span<const int32_t> tokens) {
   int64_t needed = static_cast<int64_t>(tokens.size()) + 1;
   if (session.context == 0) session.context = needed;
-  require<InvalidArgument>(needed <= session.context,
-                           "{} tokens of the prompt and one more do not fit into a context of {}; use -c {} or more",
-                           tokens.size(), session.context, needed);
+  require<InvalidArgument>(
+      needed <= session.context,
+      "{} prompt tokens and one generated token do not fit into a context of {}; use -c {} or more", tokens.size(),
+      session.context, needed);
   require_threads(threads_needed({devices.data(), 1}, placement.threads) + threads_needed(devices, placement.threads));
   ComparedModel compared(std::move(model), devices, placement, session, needed - 1);
   compared.require_memory();

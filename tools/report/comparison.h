@@ -1,4 +1,4 @@
-// Node by node: the same graphs on one device and, copied from there, on a meta device, every result compared.
+// Runs the same graphs on one device and on a meta device, with copied inputs, and compares the result of every node.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 namespace shoal::tools {
 
 struct NodeError {
-  std::string step;  ///< "prompt" or "token"
+  std::string step;  ///< name of the step: "prompt" or "token"
   std::string name;
-  std::string op;      ///< "cache" for what the KV cache holds after the step
-  std::string layout;  ///< on the meta device
-  double nmse = 0.0;   ///< sum of squared differences / sum of squares on one device
-  bool finite = true;  ///< on one device; if not, it is not the devices that are at fault
+  std::string op;      ///< operation of the node; "cache" for the content of the KV cache after the step
+  std::string layout;  ///< layout on the meta device
+  double nmse = 0.0;   ///< sum of squared differences / sum of squares of the result on one device
+  bool finite = true;  ///< the result on one device is finite; if not, the weights are at fault and not the devices
 };
 
-/// Normalised mean squared error of `b` against `a`; 0 for equal values, infinity against zeros, NaN counts as
-/// infinity.
+/// Normalised mean squared error of `b` relative to `a`: 0 for equal values, infinity if `a` is all zeros or a value is
+/// NaN.
 double normalised_error(std::span<const float> a, std::span<const float> b);
 
-/// Runs the tokens as one batch, and after them the token that the first device finds best, through the model
-/// on `devices` and on the first of them alone. Every node that computes something is compared, in graph order, and
-/// after each of the two steps the caches. A context of 0 means as many tokens as that takes. Throws InvalidArgument
-/// when it takes more than the context, and DeviceError before anything is loaded when memory is short.
+/// Runs a model on `devices`, and on the first of them alone. The first step evaluates the tokens as one batch. The
+/// second step evaluates the token that the first device finds most probable. Compares every computing node in graph
+/// order, and the caches after each step. A context of 0 means the size that the tokens need. Throws InvalidArgument if
+/// the context is too small. Throws DeviceError before loading if memory is short.
 std::vector<NodeError> compare_nodes(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                                      const models::PlacementOptions& placement, models::SessionOptions session,
                                      std::span<const int32_t> tokens);

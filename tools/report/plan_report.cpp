@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// "31.2 us", "4.10 ms", "2.31 s".
+/// Formats a duration: "31.2 us", "4.10 ms", "2.31 s".
 std::string time_text(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   return seconds < 1 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
@@ -49,10 +49,10 @@ std::string ranks_text(const tuning::PhasePrediction& phase, const char* what) {
   std::string text = format_table(rows);
   if (phase.ranks.size() > 1) text += fmt::format("  imbalance {:.1f} %\n", phase.imbalance * 100);
   if (phase.disk > 0) {
-    text += fmt::format("  reading weights from the disk {} of the compute\n", time_text(phase.disk));
+    text += fmt::format("  the compute time includes {} for reading weights from the disk\n", time_text(phase.disk));
   }
   if (phase.copies > 0)
-    text += fmt::format("  copies between devices {} of the communication\n", time_text(phase.copies));
+    text += fmt::format("  the communication time includes {} for copies between devices\n", time_text(phase.copies));
   return text;
 }
 
@@ -111,7 +111,7 @@ std::string reason_of(const tuning::Comparison& comparison) {
   return fmt::format("nothing fits: {}{}{}", remedies_text(*comparison.remedies), reason.empty() ? "" : "; ", reason);
 }
 
-/// Spare memory of a device as a part of the bytes that are free.
+/// Spare memory of a device, as a fraction of its free memory.
 double spare_part(const models::DeviceUse& use) {
   const auto free = static_cast<double>(use.memory.free);
   return free == 0 ? 0 : static_cast<double>(tuning::spare_bytes(use)) / free;
@@ -149,7 +149,7 @@ std::string prediction_text(const tuning::Verdict& p, const std::string& origin)
 
 namespace {
 
-constexpr ptrdiff_t kHostColumn = 4;  ///< of a comparison, behind the shares
+constexpr ptrdiff_t kHostColumn = 4;  ///< index of the host column in a comparison, after the shares
 
 }  // namespace
 
@@ -233,7 +233,7 @@ void add_comparison(Json& json, const tuning::Comparison& comparison) {
 
 namespace {
 
-/// Of the devices that divide routed experts; nullptr: there are none.
+/// The split policy of the meta device that divides routed experts; nullptr if no device does.
 const models::SplitPolicy* policy_of_experts(const models::Model& model, const models::Placement& placement) {
   for (size_t i = 0; i < model.specs.size(); ++i) {
     if (model.specs[i].role != models::TensorRole::kExperts) continue;
@@ -269,8 +269,8 @@ std::string ways_text(const models::Model& model, const models::Placement& place
     const bool rows = placement.latent_parts() > 1;
     text += rows ? fmt::format("latent cache by rows: {} parts", placement.latent_parts()) : "latent cache mirrored";
     if (ways.mirrored > 0) {
-      text += fmt::format("; attention of {} to {} rows takes {}, {} if it were {}", batch_text(ways.tokens), ways.rows,
-                          time_text(rows ? ways.by_rows : ways.mirrored),
+      text += fmt::format("; attention of {} to {} rows takes {}, or {} if the cache were {}", batch_text(ways.tokens),
+                          ways.rows, time_text(rows ? ways.by_rows : ways.mirrored),
                           time_text(rows ? ways.mirrored : ways.by_rows), rows ? "mirrored" : "by rows");
     }
     text += "\n";
@@ -295,7 +295,7 @@ void add_ways(Json& json, const models::Model& model, const models::Placement& p
                  {"rows_seconds", ways.by_rows}});
 }
 
-/// By CutGroup.
+/// Names of cut groups, indexed by CutGroup.
 constexpr std::array kGroupNames{"none",    "query_heads",   "kv_heads",   "state_heads", "feed_forward",
                                  "experts", "shared_expert", "vocabulary", "cache_parts"};
 

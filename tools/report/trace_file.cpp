@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail_to_write(const std::string& path) {
   fail<DeviceError>("cannot write the trace {}: {}; {}", path, std::strerror(errno),
-                    errno == EFBIG ? "raise `ulimit -f`" : "name a file in a directory that can be written to");
+                    errno == EFBIG ? "raise `ulimit -f`" : "name a file in a writable directory");
 }
 
 std::string quoted(const std::string& text) {
@@ -62,7 +62,8 @@ void require_writable(const std::string& path) {
 
 void write_trace(const std::string& path, std::span<const TraceEvent> events, const TraceMetadata& metadata) {
   check_output(path, "trace");
-  // A pipe without a reader is an error, and a slow reader is waited for.
+  // With O_NONBLOCK, opening a pipe without a reader fails. F_SETFL below removes the flag, so that writes wait for a
+  // slow reader.
   const int number = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
   if (number < 0) fail_to_write(path);
   fcntl(number, F_SETFL, 0);
@@ -93,17 +94,17 @@ void write_trace(const std::string& path, std::span<const TraceEvent> events, co
 
 void TraceFlag::add_to(CLI::App& app) {
   const auto read = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(!text.empty(), "{}: a file has no empty name; give one such as trace.json", flag);
+    require<InvalidArgument>(!text.empty(), "{}: the file name is empty; give one such as trace.json", flag);
     path = text;
   };
   add_parsed(app, "--trace", "FILE", read,
-             "Write a trace of every step, collective and copy, for https://ui.perfetto.dev");
+             "File for a trace of every step, collective and copy; open it with https://ui.perfetto.dev");
 }
 
 namespace {
 
-/// What the clock of process 0 is ahead of that of `process`, ns: by the quickest of several answers. Collective of the
-/// two.
+/// Nanoseconds by which the clock of process 0 is ahead of the clock of `process`. Uses the fastest of several round
+/// trips. Collective in both processes.
 int64_t clock_difference(ProcessGroup& group, int process) {
   constexpr int kQuestions = 32;
   const bool asks = group.own() == 0;
@@ -125,14 +126,14 @@ int64_t clock_difference(ProcessGroup& group, int process) {
   return difference;
 }
 
-/// What the tracers of all processes have.
+/// The spans of the tracers of all processes.
 struct Spans {
   std::vector<TraceEvent> events;
-  std::vector<int64_t> lost;  ///< of each process
+  std::vector<int64_t> lost;  ///< number of dropped spans of each process
 };
 
-/// In process 0 those of all processes, on its clock and with rows named as their devices are there. `origin`: when the
-/// tracer was made. Collective.
+/// In process 0, returns the spans of all processes, with the times and device names of process 0. `origin`: creation
+/// time of the tracer. Collective.
 Spans of_every_tracer(const Tracer& tracer, int64_t origin) {
   std::vector<TraceEvent> events = tracer.events();
   ProcessGroup* const group = processes();
@@ -173,8 +174,8 @@ std::string describe_lost(const std::string& path, std::span<const int64_t> lost
   for (size_t process = 0; process < lost.size(); ++process) {
     if (lost[process] == 0) continue;
     const std::string of = lost.size() == 1 ? "" : fmt::format(" of process {}", process);
-    text += fmt::format("{} the first {} spans{} only, with no room for {} more",
-                        text.empty() ? path + " has" : ", and", Tracer::kMostSpans, of, lost[process]);
+    text += fmt::format("{} only the first {} spans{} ({} more were dropped)", text.empty() ? path + " has" : ", and",
+                        Tracer::kMostSpans, of, lost[process]);
   }
   return text;
 }

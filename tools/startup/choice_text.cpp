@@ -25,7 +25,7 @@ std::string mode_option(models::SplitMode mode) {
   return mode == models::SplitMode::kLayer ? " -sm layer" : " -sm tensor";
 }
 
-/// With enough digits that they differ: "4.7" and "4.8". An upper limit is not rounded up.
+/// Two bit counts with enough digits to differ, such as "4.7" and "4.8". `at_most` is never rounded up.
 std::pair<std::string, std::string> bits_texts(double at_most, double now) {
   std::pair<std::string, std::string> texts;
   double scale = 1;
@@ -41,16 +41,16 @@ std::string in_brackets(const std::string& options) {
   return options.empty() ? "" : fmt::format(" ({})", options.substr(options.find_first_not_of(' ')));
 }
 
-/// "22.1 tokens/s"; of a mix "310.5 tokens/s of prompt and 22.1 generated".
+/// Predicted speed: "22.1 tokens/s", or for a mix "prompt 310.5 and generation 22.1 tokens/s".
 std::string speed_text(const Verdict& verdict) {
   if (verdict.prompt && verdict.generation) {
-    return fmt::format("{:.1f} tokens/s of prompt and {:.1f} generated", verdict.prompt->rate,
-                       verdict.generation->rate);
+    return fmt::format("prompt {:.1f} and generation {:.1f} tokens/s", verdict.prompt->rate, verdict.generation->rate);
   }
   return fmt::format("{:.1f} tokens/s", verdict.prompt ? verdict.prompt->rate : verdict.generation->rate);
 }
 
-/// "the experts of 49 of 58 layers", "41 of 61 layers", "the embedding", "... and ...".
+/// The part of the model on the host: "the experts of 49 of 58 layers", "41 of 61 layers", "the embedding", or several
+/// of these joined by "and".
 std::string host_part_text(const models::Model& model, const tuning::HostPart& part) {
   const int64_t layers = model.hparams.layers, with_experts = models::layers_with_experts(model);
   std::string text;
@@ -116,7 +116,7 @@ std::string remedies_text(const Remedies& remedies) {
                                 in_brackets((remedies.even_shares ? "" : " -ts auto") + mode)));
   }
   if (parts.empty()) return problem_text(remedies.lacking) + "; use a smaller model";
-  return fmt::format("{}; what would fit: {}", problem_text(remedies.lacking), fmt::join(parts, "; or "));
+  return fmt::format("{}; possible remedies: {}", problem_text(remedies.lacking), fmt::join(parts, "; or "));
 }
 
 std::string shares_text(Chooser& chooser, const Chosen& chosen) {
@@ -125,8 +125,8 @@ std::string shares_text(Chooser& chooser, const Chosen& chosen) {
   std::string text = fmt::format("tensor split {} for {}: ", shares, best.choice.devices_text());
   if (!best.fits) return text + "no shares fit: " + remedies_text(remedies(chooser, best));
   text += "predicted " + speed_text(best);
-  if (!even.fits) return text + ", and even shares do not fit";
-  return best.split_key == even.split_key ? text : text + ", even " + speed_text(even);
+  if (!even.fits) return text + "; even shares do not fit";
+  return best.split_key == even.split_key ? text : text + "; even shares: " + speed_text(even);
 }
 
 std::string host_text(const models::Model& model, const Asked& asked, const Chosen& chosen) {
@@ -141,10 +141,10 @@ std::string host_text(const models::Model& model, const Asked& asked, const Chos
   std::string text;
   for (const Verdict& one : chosen.hosts) {
     if (text.empty()) {
-      text = fmt::format("{} stay on the host, as if by {}", host_part_text(model, one.choice.host), flags_of(one));
+      text = fmt::format("{} stay on the host, as with {}", host_part_text(model, one.choice.host), flags_of(one));
       if (one.has_time()) text += fmt::format(": predicted {:.3g} tokens/s", rate_of(one));
     } else if (one.has_time()) {
-      text += fmt::format(", with {} {:.3g}", flags_of(one), rate_of(one));
+      text += fmt::format(", with {} {:.3g} tokens/s", flags_of(one), rate_of(one));
     }
   }
   return text;
@@ -154,8 +154,8 @@ std::string context_text(const Asked& asked, const Chosen& chosen) {
   const std::string margin = format_bytes(asked.margin.bytes);
   return fmt::format("context {} instead of {}: {}", chosen.choice.context, chosen.wanted_context,
                      chosen.leaves_margin
-                         ? fmt::format("what fits, with at least {} left free on each device (--fit-target)", margin)
-                         : fmt::format("more would leave less than {} free (--fit-target)", margin));
+                         ? fmt::format("the largest that leaves at least {} free on each device (--fit-target)", margin)
+                         : fmt::format("a larger context would leave less than {} free (--fit-target)", margin));
 }
 
 void require_room_for_prompt(Chooser& chooser, const Choice& choice) {
@@ -165,8 +165,8 @@ void require_room_for_prompt(Chooser& chooser, const Choice& choice) {
   const int64_t possible = plan ? plan->size.context : 0;
   if (possible < 2 || possible > asked.prompt) return;
   fail<DeviceError>(
-      "the prompt has {} tokens and the largest context that fits is {}{}; use a prompt of at most {} "
-      "tokens, more devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
+      "the prompt has {} tokens, but the largest context that fits is {}{}; use a prompt of at most {} tokens, more "
+      "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
       asked.prompt, possible,
       margin.bytes > 0 ? fmt::format(", with {} left free on each device (--fit-target)", format_bytes(margin.bytes))
                        : "",
@@ -177,7 +177,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   const Asked& asked = chooser.asked();
   require_room_for_prompt(chooser, choice);
   Margin margin = asked.margin;
-  margin.from_disk = true;  // not even so
+  margin.from_disk = true;  // counts weights as fitting if they can be read from the disk
   Choice least = choice;
   least.context = std::min(chooser.context_of(choice), asked.least());
   const auto memory = chooser.plan(least, margin, 1).memory;
@@ -186,13 +186,13 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   });
   const std::string why = asked.least() > asked.least_context ? fmt::format("the prompt has {} tokens", asked.prompt)
                                                               : fmt::format("--fit-ctx {}", asked.least_context);
-  // A cache that several devices have whole.
+  // Whether the cache of each device is a full copy.
   const models::Placement& placement = chooser.place(least);
   const bool is_mirrored =
       models::has_latent_cache(chooser.model().hparams) && placement.acts_as_one() && placement.latent_parts() == 1;
   fail<DeviceError>(
       "not even a context of {} fits ({}): {} needs {}, must keep {} free (--fit-target) and has {} free; use more "
-      "devices, {}a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or less of --fit-ctx or --fit-target",
+      "devices, {}a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or a smaller --fit-ctx or --fit-target",
       least.context, why, tightest->device, format_bytes(tightest->use.total()),
       format_bytes(margin_of(*tightest, margin)), format_bytes(tightest->memory.free),
       is_mirrored ? "the latent cache by rows (--latent-split rows), " : "");

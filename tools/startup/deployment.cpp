@@ -22,7 +22,7 @@
 namespace shoal::tools {
 namespace {
 
-/// The choice of process 0, for the others.
+/// The choice of process 0 as JSON, which the other processes receive.
 nlohmann::json choices_of(const Deployment& deployment) {
   const models::SessionOptions& session = deployment.asked.session;
   nlohmann::json choices{{"choice", nlohmann::json::parse(tuning::to_json(deployment.asked.fixed))},
@@ -36,7 +36,7 @@ nlohmann::json choices_of(const Deployment& deployment) {
   return choices;
 }
 
-/// Throws CommError, everywhere, where the processes do not have the same file.
+/// Throws CommError in every process if the processes have different files.
 void require_same(ProcessGroup& group, const models::GgufFile& file) {
   const nlohmann::json own{{"bytes", file.file_bytes()}, {"header", file.header_digest()}};
   const std::vector<std::string> all = group.gather(own.dump(), "model file");
@@ -45,8 +45,8 @@ void require_same(ProcessGroup& group, const models::GgufFile& file) {
     const nlohmann::json its = nlohmann::json::parse(all[static_cast<size_t>(process)]);
     if (its["bytes"] != first["bytes"] || its["header"] != first["header"]) {
       group.fail(
-          fmt::format("{} is another file in {} ({} bytes, header #{:08x}) than in {} ({} bytes, header #{:08x}); "
-                      "copy the same file to all hosts",
+          fmt::format("{} differs between processes: {} has {} bytes (header #{:08x}), {} has {} bytes (header "
+                      "#{:08x}); copy the same file to all hosts",
                       file.path(), group.describe(process), its["bytes"].get<uint64_t>(),
                       its["header"].get<uint64_t>() & 0xffffffff, group.describe(0), first["bytes"].get<uint64_t>(),
                       first["header"].get<uint64_t>() & 0xffffffff));
@@ -60,7 +60,7 @@ void share_traits(const tuning::Asked& asked) {
                             {.implementation = collectives::implementation_or_default(asked.placement.comm)});
 }
 
-/// Some of the model is put on a device that is none of the choice's.
+/// Whether a part of the model is placed on a device outside the chosen groups.
 bool uses_host(const tuning::Asked& asked) {
   const models::PlacementOptions& options = asked.placement;
   if (options.device_layers >= 0 || options.expert_layers > 0 || options.cache_on_host) return true;
@@ -70,10 +70,10 @@ bool uses_host(const tuning::Asked& asked) {
   });
 }
 
-MachineQuestion question_of(const Request& request, bool with_host) {
+MachineQuery question_of(const Request& request, bool with_host) {
   const tuning::Asked& asked = request.asked;
-  MachineQuestion question{*request.model, asked.fixed.devices(), asked.placement.threads, asked.placement.comm,
-                           request.machine};
+  MachineQuery question{*request.model, asked.fixed.devices(), asked.placement.threads, asked.placement.comm,
+                        request.machine};
   if (!with_host) return question;
   Device* const host = models::find_host(asked.fixed.groups, asked.placement.host);
   const bool is_new = std::find(question.devices.begin(), question.devices.end(), host) == question.devices.end();
@@ -81,8 +81,9 @@ MachineQuestion question_of(const Request& request, bool with_host) {
   return question;
 }
 
-/// With the host if something stays there, or has to because weights alone need more than the devices have.
-MachineQuestion question_of(const Request& request) {
+/// The question about the machine. Includes the host if flags place parts of the model there, or if the weights exceed
+/// the memory of the devices.
+MachineQuery question_of(const Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto have_no_room = [&] {
     size_t free = 0;
@@ -90,11 +91,11 @@ MachineQuestion question_of(const Request& request) {
     return request.model->weight_bytes() > free;
   };
   const bool needs_host =
-      asked.free.host && tuning::host_beside(asked.fixed.devices(), asked.placement) != nullptr && have_no_room();
+      asked.free.host && tuning::find_host(asked.fixed.devices(), asked.placement) != nullptr && have_no_room();
   return question_of(request, needs_host || uses_host(asked));
 }
 
-/// Starts the threads of a placement's devices: memory is planned for the threads there are.
+/// Starts the threads of the placement's devices. Planned memory depends on the number of running threads.
 void start_threads(Deployment& deployment, const models::Placement& placement, int threads) {
   deployment.backends.clear();
   require_threads(threads_needed(placement.members(), threads));
@@ -111,8 +112,8 @@ void take(Deployment& deployment, Request& request, const models::SessionOptions
   deployment.asked.session = session;
 }
 
-/// In a process that does not lead.
-tuning::Asked as_told(ProcessGroup& group, Request& request, Deployment& deployment) {
+/// The request with the choice of process 0. Used by all other processes.
+tuning::Asked receive_choice(ProcessGroup& group, Request& request, Deployment& deployment) {
   const auto choices = nlohmann::json::parse(group.broadcast("", "choices of process 0"));
   tuning::Asked asked = request.asked;
   asked.free = {};
@@ -129,7 +130,7 @@ tuning::Asked as_told(ProcessGroup& group, Request& request, Deployment& deploym
   return asked;
 }
 
-/// Lines on stderr about the decisions. Throws DeviceError if nothing fits.
+/// Prints the decisions of the search on stderr. Throws DeviceError if nothing fits.
 void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   const tuning::Asked& asked = chooser.asked();
   if (chosen.plan == nullptr) fail_to_fit(chooser, chosen.choice);
@@ -137,15 +138,16 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (chosen.shares) say(shares_text(chooser, chosen));
   if (chosen.keeps_shares) {
     const std::string ratio = chosen.choice.ratio();
-    say(fmt::format("tensor split {} instead, which leaves {} free on each device", ratio.empty() ? "even" : ratio,
-                    format_bytes(asked.margin.bytes)));
+    say(fmt::format("tensor split {} is used instead, because it leaves {} free on each device",
+                    ratio.empty() ? "even" : ratio, format_bytes(asked.margin.bytes)));
   }
   if (!chosen.hosts.empty()) say(host_text(chooser.model(), asked, chosen));
   const bool has_room = models::has_room(chosen.plan->memory);
   if (asked.free.context && !has_room) require_room_for_prompt(chooser, chosen.choice);
   const bool repacks_less = asked.load.repack && !chosen.plan->load.repack;
-  if (repacks_less && models::fits(chosen.plan->memory)) {  // load() warns of weights that are read from the disk
-    warn("weights are not repacked, for which there is no room: generation may be slower");
+  if (repacks_less && models::fits(chosen.plan->memory)) {  // if the plan does not fit, load() warns of weights that
+                                                            // are read from the disk
+    warn("weights are not repacked, because there is not enough memory; generation may be slower");
   }
   for (const std::string& note : chosen.notes) say(note);
   const models::SessionOptions session = chooser.session_of(chosen.choice);
@@ -156,8 +158,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
 }
 
-/// The machine of the request, found or probed as needed, so that meta devices plan for its speeds and links; also put
-/// into its options. Throws what find_machine() and require_machine() throw.
+/// Finds or probes the machine of the request, and sets it in the request's options, so that meta devices plan for its
+/// speeds and links. Throws the errors of find_machine() and require_machine().
 std::optional<KnownMachine> choose_machine(Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };
@@ -198,7 +200,7 @@ Deployment resolve(Request request) {
   if (is_leader()) {
     deployment.machine = choose_machine(request);
   } else {
-    asked = as_told(*group, request, deployment);
+    asked = receive_choice(*group, request, deployment);
   }
   ProgressBar bar("choosing shares");
   tuning::Watch watch = watch_of(bar);
@@ -208,7 +210,7 @@ Deployment resolve(Request request) {
     };
   }
   watch.figures = [&]() -> std::shared_ptr<const machine::MachineModel> {
-    const MachineQuestion question = question_of(request, true);
+    const MachineQuery question = question_of(request, true);
     const auto known = find_machine(question);
     return known && lack_of(*known, question).empty() ? known->model : nullptr;
   };

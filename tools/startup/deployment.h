@@ -1,11 +1,11 @@
-// From a command line to a model on devices, in one pass that run, chat, plan and bench share:
+// Turns a command line into a model on devices. run, chat, plan and bench share these steps:
 //
-//   Request          the model, and what its flags ask for (tuning::Asked)
-//   resolve()        the machine, the choice, one placement and one plan for it  ->  Deployment
-//   load()           weights, if there is room for all that the plan needs
-//   start_session()  the session, which runs the plan's own graphs
+//   Request          the model, and the settings that its flags ask for (tuning::Asked)
+//   resolve()        finds the machine, makes the choice, one placement and one plan  ->  Deployment
+//   load()           loads the weights, if the memory suffices for everything in the plan
+//   start_session()  starts the session, which runs the graphs of the plan
 //
-// `shoal plan` prints the plan that `shoal run` runs with the same flags and figures of the machine.
+// With the same flags and the same figures of the machine, `shoal plan` prints the plan that `shoal run` runs.
 #pragma once
 
 #include <chrono>
@@ -27,42 +27,45 @@ namespace shoal::tools {
 struct Request {
   std::unique_ptr<models::Model> model;
   tuning::Asked asked = {};
-  std::string machine = {};    ///< name or file, to take instead of a probe
-  bool needs_figures = false;  ///< devices without figures are probed
-  bool starts_threads = true;  ///< of the devices' backends
+  std::string machine = {};    ///< name or file of a machine to use instead of a probe
+  bool needs_figures = false;  ///< probe devices that have no saved figures
+  bool starts_threads = true;  ///< start the threads of the devices' backends
 };
 
 struct Deployment {
-  std::unique_ptr<models::Placement> placement;  ///< first, because the model's memory is its devices'
+  std::unique_ptr<models::Placement> placement;  ///< destroyed last, because its devices own the model's memory
   std::unique_ptr<models::Model> model;
-  tuning::Asked asked;                  ///< its fixed part is the choice that was found
-  tuning::Ways ways;                    ///< the seconds that were compared
-  std::optional<KnownMachine> machine;  ///< that the plan is for, if several devices act as one and it is known
+  tuning::Asked asked;                  ///< asked.fixed is the final choice
+  tuning::Ways ways;                    ///< times of the compared --expert-split and --latent-split modes
+  std::optional<KnownMachine> machine;  ///< the machine of the plan; nullopt if it is unknown or not needed
   std::vector<std::unique_ptr<Backend>> backends;
-  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session has it
+  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session owns it
   std::unique_ptr<models::Session> session;
-  std::chrono::duration<double> load_time{};  ///< of load(): Model::weight_bytes() in it
+  std::chrono::duration<double> load_time{};  ///< duration of load(), for Model::weight_bytes()
 };
 
-/// Shows the progress of a search by the bar, and stops it on Ctrl-C.
+/// Shows the progress of a search in the bar. Stops the search on Ctrl-C.
 tuning::Watch watch_of(ProgressBar& bar);
 
-/// Finds the machine, decides everything that is free, places the model, starts the devices' threads if the request
-/// says so, and plans; lines on stderr report the decisions. Throws DeviceError if a device cannot start its threads,
-/// or, with remedies, if not even the smallest context fits that must; and Interrupted on Ctrl-C.
+/// Finds the machine, chooses all free settings, places the model and plans. Starts the devices' threads if
+/// request.starts_threads is set. Prints the decisions on stderr. Throws DeviceError if a device cannot start its
+/// threads. Throws DeviceError with remedies if not even the smallest allowed context fits. Throws Interrupted on
+/// Ctrl-C.
 ///
-/// With several processes: collective. Process 0 chooses, the others receive its choice; processes with another file or
-/// version are refused before. Throws CommError.
+/// With several processes, this call is collective. Process 0 chooses, and the other processes receive its choice.
+/// Throws CommError first if the processes have different model files or versions.
 Deployment resolve(Request request);
 
-/// Loads the weights with a progress bar. Throws DeviceError before anything is loaded when a device has too little
-/// memory, and Interrupted on Ctrl-C.
+/// Loads the weights with a progress bar. Throws DeviceError before loading if a device has too little memory. Throws
+/// Interrupted on Ctrl-C.
 void load(Deployment& deployment);
 
-/// Makes the session of a loaded deployment, with its plan and backends. In process 0 of several it leads the others'.
+/// Creates the session of a loaded deployment from its plan and backends. With several processes, the session of
+/// process 0 leads the sessions of the other processes.
 void start_session(Deployment& deployment);
 
-/// In every other process: resolves and loads the same, and follows the session of process 0 until that goes.
+/// Runs in every process except process 0. Resolves and loads the same model, and follows the session of process 0
+/// until that session ends.
 void follow_leader(Request request);
 
 }  // namespace shoal::tools

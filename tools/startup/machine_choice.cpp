@@ -23,11 +23,11 @@
 namespace shoal::tools {
 namespace {
 
-/// Of the products of a model; those who have no figures of its types have nothing to say of it.
+/// Weight types of the model's products. A machine without figures for these types cannot predict the model.
 std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
   const std::vector<DType> known = machine::weight_dtypes();
-  // Single rows of the embedding are read, unless it is the output head too.
+  // The embedding is a lookup and counts only if it is also the output head.
   for (const models::TensorSpec& spec : model.specs) {
     using models::TensorRole;
     if (spec.role == TensorRole::kLookup || (spec.role == TensorRole::kEmbedding && !model.is_tied())) continue;
@@ -38,7 +38,7 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   return dtypes;
 }
 
-/// The machine of --machine, read once: a pipe has nothing more to give then.
+/// The machine that --machine names. It is read only once, because a pipe cannot be read again.
 std::shared_ptr<const machine::MachineModel> named_machine(const std::string& name) {
   static std::map<std::string, std::shared_ptr<const machine::MachineModel>> known;
   auto& machine = known[name];
@@ -55,22 +55,22 @@ std::string names_of(std::span<Device* const> devices) {
 
 }  // namespace
 
-std::string lack_of(const KnownMachine& machine, const MachineQuestion& question) {
+std::string lack_of(const KnownMachine& machine, const MachineQuery& question) {
   for (const Device* device : question.devices) {
     const auto& known = machine.model->devices;
     const bool is_known =
         std::any_of(known.begin(), known.end(), [&](const auto& model) { return model.name == device->name(); });
     if (is_known) continue;
     return fmt::format(
-        "machine {} has no device '{}', where -ngl, -nkvo, -ot, -ncmoe or -cmoe leave a part of the model; "
-        "describe one of that name in a JSON file for --machine (docs/simulation.md), name a host of the catalogue "
-        "behind the GPUs, such as RTX4090x4+EPYC9654, or leave out these options",
+        "machine {} has no device '{}', on which -ngl, -nkvo, -ot, -ncmoe or -cmoe place a part of the model; add the "
+        "device to a JSON file for --machine (docs/simulation.md), append a host of the catalogue to the name, as in "
+        "RTX4090x4+EPYC9654, or omit these flags",
         machine.origin, device->name());
   }
   return {};
 }
 
-std::optional<KnownMachine> find_machine(const MachineQuestion& question) {
+std::optional<KnownMachine> find_machine(const MachineQuery& question) {
   if (!question.machine.empty()) return KnownMachine{named_machine(question.machine), question.machine};
   auto found = probe::find_measured(question.devices, question.threads, dtypes_of(question.model), question.comm);
   if (!found) return std::nullopt;
@@ -90,8 +90,8 @@ machine::MachineModel probe_devices(std::span<Device* const> devices, const prob
 
 namespace {
 
-machine::MachineModel measure_quickly(const MachineQuestion& question) {
-  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} does it better\n", question.devices.size(),
+machine::MachineModel measure_quickly(const MachineQuery& question) {
+  write_err(fmt::format("shoal: measuring {} device(s) quickly; {} measures more precisely\n", question.devices.size(),
                         probe_command(question)));
   ProgressBar bar("probing");
   probe::ProbeOptions options;
@@ -111,7 +111,7 @@ machine::MachineModel measure_quickly(const MachineQuestion& question) {
 
 }  // namespace
 
-void measure_for_processes(const MachineQuestion& question) {
+void measure_for_processes(const MachineQuery& question) {
   ProcessGroup* const group = processes();
   if (group == nullptr || !question.machine.empty()) return;
   const std::string is_known = is_leader() && find_machine(question) ? "yes" : "no";
@@ -120,7 +120,7 @@ void measure_for_processes(const MachineQuestion& question) {
   if (is_leader()) probe::save_machine(machine, question.comm);
 }
 
-KnownMachine require_machine(const MachineQuestion& question) {
+KnownMachine require_machine(const MachineQuery& question) {
   if (auto known = find_machine(question)) {
     const std::string lack = lack_of(*known, question);
     require<InvalidArgument>(lack.empty(), "{}", lack);
@@ -131,20 +131,20 @@ KnownMachine require_machine(const MachineQuestion& question) {
   try {
     probe::check_machine_file();
   } catch (const DeviceError&) {
-    // The warning after the measurement tells it.
+    // The failure is reported after the measurement.
   }
   machine::MachineModel machine = measure_quickly(question);
   try {
     probe::save_machine(machine, question.comm);
   } catch (const DeviceError& error) {
-    warn(fmt::format("{}; only this command plans for what was measured", error.what()));
+    warn(fmt::format("{}; the measurement is used for this command only", error.what()));
   }
   warn_of_disturbance(machine, probe_command(question, "--force "));
   return {std::make_shared<machine::MachineModel>(std::move(machine)), "measured just now"};
 }
 
 Device& simulated_device(const machine::DeviceModel& described) {
-  // Of "OLD.0" and "OLD.1" both are an OLD.
+  // "OLD.0" and "OLD.1" are devices of the same kind OLD.
   const std::string& name = described.name;
   const size_t dot = name.rfind('.');
   const bool is_numbered =
@@ -192,18 +192,19 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   if (machine.empty()) return flags.find_groups();
   const machine::MachineModel& model = *named_machine(machine);
   flags.plugins.load();
-  // All of them at once: another CPU device changes those that were there before.
+  // Finds all devices together, because adding a CPU device changes the existing ones.
   std::vector<Device*> devices = find_known_devices(flags.names);
   for (size_t i = 0; i < devices.size(); ++i) {
     const machine::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
-    // Names of this machine's devices match in any case, those of the description do not: there "cpu0" is not CPU0.
+    // Names of this machine's devices match in any case. Names in a machine description are case-sensitive: "cpu0" is
+    // not CPU0.
     if (devices[i] != nullptr && devices[i]->name() == described.name) continue;
     devices[i] = &simulated_device(described);
   }
   return flags.grouped(devices);
 }
 
-std::string probe_command(const MachineQuestion& question, const char* force) {
+std::string probe_command(const MachineQuery& question, const char* force) {
   return fmt::format("`shoal probe {}--devices {}{}`", force, names_of(question.devices),
                      question.threads > 0 ? fmt::format(" -t {}", question.threads) : "");
 }
@@ -212,7 +213,7 @@ void warn_of_disturbance(const machine::MachineModel& machine, const std::string
   static std::string said;
   if (machine.disturbance.empty() || machine.disturbance == said) return;
   said = machine.disturbance;
-  warn(fmt::format("figures of the devices may be wrong, as {} while they were measured: run {} on a quiet machine",
+  warn(fmt::format("device measurements may be wrong, because {} during the measurement; run {} on an idle machine",
                    said, remedy));
 }
 

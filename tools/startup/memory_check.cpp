@@ -24,8 +24,8 @@ std::string mapping_warning(std::span<const models::DeviceUse> uses) {
   for (const models::DeviceUse& use : uses) {
     if (!use.reads_disk()) continue;
     return fmt::format(
-        "{} has {} free for {} of weights and {} more: parts of the model file are read from the disk again for every "
-        "token; a smaller model, or devices with memory of their own, would be faster",
+        "{} has {} free, but needs {} for weights and {} for the rest: parts of the model file are read from the disk "
+        "again for every token; use a smaller model, or add devices with memory of their own",
         use.device, format_bytes(use.memory.free), format_bytes(use.mapped), format_bytes(use.use.total()));
   }
   return {};

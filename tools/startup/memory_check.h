@@ -1,4 +1,4 @@
-// Whether devices have room for a model that is about to be loaded, and what to do where they have not. Pure functions.
+// Checks whether devices have room for a model before it is loaded, and suggests remedies. Pure functions.
 #pragma once
 
 #include <span>
@@ -8,10 +8,11 @@
 
 namespace shoal::tools {
 
-/// Throws DeviceError for the first device that has less free memory than it needs: names both and the remedy.
+/// Throws DeviceError for the first device that has less free memory than it needs. The message contains both sizes and
+/// a remedy.
 void require_memory(std::span<const models::DeviceUse> uses);
-/// What to say of a device whose mapped weights and allocations together are more than it has free: that works, at the
-/// speed of the disk. Empty when there is none.
+/// Warning for a device whose mapped weights and allocations together exceed its free memory; "" if there is none. The
+/// model then still runs, but at the speed of the disk.
 std::string mapping_warning(std::span<const models::DeviceUse> uses);
 
 }  // namespace shoal::tools

@@ -22,7 +22,8 @@ class Digest {
  public:
   void add(std::string_view text) {
     for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that no text has: "a", "bc" is not "ab", "c"
+    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that occurs in no text, so that ("a", "bc") and ("ab", "c")
+                                               // differ
   }
   std::string text() const { return fmt::format("{:016x}", value_); }
 
@@ -51,11 +52,11 @@ bool is_same(std::span<const double> shares, const std::string& text) {
     }
     return true;
   } catch (const InvalidArgument&) {
-    return false;  // all of it rounded to 0
+    return false;  // all shares were rounded to 0
   }
 }
 
-/// All that is placed: weights, and a cache of one row.
+/// All tensors that a placement places: the weights, and a cache of one row.
 class Placed {
  public:
   explicit Placed(const models::Model& model) {
@@ -66,8 +67,8 @@ class Placed {
 
   std::string key(const models::Placement& placement) const { return key(placement, all_); }
 
-  /// Is the key the one that is wanted? Layers that are alike are divided alike where devices act as one: the first of
-  /// them tells of most that it is not.
+  /// Whether `placement` has the key `wanted`, which is the key of `wanted_of`. If devices act as one, they divide
+  /// equal layers equally. Comparing a few sample tensors therefore excludes most placements.
   bool has_key(const models::Placement& placement, const models::Placement& wanted_of, const std::string& wanted) {
     if (placement.is_meta() && wanted_of.is_meta()) {
       if (samples_.empty()) choose_samples();
@@ -92,7 +93,7 @@ class Placed {
     return digest.text();
   }
 
-  /// The first tensor of each name without its layer, shape and type.
+  /// The first tensor of each combination of name (without the layer), shape and type.
   void choose_samples() {
     std::set<std::tuple<std::string_view, Shape, DType>> known;
     for (const Tensor* tensor : all_) {
@@ -109,8 +110,9 @@ class Placed {
   std::string sample_key_;
 };
 
-/// Fields that have a name in JSON, and the functions that parse it. A new field of Choice has to be listed: here, or
-/// like `shares` in to_json() and with_json(), from which other processes and the keys of verdicts (Chooser) have it.
+/// Visits the fields that JSON stores by name, each with its parser. A new field of Choice must be added here, or to
+/// to_json() and with_json() like `shares`. The JSON is sent to other processes, and Chooser uses it in keys of
+/// verdicts.
 template <class AnyChoice, class Visit>
 void visit_named(AnyChoice& choice, const Visit& visit) {
   auto& [groups, mode, shares, host, context, experts, latent, cache_k, cache_v] = choice;
@@ -126,7 +128,7 @@ std::string ratio_text(std::span<const double> shares) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<double> parts;
   for (const double share : shares) parts.push_back(sum > 0 ? share / sum : 0);
-  // The smallest whole numbers that say the same, as people would write it.
+  // Finds the smallest whole numbers with the same ratio.
   for (int scale = 1; scale <= 999; ++scale) {
     std::string text = join_shares(parts, scale, 0);
     if (is_same(parts, text)) return text;
@@ -197,7 +199,8 @@ std::string to_json(const Choice& choice) {
 
 Choice with_json(Choice known, const std::string& json) {
   const nlohmann::json told = nlohmann::json::parse(json);
-  // Names depend on the process: its own devices come without a number.
+  // The number of devices is compared, but not their names: each process names its own devices without a process
+  // number.
   require<CommError>(told["devices"] == known.device_count(),
                      "process 0 uses {} devices, and this process {}; give all processes the same flags",
                      told["devices"].get<size_t>(), known.device_count());
@@ -239,7 +242,7 @@ models::SessionOptions session_options(const Choice& choice, models::SessionOpti
 }
 
 bool are_placed_alike(const Choice& one, Choice other) {
-  other.context = one.context;  // of the session alone
+  other.context = one.context;  // fields that affect only the session
   other.cache_v = one.cache_v;
   return one == other;
 }
@@ -269,7 +272,7 @@ std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice
     std::vector<double> shares = rounded(most / largest, 1);
     if (placed.has_key(place(shares), asked, wanted)) return shares;
   }
-  // Or the fewest decimals.
+  // If no such whole numbers exist, the shares are rounded to as few decimals as possible.
   const double sum = std::accumulate(choice.shares.begin(), choice.shares.end(), 0.0);
   for (double scale = 1e3; scale < 1e9; scale *= 10) {
     std::vector<double> shares = rounded(scale / sum, 1 / scale);

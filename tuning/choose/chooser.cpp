@@ -10,7 +10,8 @@
 namespace shoal::tuning {
 namespace {
 
-/// Devices may keep weights in another form than the file's. To others the two ways to load are the same.
+/// Whether a device of the placement repacks weights. If no device does, loading with and without repacking is the
+/// same.
 bool repacks(const models::Placement& placement) {
   const auto members = placement.members();
   return std::any_of(members.begin(), members.end(),
@@ -149,7 +150,7 @@ Verdict Chooser::judge(const Choice& choice, const models::Placement& placement,
 
 Verdict Chooser::judge(const Choice& choice) {
   const std::string split = split_key(model_, place(choice));
-  Choice rest = choice;  // that the split does not say
+  Choice rest = choice;  // fields that the split key does not cover
   rest.groups.clear(), rest.shares.clear();
   rest.host = {};
   rest.context = context_of(choice);
@@ -172,7 +173,7 @@ Verdict Chooser::weigh(const Choice& choice) {
 }
 
 void Chooser::settle(const Choice& choice, bool again) {
-  std::unique_ptr<models::Placement> before;  // outlives the backends that the callback replaces
+  std::unique_ptr<models::Placement> before;  // kept until the callback has replaced the backends of this placement
   if (again || (placement_ != nullptr && !are_placed_alike(placed_, choice))) before = std::move(placement_);
   const models::Placement& placement = place(choice);
   if (watch_.placed) watch_.placed(placement);
@@ -216,7 +217,7 @@ Chosen Chooser::choose() {
     choice.context = planned ? planned->size.context : least;
     if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, asked_.most_prompts);
     if (!has_room) {
-      // Now that the context is known shares may fit.
+      // Other shares may fit now that the context is known.
       Chooser again(model_, asked_, {.poll = watch_.poll, .progress = watch_.progress});
       again.rows_ = rows_;
       const Choice other = again.with_shares(out, choice);
@@ -231,9 +232,9 @@ Chosen Chooser::choose() {
       }
     }
   }
-  // The form of a latent cache is chosen for the context that fits.
-  const bool may_lie_otherwise = asked_.way_rows == 0 && has_latent_cache(model_.hparams) && !choice.latent;
-  if (may_lie_otherwise && rows_ != context_of(choice) / 2) {
+  // The layout of a latent cache is chosen for the context that fits.
+  const bool is_split_undecided = asked_.way_rows == 0 && has_latent_cache(model_.hparams) && !choice.latent;
+  if (is_split_undecided && rows_ != context_of(choice) / 2) {
     rows_ = context_of(choice) / 2;
     planned.reset();
     settle(choice, true);

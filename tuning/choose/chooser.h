@@ -1,9 +1,9 @@
-// Judges choices of how to run a model (choice.h) and searches for the best one.
+// Judges choices of how to run a model (choice.h) and searches for the best choice.
 //
-// A verdict is the memory of a choice's plan and, if figures of the devices are known, its time. Verdicts are ordered
-// by the memory that devices lack, then by seconds: a choice that fits is not a search of its own. The searches of the
-// dimensions (dimensions.h), the table of all ways to use the devices (compare.h) and remedies share the judge and what
-// it has found before. No search allocates device memory or loads weights.
+// A verdict contains the memory that a choice needs and, if the figures of the devices are known, its predicted time.
+// Verdicts are ordered by missing memory, then by seconds, so a fitting choice needs no separate search. The searches
+// of single dimensions (dimensions.h), the table of all choices of devices (compare.h) and the remedies use the same
+// chooser and its cached verdicts. No search allocates device memory or loads weights.
 //
 //   Asked (from flags)  ->  Chooser::choose()  ->  Chosen: choice, placement, plan
 #pragma once
@@ -22,91 +22,96 @@
 
 namespace shoal::tuning {
 
-/// Memory that stays free.
+/// Memory that must stay free.
 struct Margin {
   size_t bytes = 0;  ///< on every device
-  /// On CPU devices at least 2 % of the memory and 64 MiB (a sixteenth, if that is less) stay free: other programs take
-  /// from the same memory, and the system kills a process that takes too much.
+  /// CPU devices keep at least 2 % of their memory free, and at least 64 MiB (or a sixteenth of the memory if that is
+  /// less). Other programs use the same memory, and the system kills a process that uses too much.
   bool spare_host = false;
-  /// Mapped weights need no memory: they may be read from the disk for every token.
+  /// Mapped weights do not count as needed memory. They may be read from the disk for every token instead.
   bool from_disk = false;
 };
-/// Bytes that have to stay free on a device.
+/// Bytes that must stay free on a device.
 size_t margin_of(const models::DeviceUse& use, const Margin& margin);
-/// Bytes that a device has beyond its need and the margin, negative if it does not fit.
+/// Free bytes of a device minus the needed bytes and the margin; negative if the device lacks memory.
 int64_t spare_bytes(const models::DeviceUse& use, const Margin& margin = {});
-/// spare_bytes() of the tightest device.
+/// The smallest spare_bytes() of all devices.
 int64_t tightest(std::span<const models::DeviceUse> uses, const Margin& margin);
 
 struct Asked {
   Choice fixed;
   Free free = {};
-  /// Options that no search changes. `machine` also has the figures for predictions; nullptr: none are known.
+  /// Options that no search changes. Predictions use the device times in `machine`; nullptr: the times are unknown.
   models::PlacementOptions placement = {};
   models::SessionOptions session = {};
   models::LoadOptions load = {};
   Workload work = {};
   Objective objective = Objective::kGeneration;
-  int64_t way_tokens = 1;  ///< of a batch that the ways of experts and latent caches have to be good for
-  int64_t way_rows = 0;    ///< of the cache that a token sees; 0: half of the context
+  int64_t way_tokens = 1;  ///< number of batch tokens for which the expert and latent splits are chosen
+  int64_t way_rows = 0;    ///< number of cache rows that a token reads; 0: half of the context
   Margin margin = {};
-  int64_t least_context = 4096;  ///< a context that shrinks is not smaller, unless less was asked for
-  int64_t prompt = 0;            ///< tokens that the context has to hold besides one more
-  /// The margin is required. If not, and no context leaves it, choose() takes the least context.
+  int64_t least_context = 4096;  ///< smallest context to which a search shrinks, unless the user asks for less
+  int64_t prompt = 0;            ///< number of prompt tokens; the context must hold one more
+  /// Whether the margin is required. If not, and no context leaves the margin, choose() takes the smallest context.
   bool must_fit = true;
-  bool is_repacking_decided = false;  ///< weights are repacked as `load` says, whether they fit or not
-  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< batches of a prompt in the plan, the largest first
+  bool is_repacking_decided = false;  ///< only `load` decides about repacking, even if the result does not fit
+  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< limit of prompt batch sizes in the plan; the largest
+                                                             ///< sizes are kept
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
 
 struct Verdict {
-  Choice choice;  ///< with its context
+  Choice choice;  ///< `context` is set, not 0
   std::vector<models::DeviceUse> memory;
   bool fits = false;
-  bool from_disk = false;  ///< does not fit, but runs: weights are read from the disk for every token
+  bool from_disk = false;  ///< memory is too small, but the choice runs: weights are read from the disk for every token
   Workload work;
   std::optional<PhasePrediction> prompt,
-      generation;  ///< nullopt if the work has none, or without figures of the devices
+      generation;  ///< nullopt if the phase has no tokens, or if the figures are unknown
   std::string split_key;
 
-  /// Bytes that are missing on all devices together.
+  /// Bytes of missing memory, summed over the devices.
   double lacking() const;
-  /// Devices together have as much memory as they need. If not, no other shares fit, but for rounding to units.
+  /// Whether the devices together have enough memory. If not, no shares fit (apart from rounding to units).
   bool may_fit() const;
   bool has_time() const { return prompt || generation; }
 };
-/// Seconds of the work by the objective; of the other phase if there is no such work. Infinite without a prediction.
+/// Seconds of the objective's phase. If that phase has no tokens, seconds of the other phase. Infinite without a
+/// prediction.
 double seconds_of(const Verdict& verdict, Objective objective);
-/// Less lacking memory first, then fewer seconds. Differences of less than `gain` (a part) are rounding.
+/// Whether `one` is better: it lacks less memory, or it lacks as much and is faster. `gain`: smaller relative
+/// differences count as rounding.
 bool is_better(const Verdict& one, const Verdict& other, Objective objective, double gain = 0);
 
 /// The result of choose(), with the findings that a command reports.
 struct Chosen {
-  Choice choice;  ///< complete
-  Ways ways;      ///< the seconds that were compared
+  Choice choice;  ///< all fields are decided
+  Ways ways;      ///< decided splits and the compared seconds
   std::unique_ptr<models::Placement> placement;
   std::unique_ptr<models::ModelPlan> plan;
-  std::optional<Verdict> shares, even;  ///< the best shares and even ones, if the shares were free
-  bool keeps_shares = false;            ///< other shares fit the chosen context, but leave less than the margin
-  std::vector<Verdict> hosts;           ///< ways to leave a part on the host, the fastest first, if one was needed
-  std::vector<std::string> notes;       ///< sentences about other dimensions that were free
+  std::optional<Verdict> shares, even;  ///< verdicts with the best and with even shares, if the shares were free
+  bool keeps_shares = false;            ///< other shares fit the chosen context, but do not leave the margin
+  std::vector<Verdict> hosts;           ///< choices with weights on the host, the fastest first; empty if all weights
+                                        ///< fit on the devices
+  std::vector<std::string> notes;       ///< sentences about the other free dimensions
   int64_t wanted_context = 0;
   bool leaves_margin = true;
 };
 
 /// Callbacks of a search.
 struct Watch {
-  std::function<void()> poll = {};                        ///< called now and then; throws to stop
-  std::function<void(int done, int most)> progress = {};  ///< after each new split of a search for shares
-  /// Told of each placement for which choose() plans a session, so that its devices' threads are counted. The placement
-  /// before is destroyed afterwards.
+  std::function<void()> poll = {};                        ///< called regularly; may throw to stop the search
+  std::function<void(int done, int most)> progress = {};  ///< called after each new split of a share search
+  /// Called for each placement for which choose() plans a session, so that the caller can count the threads of its
+  /// devices. The previous placement is destroyed after the call.
   std::function<void(const models::Placement&)> placed = {};
-  /// Figures for a part on the host, if none are known; nullptr: there are none.
+  /// Provides the figures of the machine if a choice needs a part on the host and they are unknown. nullptr: no
+  /// figures.
   std::function<std::shared_ptr<const machine::MachineModel>()> figures = {};
 };
 
-/// One thread. The model must outlive it.
+/// For use by one thread. The model must outlive the chooser.
 class Chooser {
  public:
   Chooser(const models::Model& model, Asked asked, Watch watch = {});
@@ -117,36 +122,39 @@ class Chooser {
   bool knows_machine() const { return asked_.placement.machine != nullptr; }
   const machine::MachineModel& machine() const { return *asked_.placement.machine; }
 
-  /// Decides everything that is free. The result has no plan if a context must fit and none does. Throws
-  /// InvalidArgument for what Placement and ModelPlan refuse.
+  /// Decides all free dimensions. The result has no plan if must_fit is set and no context fits. Throws InvalidArgument
+  /// if Placement or ModelPlan rejects the choice.
   Chosen choose();
 
-  /// The verdict with its time. Weights are repacked if there is room. Throws InvalidArgument for what Placement and
-  /// ModelPlan refuse, and for a device or dtype that the machine does not know. The work is clipped to the context.
+  /// The verdict of a choice, with its predicted time. The plan repacks weights if there is room. The work is clipped
+  /// to the context. Throws InvalidArgument if Placement or ModelPlan rejects the choice, or if the machine lacks a
+  /// device or dtype.
   Verdict judge(const Choice& choice);
-  /// The same for a placement and a plan that exist.
+  /// The same for an existing placement and plan.
   Verdict judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan);
-  /// The verdict without its time.
+  /// The verdict of a choice, without its time.
   Verdict weigh(const Choice& choice);
-  /// Weights and caches alone; no graph is planned.
+  /// Memory of weights and caches. Plans no graph, so compute memory is not included.
   std::vector<models::DeviceUse> persistent(const Choice& choice);
 
   /// The placement of a choice; valid until the next call.
   const models::Placement& place(const Choice& choice);
-  /// Options for the placement of a choice, with decided ways.
+  /// Placement options of a choice. Its expert and latent splits are decided and, if `ways` is given, stored there.
   models::PlacementOptions options_of(const Choice& choice, Ways* ways = nullptr) const;
   models::SessionOptions session_of(const Choice& choice) const;
-  /// The context in tokens: the choice's, or the session's.
+  /// The context in tokens: from the choice, or else from the session.
   int64_t context_of(const Choice& choice) const;
-  /// A plan with repacked weights if they fit, else with the weights as they are in the file if these lack less.
-  /// `spare`: bytes that the tightest device has beyond the margin, in the better of the two ways to load.
+  /// A plan with repacked weights if they fit. Otherwise a plan with the weights as in the file, if it lacks less
+  /// memory. `spare`: receives the spare bytes of the tightest device beyond the margin, for the better of the two
+  /// plans.
   models::ModelPlan plan(const Choice& choice, const Margin& margin, size_t most_prompts, int64_t* spare = nullptr);
-  /// Asks for figures (Watch::figures) if none are known.
+  /// Calls Watch::figures if the figures are unknown.
   void find_figures();
 
  private:
   Choice with_shares(Chosen& chosen, const Choice& choice);
-  /// The placement for a session; `rows_` changed if `again`.
+  /// Makes the placement for a session and reports it (Watch::placed). `again`: replaces the placement of the same
+  /// choice, because `rows_` has changed.
   void settle(const Choice& choice, bool again = false);
   Verdict weighed(const Choice& choice, const models::ModelPlan& plan) const;
   void time(Verdict& verdict, const models::Placement& placement, const models::ModelPlan& plan) const;
@@ -154,11 +162,11 @@ class Chooser {
   const models::Model& model_;
   Asked asked_;
   Watch watch_;
-  int64_t rows_;  ///< of a latent cache that a token sees: by default half of its context
-  std::unique_ptr<models::Placement> placement_;  ///< the last one
-  Choice placed_;                                 ///< its choice
-  Ways ways_;                                     ///< its ways
-  std::map<std::string, Verdict> known_;          ///< by devices, split and fields of the session
+  int64_t rows_;  ///< number of latent cache rows that a token reads; by default half of the context
+  std::unique_ptr<models::Placement> placement_;  ///< the latest placement
+  Choice placed_;                                 ///< choice of the latest placement
+  Ways ways_;                                     ///< splits of the latest placement
+  std::map<std::string, Verdict> known_;          ///< verdicts by devices, split and session fields
 };
 
 }  // namespace shoal::tuning

@@ -10,24 +10,26 @@
 namespace shoal::tuning {
 namespace {
 
-/// Sets whose shares are searched: the fastest.
+/// The best shares are searched for this number of the fastest device sets.
 constexpr size_t kClosely = 2;
-/// Predictions of one search: fewer for large models, so that all of them take some seconds (in layers of one device).
+/// Limits the predictions of one search: effort = predictions * layers * devices. Large models get fewer predictions,
+/// so that a search takes only a few seconds.
 constexpr double kMostEffort = 5000;
 constexpr int kLeastPredictions = 8, kMostPredictions = 48;
-/// Ways with fewer devices that are looked at if nothing fits: those with most memory.
+/// If nothing fits, remedies are searched for this number of smaller sets: the sets with most free memory.
 constexpr size_t kMostNarrowWays = 4;
 
 bool are_grouped(const models::DeviceGroups& groups) {
   return groups.size() > 1 && groups.size() < models::joined(groups).front().size();
 }
 
-/// A device without a share is no help; the set without it is looked at for itself.
+/// Whether every device gets a share. Other choices are skipped, because the smaller set has its own row in the table.
 bool has_all(const std::vector<double>& shares) {
   return std::find(shares.begin(), shares.end(), 0.0) == shares.end();
 }
 
-/// If nothing fits: all devices in every mode, the asked one first, then sets of fewer of them.
+/// Choices for which remedies are searched if nothing fits. First all devices in every mode (the asked mode first),
+/// then smaller sets.
 std::vector<Choice> ways_of(const Choice& asked, const machine::MachineModel& machine) {
   const std::vector<Device*> devices = asked.devices();
   std::vector<Choice> ways{acting_as_one(devices)};
@@ -50,7 +52,7 @@ std::vector<Choice> ways_of(const Choice& asked, const machine::MachineModel& ma
   return ways;
 }
 
-/// The table, while it is filled.
+/// Builds the table.
 class Table {
  public:
   Table(Chooser& chooser, const std::function<void(int, int)>& progress)
@@ -68,7 +70,7 @@ class Table {
     sort();
   }
 
-  /// The cost of using all devices shows in the best split that gives each of them something to do.
+  /// Adds the best split in which every device has some work, to show the cost of using all devices.
   void add_all_taking_part() {
     for (const Choice& choice : {acting_as_one(devices_), layers_of(devices_)}) {
       if (choice.mode == models::SplitMode::kTensor || has_layers_for(devices_)) search(choice, true);
@@ -76,7 +78,7 @@ class Table {
     sort();
   }
 
-  /// All devices, and on the host as little as has to be there.
+  /// Adds choices with all devices and the smallest possible part on the host.
   void add_hosts() {
     std::vector<Choice> ways{acting_as_one(devices_)};
     if (devices_.size() > 1 && has_layers_for(devices_)) ways.push_back(layers_of(devices_));
@@ -114,7 +116,7 @@ class Table {
     if (has_all(layers.shares)) consider(layers);
   }
 
-  /// Shares of the fastest sets: even with the best shares the others are slower.
+  /// Searches the best shares of the fastest sets only. Better shares would not make a slower set win.
   void look_closely() {
     std::vector<Verdict> fastest;
     std::copy_if(verdicts_.begin(), verdicts_.end(), std::back_inserter(fastest), [](const Verdict& one) {
@@ -147,7 +149,7 @@ class Table {
     return static_cast<int64_t>(set.size()) <= chooser_.model().hparams.layers;
   }
 
-  /// nullopt: it is not possible.
+  /// Returns nullopt for an impossible choice.
   std::optional<Verdict> consider(const Choice& choice) {
     try {
       const Verdict verdict = chooser_.judge(choice);
@@ -164,7 +166,7 @@ class Table {
     if (known_.insert(key).second) verdicts_.push_back(std::move(verdict));
   }
 
-  /// Choices that fit by speed, then those that read from the disk, then the others by the bytes that they lack.
+  /// Order: choices that fit, by speed; choices that read from the disk; other choices, by missing bytes.
   void sort() {
     std::stable_sort(verdicts_.begin(), verdicts_.end(), [&](const Verdict& a, const Verdict& b) {
       if (a.from_disk != b.from_disk && !(a.fits || b.fits)) return a.from_disk;
@@ -196,7 +198,7 @@ Comparison compare(Chooser& chooser, const std::function<void(int, int)>& progre
   if (verdicts.empty()) return out;
   const bool leaves_some_out = verdicts[0].choice.device_count() < asked.fixed.device_count();
   if (verdicts[0].fits && leaves_some_out) table.add_all_taking_part();
-  const Device* host = host_beside(asked.fixed.devices(), asked.placement);
+  const Device* host = find_host(asked.fixed.devices(), asked.placement);
   const auto& described = chooser.machine().devices;
   const bool knows_host = host != nullptr && std::any_of(described.begin(), described.end(), [&](const auto& device) {
                             return device.name == host->name();

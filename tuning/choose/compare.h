@@ -1,4 +1,4 @@
-// All ways to use devices in one table, and remedies for a model that does not fit.
+// A table of all useful choices of devices, and remedies for a model that does not fit.
 //
 //   CPU0 alone                   22.1 tokens/s
 //   CPU0,CPU1 tensor even        18.0            -> "CPU0 alone is predicted 1.2x faster than CPU0,CPU1 tensor even:
@@ -14,43 +14,45 @@
 
 namespace shoal::tuning {
 
-/// Changes that would make a model fit; each by itself. Choices differ from the asked one by flags that tools can name.
+/// Changes that make a model fit. Each change is sufficient alone and can be expressed with flags.
 struct Remedies {
   Choice asked;
-  std::vector<models::DeviceUse> lacking;  ///< devices that need more than they have
-  std::optional<Choice> context;           ///< with the largest context, in any of the ways
-  std::optional<Choice> context_q8_0;      ///< the same with a q8_0 cache, if its context is larger
-  double bits = 0;                         ///< bits per weight of the file
-  std::optional<double> bits_that_fit;     ///< with the context asked for
-  Choice bits_choice;                      ///< its split
-  std::vector<std::string> quantisations;  ///< with at most that many bits, and smaller than the file's: "Q4_K_M"
-  std::optional<int> more_devices;         ///< this many like `device`
-  std::string device;                      ///< the one with most memory
-  bool even_shares = true;                 ///< false: with shares chosen for these devices
+  std::vector<models::DeviceUse> lacking;  ///< devices that need more memory than they have
+  std::optional<Choice> context;           ///< the choice that fits with the largest context
+  std::optional<Choice> context_q8_0;      ///< the same with a q8_0 cache, if it allows a larger context
+  double bits = 0;                         ///< bits per weight in the file
+  std::optional<double> bits_that_fit;     ///< bits per weight with which the asked context fits
+  Choice bits_choice;                      ///< the choice for `bits_that_fit`
+  std::vector<std::string> quantisations;  ///< file types with at most `bits_that_fit`, smaller than the present file:
+                                           ///< "Q4_K_M"
+  std::optional<int> more_devices;         ///< number of additional devices with the memory of `device`
+  std::string device;                      ///< the device with most memory
+  bool even_shares = true;                 ///< whether the additional devices work with even shares; false: shares must
+                                           ///< be chosen
   models::SplitMode devices_mode = models::SplitMode::kTensor;
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
 
-/// `verdict`: one that does not fit. `ways`: devices and modes to look at, the preferred ones first; their shares do
-/// not count.
+/// Remedies for a verdict that does not fit. `ways`: devices and modes to consider, in order of preference; their
+/// shares are ignored.
 Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways);
-/// For the devices of the verdict, in either mode.
+/// Remedies that use the devices of the verdict, in either mode.
 Remedies remedies(Chooser& chooser, const Verdict& verdict);
 
 struct Comparison {
-  std::vector<Verdict> verdicts;     ///< different splits: those that fit, fastest first, then the others
-  std::optional<size_t> best;        ///< of verdicts; nullopt if none runs
-  std::string reason;                ///< of the best one, a sentence; "" if none runs
-  std::optional<Remedies> remedies;  ///< if none fits, for the one that lacks least
+  std::vector<Verdict> verdicts;     ///< one per split; fitting ones first, by speed
+  std::optional<size_t> best;        ///< index into `verdicts`; nullopt if no choice runs
+  std::string reason;                ///< a sentence that explains the best choice; "" if no choice runs
+  std::optional<Remedies> remedies;  ///< if no choice fits: remedies for the choice with the least missing memory
 };
 
-/// Each useful set of the asked devices alone, as one and with layers divided, the asked groups, and, if nothing fits,
-/// a part on the host. Choices that the options of the placement rule out are left out. `progress`: before each part of
-/// the work; may throw to stop. Needs a machine. Throws InvalidArgument if no choice is possible, or the work lacks the
-/// objective's phase.
+/// Compares all useful sets of the asked devices, and the asked groups. Each set is evaluated with its devices acting
+/// as one and with divided layers. If nothing fits, choices with a part on the host are added. Choices that contradict
+/// the placement options are omitted. `progress` is called before each part of the work and may throw to stop. Requires
+/// a machine. Throws InvalidArgument if no choice is possible, or if the work lacks the objective's phase.
 Comparison compare(Chooser& chooser, const std::function<void(int done, int total)>& progress = {});
 
-/// Why the first verdict is the best of a sorted table, a sentence.
+/// Explains in one sentence why the first verdict of a sorted table is the best.
 std::string reason_of(const std::vector<Verdict>& sorted, Objective objective);
 
 }  // namespace shoal::tuning

@@ -1,4 +1,4 @@
-// The largest context that fits.
+// Finds the largest context that fits.
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +25,7 @@ std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& ch
   const double at_most = room(most);
   const double at_least = at_most < 0 && least < most ? room(least) : -1;
   if (at_most < 0 && at_least >= 0) {
-    // A straight line says where the room ends, all but a little; from there on in steps that grow.
+    // Linear interpolation comes close to the limit. The search continues from there in growing steps.
     auto next = fits + static_cast<int64_t>(at_least / (at_least - at_most) * static_cast<double>(most - fits));
     for (int64_t reach = kContextStep; most - fits > kContextStep; reach = std::min(4 * reach, most)) {
       if (next <= fits || next >= most) next = fits + (most - fits) / 2;

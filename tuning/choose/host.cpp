@@ -1,4 +1,4 @@
-// The least part of a model that has to stay on the host.
+// Finds the smallest part of a model that must stay on the host.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,26 +10,26 @@ namespace {
 
 using Uses = std::vector<models::DeviceUse>;
 
-/// Most corrections of a sum by a plan that does not fit.
+/// Number of times that the computed memory is corrected with a plan that does not fit.
 constexpr int kCorrections = 4;
-/// Layers on the host if only the embedding stays there: as if the head were one more layer. 0: also the head.
+/// Stands for a host that holds only the embedding. With 0 layers on the host, it also holds the head.
 constexpr int64_t kEmbedding = -1;
 
 bool leaves(const Uses& uses, const Margin& margin) {
   return tightest(uses, margin) >= 0;
 }
 
-/// The search for one way. The sum of weights and caches is exact (models::persistent_use); the memory to compute is
-/// the same for all parts, and comes from a plan.
+/// Searches the smallest part for one choice of devices and mode. The sum of weights and caches is exact
+/// (models::persistent_use). The compute memory is taken from a plan and assumed equal for all parts.
 class HostSearch {
  public:
   HostSearch(Chooser& chooser, const Choice& way, const Margin& margin)
       : chooser_(chooser), way_(way), margin_(margin), layers_(chooser.model().hparams.layers) {}
 
-  /// Weights are mapped in one of the plans.
+  /// Whether one of the plans maps weights.
   bool maps() const { return maps_; }
 
-  /// Experts alone, or, if that is not enough, all of them and whole layers besides.
+  /// Leaves only experts on the host. If that is not enough, leaves all experts and also whole layers.
   std::optional<Choice> with_experts() {
     const int64_t all = models::layers_with_experts(chooser_.model());
     if (all == 0) return std::nullopt;
@@ -42,10 +42,10 @@ class HostSearch {
   }
 
  private:
-  /// The smallest number from `first` to `last` whose part fits.
+  /// The choice for the smallest number in [first, last] that fits.
   template <class PartOf>
   std::optional<Choice> least(int64_t first, int64_t last, const PartOf& part_of) {
-    // The memory to compute if the devices have something to do.
+    // Takes the compute memory from a plan in which devices still have some work.
     const Choice usual = with(part_of(std::max(first, last - 1)));
     correct(usual, plan(usual));
     const auto fits_with = [&](int64_t n) { return leaves(uses_of(with(part_of(n))), margin_); };
@@ -59,7 +59,7 @@ class HostSearch {
       const Choice found = with(part_of(enough));
       const Uses planned = plan(found);
       if (leaves(planned, margin_)) {
-        // The sum may be too much by one.
+        // The computed memory may be too high, so the next smaller part may also fit.
         const bool may_be_less = i == 0 && enough > first;
         const Choice less = may_be_less ? with(part_of(enough - 1)) : found;
         return may_be_less && leaves(plan(less), margin_) ? less : found;
@@ -72,7 +72,7 @@ class HostSearch {
     return std::nullopt;
   }
 
-  /// Layers that are divided go to each group in proportion to its room.
+  /// The choice with this part on the host. The other layers are divided among the groups in proportion to their room.
   Choice with(const HostPart& part) {
     Choice choice = way_;
     choice.host = part;
@@ -81,7 +81,7 @@ class HostSearch {
     if (!divides || !choice.shares.empty()) return choice;
     std::vector<models::DeviceUse> computing;
     for (const auto& [device, bytes] : compute_) computing.push_back({device, {.compute = bytes}, {}});
-    choice.shares = roomiest_layers(chooser_, choice, computing, margin_.bytes);
+    choice.shares = layers_by_free_memory(chooser_, choice, computing, margin_.bytes);
     return choice;
   }
 
@@ -91,7 +91,7 @@ class HostSearch {
     return uses;
   }
 
-  /// The sum, and the memory to compute as far as it is known.
+  /// Weights and caches, plus the known compute memory.
   Uses uses_of(const Choice& choice) {
     Uses uses = chooser_.persistent(choice);
     for (models::DeviceUse& use : uses) use.use.compute += compute_of(use.device);
@@ -107,7 +107,7 @@ class HostSearch {
     }
   }
 
-  /// A device that the plan did not have needs as much as the one that needs most.
+  /// Compute memory of a device. A device that is not in the plan is assumed to need as much as the largest user.
   size_t compute_of(const std::string& device) const {
     size_t most = 0;
     for (const auto& [name, bytes] : compute_) {
@@ -122,10 +122,11 @@ class HostSearch {
   const Margin margin_;
   int64_t layers_;
   bool maps_ = false;
-  std::vector<std::pair<std::string, size_t>> compute_;  ///< bytes to compute, by device of the last plan
+  std::vector<std::pair<std::string, size_t>> compute_;  ///< compute memory by device, from the latest plan
 };
 
-/// Experts, then layers; ways that the options of the placement rule out are left out.
+/// The choice with experts on the host, then the choice with layers. Choices that contradict the placement options are
+/// omitted.
 std::vector<Choice> parts_of(Chooser& chooser, const Choice& way, Margin margin) {
   std::vector<Choice> out;
   bool maps = false;
@@ -145,7 +146,7 @@ std::vector<Choice> parts_of(Chooser& chooser, const Choice& way, Margin margin)
 
 }  // namespace
 
-Device* host_beside(std::span<Device* const> devices, const models::PlacementOptions& options) {
+Device* find_host(std::span<Device* const> devices, const models::PlacementOptions& options) {
   if (options.uses_host() || options.processes != nullptr) return nullptr;
   const auto is_cpu = [](const Device* device) { return device->type() == DeviceType::kCpu; };
   if (std::any_of(devices.begin(), devices.end(), is_cpu)) return nullptr;
@@ -157,7 +158,7 @@ Device* host_beside(std::span<Device* const> devices, const models::PlacementOpt
 
 std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Margin& margin) {
   const Asked& asked = chooser.asked();
-  if (host_beside(choice.devices(), asked.placement) == nullptr) return {};
+  if (find_host(choice.devices(), asked.placement) == nullptr) return {};
   if (leaves(chooser.persistent(choice), margin) && leaves(chooser.plan(choice, margin, 1).memory, margin)) return {};
   chooser.find_figures();
   std::vector<Verdict> out;
@@ -165,7 +166,7 @@ std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Ma
     try {
       out.push_back(chooser.judge(part));
     } catch (const InvalidArgument&) {
-      out.push_back(chooser.weigh(part));  // the machine's figures lack the host, or a type
+      out.push_back(chooser.weigh(part));  // the machine has no figures for the host or a dtype
     }
   }
   std::stable_sort(out.begin(), out.end(), [&](const Verdict& a, const Verdict& b) {

@@ -1,4 +1,4 @@
-// Layers for groups of devices in proportion to their room.
+// Divides layers among groups of devices in proportion to their room.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -9,7 +9,8 @@
 namespace shoal::tuning {
 namespace {
 
-/// Bytes of each layer on the devices, weights and cache, and of the tensors that go with the first or the last one.
+/// Bytes that the devices store for each layer (weights and cache), for the tensors before the first layer, and for the
+/// tensors after the last layer.
 struct LayerBytes {
   std::vector<double> layers;
   double first = 0, last = 0, host = 0;
@@ -27,7 +28,7 @@ LayerBytes bytes_of_layers(const Chooser& chooser, const Choice& choice) {
     if (!all && (is_looked_up || options.device_layers <= layers)) return bytes.host;
     return is_looked_up && !model.is_tied() ? bytes.first : bytes.last;
   };
-  std::set<int> left;  // layers whose experts are on the host
+  std::set<int> left;  // layers with experts on the host
   for (const models::TensorSpec& spec : model.specs) {
     const bool is_new = spec.role == models::TensorRole::kExperts && !left.contains(spec.layer);
     if (is_new && static_cast<int64_t>(left.size()) < options.expert_layers) left.insert(spec.layer);
@@ -46,12 +47,12 @@ LayerBytes bytes_of_layers(const Chooser& chooser, const Choice& choice) {
   return bytes;
 }
 
-/// Free bytes of each group without the memory to compute; a group without layers needs as much as the one that needs
-/// most.
-std::vector<double> rooms_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses, size_t margin) {
+/// Free bytes of each group minus its compute memory. A group that is not in `uses` is assumed to need as much as the
+/// largest user.
+std::vector<double> free_memory_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses, size_t margin) {
   size_t most = 0;
   for (const models::DeviceUse& use : uses) most = std::max(most, use.use.compute + use.use.communication);
-  std::vector<double> rooms;
+  std::vector<double> free_memory;
   for (const auto& group : choice.groups) {
     double room = 0;
     for (const Device* device : group) {
@@ -60,17 +61,17 @@ std::vector<double> rooms_for_layers(const Choice& choice, std::span<const model
       const size_t compute = use != uses.end() ? use->use.compute + use->use.communication : most;
       room += std::max(0.0, static_cast<double>(device->memory().free) - static_cast<double>(compute + margin));
     }
-    rooms.push_back(room);
+    free_memory.push_back(room);
   }
-  return rooms;
+  return free_memory;
 }
 
-/// Counts of layers, one after the other, for groups that are filled up to a part of their room.
-std::vector<double> filled(std::span<const double> layers, std::span<const double> rooms, double level) {
-  std::vector<double> counts(rooms.size(), 0.0);
+/// Fills the groups one after another up to the fraction `level` of their room. Returns the number of layers by group.
+std::vector<double> filled(std::span<const double> layers, std::span<const double> free_memory, double level) {
+  std::vector<double> counts(free_memory.size(), 0.0);
   size_t next = 0;
-  for (size_t g = 0; g < rooms.size(); ++g) {
-    double left = level * rooms[g];
+  for (size_t g = 0; g < free_memory.size(); ++g) {
+    double left = level * free_memory[g];
     while (next < layers.size() && layers[next] <= left) {
       left -= layers[next++];
       ++counts[g];
@@ -81,24 +82,24 @@ std::vector<double> filled(std::span<const double> layers, std::span<const doubl
 
 }  // namespace
 
-std::vector<double> roomiest_layers(const Chooser& chooser, const Choice& choice,
+std::vector<double> layers_by_free_memory(const Chooser& chooser, const Choice& choice,
                                     std::span<const models::DeviceUse> uses, size_t margin) {
   const int64_t layers = chooser.model().hparams.layers, wanted = chooser.options_of(choice).device_layers;
   const int64_t here = wanted < 0 ? layers : std::min(wanted, layers);
   const LayerBytes bytes = bytes_of_layers(chooser, choice);
   const auto divided = std::span(bytes.layers).last(static_cast<size_t>(here));
-  std::vector<double> rooms = rooms_for_layers(choice, uses, margin);
-  rooms.front() = std::max(0.0, rooms.front() - bytes.first);
-  rooms.back() = std::max(0.0, rooms.back() - bytes.last);
+  std::vector<double> free_memory = free_memory_for_layers(choice, uses, margin);
+  free_memory.front() = std::max(0.0, free_memory.front() - bytes.first);
+  free_memory.back() = std::max(0.0, free_memory.back() - bytes.last);
   const double all = std::accumulate(divided.begin(), divided.end(), 0.0);
-  const double space = std::accumulate(rooms.begin(), rooms.end(), 0.0);
-  if (here == 0 || all <= 0 || space <= 0) return even_shares(rooms.size());
-  // The fullest group is as empty as possible.
+  const double space = std::accumulate(free_memory.begin(), free_memory.end(), 0.0);
+  if (here == 0 || all <= 0 || space <= 0) return even_shares(free_memory.size());
+  // Bisects for the lowest level at which all layers have a place.
   double low = 0, high = 2 * all / space + 1;
-  std::vector<double> counts = filled(divided, rooms, high);
+  std::vector<double> counts = filled(divided, free_memory, high);
   for (int i = 0; i < 40; ++i) {
     const double level = (low + high) / 2;
-    std::vector<double> tried = filled(divided, rooms, level);
+    std::vector<double> tried = filled(divided, free_memory, level);
     const bool is_enough = std::accumulate(tried.begin(), tried.end(), 0.0) >= static_cast<double>(here);
     (is_enough ? high : low) = level;
     if (is_enough) counts = std::move(tried);

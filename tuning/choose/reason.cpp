@@ -1,4 +1,4 @@
-// Why a choice is the best of a table.
+// Explains why a choice is the best of a table.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +21,7 @@ std::string counts_text(const PhasePrediction& phase) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
-/// The costs of a choice besides computing.
+/// The time that a choice spends on communication, copies and waiting, as text.
 std::string costs_text(const Verdict& verdict, Objective objective) {
   const bool prompt = objective == Objective::kPrompt || !verdict.generation;
   const std::optional<PhasePrediction>& phase = prompt ? verdict.prompt : verdict.generation;
@@ -39,7 +39,7 @@ std::string costs_text(const Verdict& verdict, Objective objective) {
         fmt::format("copies between devices take {:.3g} of {:.3g} ms per {}", phase->copies * 1e3, all * 1e3, what));
   }
   if (phase->imbalance > 0.1) {
-    parts.push_back(fmt::format("a device waits for others {:.0f} % of the time", phase->imbalance * 100));
+    parts.push_back(fmt::format("a device waits for other devices {:.0f} % of the time", phase->imbalance * 100));
   }
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
@@ -48,7 +48,7 @@ std::string name_in_text(const Verdict& one) {
   return one.choice.device_count() == 1 ? one.choice.devices_text() + " alone" : one.choice.name();
 }
 
-/// "1.20x faster than CPU0,CPU1 tensor even", "as fast as it".
+/// "1.20x faster than CPU0,CPU1 tensor even" or "as fast as CPU1 alone". With `why`, also the costs of `other`.
 std::string than_text(const Verdict& winner, const Verdict& other, Objective objective, bool why = true) {
   const double factor = seconds_of(other, objective) / seconds_of(winner, objective);
   const std::string text = factor < 1.005 ? fmt::format("as fast as {}", name_in_text(other))
@@ -73,7 +73,7 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
     const bool has_rival = sorted.size() > 1 && sorted[1].fits;
     if (has_rival) return faster_text(best, sorted[1], objective, false);
     return best.choice.devices_text() +
-           (sorted.size() == 1 ? " is the only device" : " is the only device that it fits");
+           (sorted.size() == 1 ? " is the only device" : " is the only device on which the model fits");
   }
   const auto first_of = [&](size_t devices, std::optional<models::SplitMode> mode) -> const Verdict* {
     for (const Verdict& one : sorted) {
@@ -84,12 +84,12 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   };
   if (best.choice.device_count() == most) {
     if (const Verdict* one = first_of(1, {})) return faster_text(best, *one, objective, false);
-    return best.choice.name() + " is the fastest that fits; no device can do it alone";
+    return best.choice.name() + " is the fastest that fits; no single device has enough memory";
   }
   const Verdict* all = first_of(most, {});
   if (all == nullptr) return best.choice.name() + " is the fastest that fits";
   std::string text = faster_text(best, *all, objective, true);
-  // Layers divided are often about as fast as one device: the cost of acting as one is named as well.
+  // A layer split is often about as fast as one device, so the text also names the cost of acting as one.
   const Verdict* as_one = first_of(most, models::SplitMode::kTensor);
   if (as_one != nullptr && as_one != all) text += "; " + than_text(best, *as_one, objective);
   return text;

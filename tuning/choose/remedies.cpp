@@ -1,4 +1,4 @@
-// Changes that would make a model fit.
+// Finds changes that make a model fit.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,11 +12,12 @@
 namespace shoal::tuning {
 namespace {
 
-/// The memory of all devices together is estimated so well: a way that is further behind is not looked at closely.
+/// Allowance for errors of the context that is estimated from total memory. A choice is planned only if its estimate
+/// times this factor exceeds the best context so far.
 constexpr double kEstimate = 1.03;
-/// Shares of whole units are a little uneven.
+/// Allowance for shares that are uneven because they consist of whole units.
 constexpr double kUneven = 1.05;
-/// Types of files and the bits that they take per weight, roughly, more rather than less: it depends on the model.
+/// File types and their approximate bits per weight. The figures depend on the model; these are on the high side.
 struct FileBits {
   const char* name;
   double bits;
@@ -41,7 +42,7 @@ double bits_per_weight(const models::Model& model) {
   return elements > 0 ? static_cast<double>(model.weight_bytes()) * 8 / elements : 0;
 }
 
-/// The part of its weights that every device has room for; 0: not even without weights.
+/// The fraction of the weights that fits on every device; 0: some device is too small even without weights.
 double weights_that_fit(std::span<const models::DeviceUse> uses) {
   double part = std::numeric_limits<double>::infinity();
   for (const models::DeviceUse& use : uses) {
@@ -52,7 +53,7 @@ double weights_that_fit(std::span<const models::DeviceUse> uses) {
   return std::max(part, 0.0);
 }
 
-/// Looks for remedies over several ways.
+/// Searches for remedies with several choices of devices and modes.
 class RemedySearch {
  public:
   RemedySearch(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways)
@@ -67,7 +68,7 @@ class RemedySearch {
     }
   }
 
-  /// The largest context in any of the ways, with even shares or the roomiest.
+  /// The choice with the largest context of all considered choices, with even shares or shares by free memory.
   std::optional<Choice> largest(std::optional<DType> cache = {}) const {
     std::optional<Choice> best;
     for (Choice way : ways_) {
@@ -78,7 +79,7 @@ class RemedySearch {
         const double possible = possible_context(chooser_.weigh(way).memory, way);
         if (possible < 1 || possible * kEstimate <= static_cast<double>(before)) continue;
         std::optional<Choice> own;
-        for (const Choice& one : {way, with(roomiest(way), way)}) {
+        for (const Choice& one : {way, with(by_free_memory(way), way)}) {
           const auto plan = largest_plan(chooser_, one, {}, std::min(context_, kContextStep), 1);
           if (!plan || (own && plan->size.context <= own->context)) continue;
           own = one;
@@ -87,7 +88,7 @@ class RemedySearch {
         if (own && way.mode == models::SplitMode::kTensor) improve(*own);
         if (own && own->context > before) best = own;
       } catch (const InvalidArgument&) {
-        continue;  // the options of the placement rule it out
+        continue;  // the placement options exclude this choice
       }
     }
     if (best) best->shares = simplest(*best);
@@ -99,7 +100,7 @@ class RemedySearch {
     double best = 0;
     for (const Choice& way : widest_) {
       try {
-        for (const Choice& one : {way, with(roomiest(way), way)}) {
+        for (const Choice& one : {way, with(by_free_memory(way), way)}) {
           const double part = weights_that_fit(chooser_.weigh(one).memory);
           if (part <= best) continue;
           best = part;
@@ -111,7 +112,7 @@ class RemedySearch {
     }
     if (best <= 0 || best >= 1) return;
     const double bits = out.bits * best;
-    // The file's own type, and types that are as large, are no help.
+    // The file's own type does not help, and neither do types of the same size.
     const auto* own = std::min_element(kFileBits.begin(), kFileBits.end(), [&](const auto& a, const auto& b) {
       return std::abs(a.bits - out.bits) < std::abs(b.bits - out.bits);
     });
@@ -134,10 +135,11 @@ class RemedySearch {
   }
 
  private:
-  /// Moves shares from devices that are too small for a slightly larger context, as long as that helps.
+  /// Moves shares away from devices that are too small for a slightly larger context. Repeats this as long as the
+  /// context grows.
   void improve(Choice& best) const {
     constexpr int kSteps = 4, kChanges = 3;
-    constexpr int64_t kWorthSeeking = 400;  // a part of the context
+    constexpr int64_t kWorthSeeking = 400;  // smallest gain worth a step: the context divided by this number
     for (int step = 0; step < kSteps && best.context < context_ && best.device_count() > 1; ++step) {
       Choice one = best;
       one.context = std::min(context_, best.context + std::max(kContextStep, best.context / kWorthSeeking));
@@ -152,7 +154,7 @@ class RemedySearch {
       best = one;
       best.context = plan->size.context;
     }
-    // Further digits are not worth a few tokens.
+    // Rounds the shares to three digits unless that costs more than a few tokens.
     Choice shorter = best;
     for (double& share : shorter.shares) share = std::round(share * 1000);
     shorter.context = context_;
@@ -167,18 +169,19 @@ class RemedySearch {
     return choice;
   }
 
-  std::vector<double> roomiest(const Choice& way) const {
-    return roomiest_shares(chooser_, way, [&](const Choice& one) { return chooser_.weigh(one).memory; });
+  std::vector<double> by_free_memory(const Choice& way) const {
+    return shares_by_free_memory(chooser_, way, [&](const Choice& one) { return chooser_.weigh(one).memory; });
   }
 
-  /// Equal shares are even ones.
+  /// The shortest shares with the same split; empty if they are even.
   std::vector<double> simplest(const Choice& choice) const {
     std::vector<double> shares = simplest_shares(chooser_, choice);
     const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
     return are_equal ? std::vector<double>() : shares;
   }
 
-  /// The context that fills the memory of all devices together: their need grows evenly with the context.
+  /// Estimates the context that fills the memory of all devices together. The needed memory grows linearly with the
+  /// context.
   double possible_context(std::span<const models::DeviceUse> uses, const Choice& way) const {
     double room = 0, cache = 0;
     for (const models::DeviceUse& use : uses) cache += static_cast<double>(use.use.cache);
@@ -191,8 +194,8 @@ class RemedySearch {
     return cache > 0 ? std::min(asked, asked + room * asked / cache) : asked;
   }
 
-  // Each device has something of its own (mirrored tensors, and memory to compute in), and room besides for its part of
-  // all that is divided: of whole layers, or of anything.
+  // Estimates how many more devices are needed. Each device stores mirrored tensors and compute memory. The rest of its
+  // memory is room for divided tensors: for whole layers in layer mode, otherwise for any part of them.
   void find_devices(Remedies& out, const Choice& way) const {
     const std::vector<models::DeviceUse> uses = chooser_.weigh(way).memory;
     const models::SplitMode mode = way.device_count() > 1 ? way.mode : asked_.mode;
@@ -200,7 +203,7 @@ class RemedySearch {
     const auto is_asked = [&](const models::DeviceUse& use) {
       return std::any_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == use.device; });
     };
-    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the host's part is not divided
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the part on the host cannot be divided
     const Divided divided = divided_bytes(mode);
     double all = 0;
     for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());
@@ -226,7 +229,7 @@ class RemedySearch {
     out.devices_mode = mode;
   }
 
-  /// Bytes of weights and caches that devices divide among them, and the bytes of one unit; 0: any part.
+  /// Bytes of the weights and caches that the devices divide, and bytes of one unit. unit 0: any part is possible.
   struct Divided {
     double bytes = 0, unit = 0;
   };
@@ -250,7 +253,7 @@ class RemedySearch {
   const Choice& asked_;
   const int64_t context_;
   std::vector<Choice> ways_;
-  std::vector<Choice> widest_;  ///< ways with as many devices as there are
+  std::vector<Choice> widest_;  ///< considered choices with the largest number of devices
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Sets of devices that differ. Devices of one kind are interchangeable in predictions, so that one of several
-// equivalent sets is enough.
+// Sets of devices for comparisons. Devices of one kind are interchangeable in predictions, so only one of several
+// equivalent sets is kept.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostSets = 64;
 constexpr size_t kMostDevicesForSets = 12;
-/// Figures that differ by less are alike, as repeated measurements do.
+/// Relative differences up to this count as equal, because repeated measurements differ that much.
 constexpr double kAlike = 0.1;
 
 bool alike(double a, double b) {
@@ -31,7 +31,7 @@ bool alike(const machine::ProductModel& a, const machine::ProductModel& b) {
   return alike(a.streamed, b.streamed) && alike(a.cached, b.cached);
 }
 
-/// By everything but their names and domains.
+/// Whether two devices have equal figures. Names and domains are not compared.
 bool alike(const machine::DeviceModel& a, const machine::DeviceModel& b) {
   if (a.identity != b.identity || a.type != b.type) return false;
   for (const auto figure :
@@ -47,7 +47,7 @@ bool alike(const machine::DeviceModel& a, const machine::DeviceModel& b) {
 
 class Kinds {
  public:
-  /// Both must outlive it. The devices' free memory is asked now.
+  /// Queries the free memory of the devices. Both arguments must outlive this object.
   Kinds(std::span<Device* const> devices, const machine::MachineModel& machine) : machine_(machine) {
     for (const machine::DeviceModel& device : machine.devices) memory_.push_back(static_cast<double>(device.memory));
     for (const Device* device : devices) memory_[index_of(*device)] = static_cast<double>(device->memory().free);
@@ -60,7 +60,7 @@ class Kinds {
     });
   }
 
-  /// The same for sets that are alike: the kinds that are used of each domain.
+  /// A key that is equal for equivalent sets. It lists the kinds of the set's devices in each domain.
   std::string of(std::span<Device* const> set) const {
     std::map<size_t, std::vector<size_t>> used;
     for (const Device* device : set) used[domain_of(*device)].push_back(kinds_[index_of(*device)]);
@@ -89,7 +89,7 @@ class Kinds {
   }
 
  private:
-  /// For each the number of the first that is alike.
+  /// For each index, the first index that is alike.
   template <class Alike>
   static std::vector<size_t> numbered(size_t count, const Alike& alike) {
     std::vector<size_t> numbers;
@@ -100,7 +100,7 @@ class Kinds {
     }
     return numbers;
   }
-  /// Kinds of the devices of a domain, sorted.
+  /// Sorted kinds of the devices in a domain.
   std::vector<size_t> kinds_in(size_t domain) const {
     std::vector<size_t> kinds;
     for (size_t i = 0; i < kinds_.size(); ++i) {
@@ -116,11 +116,11 @@ class Kinds {
 
   const machine::MachineModel& machine_;
   std::vector<double> memory_;        ///< free bytes
-  std::vector<size_t> kinds_;         ///< by device: the first of its kind
-  std::vector<size_t> domain_kinds_;  ///< by domain: the first that is alike
+  std::vector<size_t> kinds_;         ///< by device: the first device of its kind
+  std::vector<size_t> domain_kinds_;  ///< by domain: the first equivalent domain
 };
 
-/// The first 1, 2, 3, ... devices by bandwidth.
+/// The sets of the first 1, 2, 3, ... devices by bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const machine::MachineModel& machine) {
   const auto bandwidth = [&](const Device* device) {
     return machine.devices[static_cast<size_t>(machine.index(device->name()))].bandwidth;

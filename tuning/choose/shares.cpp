@@ -1,4 +1,4 @@
-// The search for shares: by time, and by memory alone.
+// Searches for the fastest shares, and for the shares that fit best into memory.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,32 +15,33 @@ namespace {
 
 using Shares = std::vector<double>;
 
-/// Clipping is repeated because rounding to units puts a little more here and there.
+/// Number of times that shares are clipped. Once is not enough, because rounding to units adds a little on some
+/// devices.
 constexpr int kClippings = 4;
-/// The parts of everything that are moved, from about a quarter down.
+/// Number of part sizes that are tried: about a quarter of everything first, then half of the previous size.
 constexpr int kHalvings = 6;
-/// Predictions: two shares are found with few, many can be moved in many ways.
+/// Limits of the number of predictions: for each sharer, and in total.
 constexpr int kForEach = 12;
 constexpr int kMost = 96;
-/// A choice must be predicted so much faster to be preferred: less is rounding.
+/// Smallest relative gain that counts; smaller gains are rounding.
 constexpr double kGain = 1e-4;
 
 bool has(const std::vector<Device*>& group, const std::string& name) {
   return std::any_of(group.begin(), group.end(), [&](const Device* device) { return device->name() == name; });
 }
 
-/// Bytes that the tightest device of each sharer has beyond its need, times the number of its devices.
-Shares rooms_of(std::span<const models::DeviceUse> uses, const models::DeviceGroups& sharers) {
-  Shares rooms;
+/// Room of each sharer: the spare bytes of its tightest device, times the number of its devices.
+Shares free_memory_of(std::span<const models::DeviceUse> uses, const models::DeviceGroups& sharers) {
+  Shares free_memory;
   for (const std::vector<Device*>& group : sharers) {
     double room = std::numeric_limits<double>::infinity();
     for (const models::DeviceUse& use : uses) {
       if (has(group, use.device)) room = std::min(room, static_cast<double>(spare_bytes(use)));
     }
-    if (!std::isfinite(room)) room = static_cast<double>(group.front()->memory().free);  // it has nothing yet
-    rooms.push_back(room * static_cast<double>(group.size()));
+    if (!std::isfinite(room)) room = static_cast<double>(group.front()->memory().free);  // nothing is placed on it yet
+    free_memory.push_back(room * static_cast<double>(group.size()));
   }
-  return rooms;
+  return free_memory;
 }
 
 double divided_bytes(std::span<const models::DeviceUse> uses) {
@@ -49,7 +50,7 @@ double divided_bytes(std::span<const models::DeviceUse> uses) {
   return bytes;
 }
 
-/// The search by time. Owns the best verdict so far.
+/// Searches for the fastest shares and stores the best verdict so far.
 class ShareSearch {
  public:
   ShareSearch(Chooser& chooser, const Choice& choice, const ShareLimits& limits)
@@ -85,7 +86,7 @@ class ShareSearch {
   }
 
  private:
-  /// One unit, if there are most of them; an even share if there are fewer units than sharers.
+  /// The share of one unit of the most finely divided tensor, or an even share if there are fewer units than sharers.
   double least_share() const {
     const models::Model& model = chooser_.model();
     int64_t most = model.hparams.layers;
@@ -99,7 +100,7 @@ class ShareSearch {
     return 1 / std::max(static_cast<double>(most), static_cast<double>(sharers_.size()));
   }
 
-  /// With at least the least share for each, taken from those that have more.
+  /// Raises small shares to the least share and lowers the larger shares to compensate.
   Shares raised(Shares shares) const {
     double more = 0, over = 0;
     for (const double share : shares) {
@@ -121,13 +122,13 @@ class ShareSearch {
     const bool is_new = seen_.insert(verdict.split_key).second;
     if (is_new && chooser_.watch().progress) {
       const auto done = static_cast<int>(seen_.size());
-      chooser_.watch().progress(done, std::max(done, most_));  // the first ones are made in any case
+      chooser_.watch().progress(done, std::max(done, most_));  // the first predictions may exceed the limit
     }
     return verdict;
   }
 
   void climb() {
-    // Whole units of the attention at first, if there are enough of them.
+    // Moves whole attention heads first if there are enough of them.
     const models::Model& model = chooser_.model();
     const auto units = split_units(model.hparams, model.split_tensors());
     const auto heads = units.find(models::CutGroup::kQueryHeads);
@@ -139,8 +140,8 @@ class ShareSearch {
     }
   }
 
-  /// Tries to move a part of everything from one device to another, from the busiest to the idlest first; true if that
-  /// was better.
+  /// Tries to move the fraction `part` of the model from one device to another. Pairs with the largest difference in
+  /// busy time are tried first. Returns true on an improvement.
   bool step(double part) {
     const Shares from_shares = best_.choice.shares.empty() ? even_shares(sharers_.size()) : best_.choice.shares;
     const std::string before = best_.split_key;
@@ -155,7 +156,7 @@ class ShareSearch {
         consider(normalised(shares));
       } catch (const InvalidArgument&) {
         if (chooser_.asked().placement.overrides.empty()) throw;
-        continue;  // a device that tensors were put on has nothing left
+        continue;  // a device with overridden tensors would have no share left
       }
       if (best_.split_key != before) return true;
     }
@@ -174,7 +175,7 @@ class ShareSearch {
       return busy[a.first] - busy[a.second] > busy[b.first] - busy[b.second];
     });
     if (!best_.fits || kinds_.empty()) return out;
-    // Between devices that are alike and have equal shares one move stands for all.
+    // Moves between interchangeable devices with equal shares are equivalent, so only one of them is tried.
     std::set<std::tuple<size_t, double, size_t, double>> seen;
     std::erase_if(out, [&](const auto& move) {
       return !seen.emplace(kinds_[move.first], shares[move.first], kinds_[move.second], shares[move.second]).second;
@@ -198,9 +199,10 @@ class ShareSearch {
   const Choice& choice_;
   const models::DeviceGroups sharers_;
   int most_;
-  std::vector<size_t> kinds_;   ///< of the devices, the same for those that may be exchanged; empty: none may
-  std::set<std::string> seen_;  ///< split keys
-  double least_ = 0;            ///< share of each
+  std::vector<size_t> kinds_;   ///< number of each device, equal for interchangeable devices; empty: no devices are
+                                ///< interchangeable
+  std::set<std::string> seen_;  ///< split keys of all predictions
+  double least_ = 0;            ///< lower limit of each share
   Verdict best_;
 };
 
@@ -234,43 +236,43 @@ std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {
   } catch (const InvalidArgument&) {
     if (chooser.asked().placement.overrides.empty()) throw;
   }
-  // Some tensors were put on a device that another one by itself is without.
+  // Overrides name devices, so they cannot be used when another device runs alone.
   Asked plain = chooser.asked();
   plain.placement.overrides.clear();
   Chooser other(chooser.model(), plain, chooser.watch());
   return speeds_with(other);
 }
 
-// A sharer has something of its own, and its part of all that is divided: its room differs from the part it has by its
-// spare bytes. The excess of one sharer goes to those with room, in proportion to that.
+// A sharer stores tensors of its own and a part of the divided tensors. A missing byte therefore reduces its part by
+// one byte. The sum of these reductions is distributed among the sharers with room, in proportion to their room.
 std::vector<double> clipped_by_memory(const Verdict& verdict) {
   const models::DeviceGroups sharers = verdict.choice.sharers();
   Shares shares = verdict.choice.shares.empty() ? even_shares(sharers.size()) : normalised(verdict.choice.shares);
   const double all = divided_bytes(verdict.memory);
   if (all <= 0) return shares;
-  const Shares rooms = rooms_of(verdict.memory, sharers);
+  const Shares free_memory = free_memory_of(verdict.memory, sharers);
   double taken = 0, free = 0;
   for (size_t s = 0; s < shares.size(); ++s) {
-    const double less = std::min(shares[s], std::max(0.0, -rooms[s] / all));
+    const double less = std::min(shares[s], std::max(0.0, -free_memory[s] / all));
     shares[s] -= less;
     taken += less;
-    free += std::max(0.0, rooms[s] / all);
+    free += std::max(0.0, free_memory[s] / all);
   }
-  for (size_t s = 0; s < shares.size() && free > 0; ++s) shares[s] += taken * std::max(0.0, rooms[s] / all) / free;
+  for (size_t s = 0; s < shares.size() && free > 0; ++s) shares[s] += taken * std::max(0.0, free_memory[s] / all) / free;
   return normalised(shares);
 }
 
-std::vector<double> roomiest_shares(Chooser& chooser, const Choice& choice, const UsesOf& uses_of) {
+std::vector<double> shares_by_free_memory(Chooser& chooser, const Choice& choice, const UsesOf& uses_of) {
   const models::DeviceGroups sharers = choice.sharers();
   Choice one = choice;
   one.shares = even_shares(sharers.size());
   if (sharers.size() < 2) return one.shares;
-  if (choice.mode == models::SplitMode::kLayer) return roomiest_layers(chooser, one, uses_of(one));
+  if (choice.mode == models::SplitMode::kLayer) return layers_by_free_memory(chooser, one, uses_of(one));
   const std::vector<models::DeviceUse> uses = uses_of(one);
-  const Shares rooms = rooms_of(uses, sharers);
+  const Shares free_memory = free_memory_of(uses, sharers);
   const double part = divided_bytes(uses) / static_cast<double>(sharers.size());
   Shares parts;
-  for (const double room : rooms) parts.push_back(std::max(0.0, room + part));
+  for (const double room : free_memory) parts.push_back(std::max(0.0, room + part));
   if (std::accumulate(parts.begin(), parts.end(), 0.0) > 0) one.shares = normalised(parts);
   return one.shares;
 }

@@ -20,17 +20,17 @@ using models::CutGroup;
 using models::ExpertSplit;
 using models::LatentSplit;
 
-// Experts lie whole if that is so much faster: less is rounding.
+// Experts stay whole only if the relative gain exceeds this; smaller gains are rounding.
 constexpr double kLeastGain = 1e-6;
 
-/// The experts of a layer.
+/// Sizes and matrices of the experts of one layer.
 struct ExpertLayer {
   int64_t experts = 0, used = 0, ff = 0, shared_ff = 0;
-  std::vector<models::ModelTensor> matrices;  ///< cut by columns on axis 1 (gate, up) or 0 (down)
-  std::vector<models::ModelTensor> shared;    ///< the same of the expert that all tokens use
+  std::vector<models::ModelTensor> matrices;  ///< their columns are on axis 1 (gate, up) or 0 (down)
+  std::vector<models::ModelTensor> shared;    ///< matrices of the shared expert, which all tokens use
 };
 
-/// By number of the layer; only those with routed experts.
+/// Layers with routed experts, by layer number.
 std::map<int, ExpertLayer> expert_layers(const models::Hparams& h, std::span<const models::ModelTensor> tensors) {
   std::map<int, ExpertLayer> layers;
   for (const models::ModelTensor& tensor : tensors) {
@@ -47,21 +47,22 @@ std::map<int, ExpertLayer> expert_layers(const models::Hparams& h, std::span<con
   return layers;
 }
 
-/// Seconds of a layer's experts until the last device is done. `parts`: of the columns of each expert (inside), or of
-/// the experts (whole); `shared`: of the shared one's columns.
+/// Seconds that the experts of a layer take on the slowest device. `parts`: the division of each expert's columns
+/// (inside), or of the experts (whole). `shared`: the division of the shared expert's columns.
 double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer, int64_t tokens, ExpertSplit split,
                       const meta::Partition& parts, const meta::Partition& shared) {
   const bool is_whole = split == ExpertSplit::kWhole;
   double longest = 0;
   std::vector<int64_t> counts;
-  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds of one more pair, by matrix and rank
+  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds of one more (slot, token) pair, by matrix
+                                                                  // and rank
   for (int rank = 0; rank < parts.devices(); ++rank) {
     const int kind = costs.kind_of(rank);
     const int64_t own = parts.local_length(rank), own_shared = layer.shared.empty() ? 0 : shared.local_length(rank);
     const int64_t columns = is_whole ? layer.ff : own, among = is_whole ? layer.experts : 0;
     Graph graph("experts");
     TensorContext weights;
-    // A matrix with so many of its columns and experts.
+    // A part of a matrix: `own_ff` of its `ff` columns, for this number of experts.
     const auto weight = [&](const models::ModelTensor& matrix, int64_t ff, int64_t own_ff, int64_t experts) {
       Shape shape = matrix.spec->shape;
       shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / ff * own_ff;
@@ -80,7 +81,7 @@ double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer,
     }
     if (is_whole || own > 0) {
       Tensor* ids = graph.input("ids", DType::kI32, {layer.used, tokens, 1, 1});
-      // Gate and up are read, and their product is written.
+      // An elementwise op reads gate and up and writes their product.
       sum += costs.copy(3.0 * static_cast<double>(columns * layer.used * tokens) * sizeof(float));
       for (size_t i = 0; i < layer.matrices.size(); ++i) {
         Tensor* w = weight(layer.matrices[i], layer.ff, columns, is_whole ? own : layer.experts);
@@ -98,7 +99,7 @@ double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer,
   return longest;
 }
 
-/// The same of all layers; equal ones are costed once.
+/// The sum of all layers; equal layers are evaluated once.
 double expert_seconds(const machine::CostModel& costs, const std::map<int, ExpertLayer>& layers, int64_t tokens,
                       ExpertSplit split, const models::Division& division) {
   std::map<std::string, double> known;
@@ -119,7 +120,7 @@ double expert_seconds(const machine::CostModel& costs, const std::map<int, Exper
   return sum;
 }
 
-/// Seconds of a device's attention to one layer's latent cache of so many rows. Adds the node to the graph.
+/// Adds one device's attention to the graph. It reads `rows` rows of one layer's latent cache.
 Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, const models::LayerHparams& layer,
                int64_t heads, int64_t rows, int64_t parts) {
   Tensor* k = caches.add("k", asked.cache_type, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
@@ -128,7 +129,7 @@ Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, cons
   return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
 }
 
-/// Seconds of attention to a layer's mirrored cache until the last device is done.
+/// Seconds that attention to one layer's mirrored cache takes on the slowest device.
 double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                         const meta::Partition& heads) {
   double longest = 0;
@@ -142,7 +143,7 @@ double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked,
   return longest;
 }
 
-/// The same by rows; every device in `sharers` has one part of them.
+/// Seconds of attention to a cache with divided rows. `sharers`: the rank that stores each part of the rows.
 double row_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                    std::span<const int> sharers, int ranks) {
   const auto all = static_cast<int64_t>(sharers.size());
@@ -153,7 +154,7 @@ double row_seconds(const machine::CostModel& costs, const AskedWays& asked, cons
     Graph graph("attention");
     TensorContext caches;
     Tensor* part = attend(graph, caches, asked, layer, layer.heads, (asked.rows + all - 1) / all, parts);
-    // The counts of all parts are packed, unpacked and used to merge them.
+    // The log-sum-exp values of all parts are packed, unpacked and read by the merge.
     const Shape& s = part->shape;
     Tensor* lse = graph.input("lse", DType::kF32, {all, s[1], s[2], 1});
     double seconds = 0;
@@ -163,12 +164,14 @@ double row_seconds(const machine::CostModel& costs, const AskedWays& asked, cons
     }
     longest = std::max(longest, seconds);
   }
-  const double queries = sizeof(float) * static_cast<double>(layer.heads * asked.tokens);  // with one element
+  // Bytes of one element of every query.
+  const double queries = sizeof(float) * static_cast<double>(layer.heads * asked.tokens);
   const auto collective = [&](Collective kind, double elements) {
     return costs.collective(kind, ranks, queries * elements) + costs.copy(queries * elements);
   };
   const auto values = static_cast<double>(layer.head_dim_v), count = static_cast<double>(all);
-  // The counts of all parts; then sums over each device's own, or the results of all parts, merged everywhere.
+  // The log-sum-exp values are gathered first. The results are then merged in the faster of two ways: by a
+  // reduce_scatter of weighted results, or by an all_gather of all results, which every device merges.
   const double merging = std::min(collective(Collective::kReduceScatter, values),
                                   collective(Collective::kAllGather, count * (values + 1)));
   return longest + collective(Collective::kAllGather, static_cast<double>(layer.head_dim_k)) +
@@ -182,7 +185,7 @@ std::optional<ExpertSplit> parse_expert_split(std::string_view text) {
   for (const ExpertSplit split : {ExpertSplit::kInside, ExpertSplit::kWhole}) {
     if (name_of(split) == text) return split;
   }
-  fail<InvalidArgument>("experts cannot be split '{}'; there are auto, inside and whole", text);
+  fail<InvalidArgument>("experts cannot be split '{}'; use auto, inside or whole", text);
 }
 
 std::optional<LatentSplit> parse_latent_split(std::string_view text) {
@@ -190,7 +193,7 @@ std::optional<LatentSplit> parse_latent_split(std::string_view text) {
   for (const LatentSplit split : {LatentSplit::kMirrored, LatentSplit::kRows}) {
     if (name_of(split) == text) return split;
   }
-  fail<InvalidArgument>("a latent cache cannot be split '{}'; there are auto, mirrored and rows", text);
+  fail<InvalidArgument>("a latent cache cannot be split '{}'; use auto, mirrored or rows", text);
 }
 
 Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, std::span<const double> shares,
@@ -218,7 +221,7 @@ Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, 
     if (ways.whole < ways.inside * (1 - kLeastGain)) ways.experts = ExpertSplit::kWhole;
   }
   if (chooses_latent) {
-    models::cache_tensors(h, {.dtype_k = asked.cache_type});  // refuses a type that its rows cannot have
+    models::cache_tensors(h, {.dtype_k = asked.cache_type});  // rejects a cache type that does not fit its rows
     for (int layer = 0; layer < h.layers; ++layer) {
       ways.mirrored +=
           mirrored_seconds(costs, asked, h.layer(layer), inside.partitions.at({layer, CutGroup::kQueryHeads}));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
-/// Machines that are kept; the oldest go.
+/// Largest number of machines in the file; older machines are dropped.
 constexpr size_t kMost = 16;
 
 using Json = nlohmann::json;
@@ -28,7 +28,7 @@ CacheFile own_file() {
   return cache_file(kVariable, "machine.json");
 }
 
-/// The file's machines as they are written, the latest first; empty where there is no file of ours.
+/// The file's entries, the latest first; empty if the file is missing or has another format.
 std::vector<Json> read_entries() {
   const Json found = parse_json_or_nothing(read_cache_file(own_file()));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
@@ -41,7 +41,7 @@ std::string text_of(const Json& entry, const char* key) {
   return is_text ? entry[key].get<std::string>() : "";
 }
 
-/// Where devices are, by name; no object in what an older program wrote.
+/// The place of each device by name. The result is not an object if an older program wrote the entry in another format.
 Json places_of(const Json& entry) {
   return entry.is_object() && entry.contains("places") ? entry["places"] : Json();
 }
@@ -55,13 +55,13 @@ Json places_of(const MachineModel& machine) {
   return places;
 }
 
-/// How collectives of this many devices are done.
+/// A key for the implementation of collectives and their wire type; empty for fewer than two devices.
 std::string collectives_of(size_t devices, std::string_view comm) {
   if (devices < 2) return "";
   return fmt::format("{} {}", collectives::implementation_or_default(comm), name_of(collectives::default_wire()));
 }
 
-/// Those measured where these devices are now, with their collectives; the latest first.
+/// Entries that were measured with these devices in their current places and with these collectives, the latest first.
 std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
   std::vector<Json> entries = read_entries();
   const std::string collectives = collectives_of(devices.size(), comm);
@@ -76,7 +76,7 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
   return entries;
 }
 
-/// nullopt for one of another program version, or one that is damaged.
+/// The machine of an entry; nullopt for a damaged entry or another program version.
 std::optional<MeasuredMachine> read_entry(const Json& entry) {
   if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
   try {
@@ -99,8 +99,8 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
-/// The latest probe has figures of the same devices and types, or the entry is damaged. Entries of other versions stay,
-/// because their programs may still be in use.
+/// Whether an entry is not needed any more: the latest probe measured the same devices and types, or the entry is
+/// damaged. Entries of other program versions are kept, because those programs may still be in use.
 bool is_superseded(const Json& entry, const Json& latest, const MachineModel& machine) {
   const std::optional<MeasuredMachine> old = read_entry(entry);
   if (!old) return text_of(entry, "program") == SHOAL_VERSION;
@@ -125,7 +125,7 @@ std::filesystem::path machine_file() {
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes, std::string_view comm) {
-  // What a device cannot do, no probe finds.
+  // Only dtypes that a device supports can have been measured.
   std::vector<std::vector<DType>> wanted;
   for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
   for (const Json& entry : entries_for(devices, comm)) {
@@ -136,7 +136,7 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
       const DeviceModel* model = find_device(found->machine, devices[i]->name(), probe_identity(*devices[i], threads));
       if (model != nullptr && has_products(*model, wanted[i])) members.push_back(found->machine.index(model->name));
     }
-    // Sets from which the set of these devices follows must have been measured.
+    // Collectives of these devices must be measured, or possible to estimate from the measured sets.
     if (members.size() == devices.size() && has_measured(found->machine, members)) return found;
   }
   return std::nullopt;
@@ -148,7 +148,8 @@ void check_machine_file() {
 
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
-  machine::parse_machine(text, "the machine to be saved");  // what cannot be read must not be written
+  machine::parse_machine(text, "the machine to be saved");  // throws before an entry is written that cannot be read
+                                                            // back
   const Json latest{{"program", SHOAL_VERSION},
                     {"measured", now()},
                     {"places", places_of(machine)},

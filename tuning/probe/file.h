@@ -1,14 +1,13 @@
-// What `shoal probe` has measured on this machine, kept in a file: a list of MachineModels, each with the version of
-// the program and the hardware that it holds for. Another program version, or a device with another description,
-// another place (PCI address, cores), other threads or other instructions, finds nothing and has to be measured anew;
-// so do several devices with collectives by another implementation or SHOAL_COMM_WIRE. `comm`: that implementation, as
-// ProbeOptions::comm names it.
+// Stores the results of `shoal probe` in a file: a list of MachineModels, each with its program version and hardware. A
+// stored model is used only by the same program version and for the same hardware: device description, place (PCI
+// address or cores), threads and instructions. For several devices, the implementation of collectives (`comm`, named as
+// in ProbeOptions::comm) and SHOAL_COMM_WIRE must also be the same. Otherwise the machine must be measured again.
 //
 //   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC",
 //                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
 //                                "machine": {...}}]}
 //
-// Threads and processes may use the file at the same time; the last one to write wins.
+// Threads and processes may use the file at the same time. The last writer wins.
 #pragma once
 
 #include <filesystem>
@@ -26,20 +25,21 @@ using machine::MachineModel;
 
 struct MeasuredMachine {
   MachineModel machine;
-  std::string measured;  ///< when: "2026-11-22 07:00:00 UTC"
+  std::string measured;  ///< time of the measurement: "2026-11-22 07:00:00 UTC"
 };
 
-/// SHOAL_MACHINE_FILE, or shoal/machine.json in XDG_CACHE_HOME, or in ~/.cache.
+/// Path of the file: SHOAL_MACHINE_FILE, otherwise shoal/machine.json in XDG_CACHE_HOME or ~/.cache.
 std::filesystem::path machine_file();
-/// The latest one that was measured with all of the devices as they are now (it may have more of them), with `threads`
-/// for each CPU device (0: its default) and products of all the dtypes that a device multiplies with; several devices
-/// of one kind only where sets of such were measured from which theirs follows. Domains, tables and everything else are
-/// as measured. nullopt when there is none; a file that cannot be read, is damaged or is not ours counts as none.
+/// The latest stored machine that contains all these devices in their current state. It may contain more devices. It
+/// must have been measured with `threads` threads for each CPU device (0: the default), and it must have products of
+/// all the dtypes that each device supports. For several devices of one kind, the measured sets must be sufficient to
+/// estimate their collectives. nullopt if there is no such machine. An unreadable or damaged file, or a file in another
+/// format, counts as empty.
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes = {}, std::string_view comm = {});
-/// Adds it before the others, and says when it was measured. Throws as write_cache_file() does.
+/// Stores the machine as the latest entry and returns the time of the measurement. Throws like write_cache_file().
 std::string save_machine(const MachineModel& machine, std::string_view comm = {});
-/// Throws what save_machine would, before there is anything to be saved.
+/// Throws the error that save_machine() would throw. Call it before a measurement, which would otherwise be lost.
 void check_machine_file();
 
 }  // namespace shoal::probe

@@ -16,7 +16,7 @@
 namespace shoal::probe {
 namespace {
 
-/// CPU seconds in which the hardware threads were at work, or taken by a hypervisor, since the system started.
+/// CPU seconds since the system start in which these hardware threads were busy, or in which a hypervisor took them.
 double busy_seconds(const std::vector<int>& threads) {
   double ticks = 0;
   std::ifstream stat("/proc/stat");

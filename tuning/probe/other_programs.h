@@ -1,10 +1,11 @@
-// CPU time of other programs, by which a probe notices that it does not have the machine to itself.
+// CPU time of other programs. With it, a probe detects that the machine was not idle.
 #pragma once
 
 namespace shoal::probe {
 
-/// CPU seconds that other processes have used of the hardware threads that this process may use, from an arbitrary
-/// beginning. Cores beyond this process's quota do not count: others may use them. 0 if the system does not say.
+/// CPU seconds that other processes have used on the hardware threads of this process, counted from an arbitrary start.
+/// If a quota limits this process to fewer cores, use of the remaining cores does not count. 0 if the system does not
+/// report these times.
 double other_programs();
 
 }  // namespace shoal::probe

@@ -23,7 +23,7 @@
 namespace shoal::probe {
 namespace {
 
-/// Cores that system services may keep busy while a machine is at rest.
+/// Number of cores that system services may use on a machine that counts as idle.
 constexpr double kAtRest = 0.2;
 
 bool is_cpu(const Device& device) {
@@ -42,12 +42,12 @@ std::string names_of(std::span<Device* const> devices) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// What helps a probe, in place of what helps a model.
+/// Removes the remedy "use more devices" from an error message. It helps to load models, but not to probe devices.
 std::string without_remedy(const std::string& text) {
   return text.substr(0, text.find(": use more devices"));
 }
 
-/// A failure of devices, with their names.
+/// Runs `work` and adds the names of the devices to its errors.
 template <class Work>
 void on_devices(std::span<Device* const> devices, const Work& work) {
   const auto named = [&](const std::string& text) {
@@ -61,9 +61,8 @@ void on_devices(std::span<Device* const> devices, const Work& work) {
   } catch (const InternalError&) {
     throw;
   } catch (const OutOfMemory& error) {
-    fail<OutOfMemory>("{}: free memory there, or leave the device out of those that are probed",
-                      named(without_remedy(error.what())));
-  } catch (const InvalidArgument& error) {  // of the environment
+    fail<OutOfMemory>("{}: free memory there, or do not probe the device", named(without_remedy(error.what())));
+  } catch (const InvalidArgument& error) {  // thrown for invalid environment variables
     fail<InvalidArgument>("{}", named(error.what()));
   } catch (const Error& error) {
     fail<DeviceError>("{}", named(error.what()));
@@ -104,9 +103,9 @@ class Probe {
     require<InvalidArgument>(!devices_.empty(), "[probe] expected at least one device, got none");
     std::set<const Device*> seen;
     for (const Device* device : devices_) {
-      require<InvalidArgument>(device != nullptr, "[probe] a device is missing");
+      require<InvalidArgument>(device != nullptr, "[probe] a device is null");
       require<InvalidArgument>(device->type() != DeviceType::kMeta,
-                               "[probe] {} stands for several devices; name these instead", device->name());
+                               "[probe] {} is a meta device; name its members instead", device->name());
       require<InvalidArgument>(seen.insert(device).second, "[probe] {} is listed twice; name each device once",
                                device->name());
     }
@@ -126,7 +125,7 @@ class Probe {
     return devices_[index]->init(probe_params(*devices_[index], options_.threads));
   }
 
-  /// What a device says of itself.
+  /// Adds the properties that the device reports.
   void describe(const Device& device) {
     DeviceModel& model = machine_.devices.emplace_back();
     model.name = device.name();
@@ -161,7 +160,8 @@ class Probe {
     measure_all_copies();
   }
 
-  /// The first device with the same identity. Its figures serve all of them, so that noise makes no uneven split.
+  /// The first device with the same identity. Its figures are used for all devices with this identity, so that noise
+  /// does not cause uneven splits.
   size_t first_alike(size_t index) const {
     size_t first = 0;
     while (machine_.devices[first].identity != machine_.devices[index].identity) ++first;
@@ -172,7 +172,7 @@ class Probe {
     if (const size_t first = first_alike(index); first != index) return take_figures(first, index);
     Device& device = *devices_[index];
     const std::vector<DType> types = supported_dtypes(device, dtypes());
-    require<DeviceError>(!types.empty(), "[{}] multiplies with none of the types of weights asked for", device.name());
+    require<DeviceError>(!types.empty(), "[{}] supports none of the requested types of weights", device.name());
     const auto backend = make(index);
     DeviceProbe probe(device, *backend, effort_);
     DeviceModel& model = machine_.devices[index];
@@ -198,7 +198,7 @@ class Probe {
     streamed_[to] = streamed_[from];
   }
 
-  /// What devices of one domain have together.
+  /// Measures the limits that the devices of a domain share.
   void measure_domain(int number) {
     machine::Domain& domain = machine_.domains[static_cast<size_t>(number)];
     std::vector<size_t> members;
@@ -209,7 +209,7 @@ class Probe {
       domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
-    // Models are mostly quantised: types that are not may read faster together.
+    // Prefers quantised types, because most models use them. Other types may have a higher common rate.
     double most = 0;
     DType fastest = DType::kF32;
     for (const DType dtype : machine::weight_dtypes()) {
@@ -222,7 +222,7 @@ class Probe {
     domain.cores /= together(members, fastest, true);
   }
 
-  /// Bytes/s that they read of such weights, each by itself; 0 if one of them does not multiply with them.
+  /// Sum of the bytes/s at which each device alone reads weights of this type; 0 if a device does not support it.
   double read_rate(const std::vector<size_t>& members, DType dtype) const {
     double rate = 0;
     for (const size_t i : members) {
@@ -267,19 +267,19 @@ class Probe {
     });
   }
 
-  /// Better before anything has been measured than at the last set.
+  /// Throws before the measurements if the device lacks memory. Otherwise the error might occur only at the last set.
   void check_memory(Device& device) const {
     const size_t free = device.memory().free;
     const size_t messages = devices_.size() > 1 ? largest_message(options_.quick) : 0;
     const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
     require<OutOfMemory>(
         free >= least,
-        "[{}] cannot be measured: it takes {}, and {} are free: free memory there, or leave the device "
-        "out of those that are probed",
+        "[{}] cannot be measured: it needs {}, and {} are free: free memory there, or do not probe the device",
         device.name(), format_bytes(least), format_bytes(free));
   }
 
-  /// One figure serves all copies. Between GPUs they are small and latency counts; what is large comes from the host.
+  /// Measures one figure for all copies. Copies between GPUs are small, so their latency matters; large copies come
+  /// from the host.
   void measure_all_copies() {
     const auto pairs = copy_pairs(machine_);
     for (size_t i = 0; i < pairs.size(); ++i) {
@@ -297,10 +297,10 @@ class Probe {
   std::span<Device* const> devices_;
   const ProbeOptions& options_;
   const ProbeEffort effort_;
-  const std::function<double()> others_;  ///< as ProbeOptions has it
+  const std::function<double()> others_;  ///< see ProbeOptions::others
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
-  std::vector<size_t> streamed_;  ///< by device: bytes that are not read from caches
+  std::vector<size_t> streamed_;  ///< by device: bytes of a working set that exceeds its caches
   int done_ = 0, total_ = 0;
 };
 
@@ -317,9 +317,9 @@ std::string probe_params(const Device& device, int threads) {
 
 std::string probe_identity(const Device& device, int threads) {
   std::string text = device.description();
-  // Parts of one GPU are alike.
+  // All parts of one GPU have the same identity.
   if (const size_t part = text.rfind(", part "); part != std::string::npos) text.resize(part);
-  // Devices that share a processor are other cores of it when there are more of them.
+  // The number of CPU devices is part of the identity, because it determines which cores each device has.
   const RemoteSpec* remote = remote_spec(device);
   if (is_cpu(device)) text += fmt::format("; one of {}", remote ? remote->siblings : device.reg().devices().size());
   if (const std::string params = probe_params(device, threads); !params.empty()) text += "; " + params;

@@ -1,7 +1,7 @@
-// Measures what devices can do: the figures of a MachineModel (machine/machine.h). Works through Device, Backend and
-// Communicator only, so that any devices will do. Blocking, one thread. Nothing else should run meanwhile:
-// MachineModel::disturbance says whether other programs did. Each figure is the median of several runs within a small
-// budget of time. What is measured, and how: docs/prediction.md.
+// Measures devices and returns the figures as a MachineModel (machine/machine.h). Uses only Device, Backend and
+// Communicator, so it works for all kinds of devices. Blocking, in one thread. No other programs should run meanwhile;
+// MachineModel::disturbance reports them. Each figure is the median of several runs within a small time budget.
+// docs/prediction.md describes the figures and the method.
 //
 //   ProbeOptions options;
 //   options.dtypes = {DType::kQ4_0, DType::kF32};
@@ -22,30 +22,33 @@ using machine::DeviceModel;
 using machine::MachineModel;
 
 struct ProbeOptions {
-  int threads = 0;                 ///< of each CPU device; 0: its default
-  std::vector<DType> dtypes = {};  ///< of weights; empty: all that a device multiplies with
-  std::string comm = {};  ///< collectives by which implementation; empty: collectives::default_implementation()
-  bool quick = false;     ///< fewer points and repetitions, less memory
-  /// Told before each part of the work: how many are done, of how many, and what comes. May throw to stop.
+  int threads = 0;                 ///< threads of each CPU device; 0: the device's default
+  std::vector<DType> dtypes = {};  ///< dtypes of weights; empty: all dtypes in which a device supports products
+  std::string comm = {};           ///< implementation of collectives; empty: collectives::default_implementation()
+  bool quick = false;              ///< measures fewer points with fewer repetitions and less memory
+  /// Called before each part of the work with the number of finished parts, the number of parts, and the name of the
+  /// next part. May throw to stop the probe.
   std::function<void(int done, int total, const std::string& what)> progress = {};
-  /// Called between any two series of runs, and never while one is timed. May throw to stop. Quick, or figures suffer.
+  /// Called between two series of runs, never during a timed series. May throw to stop the probe. Must be quick,
+  /// because a pause makes the figures less accurate.
   std::function<void()> poll = {};
-  /// CPU seconds that other programs have used so far; empty: other_programs() (tuning/probe/other_programs.h).
+  /// Returns the CPU seconds that other programs have used so far; empty: other_programs().
   std::function<double()> others = {};
 };
 
-/// Throws InvalidArgument for no devices, one named twice, one that stands for several, or a dtype that is not one of
-/// weights; DeviceError that names the device when it fails, lacks memory or does nothing that takes time.
+/// Measures the devices. Throws InvalidArgument if there are no devices, if a device is listed twice or is a meta
+/// device, or if weights cannot have one of the dtypes. Throws DeviceError, which names the device, if a device fails,
+/// lacks memory or takes no measurable time.
 MachineModel probe(std::span<Device* const> devices, const ProbeOptions& options = {});
 
-/// What a device's backend is made with when `threads` are asked for: Device::init parameters with the number that it
-/// then has; "" for devices without threads of the host.
+/// Device::init parameters that set the number of threads (0: the default); "" for devices without host threads.
 std::string probe_params(const Device& device, int threads);
-/// What must be the same for measured figures to hold: description, parameters, and the instructions in use.
+/// Identity of a device: description, parameters, and the instructions in use. Figures are valid only for devices with
+/// the same identity.
 std::string probe_identity(const Device& device, int threads);
-/// Which one of those alike it is: its PCI address, or the numbers of a CPU device's cores.
+/// A text that distinguishes equal devices: the PCI address, or the core numbers of a CPU device.
 std::string probe_place(const Device& device);
-/// Those of the types that the device multiplies with.
+/// The given dtypes in which the device supports products.
 std::vector<DType> supported_dtypes(const Device& device, std::span<const DType> dtypes);
 
 }  // namespace shoal::probe

@@ -14,25 +14,26 @@
 namespace shoal::probe {
 namespace {
 
-/// Weights are read from memory when there are this many times more of them than the caches hold.
+/// A working set is surely read from memory if it is this many times larger than the caches.
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
-/// Rates that differ by less are those of the same memory.
+/// Rates count as equal if their ratio is below this factor.
 constexpr double kSameRate = 1.1;
-/// Devices other than CPUs do not say what they have: as much as the largest GPU.
+/// Assumed cache size of devices that do not report it: the largest cache of any GPU.
 constexpr size_t kMostOfGpus = 128 * kMega;
 
-/// Rows and their length in models that fit into caches; the least that all types of weights can have.
+/// Rows and columns of the matrices of small models. It is the smallest number that all types of weights allow.
 constexpr int64_t kSmall = 256;
-/// A product at least this long need not be longer: it is timed many times.
+/// If a product takes at least this many seconds, one matrix is enough, because it is timed many times.
 constexpr double kLongEnough = 5e-3;
 
-/// Large matrices for devices that are done with small ones before they have begun.
+/// Number of rows and columns of matrices. GPUs get larger matrices, because they reach full speed only with large
+/// ones.
 int64_t side_for(const Device& device) {
   return device.type() == DeviceType::kCpu ? 2048 : 4096;
 }
 
-/// A layer of a small model, for a batch of a prompt.
+/// Adds the ops of one layer of a small model for a prompt batch.
 void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
   constexpr int64_t kHidden = 3 * kSmall, kHead = 32, kHeads = kSmall / kHead, kKvHeads = kHeads / 2;
   const auto weight = [&](int64_t k, int64_t m) { return leaves.add(dtype, {k, m, 1, 1}, Role::kWeight); };
@@ -99,15 +100,15 @@ size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<c
   return matrix + bytes_for(DType::kF32, side * effort.columns.back());
 }
 
-/// Weights of one type, and columns to multiply them with.
+/// Matrices of weights with one type, and the columns by which they are multiplied.
 struct DeviceProbe::Matrices {
   std::unique_ptr<TrialLeaves> leaves;
   std::vector<Tensor*> weights;
-  Tensor* columns = nullptr;  ///< as many as there may be
+  Tensor* columns = nullptr;  ///< has the largest number of columns
 
   int64_t elements() const { return weights.front()->elements(); }
   size_t bytes() const { return weights.front()->bytes(); }
-  /// How many of them make up this many bytes; at least one.
+  /// Number of matrices that together have about `wanted` bytes; at least one.
   size_t count_for(size_t wanted) const { return std::clamp<size_t>(wanted / bytes(), 1, weights.size()); }
 };
 
@@ -117,7 +118,7 @@ DeviceProbe::DeviceProbe(Device& device, Backend& backend, const ProbeEffort& ef
       effort_(effort),
       streamed_bytes_(std::max(kLeastStreamed, beyond_caches(device))) {}
 
-/// No more than a third of what is free.
+/// Limits the bytes of an allocation to a third of the free memory.
 size_t DeviceProbe::affordable(size_t bytes) const {
   return std::min(bytes, device_.memory().free / 3);
 }
@@ -148,7 +149,8 @@ void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   model.run_seconds = run_cost();
 }
 
-/// Products of two sizes with small ops between them: what does not depend on the size is what ops cost.
+/// Runs products of two sizes with small ops between them. The part of the time that does not depend on the size is the
+/// cost of the ops.
 void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   constexpr int kLayers = 16;
   const auto chain = [&](int64_t rows) {
@@ -164,7 +166,7 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
     }
     g.output(x);
     trial.compile();
-    // What is small is easily drowned by whatever else runs, which can only make it larger.
+    // Other programs only make small times larger, so the smallest of three medians counts.
     double least = trial.measure(effort_.budget / 3);
     for (int i = 1; i < 3; ++i) least = std::min(least, trial.measure(effort_.budget / 3));
     return least;
@@ -174,7 +176,8 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   model.op_seconds = without / (3 * kLayers);
 }
 
-/// The same small ops in one piece, and in many.
+/// Seconds of a step. Runs the same small ops in one step and in many steps, and divides the difference by the number
+/// of steps.
 double DeviceProbe::step_cost() {
   constexpr int kSteps = 64;
   TrialLeaves leaves(device_);
@@ -204,11 +207,12 @@ double DeviceProbe::step_cost() {
   return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
-/// Runs of two lengths, as long as a token of a small model and four times that, each with input and output. A host
-/// that waits for an almost empty run would meet threads on their way to rest, which a token never does.
+/// Compares runs of two lengths: about a token of a small model, and four times that. Both have an input and an output.
+/// An almost empty run would give a wrong result: the host would wait for threads that are falling asleep, which does
+/// not happen during a token.
 double DeviceProbe::run_cost() {
   constexpr int kOps = 24, kTimes = 4, kRounds = 3;
-  constexpr int64_t kElements = 32 * 1024;  // enough for all threads of a device
+  constexpr int64_t kElements = 32 * 1024;  // enough work for all threads of a device
   std::vector<std::byte> host(4 * 1024);
   const auto seconds = [&](int ops) {
     TrialLeaves leaves(device_);
@@ -240,7 +244,8 @@ double DeviceProbe::run_cost() {
   return std::clamp(one - (several - one) / (kTimes - 1), 1e-7, one);
 }
 
-/// Reads more and more weights again and again: where the rate falls to that of memory, caches end.
+/// Reads larger and larger working sets repeatedly. The size of the caches is the size at which the rate falls to the
+/// rate of the memory.
 void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   const int64_t side = 1024;
   const size_t most = std::max(effort_.working_set, beyond_caches(device_));
@@ -250,7 +255,7 @@ void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
     const size_t count = matrices.count_for(std::min(size, most));
     const double bytes = static_cast<double>(count * matrices.bytes());
     const double measured = run_products(matrices, count, 1, effort_.budget);
-    require<DeviceError>(measured > 0, "[{}] is done with {} bytes of weights before any time has passed; probe again",
+    require<DeviceError>(measured > 0, "[{}] reads {} bytes of weights in no measurable time; probe again",
                          device_.name(), bytes);
     const double seconds = std::max(measured - static_cast<double>(count) * model.op_seconds, measured / 2);
     if (rates.empty() || bytes > rates.back().bytes) rates.push_back({bytes, bytes / seconds});
@@ -293,14 +298,15 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
     model.bandwidth = std::max(model.bandwidth, machine::element_bytes(dtype) / product.streamed[0].seconds);
   }
   if (model.cache_bytes > 0) {
-    // As many as a small model has on a device, neither in the smallest cache nor at the edge of the largest; and as
-    // small as there.
+    // Imitates the part of a small model on one device. The weights have a quarter of the largest cache's size, so they
+    // exceed the smaller caches and fit well into the largest one. The matrices are as small as in such a model.
     const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
     product.cached = measure_points(matrices, model);
   }
 }
 
-/// What a layer takes besides its products and its attention. Of a small model: in large ones this hardly counts.
+/// Measures the ops of a layer except products and attention. Uses a small model, because in large models these ops
+/// hardly matter.
 void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   constexpr int64_t kTokens = 256;
   TrialLeaves leaves(device_);
@@ -308,7 +314,7 @@ void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   add_layer(trial.graph(), leaves, dtype, kTokens);
   leaves.place();
   trial.compile();
-  DeviceModel bytes_alone = model;  // whose seconds are bytes
+  DeviceModel bytes_alone = model;  // a device on which each "second" stands for one byte
   bytes_alone.activation_bandwidth = 1;
   bytes_alone.op_seconds = 0;
   double known = 0, bytes = 0;
@@ -323,7 +329,7 @@ void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   model.activation_bandwidth = bytes / std::max(seconds - known, seconds / 10);
 }
 
-/// Many queries and few, of heads as they are usual.
+/// Measures attention with many queries and with one query. The head sizes are common ones.
 void DeviceProbe::measure_attention(DeviceModel& model) {
   constexpr int64_t kHead = 64, kHeads = 32, kKvHeads = 8;
   const auto seconds = [&](int64_t queries, int64_t rows, int caches) {

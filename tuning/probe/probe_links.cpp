@@ -21,13 +21,13 @@ namespace {
 using collectives::Call;
 
 constexpr size_t kKilo = 1024;
-/// Threads that were just made may share a core for tens of milliseconds, until the system moves one; collectives then
-/// take fifty times as long as ever after. So sets work for a while before they are measured, and every figure is
-/// measured at several times.
+/// Seconds of work before a set is measured. New threads may share a core for tens of milliseconds until the system
+/// moves one of them. During that time collectives take fifty times as long as later. Every figure is also measured
+/// several times.
 constexpr double kSettle = 0.1;
 constexpr int kRounds = 3;
 
-/// One tensor of zeros on a device: sums of sums stay what they are.
+/// The message of one rank: a tensor on its device. The elements are zeros, so that repeated sums do not change them.
 struct Message {
   Message(Device& device, int64_t elements) : leaves(device) {
     tensor = leaves.add(DType::kF32, {elements, 1, 1, 1}, Role::kCache);
@@ -38,7 +38,7 @@ struct Message {
   Tensor* tensor = nullptr;
 };
 
-/// A little work for one rank, as tokens have between two collectives.
+/// Work of one rank that stands for the ops of a token between two collectives.
 struct Step {
   explicit Step(Backend& backend) : leaves(backend.device()), trial(backend) {
     constexpr int64_t kElements = 32 * 1024;
@@ -68,15 +68,15 @@ class Collectives {
   }
   ~Collectives() {
     try {
-      sched::synchronize_all(backends_);  // a communicator may only go when nothing of it is queued
+      sched::synchronize_all(backends_);  // no work may be queued when the communicator is destroyed
     } catch (const Error&) {
-      // The failure has been reported.
+      // The failure has already been reported.
     }
   }
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  /// Until the devices' threads have found their places.
+  /// Runs collectives until the system has distributed the threads of the devices over the cores.
   void settle() {
     prepare(1);
     for (double spent = 0; spent < kSettle;) spent += slowest(seconds_of([&] { series(16); }));
@@ -89,7 +89,8 @@ class Collectives {
     int times = 4;
     for (double one = slowest(series(times)); one * times < kSeries && times < 1024;) one = slowest(series(times *= 2));
     if (group_ == nullptr) return repeat_for(budget, [&] { return series(times); });
-    // What comes over a network finds threads, caches and sockets that have been at other work.
+    // Real runs do other work between collectives, which affects threads, caches and sockets. Therefore a series of
+    // collectives and steps is timed, and the time of a series of steps alone is subtracted.
     std::vector<double> seconds;
     for (int i = 0; i < kSamples; ++i) {
       const double both = slowest(series(times, kSteps | kCollectives)), steps = slowest(series(times, kSteps));
@@ -99,10 +100,10 @@ class Collectives {
   }
 
  private:
-  /// Of several processes: they do the same, as often.
+  /// Number of samples with several processes. It is fixed, so that all processes do the same work.
   static constexpr int kSamples = 5;
 
-  /// The longest time of all processes, which go on together.
+  /// The longest time of all processes. All processes get the same value and therefore decide equally.
   double slowest(double own) const {
     if (group_ == nullptr) return own;
     for (const std::string& told : group_->gather(fmt::format("{}", own), "probe"))
@@ -141,7 +142,8 @@ class Collectives {
   std::span<Backend* const> backends_;
   ProcessGroup* group_;
   std::vector<std::unique_ptr<Message>> memory_;
-  std::vector<std::unique_ptr<Step>> steps_;  ///< by rank, of this process; none without other processes
+  std::vector<std::unique_ptr<Step>> steps_;  ///< by rank; nullptr for ranks of other processes; empty with a single
+                                              ///< process
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<Call> calls_;
 };
@@ -150,7 +152,7 @@ std::string domain_of(Device& device) {
   const DeviceProps props = device.props();
   if (!props.device_id.empty()) return props.device_id;
   if (props.type != DeviceType::kCpu) return props.name;
-  // Parts of one processor differ by their node alone.
+  // CPU devices of one processor have equal descriptions up to this text.
   constexpr std::string_view kNode = ", node ";
   const size_t node = props.description.rfind(kNode);
   if (node == std::string::npos) return device.reg().name();
@@ -168,10 +170,11 @@ std::vector<std::string> domain_names(std::span<Device* const> devices) {
 
 namespace {
 
-/// All sets of so few devices are measured.
+/// All sets are measured if there are at most this many devices.
 constexpr int kFew = 4;
 
-/// Adds the first 1, 2, 4, ... of each group, and all of them; each set once, ascending.
+/// Adds the sets of the first 1, 2, 4, ... devices of each group, and the set of all devices. Each set is added once,
+/// with ascending indices.
 void add_powers(std::vector<std::vector<int>>& sets, std::span<const std::vector<int>> groups) {
   size_t most = 0;
   for (const auto& group : groups) most = std::max(most, group.size());

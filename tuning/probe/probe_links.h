@@ -1,5 +1,5 @@
-// The part of a probe that measures several devices together: what they take from each other, and how they talk. Used
-// by tuning/probe/probe.cpp.
+// Measures several devices together: how much they slow each other down, and how fast they communicate. Used by
+// tuning/probe/probe.cpp.
 #pragma once
 
 #include <span>
@@ -16,36 +16,37 @@ namespace shoal::probe {
 using machine::CollectiveTable;
 using machine::MachineModel;
 
-/// Devices that share memory and cores, as far as they say so themselves: those of one node, or one GPU. Names of the
-/// domains, by device.
+/// The name of each device's domain. Devices of one NUMA node or one GPU share a domain with its memory and cores.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
-/// Sets of devices (indices, ascending) that are measured: all sets of up to four devices. Of more devices the first 2,
-/// 4, 8, ... and all of each kind (machine/sets.h); with several kinds also 1, 2, 4, ... and all of each together.
+/// Sets of devices (indices, ascending) to measure. Up to four devices: all sets. More devices: the first 2, 4, 8, ...
+/// and all devices of each kind (machine/sets.h). With several kinds, also sets with the first 1, 2, 4, ... or all
+/// devices of every kind.
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
-/// Slowdown when all loads run together, relative to each running alone: the least times of several tries, in which the
-/// two are measured alternately.
+/// Slowdown of loads that run together, relative to each load alone. Both are measured alternately several times, and
+/// the smallest times count.
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
 
 /// Bytes of the largest message that is measured.
 inline size_t largest_message(bool quick) {
   return (quick ? 4 : 16) * kMega;
 }
-/// all_reduce on backends made for it, of messages up to `largest` bytes, by the implementation `comm` (ProbeOptions).
-/// `group`: the processes that the backends belong to. Collective then; the figures of process 0 count.
+/// Measures all_reduce with messages up to `largest` bytes and the implementation `comm` (see ProbeOptions). The
+/// backends must not be used for other work. With a `group` of processes, which own the backends, the call is
+/// collective, and only the figures that process 0 returns are valid.
 CollectiveTable measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
                                     const std::string& comm, ProcessGroup* group = nullptr);
 
-/// Between which devices (indices) copies are measured: two GPUs, which is where layers lie if there are several, and
-/// the host and a GPU, for what stays in the host's memory; else the first two devices.
+/// Pairs of devices (indices) between which copies are measured. Two GPUs, because layers may be divided among GPUs.
+/// The host and a GPU, because weights may stay on the host. Without GPUs: the first two devices.
 std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine);
 
 struct CopyCost {
   double latency = 0;    ///< seconds
   double bandwidth = 0;  ///< bytes/s
 };
-/// Passing a value on.
+/// Measures copies of tensors between two backends.
 CopyCost measure_copies(Backend& from, Backend& to, double budget);
 
 }  // namespace shoal::probe

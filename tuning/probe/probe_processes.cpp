@@ -20,7 +20,7 @@ constexpr const char* kLinks = "links between hosts";
 constexpr size_t kShort = 1024, kLong = 4 * kMega;
 constexpr int kShortTimes = 50, kLinkRounds = 6;
 
-/// Two processes; they may be of one host.
+/// Pairs of processes: one pair for every two hosts, and one pair for each host with several processes.
 std::vector<std::pair<int, int>> pairs_of(const ProcessGroup& group) {
   std::vector<std::pair<int, int>> pairs;
   for (int node = 0; node < group.nodes(); ++node) {
@@ -33,7 +33,7 @@ std::vector<std::pair<int, int>> pairs_of(const ProcessGroup& group) {
   return pairs;
 }
 
-/// Containers may have the name of their host in common.
+/// Name of a process's host. It is unique even if several containers have the same host name.
 std::string unique_host(const ProcessGroup& group, int process) {
   const int node = group.node(process);
   const std::string& name = group.host(process);
@@ -43,7 +43,7 @@ std::string unique_host(const ProcessGroup& group, int process) {
   return name;
 }
 
-/// Seconds of a message to the other process: half of the way there and back.
+/// Seconds of one message to the other process: half of a round trip.
 double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<std::byte> bytes) {
   return seconds_of([&] {
            if (begins) group.send(peer, group.passage_tag(peer), bytes, kLinks);
@@ -56,7 +56,7 @@ double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<
 Network measure_link(ProcessGroup& group, int peer, bool begins) {
   std::vector<std::byte> bytes(kLong);
   std::vector<double> small, large;
-  // Single messages: a median leaves out those that other programs held up.
+  // Times each message separately. The median then ignores messages that other programs delay.
   for (int round = 0; round < kLinkRounds; ++round) {
     for (int i = 0; i < kShortTimes; ++i) {
       small.push_back(seconds_of_message(group, peer, begins, std::span(bytes).first(kShort)));
@@ -67,7 +67,7 @@ Network measure_link(ProcessGroup& group, int peer, bool begins) {
   return {latency, static_cast<double>(kLong) / std::max(whole - latency, whole / 2)};
 }
 
-/// Adds what a process has measured, under the names that all use.
+/// Adds the figures of one process. Its devices get the names that all processes use.
 void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& group) {
   const int before = static_cast<int>(all.domains.size());
   for (Domain& domain : own.domains) {
@@ -89,7 +89,8 @@ void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& g
   }
 }
 
-/// The slowest copies of the processes; one that has a single device has measured none.
+/// Takes the highest latency and the lowest bandwidth of all processes. A process with one device has measured no
+/// copies.
 void take_copies(MachineModel& all, std::span<const MachineModel> processes) {
   bool is_first = true;
   for (const MachineModel& own : processes) {
@@ -100,7 +101,8 @@ void take_copies(MachineModel& all, std::span<const MachineModel> processes) {
   }
 }
 
-/// The first device of each process, and all devices. What one process has by itself it has measured.
+/// Sets of devices from several processes: the first device of each process, and all devices. Sets within a process
+/// have already been measured.
 std::vector<std::vector<Device*>> sets_of(std::span<Device* const> devices, const ProcessGroup& group) {
   std::map<int, Device*> first;
   for (Device* device : devices) first.try_emplace(process_of(*device, group.own()), device);

@@ -1,4 +1,4 @@
-// A probe of devices that belong to several processes.
+// Probes devices that belong to several processes.
 #pragma once
 
 #include <optional>
@@ -15,17 +15,19 @@ using machine::Domain;
 using machine::HostLink;
 using machine::Network;
 
-/// Measures the first processes of each pair of hosts, and the first two processes of each host that has several, by
-/// messages there and back. Pairs take turns. Collective; every process gets the same. Throws CommError.
+/// Measures round trips between processes: one pair for every two hosts (their first processes), and one pair within
+/// each host (its first two processes). The pairs are measured one after another. Collective; all processes get the
+/// same result. Throws CommError.
 std::vector<HostLink> measure_links(ProcessGroup& group);
 
-/// The highest latency and the lowest bandwidth of links between hosts, or of links within hosts. nullopt: there are
-/// none.
+/// The highest latency and the lowest bandwidth of all links between hosts, or of all links within hosts. nullopt if
+/// there are no such links.
 std::optional<Network> slowest(std::span<const HostLink> links, bool between_hosts);
 
-/// As probe(): each process measures its own devices, those of one computer one after the other, and all together their
-/// collectives and what passes between them. Devices have the names that all processes use; each process has domains of
-/// its own. Collective; every process gets the same. Throws what probe() throws, and CommError.
+/// Like probe(), for several processes. Each process measures its own devices; processes of one host do so one after
+/// another. Then all processes together measure collectives and messages between processes. Devices have the names that
+/// all processes use, and each process has its own domains. Collective; all processes get the same result. Throws the
+/// exceptions of probe(), and CommError.
 MachineModel probe_everywhere(ProcessGroup& group, std::span<Device* const> devices, const ProbeOptions& options);
 
 }  // namespace shoal::probe

@@ -13,20 +13,20 @@ namespace {
 
 constexpr int kFewestSamples = 3, kMostSamples = 50;
 constexpr int kMostRuns = 4096;
-/// Seconds after which one sample is enough: what takes so long is hardly disturbed.
+/// If a sample takes this many seconds, one sample is enough, because disturbances hardly affect long runs.
 constexpr double kLongest = 3;
 
 thread_local const std::function<void()>* current_poll = nullptr;
 
-/// In [-1, 1], a function of its place alone.
+/// A pseudorandom number in [-1, 1], determined by the index.
 float ordinary(size_t i) {
   uint64_t bits = (i + 1) * 0x9e3779b97f4a7c15;
   bits = (bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9;
   return static_cast<float>(static_cast<int64_t>(bits) >> 40) * 0x1p-23f;
 }
 
-/// Bytes of a few rows of ordinary numbers. Types without an encoder get codes and scales from the same numbers:
-/// without the two highest bits of each byte every scale is finite.
+/// Bytes of a few rows of numbers from ordinary(). Types without an encoder get random bytes, with the two highest bits
+/// of each byte cleared so that every scale is finite.
 std::vector<std::byte> some_rows(DType dtype, int64_t length) {
   constexpr int64_t kRows = 7;
   std::vector<float> values(static_cast<size_t>(kRows * length));
@@ -54,7 +54,7 @@ void fill(Tensor& leaf) {
 }  // namespace
 
 double median(std::vector<double> values) {
-  check(!values.empty(), "there is no median of nothing");
+  check(!values.empty(), "no median of an empty list");
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -123,7 +123,7 @@ double Trial::measure(double budget) {
            }) /
            runs;
   };
-  series(2);  // caches, clocks, and what a device writes down of a second run
+  series(2);  // warms up caches and clocks, and lets a device record its plan in the second run
   int runs = 1;
   for (double one = series(runs); one * runs < kSeries && runs < kMostRuns; one = series(runs)) {
     runs = std::min(kMostRuns, std::max(2 * runs, static_cast<int>(std::ceil(kSeries / std::max(one, 1e-9)))));

@@ -1,4 +1,4 @@
-// A graph on one backend, ready to be timed: what a probe measures devices with. One thread.
+// A graph on one backend, ready to be timed. Probes measure devices with it. For use by one thread.
 //
 //   TrialLeaves leaves(device);
 //   Tensor* w = leaves.add(DType::kQ4_0, {2048, 2048, 1, 1}, Role::kWeight);
@@ -20,9 +20,9 @@
 
 namespace shoal::probe {
 
-/// The middle one. Not of nothing.
+/// The median; `values` must not be empty.
 double median(std::vector<double> values);
-/// While it lives, poll() of this thread calls this, which may throw to end a probe.
+/// During the lifetime of this object, poll() in this thread calls the function, which may throw to stop a probe.
 class PollScope {
  public:
   explicit PollScope(const std::function<void()>& poll);
@@ -33,27 +33,28 @@ class PollScope {
  private:
   const std::function<void()>* before_;
 };
-/// Between runs, when nothing is queued and no clock runs.
+/// Called between runs, while no work is queued and nothing is timed.
 void poll();
 
 inline constexpr size_t kMega = size_t{1} << 20;
-/// Seconds that a series of runs takes at least, so that waking the device and reading the clock do not count.
+/// Minimum seconds of a series of runs. In shorter series, waking the device and reading the clock would matter.
 inline constexpr double kSeries = 2e-3;
 
-/// Median of what `sample` returns, called for about `budget` seconds and at least three times, or until seconds have
-/// passed.
+/// Calls `sample` for about `budget` seconds and at least three times, and returns the median of the results. If a call
+/// takes 3 seconds or more, fewer calls are enough.
 double repeat_for(double budget, const std::function<double()>& sample);
 /// Seconds that `work` takes.
 double seconds_of(const std::function<void()>& work);
 
-/// What graphs of trials read. Rows of ordinary numbers, because zeros, huge and tiny ones may be faster or slower.
+/// The leaf tensors of trial graphs. They contain ordinary numbers, because zeros and huge or tiny numbers may be
+/// faster or slower.
 class TrialLeaves {
  public:
   explicit TrialLeaves(Device& device) : device_(device) {}
-  /// Weights lie where models put them (Device::weights_type), everything else in the device's own memory.
+  /// Adds a leaf. Weights are placed as in models (Device::weights_type), other leaves in the device's own memory.
   Tensor* add(DType dtype, Shape shape, Role role);
   Tensor* ints(std::vector<int32_t> values);
-  /// Allocates and fills everything.
+  /// Allocates and fills all leaves.
   void place();
 
  private:
@@ -69,12 +70,12 @@ class Trial {
   explicit Trial(Backend& backend) : backend_(backend) {}
 
   Graph& graph() { return graph_; }
-  /// Once the leaves are placed.
+  /// Makes the plan. Call it after TrialLeaves::place().
   void compile(const PlanOptions& options = {}) { plan_ = backend_.create_plan(graph_, options); }
   GraphPlan& plan() { return *plan_; }
-  /// Queues the plan this many times, in one piece.
+  /// Queues this number of runs as one held batch.
   void start(int times);
-  /// Seconds of one of many runs that follow each other: median of several such series within the budget.
+  /// Seconds per run. Times series of consecutive runs within the budget and returns the median.
   double measure(double budget);
 
  private:

@@ -1,15 +1,17 @@
-// The inner loops of attention, on one block of KV rows at a time. They come in two forms, for a tile of up to
-// kAttentionRows rows (a query of a head) that share a KV head:
+// The inner loops of attention, on one block of KV rows at a time. A tile consists of up to kAttentionRows rows (one
+// row per query and head) that share a KV head. There are two forms:
 //
-//   rows:  few queries. KV rows are read as they are stored and each is used for all rows while it is in registers:
-//          memory is the limit.
-//   lanes: many queries, side by side in the lanes of vectors; scores and sums lie transposed, [KV row][row] and
-//          [element][row], so that nothing of the soft-max crosses lanes. KV rows are f32.
+//   rows:  few queries. Each KV row is read in its stored type and used for all rows while it is in registers.
+//          Memory bandwidth is the limit.
+//   lanes: many queries, one per vector lane. Scores and sums are stored transposed, [KV row][row] and
+//          [element][row], so that the soft-max needs no operation across lanes. KV rows are f32.
 //
-// In both an element of a row is made by the same operations in the same order whatever the other rows of the call
-// are: sums over KV rows go one by one in their order. A weight that is *hidden* (minus zero: the row does not see the
-// KV row) leaves the sums as they are, whatever the KV row holds. Example: weights 0.5 and hidden, values 2 and NaN:
-// the sum is 1.
+// In both forms, the operations on an element of a row, and their order, do not depend on the other rows of the call.
+// Sums over KV rows add the rows one by one, in order.
+//
+// A weight of minus zero marks a *hidden* KV row, which the row of the tile does not see. A hidden weight leaves the
+// sums unchanged, even if the KV row contains NaN. Example: with weights 0.5 and hidden, and values 2 and NaN, the sum
+// is 1.
 //
 // No inline functions here, as in kernels.h.
 #pragma once
@@ -21,18 +23,18 @@
 
 namespace shoal::cpu {
 
-inline constexpr int64_t kAttentionBlock = 64;  ///< most KV rows of a block
-inline constexpr int64_t kAttentionRows = 64;   ///< most rows of a tile
+inline constexpr int64_t kAttentionBlock = 64;  ///< maximum number of KV rows in a block
+inline constexpr int64_t kAttentionRows = 64;   ///< maximum number of rows in a tile
 
-/// KV rows at a constant distance.
+/// KV rows with a constant stride.
 struct KvRows {
   const std::byte* data = nullptr;
   size_t stride = 0;   ///< bytes
   int64_t count = 0;   ///< at most kAttentionBlock
-  int64_t length = 0;  ///< elements of each
+  int64_t length = 0;  ///< elements in each KV row
 };
 
-/// scores[row * kAttentionBlock + j] = q of the row times KV row j.
+/// scores[row * kAttentionBlock + j] = dot product of the row's q and KV row j.
 struct RowScores {
   KvRows keys;
   const float* q = nullptr;
@@ -41,33 +43,33 @@ struct RowScores {
   float* scores = nullptr;
 };
 
-/// sums of row = keep[row] * sums of row + sum over j of weights[row * kAttentionBlock + j] * KV row j.
+/// For each row: sums = keep[row] * sums + sum over j of weights[row * kAttentionBlock + j] * KV row j.
 struct RowSums {
   KvRows values;
   const float* weights = nullptr;
   const float* keep = nullptr;
   int64_t rows = 0;
-  bool hidden = false;  ///< some weights may be hidden
+  bool hidden = false;  ///< whether some weights may be hidden
   float* sums = nullptr;
   int64_t sums_stride = 0;  ///< floats
 };
 
-/// Takes a block of scores into running soft-maxes and turns them into weights, exp(score - new top). keep becomes
-/// exp(old top - new top): what a row has so far is to be multiplied by it. The sum of a row in rows depends on where
-/// its scores lie in the block, so that is to be fixed.
+/// Adds a block of scores to running soft-maxes and replaces the scores by weights, exp(score - new top). `keep`
+/// becomes exp(old top - new top), the factor for the row's previous sums. In the rows form, the rounding of a row's
+/// sum depends on the positions of its scores in the block. Callers must keep these positions fixed.
 struct BlockSoftMax {
-  float* scores = nullptr;         ///< [row][kAttentionBlock] of rows, [KV row][kAttentionRows] of lanes
-  int64_t count = 0;               ///< KV rows
-  int64_t rows = 0;                ///< lanes: in whole vectors, there is room for that
-  bool hidden = false;             ///< of a row only KV rows [first, last) count, and scores of -infinity do not
-  const int32_t* first = nullptr;  ///< per row
+  float* scores = nullptr;         ///< rows form: [row][kAttentionBlock]; lanes form: [KV row][kAttentionRows]
+  int64_t count = 0;               ///< number of KV rows
+  int64_t rows = 0;                ///< number of rows; arrays of the lanes form hold whole vectors
+  bool hidden = false;             ///< if set, KV rows outside [first, last) and scores of -infinity do not count
+  const int32_t* first = nullptr;  ///< one per row
   const int32_t* last = nullptr;
-  float* top = nullptr;  ///< per row: the largest score; NaN do not count
-  float* sum = nullptr;  ///< per row: sum of exp(score - top), NaN from the first NaN on; 0: only -infinity was seen
+  float* top = nullptr;  ///< for each row, the largest score, ignoring NaN
+  float* sum = nullptr;  ///< for each row, the sum of exp(score - top); NaN after any NaN; 0 if all were -infinity
   float* keep = nullptr;
 };
 
-/// scores[j * kAttentionRows + row] = q[i * kAttentionRows + row] times KV row j, over i.
+/// scores[j * kAttentionRows + row] = sum over i of q[i * kAttentionRows + row] * element i of KV row j.
 struct LaneScores {
   KvRows keys;
   const float* q = nullptr;
@@ -75,8 +77,8 @@ struct LaneScores {
   float* scores = nullptr;
 };
 
-/// sums[i * kAttentionRows + row] = keep[row] * the same + sum over j of weights[j * kAttentionRows + row] * element i
-/// of KV row j.
+/// For each element i, sums[i * kAttentionRows + row] = keep[row] * sums[i * kAttentionRows + row] + sum over j of
+/// weights[j * kAttentionRows + row] * element i of KV row j.
 struct LaneSums {
   KvRows values;
   const float* weights = nullptr;
@@ -91,7 +93,7 @@ struct AttentionKernels {
     void (*scores)(const RowScores& args) = nullptr;
     void (*sums)(const RowSums& args) = nullptr;
   };
-  Rows rows[kDTypeCount];  ///< by dtype of the KV rows; nullptr: to be converted to f32 before
+  Rows rows[kDTypeCount];  ///< by dtype of the KV rows; if a function is nullptr, convert the KV rows to f32 first
   void (*row_soft_max)(const BlockSoftMax& args) = nullptr;
   void (*lane_scores)(const LaneScores& args) = nullptr;
   void (*lane_sums)(const LaneSums& args) = nullptr;

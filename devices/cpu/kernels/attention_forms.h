@@ -6,7 +6,7 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// For each type of attention_rows.h.
+/// Kernels for each type of KV row in attention_rows.h.
 template <class Kv>
 void row_scores(const RowScores& args);  // attention_scores.cpp
 template <class Kv>

@@ -1,4 +1,4 @@
-// KV rows of each type as vectors of f32, kStep vectors at a time that share what Scale holds.
+// KV rows of each type as vectors of f32. Every kStep consecutive vectors share the data in Scale.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"
@@ -16,7 +16,7 @@ struct KvFloats {
   static F32 load(const std::byte* row, int64_t v, Scale) {
     return Rows::load(reinterpret_cast<const typename Rows::Element*>(row) + v * kLanes);
   }
-  /// The n < kLanes elements of vector v, zeros behind them.
+  /// The first n < kLanes elements of vector v, then zeros.
   static F32 load_rest(const std::byte* row, int64_t v, int64_t n) {
     return load_first<Rows>(reinterpret_cast<const typename Rows::Element*>(row) + v * kLanes, n);
   }
@@ -35,11 +35,11 @@ struct KvQ8_0 {
   static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // rows are whole blocks
 };
 
-/// The other formats of 32-element blocks.
+/// All formats of 32-element blocks except Q8_0.
 template <class Format>
 struct KvBlocks {
   static constexpr int kStep = 32 / kLanes;
-  /// A whole block.
+  /// The decoded elements of a block.
   struct Scale {
     F32 values[kStep];
   };

@@ -1,12 +1,13 @@
-// Products of a few queries with KV rows as they are stored.
+// Products of a few queries with KV rows in their stored type.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/attention_rows.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// Two vectors become one with the sums of pairs of lanes, by shuffles that cost little: within quarters of four lanes,
-// one of a beside one of b; then of whole quarters, two of a before two of b.
+// add_lanes and add_quarters merge two vectors into one that contains sums of pairs of lanes, with cheap shuffles.
+// add_lanes adds within quarters of four lanes; its result alternates sums of a and b. add_quarters adds whole
+// quarters; in its result, two sums of a precede two sums of b.
 inline F32 add_lanes(F32 a, F32 b) {
   return shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; }) +
          shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; });
@@ -16,7 +17,7 @@ inline F32 add_quarters(F32 a, F32 b) {
          shuffle(a, b, [](int i) { return i / 4 * 8 + i % 4 + 4; });
 }
 
-/// Lane i: the sum of the lanes of v[i].
+/// Lane i of the result is the sum of the lanes of v[i].
 inline F32 sums_of(const F32 (&v)[kLanes]) {
   F32 quarters[kLanes / 4];
   SHOAL_UNROLL
@@ -31,7 +32,7 @@ inline F32 sums_of(const F32 (&v)[kLanes]) {
   return quarters[0];
 }
 
-/// kRows queries from `row` on with as many KV rows as give a vector of scores, from j on.
+/// Computes one vector of scores: kRows queries, starting at `row`, times kLanes / kRows KV rows, starting at j.
 template <class Kv, int kRows, bool kRest>
 inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   constexpr int kKeys = kLanes / kRows;
@@ -83,7 +84,8 @@ inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   }
 }
 
-/// Rows in tiles of kRows, then of fewer. kRest: rows are no whole vectors.
+/// Processes rows in tiles of kRows, and the remaining rows in smaller tiles. kRest means that the length of a row is
+/// not a multiple of kLanes.
 template <class Kv, int kRows, bool kRest>
 void score_rows(const RowScores& args, int64_t row) {
   for (; row + kRows <= args.rows; row += kRows) {

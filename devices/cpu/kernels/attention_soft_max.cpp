@@ -13,7 +13,7 @@ inline I32 lane_numbers() {
   return load<I32>(numbers);
 }
 
-/// Scores of KV rows outside [first, last) become -infinity.
+/// Sets scores of KV rows outside [first, last) to -infinity.
 template <bool kHidden>
 void one_row(const BlockSoftMax& args, int64_t row) {
   float* scores = args.scores + row * kAttentionBlock;
@@ -41,7 +41,7 @@ void one_row(const BlockSoftMax& args, int64_t row) {
   args.sum[row] = args.sum[row] * keep + sum_lanes(sum);
 }
 
-/// Lanes from `lane` on.
+/// Processes one vector of lanes, starting at `lane`.
 template <bool kHidden>
 void one_vector(const BlockSoftMax& args, int64_t lane) {
   float* scores = args.scores + lane;

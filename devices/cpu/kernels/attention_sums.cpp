@@ -1,4 +1,4 @@
-// Weighted sums of KV rows as they are stored, for a few queries.
+// Weighted sums of KV rows in their stored type, for a few queries.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/attention_rows.h"
 
@@ -9,7 +9,8 @@ inline bool is_hidden(float weight) {
   return __builtin_signbit(weight);
 }
 
-/// Vectors [v, v + kVectors) of kRows rows from `row` on: their sums stay in registers while the KV rows pass by.
+/// Updates vectors [v, v + kVectors) of the sums of kRows rows, starting at `row`. The sums stay in registers during
+/// the loop over KV rows.
 template <class Kv, int kRows, int kVectors, bool kHidden>
 inline void sum_tile(const RowSums& args, int64_t row, int64_t v) {
   float* sums_at = args.sums + row * args.sums_stride + v * kLanes;
@@ -41,7 +42,7 @@ inline void sum_tile(const RowSums& args, int64_t row, int64_t v) {
   }
 }
 
-/// Elements behind the last whole vector.
+/// Updates the sums of the elements after the last whole vector.
 template <class Kv>
 void sum_rest(const RowSums& args, int64_t row, int64_t v, int64_t rest) {
   float* sums_at = args.sums + row * args.sums_stride + v * kLanes;
@@ -61,7 +62,7 @@ inline void sum_columns(const RowSums& args, int64_t row, int64_t v, int64_t vec
   if constexpr (kVectors > 1) sum_columns<Kv, kRows, kVectors / 2, kHidden>(args, row, v, vectors);
 }
 
-/// Rows in tiles of kRows, then of fewer. A tile fills about half of the registers.
+/// Processes rows in tiles of kRows, and the remaining rows in smaller tiles. A tile fills about half of the registers.
 template <class Kv, int kRows, bool kHidden>
 void sum_rows(const RowSums& args, int64_t row) {
   constexpr int kTile = kLanes == 16 ? 16 : 8;

@@ -1,4 +1,4 @@
-// Sums of a few inputs of each channel.
+// The weighted sum of a few inputs of each channel.
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/states.h"
 

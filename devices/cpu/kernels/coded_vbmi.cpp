@@ -1,7 +1,8 @@
-// Packed groups of the types with codebooks. A vector has four numbers of entries of each of 16 rows, a lane a row.
-// Byte e of all 64 entries is looked up in a table of byte e of the codebook ("plane" e), so that the bytes of a lane
-// are elements as far apart as entries are long; columns are brought into the same order. Weights have 128 added, as
-// quad_dot takes them: their negative is 256 minus them.
+// Packed groups of the types with codebooks. Each lane of a vector belongs to one of 16 rows and contains the indices
+// of four codebook entries. A table ("plane" e) contains byte e of every entry of the codebook, and one lookup reads
+// byte e of all 64 entries. So the four bytes of a result lane are elements that are one entry length apart, and
+// columns are permuted into the same order. Stored weights contain an added 128, as quad_dot expects. With this bias,
+// the negative of a stored weight w is 256 - w.
 #include "devices/cpu/kernels/coded_vbmi.h"
 
 #include "devices/cpu/kernels/column.h"
@@ -16,12 +17,12 @@ static_assert(kLanes == 16 && kWeightBias == 128);
 
 constexpr size_t kAhead = 8192;  // as in packed_dot.cpp
 
-/// kCount bytes for each of kPlanes planes.
+/// kPlanes planes, each with kCount bytes.
 template <int kPlanes, int kCount>
 struct Planes {
   alignas(64) uint8_t bytes[kPlanes][kCount];
 };
-/// Bytes of entries, biased.
+/// The bytes of the entries, with kWeightBias added.
 template <class Word, int kCount>
 constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount>& grid) {
   Planes<sizeof(Word), kCount> planes{};
@@ -32,7 +33,7 @@ constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount
   }
   return planes;
 }
-/// The numbers of levels, two bits each, of the first and the last four elements.
+/// For each entry, the indices of the levels of its first four and its last four elements, two bits per element.
 template <int kCount>
 constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entries) {
   Planes<2, kCount> planes{};
@@ -42,7 +43,7 @@ constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entr
   }
   return planes;
 }
-/// Of seven signs all eight.
+/// Table that adds the eighth sign to seven signs.
 constexpr Planes<1, 128> even_sign_table() {
   Planes<1, 128> table{};
   for (int i = 0; i < 128; ++i) table.bytes[0][i] = static_cast<uint8_t>(i | __builtin_parity(i) << 7);
@@ -60,18 +61,19 @@ constexpr auto kEvenSigns = even_sign_table();
 __m512i load_64(const void* from) {
   return _mm512_loadu_si512(from);
 }
-/// Four bytes in every lane, the first in the lowest byte.
+/// Every lane contains the bytes a, b, c, d, lowest first.
 __m512i four_bytes(int a, int b, int c, int d) {
   return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b) << 8 |
                                             static_cast<uint32_t>(c) << 16 | static_cast<uint32_t>(d) << 24));
 }
-/// For every lane four of its own bytes.
+/// Every lane of the result contains bytes number a, b, c, d of the same lane of v.
 __m512i choose(__m512i v, int a, int b, int c, int d) {
   const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
   return _mm512_shuffle_epi8(v, _mm512_add_epi8(four_bytes(a, b, c, d), lanes));
 }
 
-/// table[i] of 128, 256, 512 or 1024 bytes: bits 0..7 of i in the bytes of `low`, those above in masks.
+/// Looks up table[i] in a table of 128, 256, 512 or 1024 bytes. `low` contains bits 0..7 of each i; the masks contain
+/// bits 7 and above.
 __m512i look_up_128(const uint8_t* table, __m512i low) {
   return _mm512_permutex2var_epi8(load_64(table), low, load_64(table + 64));
 }
@@ -88,13 +90,13 @@ __m512i look_up_1024(const uint8_t* table, __m512i low, __mmask64 bit7, __mmask6
 Bytes negated(__m512i weights, __mmask64 negative) {
   return (Bytes)_mm512_mask_sub_epi8(weights, negative, _mm512_setzero_si512(), weights);
 }
-/// Four times seven bits of each lane as bytes of eight signs.
+/// Expands the four groups of seven sign bits in each lane to four bytes of eight signs.
 __m512i even_signs(__m512i sevens) {
-  const __m512i places = _mm512_set1_epi64(0x352e2720150e0700);  // of the first bit of each byte
+  const __m512i places = _mm512_set1_epi64(0x352e2720150e0700);  // number of the first bit of each byte
   return look_up_128(kEvenSigns.bytes[0], _mm512_multishift_epi64_epi8(places, sevens));
 }
 
-/// A unit of a format: 256 elements of 16 rows.
+/// A unit of a format: 256 elements of each of 16 rows.
 template <class Format>
 struct CodedUnit : PackedLayout<Format> {
   using Layout = PackedLayout<Format>;
@@ -107,7 +109,7 @@ struct CodedUnit : PackedLayout<Format> {
         factor(load_half(reinterpret_cast<const uint16_t*>(unit + Layout::number_at(0, 0))) *
                splat(Format::Block::kUnit)) {}
   __m512i word(int i) const { return load_64(at + Layout::word_at(0, i)); }
-  /// Of four bits s of each lane.
+  /// (2 s + 1) * factor, where s is a number of four bits in each lane.
   F32 odd(__m512i s) const {
     const __m512i odd = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
     return to_float((I32)odd) * factor;
@@ -117,8 +119,9 @@ struct CodedUnit : PackedLayout<Format> {
   }
 };
 
-/// For each format: kSpan, the elements of an entry; planes() of part p, eight vectors: vector kSpan w + e has elements
-/// 4 kSpan w + e + kSpan j as byte j of each lane (CodedReader::kOrder says where which element is); scales().
+/// One reader per format. kSpan is the number of elements in a codebook entry. planes(part) returns eight vectors. Byte
+/// j of each lane of vector kSpan w + e is element 4 kSpan w + e + kSpan j (kOrder stores the order of each format).
+/// scales(part) returns the scales of the part.
 template <class Format>
 struct CodedReader;
 
@@ -182,24 +185,24 @@ struct CodedReader<IQ2_XXS> : CodedUnit<IQ2_XXS> {
   void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(2 * part + 1), 7); }
 };
 
-/// Of two bits in each byte, from bit 2 i on: the levels of IQ2, biased.
+/// The IQ2 levels, with the bias added, that bits 2 i and 2 i + 1 of each byte select.
 __m512i levels_of(__m512i crumbs, int i) {
   const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(crumbs, static_cast<unsigned>(2 * i)), _mm512_set1_epi8(3));
   return _mm512_shuffle_epi8(four_bytes(8 + 128, 25 + 128, 43 + 128, 0), bits);
 }
-/// The same as planes in pairs, because 16 elements have a scale of their own: vector i has bytes 0 and 1 of planes 2 i
-/// and 2 i + 1, vector 4 + i their bytes 2 and 3.
+/// Reorders planes for formats with one scale per 16 elements. Vector i gets bytes 0 and 1 of planes 2 i and 2 i + 1.
+/// Vector 4 + i gets bytes 2 and 3 of these planes.
 void in_halves(const Bytes (&planes)[8], Bytes (&to)[8]) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   SHOAL_UNROLL
   for (int i = 0; i < 4; ++i) {
     const auto a = (__m512i)planes[2 * i], b = (__m512i)planes[2 * i + 1];
-    // Bits of the second where `upper` is set, else of the first.
+    // Takes the bits of b where `upper` is set, and the bits of a elsewhere.
     to[i] = (Bytes)_mm512_ternarylogic_epi32(upper, _mm512_slli_epi32(b, 16), a, 0xca);
     to[4 + i] = (Bytes)_mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi32(a, 16), 0xca);
   }
 }
-/// The planes from crumbs of four elements each.
+/// Makes the planes from two vectors of two-bit level indices, four elements per byte.
 void crumbs_to_halves(__m512i first, __m512i second, __m512i signs, Bytes (&to)[8]) {
   Bytes planes[8];
   SHOAL_UNROLL
@@ -215,7 +218,7 @@ struct CodedReader<IQ2_XS> : CodedUnit<IQ2_XS> {
   using CodedUnit::CodedUnit;
   static constexpr int kSpan = 8;
   void planes(int part, Bytes (&to)[8]) const {
-    // Of two words the bytes 0 and 2, and 1 and 3, of each lane.
+    // `low` contains bytes 0 and 2 of each lane of both words, and `high` contains bytes 1 and 3.
     const __m512i a = word(2 * part), b = word(2 * part + 1), even = _mm512_set1_epi32(0x00ff00ff);
     const __m512i low_a = choose(_mm512_and_si512(a, even), 0, 2, 1, 1),
                   low_b = choose(_mm512_and_si512(b, even), 1, 1, 0, 2);
@@ -252,9 +255,9 @@ struct CodedReader<IQ2_S> : CodedUnit<IQ2_S> {
   }
 };
 
-/// Which of 32 elements byte 4 v + j of vector v's lanes is.
+/// element[4 v + j] is the number (0..31) of the element in byte j of the lanes of vector v.
 struct Order {
-  alignas(32) uint8_t element[32], place[32];  ///< and the other way round
+  alignas(32) uint8_t element[32], place[32];  ///< place: the inverse of element
 };
 template <class Format>
 constexpr Order order_of() {
@@ -273,7 +276,7 @@ constexpr Order order_of() {
 template <class Format>
 inline constexpr Order kOrder = order_of<Format>();
 
-/// 32 bytes of a column in the order of the planes.
+/// Permutes 32 bytes of a column into the order of the planes.
 template <class Format>
 void put_in_order(const int8_t* from, int8_t (&to)[32]) {
   const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kOrder<Format>.element));
@@ -281,7 +284,7 @@ void put_in_order(const int8_t* from, int8_t (&to)[32]) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permutexvar_epi8(order, bytes));
 }
 
-/// 256 times the products of one group with a column's 16-bit numbers.
+/// 256 times the product of one group with the 16-bit elements of a column.
 template <class Format>
 I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t (&fine)[32], const Column& b,
              int64_t part, int group) {
@@ -349,7 +352,7 @@ void dot_packed(const DotArgs& args) {
   }
 }
 
-/// Four neighbouring elements of all rows.
+/// Elements 4 quad to 4 quad + 3 of all rows.
 template <class Format>
 __m512i neighbours(const Bytes (&planes)[8], int quad) {
   __m512i v = _mm512_setzero_si512();

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kVectors = 32 / kLanes;
 
-/// Largest magnitude of 32 elements. When one of them is not finite NaN, which scale and products then are, and the
-/// elements become zero, so that integers and sums of a column are defined.
+/// The largest magnitude of 32 elements. If an element is infinite or NaN, returns NaN and sets all 32 elements to
+/// zero. The scale and the products are then NaN, while the integers and sums of the column stay defined.
 float largest_of(F32 (&x)[kVectors]) {
   const int32_t result = max_lanes(largest_magnitude_bits(x));
   if (result > kLargestFinite) {
@@ -20,7 +20,7 @@ float largest_of(F32 (&x)[kVectors]) {
   return value;
 }
 
-/// Sums over the first and the second 16 of 32 bytes, in lanes 0 and 1 (and 2 and 3).
+/// Lane 0: sum of the first 16 of 32 bytes. Lane 1: sum of the last 16. Lanes 2 and 3 repeat lanes 0 and 1.
 Vec<int32_t, 4> halves_of(I8x32 bytes) {
   const I32x8 quads = small_quad_dot(I32x8{}, I8x32{} + 1, bytes);
   const auto pairs =
@@ -33,7 +33,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
   const float largest = largest_of(x);
   const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
-  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 for NaN, unlike the scale
+  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 for NaN, but the scale is NaN
   I32 whole[kVectors], rest[kVectors];
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
@@ -41,7 +41,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
     const F32 shifted = scaled + splat(kRound);
     whole[i] = bits_as<I32>(shifted) - bits_as<I32>(splat(kRound));
     rest[i] = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
-    // -128 to 128; quad_dot takes no -128.
+    // The range is -128 to 128, but quad_dot does not accept -128.
     const I32 most = splat(int32_t{127});
     rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
   }
@@ -54,7 +54,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   const float fine_scale = scale * (1.0f / 256.0f);
   const Vec<float, 4> half_sums = __builtin_convertvector(sums, Vec<float, 4>) * scale;
   const Vec<float, 4> fine_half_sums = __builtin_convertvector(totals, Vec<float, 4>) * fine_scale;
-  // Two lanes each.
+  // Only lanes 0 and 1 are copied.
   __builtin_memcpy(to.half_sums + 2 * part, &half_sums, 8);
   __builtin_memcpy(to.fine_half_sums + 2 * part, &fine_half_sums, 8);
   __builtin_memcpy(to.half_starts + 2 * part, &starts, 8);
@@ -67,7 +67,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   to.totals[part] = total;
 }
 
-/// Whether at most kMostOutliers of 32 elements have magnitudes near the largest.
+/// Whether at most kMostOutliers of 32 elements have at least 1 / kOutlierRatio of the largest magnitude.
 bool has_few_large(const F32 (&x)[kVectors], float largest) {
   const F32 limit = splat(largest / kOutlierRatio);
   I32 counts = {};
@@ -76,8 +76,8 @@ bool has_few_large(const F32 (&x)[kVectors], float largest) {
   return sum_lanes(to_float(counts)) <= kMostOutliers;
 }
 
-/// Takes the outliers out of 32 elements, those from element `at` of a column on, and puts them to `to`, which has room
-/// for `room`. Returns their number.
+/// Moves the outliers of 32 elements to `to`, which has space for `room` outliers. The first of the 32 elements is
+/// element `at` of the column. Returns the number of outliers.
 int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
   float values[32];
   __builtin_memcpy(values, x, sizeof values);
@@ -91,7 +91,7 @@ int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
       large += __builtin_fabsf(v) * kOutlierRatio >= largest;
       zeros += __builtin_fabsf(v) < kTiny;
     }
-    if (taken + large > most || large + zeros >= 32) break;  // without others, nothing is gained
+    if (taken + large > most || large + zeros >= 32) break;  // no gain if all other elements are zero
     for (int i = 0; i < 32; ++i) {
       if (__builtin_fabsf(values[i]) * kOutlierRatio < largest) continue;
       to[taken++] = {static_cast<int32_t>(at) + i, values[i]};
@@ -109,7 +109,7 @@ size_t rounded_up(int64_t bytes) {
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  // Two bytes an element; five numbers per 32 elements and four per 16.
+  // Two bytes per element, five 4-byte numbers per 32 elements and four 4-byte numbers per 16 elements.
   return rounded_up(2 * k + k / 32 * 13 * 4);
 }
 
@@ -136,7 +136,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     float largest = largest_of(v);
     if (count < most_outliers(k) && has_few_large(v, largest)) {
       const int taken = take_outliers(v, 32 * part, outliers.first + count, most_outliers(k) - count);
-      if (taken > 0) largest = largest_of(v);  // without outliers it may be NaN
+      if (taken > 0) largest = largest_of(v);  // otherwise `largest` may be NaN, and must stay NaN
       count += taken;
     }
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;

@@ -1,4 +1,4 @@
-// Rows of f32 written as other types, and sums of several arrays.
+// Converts rows of f32 to other types, and sums several arrays.
 #include "devices/cpu/kernels/narrow.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
@@ -18,7 +18,7 @@ void narrow(const float* src, void* dst, int64_t n) {
 using quants::BlockQ8_0;
 constexpr int kVectors = quants::kBlock / kLanes;
 
-/// Largest magnitude of a block, NaN when one of its elements is NaN.
+/// Largest magnitude of a block; NaN if an element is NaN.
 float largest_magnitude(const F32 (&x)[kVectors]) {
   const int32_t bits = max_lanes(largest_magnitude_bits(x));
   float largest;
@@ -35,14 +35,14 @@ void quantize_block(const float* src, BlockQ8_0& block) {
   I32 values[kVectors];
   for (int i = 0; i < kVectors; ++i) {
     const F32 scaled = x[i] * factor;
-    const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // NaN too
+    const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // also replaces NaN
     const F32 limited = above < splat(127.0f) ? above : splat(127.0f);
     values[i] = rounded(limited);
   }
   store(block.values, bytes_of(values));
 }
 
-/// One vector of all sources, added in their order.
+/// Adds one vector of every source, in order.
 template <class Rows, class Load>
 inline F32 sum_at(const SumArgs& args, int64_t i, Load load_at) {
   using Element = typename Rows::Element;

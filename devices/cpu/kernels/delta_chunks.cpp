@@ -1,4 +1,4 @@
-// gated_delta by chunks: products of small matrices, each by tiles of rows that stay in registers.
+// gated_delta by chunks: products of small matrices, computed in tiles of rows that stay in registers.
 #include <type_traits>
 
 #include "devices/cpu/kernels/functions.h"
@@ -11,15 +11,15 @@ namespace {
 constexpr int64_t kWidth = kDeltaWidth;
 constexpr int kVectors = kWidth / kLanes;
 static_assert(kDeltaChunk % kWidth == 0);
-/// Rows of a tile: with two vectors each they fill half of the registers.
+/// Number of rows in a tile. With two vectors per row, a tile fills half of the registers.
 constexpr int kTile = kLanes == 16 ? 8 : 4;
 
-/// Rows of a block.
+/// A tile of kRows rows and kWidth columns.
 template <int kRows>
 struct Tile {
   F32 at[kRows][kVectors] = {};
 
-  /// at[r] += sum over x < n of a[r * a_row + x * a_step] times row x of b.
+  /// at[r] += sum over x < n of a[r * a_row + x * a_step] * row x of b.
   inline void add(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_stride, int64_t n) {
     for (int64_t x = 0; x < n; ++x, a += a_step, b += b_stride) {
       F32 row[kVectors];
@@ -53,7 +53,7 @@ struct Tile {
   }
 };
 
-/// Calls f(tile size as a constant, first row) for `count` rows in tiles of kRows, then of fewer.
+/// Calls f(tile size as a constant, first row) for tiles of kRows rows, then for smaller tiles, up to row `count`.
 template <int kRows, class F>
 inline void for_tiles(int64_t row, int64_t count, F&& f) {
   for (; row + kRows <= count; row += kRows) f(std::integral_constant<int, kRows>{}, row);
@@ -64,7 +64,7 @@ inline float* errors_at(const DeltaChunk& args, int64_t token) {
   return args.errors + token * kWidth;
 }
 
-/// Columns of a block that there are in its vector v.
+/// Number of the block's columns in vector v.
 inline int64_t columns_of(const DeltaChunk& args, int v) {
   const int64_t rest = args.columns - v * kLanes;
   return rest < 0 ? 0 : rest < kLanes ? rest : kLanes;
@@ -84,7 +84,7 @@ inline void store_columns(const DeltaChunk& args, float* to, int v, F32 values) 
   }
 }
 
-/// The errors of the tokens of a tile, from those before.
+/// Computes the errors e_r of the tile's tokens from the errors of earlier tokens.
 template <int kRows>
 inline void find_errors(const DeltaChunk& args, int64_t first) {
   Tile<kRows> tile;
@@ -128,7 +128,7 @@ inline void find_rows(const DeltaChunk& args, int64_t first) {
   }
 }
 
-/// Rows of the state; `errors` are those times to_end.
+/// Updates rows of the state. `errors` contains the tokens' errors times to_end.
 template <int kRows>
 inline void change_state(const DeltaChunk& args, const float* errors, int64_t first) {
   float* rows = args.state + first * kWidth;

@@ -1,4 +1,4 @@
-// gated_delta token by token: some columns at a time, which stay in the first cache from token to token.
+// gated_delta token by token. A few columns at a time stay in the first-level cache for all tokens.
 #include <cstring>
 
 #include "devices/cpu/kernels/part.h"
@@ -7,14 +7,14 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// Adds to sums[c] the products of vector `at` with the columns, made by vector(column).
+/// Adds vector(c) * `with` to sums[c] for each column c.
 template <int kColumns, class Vector>
 inline void add_products(F32 (&sums)[kColumns], F32 with, Vector vector) {
   SHOAL_UNROLL
   for (int c = 0; c < kColumns; ++c) sums[c] = multiply_add(vector(c), with, sums[c]);
 }
 
-/// One token of columns at from, which become those at `to`.
+/// Processes one token: reads the state's columns at `from` and writes the new columns to `to`.
 template <int kColumns>
 inline void step(const DeltaToken& token, int64_t size, const float* from, int64_t from_stride, float* to,
                  int64_t first) {

@@ -1,4 +1,4 @@
-// Rows of f32, f16 or bf16 times few f32 columns. Weights are widened, columns are never rounded.
+// Rows of f32, f16 or bf16 times a few f32 columns. Weights are widened to f32; columns are never rounded.
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
 

@@ -1,5 +1,6 @@
-// Rows of quantised weights times few quantised columns. Both are walked in chunks of eight parts of 32 elements. The
-// scales of a chunk are multiplied at once; then each vector of integer sums, four elements to a lane, takes its own.
+// Rows of quantised weights times a few quantised columns, in chunks of eight parts of 32 elements. All scales of a
+// chunk are multiplied first. Then each vector of integer sums, with four elements per lane, is multiplied by its
+// scales.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
@@ -9,13 +10,13 @@ namespace {
 
 constexpr int kChunk = 8;
 
-/// The numbers of a chunk: one per part or, with kGroups == 2, one per 16 elements.
+/// The scales, addends or sums of a chunk: one per 32 elements, or one per 16 elements if kGroups is 2.
 template <int kGroups>
 struct Numbers {
   F32x8 v[kGroups];
 };
 
-/// First n (at most 8) floats, zeros behind them.
+/// The first n (at most 8) floats, then zeros.
 F32x8 first_floats(const float* from, int n) {
   if (n >= kChunk) return load<F32x8>(from);
   float values[kChunk] = {};
@@ -23,7 +24,7 @@ F32x8 first_floats(const float* from, int n) {
   return load<F32x8>(values);
 }
 
-/// A column's chunk of n parts: its scales, and its sums times them. Parts that are not there get zeros.
+/// A column's chunk of n parts: its scales, and its scaled sums of elements. Missing parts are zero.
 template <class Format>
 struct ColumnChunk {
   static constexpr int kGroups = Format::kGroups;
@@ -31,7 +32,7 @@ struct ColumnChunk {
 
   ColumnChunk(const Column& column, int n) {
     const float* from = column.scales;
-    // Sums count in units of the fine bytes.
+    // The sums are in units of the fine bytes, 1 / 256.
     const F32x8 v = (Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n)) * (1.0f / 256.0f);
     if constexpr (kGroups == 2) {
       scales.v[0] = __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
@@ -47,7 +48,7 @@ struct ColumnChunk {
   }
 };
 
-/// Scales (and addends) of a row's chunk. Parts that are not there get zeros.
+/// Scales (and addends) of a row's chunk. Missing parts are zero.
 template <class Format>
 struct RowChunk {
   Numbers<Format::kGroups> scales, adds;
@@ -79,7 +80,7 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
       if constexpr (Format::kAdds) chunk.adds.v[i] = load<F32x8>(scales.add + 8 * i);
     }
   } else {
-    constexpr int kNumbers = Format::kParts * Format::kGroups;  // of a block, none of which has addends
+    constexpr int kNumbers = Format::kParts * Format::kGroups;  // scales of a block; these formats have no addends
     float numbers[kChunk * Format::kGroups] = {};
     for (int i = 0; i * Format::kParts < n && i < kChunk / Format::kParts; ++i) {
       const auto scales = Format::scales(blocks[i]);
@@ -90,7 +91,7 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
   return chunk;
 }
 
-/// Four lanes of the first number, four of the second.
+/// from[0] in lanes 0 to 3, from[1] in lanes 4 to 7.
 F32x8 splat_two(const float* from) {
   const Vec<uint64_t, 4> both = load<uint64_t>(from) - Vec<uint64_t, 4>{};
   const F32x8 v = bits_as<F32x8>(both);
@@ -103,12 +104,13 @@ struct Products {
   F32x8 total() const { return __builtin_convertvector((values << 8) + fine, F32x8); }
 };
 
-/// 32 elements of a column, their sums of four times the offset of the weights, and the products with raw weights.
+/// 32 elements of a column, for products with raw weights. Raw weights contain an offset, so the sums start from minus
+/// the offset times the elements.
 template <class Format>
 struct Elements {
   I8x32 values, fine;
 
-  /// What sums start from.
+  /// The initial sums.
   Products start() const { return {of_offset(values), of_offset(fine)}; }
   /// Adds the products with 32 weights.
   Products step(Products sum, I8x32 raw) const {
@@ -127,14 +129,15 @@ struct Elements {
   }
 };
 
-/// Walks one chunk, from whose start blocks, columns and parts count; parts of larger blocks one by one, blocks of 32
-/// elements, and parts that lie as these do, two by two.
+/// Processes one chunk. Indices of blocks, columns and parts count from the start of the chunk. Blocks of 32 elements,
+/// and neighbouring parts with the same layout, are processed in pairs. Parts of all other blocks are processed one by
+/// one.
 template <class Format, int R, int C>
 struct Walk {
   using Block = typename Format::Block;
   using Scales = float[R][C][kChunk * Format::kGroups];
 
-  /// Formats whose parts come in pairs.
+  /// Whether the format's parts are processed in pairs.
   static constexpr bool kPairs = requires(const Block& block) { Format::halves(block, 0); };
   static Halves halves(const Block* blocks, int part, int second) {
     if constexpr (Format::kParts == 1) {
@@ -144,7 +147,8 @@ struct Walk {
     }
   }
 
-  /// Scaled sums of 64 elements; `second` is `first` when there is no other, whose scales then are zero.
+  /// Adds the scaled products of 64 elements. If there is no second part, `second` equals `part` and its scales are
+  /// zero.
   static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part, int second,
                    F32x8 (&sums)[R][C]) {
     Elements<Format> x[C][2];
@@ -169,7 +173,7 @@ struct Walk {
     }
   }
 
-  /// Scaled sums of one part of larger blocks.
+  /// Adds the scaled products of one part of a larger block.
   static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
                    F32x8 (&sums)[R][C]) {
     Elements<Format> x[C];
@@ -191,7 +195,8 @@ struct Walk {
     }
   }
 
-  /// Scaled sums of one part of a format whose signs stand apart: the column's elements take them.
+  /// Adds the scaled products of one part of a format with separate signs. The signs are applied to the column's
+  /// elements.
   template <class Signs>
   static void signed_part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
                           const Signs (&signs)[R], F32x8 (&sums)[R][C]) {
@@ -213,14 +218,15 @@ struct Walk {
     }
   }
 
-  /// The first n parts, at most kChunk.
+  /// Processes the first n parts, at most kChunk.
   static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int n,
                     F32x8 (&sums)[R][C]) {
     if constexpr (requires { requires Format::kSignsApart; }) {
-      static_assert(Format::kParts == kChunk);  // so that all parts are there
+      static_assert(Format::kParts == kChunk);  // so no part is missing
       typename Format::Signs signs[R];
       for (int r = 0; r < R; ++r) signs[r] = Format::signs(*a[r]);
-      // From memory a number comes into every lane at once; from a register it takes shuffles, which are many as it is.
+      // One load broadcasts a number from memory. A number in a register would need shuffles, and there are many
+      // already.
       in_memory(signs);
       in_memory(scales);
       SHOAL_UNROLL
@@ -241,7 +247,7 @@ struct Tile {
   static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
-  /// Products of the scales of a chunk of n parts; what its addends give goes to `adds`.
+  /// Multiplies the scales of a chunk of n parts. Adds the contribution of the addends to `adds`.
   template <int R, int C>
   static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int n, size_t ahead,
                               float (&scales)[R][C][kChunk * kGroups], F32x8 (&adds)[R][C]) {

@@ -1,4 +1,4 @@
-// Cuts a DotArgs into tiles of a few rows by a few columns, whose accumulators stay in registers.
+// Cuts a DotArgs into tiles of a few rows by a few columns. The accumulators of a tile stay in registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -6,26 +6,27 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Asks for the bytes that lie `ahead` behind `from`. Rows of weights are read once, several side by side: more streams
-/// than the processor follows by itself.
+/// Prefetches `bytes` bytes that begin `ahead` bytes after `from`. A tile reads several rows of weights concurrently,
+/// each row once. These are more streams than the hardware prefetcher follows.
 inline void prefetch(const void* from, size_t bytes, size_t ahead) {
   const auto at = reinterpret_cast<uintptr_t>(from) + ahead;
   SHOAL_UNROLL
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(at + i));
 }
 
-/// The compiler moves no access to memory, and no prefetch, from one side to the other.
+/// Keeps the compiler from moving memory accesses or prefetches across this call.
 inline void keep_order() {
   asm volatile("" ::: "memory");
 }
 
-/// The compiler reads what is in `object` from memory.
+/// Forces the compiler to keep `object` in memory and read it from there.
 template <class T>
 inline void in_memory(const T& object) {
   asm volatile("" : : "r"(&object) : "memory");
 }
 
-/// Tile::run<R, C>(args, row, column) makes R rows times C columns, each element in the same way for all R and C.
+/// Tile::run<R, C>(args, row, column) computes R rows times C columns. The operations on an element of the result are
+/// the same for all R and C.
 template <class Tile>
 void dot_tiles(const DotArgs& args) {
   int64_t row = 0;

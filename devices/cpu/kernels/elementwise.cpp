@@ -1,4 +1,4 @@
-// Element-wise ops over pieces of rows.
+// Element-wise ops on pieces of rows.
 #include "devices/cpu/kernels/functions.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
@@ -43,8 +43,10 @@ inline F32 hard_sigmoid(F32 x) {
 inline F32 hard_swish(F32 x) {
   return x * hard_sigmoid(x);
 }
-/// ln(1 + e^x) = max(x, 0) + ln(1 + t), t = e^-|x|. With u = 1 + t as it is rounded, ln(1 + t) = ln u + (t - (u - 1)) /
-/// u but for terms far below the last place; the second term is all there is once u is 1.
+/// With t = e^-|x|, and u = 1 + t after rounding:
+///   ln(1 + e^x) = max(x, 0) + ln(1 + t)
+///   ln(1 + t) = ln u + (t - (u - 1)) / u, except for terms far below the last place
+/// When u is 1, only the last term remains.
 inline F32 softplus(F32 x) {
   const F32 t = exp_of(-magnitude_of(x));
   const F32 u = splat(1.0f) + t;

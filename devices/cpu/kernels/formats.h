@@ -1,11 +1,11 @@
-// How each quantised type is read. A block has kParts times 32 elements ("parts"), each with kGroups scales (2: one per
-// 16 elements) and, with kAdds, as many addends:
+// How each quantised type is read. A block consists of kParts "parts" of 32 elements. A part has kGroups scales (2: one
+// per 16 elements) and, with kAdds, as many addends:
 //
 //   element = (raw - kOffset) * scale + add
 //
-// raw(block, part) gives 32 bytes of kBits bits (at most 6), or signed bytes (kSigned: no offset). 32-element blocks
-// also come in pairs, as halves(), and so may neighbouring parts of others that lie alike. scales(block) are indexed
-// part * kGroups + group. Layouts are in graph/quants/blocks.h.
+// raw(block, part) returns 32 bytes. Each byte is unsigned with kBits bits (at most 6), or signed (kSigned) without an
+// offset. halves() returns two 32-element blocks at once; some larger formats offer it for neighbouring parts with the
+// same layout. scales(block) are indexed part * kGroups + group. graph/quants/blocks.h describes the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"

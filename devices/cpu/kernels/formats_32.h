@@ -6,7 +6,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// A scale and, with kAdds, a minimum, which is added; codes of 4 bits, of 4 and a fifth, or signed bytes, or levels.
+/// Blocks with a scale and, with kAdds, a minimum that is added. The codes are 4-bit numbers, 5-bit numbers whose fifth
+/// bits are separate, signed bytes, or level numbers.
 template <class B>
 struct Of32 {
   using Block = B;

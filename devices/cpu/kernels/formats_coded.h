@@ -26,27 +26,28 @@ struct BlockBytes {
 
 using U32x8 = Vec<uint32_t, 8>;
 
-/// The highest bit of a byte with which the bits of a nibble are an even number.
+/// kLevels[nibble] is 128 (the highest bit of a byte) if an odd number of the nibble's bits is set, otherwise 0.
 struct Parity {
   static constexpr int8_t kLevels[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0};
 };
-/// Four times seven signs, the first in the lowest bits, each with the eighth that makes the negative ones an even
-/// number.
+/// Expands four groups of seven signs, first sign in the lowest bit, to four groups of eight. The eighth sign makes the
+/// number of negative signs even.
 inline U32x8 even_signs(U32x8 sevens) {
   using U16x16 = Vec<uint16_t, 16>;
   const auto at_7 = bits_as<U16x16>(sevens), at_14 = bits_as<U16x16>(sevens << 2);
   const U16x16 halves = __builtin_shufflevector(at_7, at_14, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
-  // The high bytes start one bit lower. Whatever the eighth bit of a byte is: with the parity of all eight it is right.
+  // The high bytes start one bit too low. The eighth bit of each byte is arbitrary here. XOR with the parity of all
+  // eight bits sets it to the correct sign.
   const auto signs = bits_as<U32x8>(halves + (halves & 0xff80));
   const auto folded = bits_as<I8x32>((signs ^ signs >> 4) & 0x0f0f0f0fu);
   return signs ^ bits_as<U32x8>(look_up<Parity, 0>(folded));
 }
-/// 32 signs, a bit each, from bit 0 on; from bit 32 on they stand one bit higher, so that no byte's first one is its
-/// lowest bit.
+/// Two copies of 32 sign bits. The first copy begins at bit 0. The second copy begins at bit 32 and is shifted up by
+/// one more bit, so that no byte's first sign is its lowest bit.
 inline uint64_t signs_twice(uint32_t signs) {
   return signs | uint64_t{signs << 1} << 32;
 }
-/// Bytes that have those signs: one or, where negative, less than zero.
+/// One byte per sign: 1 for positive, below zero for negative.
 inline I8x32 sign_bytes(uint64_t twice) {
   const Vec<uint64_t, 4> copies = twice - Vec<uint64_t, 4>{};
   const auto bytes = bits_as<U8x32>(copies);
@@ -55,7 +56,7 @@ inline I8x32 sign_bytes(uint64_t twice) {
   const Vec<uint64_t, 4> bits = 0x8040201008040202u - Vec<uint64_t, 4>{};
   return bits_as<I8x32>(1 - (own & bits_as<U8x32>(bits)));
 }
-/// Bytes, none of them -128, with the other sign where `signs`, none of which is zero, are negative.
+/// Negates each byte whose sign is negative. No byte may be -128, and no sign may be zero.
 inline I8x32 with_signs(I8x32 bytes, I8x32 signs) {
 #if defined(__AVX2__)
   return (I8x32)_mm256_sign_epi8((__m256i)bytes, (__m256i)signs);
@@ -65,8 +66,8 @@ inline I8x32 with_signs(I8x32 bytes, I8x32 signs) {
 #endif
 }
 
-/// A vector of entries, each loaded into every lane and kept in its own: blends go where other instructions of vectors
-/// do not.
+/// Joins entries into one vector. Each entry is broadcast to all lanes, and blends select its lanes. Blends use
+/// execution ports that other vector instructions do not.
 inline I8x32 join_entries(const uint64_t* grid, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #if defined(__AVX2__)
   const auto all = [&](uint32_t i) { return _mm256_set1_epi64x(static_cast<int64_t>(grid[i])); };
@@ -90,8 +91,8 @@ inline I8x32 join_entries(const uint32_t* grid, const uint32_t (&at)[8]) {
 #endif
 }
 
-/// Of 32 codes of the types with codebooks of IQ2 and IQ3, as codes.inc has them eight by eight: the entries, and the
-/// word with their signs.
+/// sign_word() returns the signs of 32 codes, and entries_of() their codebook entries. Both are for the IQ2 and IQ3
+/// types with codebooks. codes.inc describes these codes in groups of eight.
 template <class B>
 requires requires(const B& block) { block.signs; }
 inline uint32_t sign_word(const B& block, int part) {
@@ -129,7 +130,7 @@ inline I8x32 entries_of(const quants::BlockIQ3_S& block, int part) {
   const auto at = [&](int j) { return low[j] | (high << (8 - j) & 256); };
   return join_entries(kGridIQ3_S.entries, {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)});
 }
-/// The words of all parts.
+/// The sign words of all parts.
 template <class B>
 inline U32x8 sign_words(const B& block) {
   U32x8 words;
@@ -148,7 +149,7 @@ template <class B>
 inline constexpr bool kHasSigns = requires(const B& block) {
   sign_word(block, 0);
 };
-/// Their words have four times seven signs.
+/// Whether the sign words contain four groups of seven signs.
 template <class B>
 inline constexpr bool kHasEvenSigns = std::is_same_v<B, quants::BlockIQ2_XXS> ||
                                       std::is_same_v<B, quants::BlockIQ2_XS> || std::is_same_v<B, quants::BlockIQ3_XXS>;
@@ -160,7 +161,7 @@ inline I8x32 codes_of(const B& block, int part) {
   if constexpr (kHasEvenSigns<B>) signs = even_signs(signs - U32x8{})[0];
   return with_signs(entries_of(block, part), sign_bytes(signs_twice(signs)));
 }
-/// Codes plus kRawOffset. Entries have 8 g + 8, of codes 8 g + 1 and 8 g - 1.
+/// Codes plus kRawOffset. An entry contains 8 g + 8, which stands for the codes 8 g + 1 and 8 g - 1.
 inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = block.high[part];
@@ -171,7 +172,7 @@ inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
 inline I8x32 raw_of(const quants::BlockIQ1_M& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = load<uint16_t>(block.high + 2 * part);
-  // Of four bits, each in every byte of eight.
+  // Bits 3, 7, 11 and 15 of `high` are the signs of the four entries. Each entry has eight bytes.
   const Vec<uint64_t, 4> every = uint64_t{high} - Vec<uint64_t, 4>{};
   const Vec<uint64_t, 4> signs = every & Vec<uint64_t, 4>{0x8, 0x80, 0x800, 0x8000};
   const Vec<uint64_t, 4> adds = bits_as<Vec<uint64_t, 4>>(signs == 0) & 0x0202020202020202u;
@@ -179,7 +180,7 @@ inline I8x32 raw_of(const quants::BlockIQ1_M& block, int part) {
                                              low[1] | (high >> 4 & 7) << 8, low[2] | (high >> 8 & 7) << 8,
                                              low[3] | (high >> 12 & 7) << 8);
 }
-/// 3^place of each element of a part, modulo 256.
+/// For each element of a part, 3^place modulo 256.
 struct TritPowers {
   uint8_t of[8][32];
 };
@@ -203,7 +204,7 @@ inline I8x32 raw_of(const quants::BlockTQ1_0& block, int part) {
     const auto fours = bits_as<U8x16>(load<uint32_t>(block.fours) - Vec<uint32_t, 4>{});
     bytes = join(half, part < 7 ? half : fours);
   }
-  // A third of 256 each: the trit is the highest of the byte times three.
+  // Each trit value covers a third of the byte's range: the trit is floor(3 * byte / 256).
   const U8x32 shifted = bytes * load<U8x32>(kTritPowers.of[part]);
   return -bits_as<I8x32>(shifted >= 86) - bits_as<I8x32>(shifted >= 171);
 }
@@ -228,19 +229,19 @@ inline constexpr int kRawOffset<quants::BlockIQ1_S> = 9;
 template <>
 inline constexpr int kRawOffset<quants::BlockIQ1_M> = 9;
 
-/// Eight bytes have the elements of their low nibbles, then those of their high ones.
+/// The elements of each group of eight bytes are first its low nibbles, then its high nibbles.
 inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
   return look_up<quants::BlockNVFP4, 0>(bits_as<I8x32>(in_order));
 }
 
-/// Nibbles of four bytes, the lower ones first.
+/// The eight nibbles of four bytes, low nibble first.
 inline U32x8 eight_nibbles(const uint8_t* from) {
   const U32x8 all = load<uint32_t>(from) - U32x8{};
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
-/// 2 s, or one more, of a block's groups 8 i .. 8 i + 7, whose factors are 2 s + 1 (codes.inc).
+/// 2 s for groups 8 i .. 8 i + 7 of a block. The factor of a group is 2 s + 1 (codes.inc). The lowest bit is arbitrary.
 template <class B>
 requires kHasSigns<B>
 inline U32x8 doubled_factors(const B& block, int i) {
@@ -264,7 +265,7 @@ struct Coded {
   static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup;
   static constexpr int kOffset = kRawOffset<B>, kBits = kOffset == kSigned ? 8 : kOffset == 1 ? 2 : 5;
   static constexpr bool kAdds = false;
-  /// Whether each group has a half of its own, and no factor.
+  /// Whether each group has its own f16 scale and no factor.
   static constexpr bool kOwnHalves = std::is_same_v<B, quants::BlockNVFP4>;
 
   static BlockScales<kParts * kGroups> scales(const Block& block) {
@@ -291,10 +292,10 @@ struct Coded {
     }
     return s;
   }
-  /// Codes are entries whose signs stand apart.
+  /// Whether codes are codebook entries with separate signs.
   static constexpr bool kSignsApart = kHasSigns<B>;
   static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
-  /// Those of a block, of each part signs_twice(), in an order that is quick to make.
+  /// The signs of a block: the result of signs_twice() for each part, in the order that is fastest to compute.
   struct Signs {
     uint64_t words[8];
     uint64_t of(int part) const { return words[(part & 1) + (part & 2) * 2 + (part & 4) / 2]; }
@@ -318,7 +319,7 @@ struct Coded {
 #define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
 #include "graph/dtypes.def"
 
-/// Whether rows of a format can be packed (packed_layout.h) by every processor of a level.
+/// Whether rows of the format can be packed on every processor of the level (packed_layout.h).
 template <class Format>
 inline constexpr bool kIsPackable = true;
 template <class B>

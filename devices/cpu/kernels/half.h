@@ -1,4 +1,4 @@
-// Rows of f32, f16 and bf16, and powers of two, read as vectors of f32.
+// Reads rows of f32, f16 and bf16 as vectors of f32. Also computes vectors of powers of two.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -18,7 +18,7 @@ inline F32 load_half(const uint16_t* from) {
   const I32 bits = load_widened(from);
   const I32 magnitude = (bits & 0x7fff) << 13;
   const F32 finite = bits_as<F32>(magnitude) * splat(0x1p112f);  // exponent bias 127 instead of 15; exact
-  const I32 special = magnitude >= (0x7c00 << 13);               // infinities and NaN: all exponent bits
+  const I32 special = magnitude >= (0x7c00 << 13);               // infinities and NaN, whose exponent bits are all set
   const I32 value = (bits_as<I32>(finite) & ~special) | ((magnitude | 0x7f800000) & special);
   return bits_as<F32>(value | ((bits & 0x8000) << 16));
 }
@@ -33,7 +33,7 @@ inline float half_to_float(uint16_t half) {
 #endif
 }
 
-/// Eight of them.
+/// Converts eight f16 numbers.
 inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
 #if defined(__F16C__)
   return (F32x8)_mm256_cvtph_ps((__m128i)halves);
@@ -46,10 +46,11 @@ inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
 #endif
 }
 
-/// 2^(power - 128), of integers from 0 to 255; those of 0 and 1 are denormal.
+/// 2^(power - 128) for integers from 0 to 255. The results for 0 and 1 are denormal.
 template <class V>
 inline auto powers_to_float(V powers) {
-  // (power - 1) << 23, but of 0 and 1 the bits 0x200000 and 0x400000, which are larger there and nowhere else.
+  // The bits of the result are (power - 1) << 23, except for powers 0 and 1, whose bits are 0x200000 and 0x400000. Only
+  // for these two powers is (power + 1) << 21 the larger number.
   const V normal = (powers - 1) * (1 << 23), denormal = (powers + 1) << 21;
   return bits_as<Vec<float, sizeof(V) / 4>>(normal > denormal ? normal : denormal);
 }
@@ -67,7 +68,7 @@ struct RowsBF16 {
   static F32 load(const uint16_t* from) { return bits_as<F32>(load_widened(from) << 16); }
 };
 
-/// First n elements at `from`, zeros behind them.
+/// The first n elements at `from`, then zeros.
 template <class Rows>
 inline F32 load_first(const typename Rows::Element* from, int64_t n) {
   typename Rows::Element values[kLanes] = {};

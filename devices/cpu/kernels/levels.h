@@ -1,13 +1,13 @@
-// Codes of four bits that stand for the levels of their format (kLevels in graph/quants/blocks.h).
+// Four-bit codes that select one of the levels of their format (kLevels in graph/quants/blocks.h).
 #pragma once
 
 #include "devices/cpu/kernels/format_bits.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// What kernels make of the codes of a format with levels: the levels as signed bytes or, where they are close to each
-/// other, their distances from the lowest as unsigned bytes of 5 bits.
-///   -12 .. 12: kOffset 12, bytes 0 .. 24
+/// The bytes that kernels use for the codes of a format with levels. Usually they are the levels as signed bytes. If
+/// the levels span less than 32, they are the distances from the lowest level, as unsigned 5-bit numbers.
+///   levels -12 .. 12: kOffset 12, bytes 0 .. 24
 template <class B>
 struct LevelBytes {
   static constexpr int extreme(int sign) {
@@ -18,7 +18,7 @@ struct LevelBytes {
   static constexpr bool kFew = extreme(1) - extreme(-1) < 32;
   static constexpr int kOffset = kFew ? -extreme(-1) : kSigned, kBits = kFew ? 5 : 8;
 };
-/// The bytes of all 16 codes, with `bias` added.
+/// The bytes of all 16 codes, each with `bias` added.
 struct LevelTable {
   int8_t bytes[16];
 };
@@ -30,7 +30,7 @@ constexpr LevelTable level_table(int bias) {
 }
 
 #if defined(__AVX2__)
-/// Codes below 16 to the bytes of a table.
+/// Replaces each code (below 16) by its byte in the table.
 template <class B, int kBias, int kCount>
 inline void look_up(Bytes (&codes)[kCount]) {
   static constexpr LevelTable kTable = level_table<B>(kBias);
@@ -51,8 +51,9 @@ inline I8x32 look_up(I8x32 codes) {
   return (I8x32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)codes);
 }
 #else
-/// The same without an instruction that looks up: the first byte of the table, and for each code what its byte has more
-/// than the one before. A function of its own, or code for many vectors would be larger than its cache.
+/// Same as look_up, for instruction sets without a lookup instruction. This function starts from the first byte of the
+/// table. For each i up to the code, it adds the difference between bytes i and i - 1. It is not inlined, because
+/// inlined code for many vectors would exceed the instruction cache.
 template <class B, int kBias>
 __attribute__((noinline)) void add_up(I8x16* codes, int count) {
   constexpr LevelTable kTable = level_table<B>(kBias);
@@ -81,7 +82,7 @@ inline I8x32 look_up(I8x32 codes) {
 }
 #endif
 
-/// The bytes as formats give them.
+/// The raw bytes of a format's codes.
 template <class B>
 inline I8x32 raw_levels(I8x32 codes) {
   constexpr int kBias = LevelBytes<B>::kFew ? LevelBytes<B>::kOffset : 0;

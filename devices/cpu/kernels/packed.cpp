@@ -1,4 +1,4 @@
-// Rows to packed groups and back (packed_layout.h).
+// Packs rows into groups and unpacks them (packed_layout.h).
 #include "devices/cpu/kernels/narrow.h"
 #include "devices/cpu/kernels/packed_blocks.h"
 #include "devices/cpu/kernels/weights.h"
@@ -11,7 +11,7 @@ size_t packed_row_bytes(int64_t k) {
 
 namespace {
 
-/// Words of all rows, each one f32 or two neighbouring f16, to the place of the first of its elements.
+/// Stores one word of every row: an f32, or two neighbouring 16-bit elements. `to` is the address of the first element.
 void store_elements(float* to, I32 word) {
   store(to, word);
 }

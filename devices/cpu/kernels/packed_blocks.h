@@ -1,4 +1,4 @@
-// Rows of quantised blocks to packed groups and back (packed_layout.h).
+// Packs rows of quantised blocks into groups and unpacks them (packed_layout.h).
 #pragma once
 
 #include "devices/cpu/kernels/packed_layout.h"
@@ -11,7 +11,8 @@ inline size_t whole_lines(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/// One unit of all rows: `blocks` blocks (fewer than a unit has at the end of a row) from block `first` on.
+/// Packs one unit of all rows: `blocks` blocks, starting at block `first`. The last unit of a row may have fewer
+/// blocks.
 template <class Format>
 void pack_unit(const std::byte* const (&rows)[kLanes], int64_t first, int blocks, std::byte* unit) {
   using Layout = PackedLayout<Format>;

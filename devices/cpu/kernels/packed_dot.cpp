@@ -1,5 +1,5 @@
-// Packed groups times few columns: weights are read once, as one stream of memory. Each lane of a vector is a row, so
-// nothing is summed across lanes.
+// Packed groups times a few columns. The weights are read once, as one stream of memory. Each lane of a vector belongs
+// to one row, so no sum crosses lanes.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/packed_formats.h"
@@ -8,7 +8,7 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// How far ahead weights are asked for: two pages, which is what memory takes to answer at its full rate.
+// Prefetch distance in bytes: two pages, which hides the latency of memory at its full bandwidth.
 constexpr size_t kAhead = 8192;
 
 template <class Format>
@@ -21,7 +21,7 @@ struct Quantized {
     return small_quad_dot(sum, weights, column);
   }
 
-  /// 256 times the products of one group with a column's 16-bit numbers.
+  /// 256 times the product of one group with the 16-bit elements of a column.
   static I32 products(const Bytes (&weights)[8], const Column& b, int64_t part, int g) {
     constexpr int kOffset = kPackedOffset<Format>;
     I32 values = {};
@@ -68,8 +68,8 @@ struct Quantized {
       SHOAL_UNROLL
       for (int i = 0; i < Layout::kParts; ++i) {
         if (i % 2 == 0) {
-          // A few lines with every other part: requests for all of a large unit at once would hold up the loads behind
-          // them.
+          // Every second part prefetches a few cache lines. Requests for a whole large unit at once would delay later
+          // loads.
           constexpr size_t kLines = (Layout::kBytes + 32 * Layout::kParts - 1) / (32 * Layout::kParts);
           prefetch(unit + i / 2 * kLines * 64, kLines * 64, kAhead);
           keep_order();
@@ -85,7 +85,7 @@ struct Quantized {
 template <class Rows>
 struct Floats {
   using Element = typename Rows::Element;
-  static constexpr int kChains = 4;  // sums of a column that are made side by side
+  static constexpr int kChains = 4;  // number of independent sums per column
 
   template <int C>
   static void run(const DotArgs& args, const std::byte* group, int64_t column, F32 (&sums)[C]) {

@@ -1,10 +1,11 @@
-// How packed groups of each quantised format are read: for one part (32 elements) of a unit, all rows at a time, eight
-// vectors of bytes (four neighbouring elements to a lane) and the scales and addends of its groups.
+// How packed groups of each quantised format are read. A reader handles one part (32 elements) of a unit for all rows
+// at a time. It returns eight vectors of bytes, with four neighbouring elements per lane, and the scales and addends of
+// the part's groups.
 //
 //   element = (byte - kPackedOffset) * scale + add
 //
-// as in formats.h, but that signed bytes are as quad_dot takes weights. Layouts: packed_layout.h,
-// graph/quants/blocks.h.
+// This is as in formats.h, except that signed bytes are stored in the form that quad_dot expects. packed_layout.h and
+// graph/quants/blocks.h describe the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/narrow.h"
@@ -12,11 +13,11 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// What is subtracted from the bytes of a packed part.
+/// Constant that is contained in every byte that a reader returns; see the formula above.
 template <class Format>
 inline constexpr int kPackedOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
 
-/// (bytes >> shift) & mask for each byte, a negative shift to the left; the mask keeps what comes from neighbours out.
+/// (bytes >> shift) & mask for each byte; a negative shift shifts left. The mask removes bits of neighbouring bytes.
 inline Bytes byte_field(Bytes bytes, int shift, int mask) {
   using Words = Vec<uint16_t, 2 * kLanes>;
   const auto words = bits_as<Words>(bytes);
@@ -41,14 +42,15 @@ struct PackedUnit : PackedLayout<Format> {
     }
   }
   Bytes word(int block, int i) const { return load<Bytes>(at + Layout::word_at(block, i)); }
-  /// Byte `byte` of word i of every row.
+  /// Byte `byte` of word i, for every row.
   I32 byte_of(int i, int byte) const { return (bits_as<I32>(word(0, i)) >> (8 * byte)) & 255; }
 };
 
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks: signed bytes, or nibbles behind the word of fifth bits, if any, or of levels.
+/// Formats of 32-element blocks. The words contain signed bytes, or nibbles, which may be level numbers. If there are
+/// fifth bits, their word comes first.
 template <class Block>
 struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Format = Of32<Block>;
@@ -117,12 +119,12 @@ struct PackedReader<Q3_K> : PackedUnit<Q3_K> {
   }
 };
 
-/// 8 parts with 6-bit scales and minima in the first three words.
+/// 8 parts. The first three words contain 6-bit scales and minima.
 template <class Format>
 struct PackedK32 : PackedUnit<Format> {
   using Unit = PackedUnit<Format>;
   F32 factor, minimum;
-  I32 integers[2][2];  ///< scales and minima of the first and the other four parts, a byte each
+  I32 integers[2][2];  ///< [0]: scales and minima of the first four parts, one byte each; [1]: of the last four parts
 
   explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {
     const I32 s = bits_as<I32>(Unit::word(0, 0)), m = bits_as<I32>(Unit::word(0, 1));
@@ -201,7 +203,7 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
   }
 };
 
-/// Four sub-blocks of two words: the first eight elements are low nibbles, the others high ones.
+/// Four sub-blocks of two words each. The low nibbles are the first eight elements, the high nibbles the last eight.
 template <>
 struct PackedReader<NVFP4> : PackedUnit<NVFP4> {
   using PackedUnit::PackedUnit;

@@ -1,16 +1,21 @@
-// Packed weights: the rows of a matrix in groups of kLanes, each group's rows side by side, so that one vector has the
-// same four bytes (or the same number) of all rows. Nothing is decoded or rounded: a group has the bytes of its rows in
-// another order, and comes back as it was.
+// Packed weights: the rows of a matrix in groups of kLanes interleaved rows, so that one vector contains the same four
+// bytes (or the same number) of all rows. Nothing is decoded or rounded. A group contains the bytes of its rows in
+// another order, so unpacking restores the rows exactly.
 //
-// A group of quantised rows is a sequence of units: one block of 256 elements of every row, or as many blocks of 32 as
-// have four bytes of scales, two or (MXFP4) four. A block is some numbers of the size of its scale and some 32-bit
-// words. A unit has the numbers of its blocks, one vector each, and from the next full vector on the words of its
-// blocks, one vector each. Example, Q4_0 with 16 lanes: 2 x 32 bytes of scales, then 4 + 4 vectors of 64 bytes; byte j
-// of a row's nibbles is in byte j % 4 of its lane of vector j / 4. Two kinds of words are kept in a handier form
-// (stored_word): signed bytes as quad_dot takes weights, and fifth bits with those of four neighbours in one bit of
-// four bytes.
+// A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
+// a word. All numbers of a block have the size of its scale.
 //
-// A group of float rows has element i of all rows in one vector.
+// A group of quantised rows is a sequence of units. With blocks of 256 elements, a unit contains one block of every
+// row. With blocks of 32 elements, it contains as many blocks of every row as have four bytes of scales together: two,
+// or four for MXFP4. A unit first stores the numbers of its blocks, one vector each. The words of its blocks begin at
+// the next multiple of a full vector, one vector each. Example: Q4_0 with 16 lanes has 2 x 32 bytes of scales, then 4 +
+// 4 vectors of 64 bytes. Byte j of a row's nibbles is byte j % 4 of the row's lane of vector j / 4.
+//
+// Two kinds of words are stored in another form (stored_word). Signed bytes are stored in the form that quad_dot
+// expects. Fifth bits are rearranged: bit q of the four bytes of a word contains the fifth bits of the four elements
+// that start at element 4 q.
+//
+// A group of float rows stores element i of all rows in one vector.
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -18,8 +23,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Where a block has its numbers (scale and minimum, or as many as are left beside whole words) and its words, in
-/// bytes, and how many of each: the numbers stand at its beginning or end.
+/// Byte positions and counts of the numbers and the 32-bit words of a block. The numbers are at the beginning or the
+/// end of the block.
 template <class Block>
 struct BlockParts {
   using Number = decltype(Block::scale);
@@ -29,7 +34,7 @@ struct BlockParts {
   static constexpr int kWords = (static_cast<int>(sizeof(Block)) - kNumberBytes * kNumbers) / 4;
 };
 
-/// Four scales of a byte each.
+/// A block of four one-byte scales.
 template <>
 struct BlockParts<quants::BlockNVFP4> {
   using Number = uint8_t;
@@ -40,9 +45,10 @@ template <class Format>
 struct PackedLayout : BlockParts<typename Format::Block> {
   using Parts = BlockParts<typename Format::Block>;
   using Block = typename Format::Block;
-  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< per unit
-  static constexpr int kParts = kBlocks * Format::kParts;                            ///< of 32 elements, per unit
-  static constexpr size_t kVectorBytes = kLanes * Parts::kNumberBytes;               ///< of a number of all rows
+  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< blocks per unit
+  static constexpr int kParts = kBlocks * Format::kParts;                            ///< parts of 32 elements per unit
+  static constexpr size_t kVectorBytes = kLanes * Parts::kNumberBytes;               ///< bytes of one number of all
+                                                                                     ///< rows
   static constexpr size_t kWordsFrom =
       (kBlocks * Parts::kNumbers * kVectorBytes + sizeof(Bytes) - 1) / sizeof(Bytes) * sizeof(Bytes);
   static constexpr size_t kBytes = kWordsFrom + kBlocks * Parts::kWords * sizeof(Bytes);
@@ -53,11 +59,11 @@ struct PackedLayout : BlockParts<typename Format::Block> {
   static int64_t units(int64_t k) { return (k / 32 + kParts - 1) / kParts; }
 };
 
-/// What a quantised format has in fifth-bit words: the first word of a block, or none.
+/// Whether the first word of the format's blocks contains fifth bits.
 template <class Format>
 inline constexpr bool kHasFifthBits = Format::kParts == 1 && Format::Block::kBits == 5;
 
-/// 4x8 bits <-> 8x4 bits: bit 4 q + b of every lane to bit 8 b + q, and back.
+/// Moves bit 4 q + b of every lane to bit 8 b + q. fifth_bits_of_bytes() is the inverse.
 inline I32 fifth_bits_to_bytes(I32 words) {
   I32 bytes = {};
   for (int b = 0; b < 4; ++b) {
@@ -71,7 +77,7 @@ inline uint32_t fifth_bits_of_bytes(uint32_t bytes) {
   return word;
 }
 
-/// Word i of a block of every row, as a group keeps it.
+/// Word i of a block of every row, in the form that a group stores.
 template <class Format>
 inline I32 stored_word(I32 word, int i) {
   if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {
@@ -80,7 +86,7 @@ inline I32 stored_word(I32 word, int i) {
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_to_bytes(word) : word;
   return word;
 }
-/// The word of one row again.
+/// The inverse of stored_word, for one row.
 template <class Format>
 inline uint32_t restored_word(uint32_t word, int i) {
   if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {

@@ -1,4 +1,4 @@
-// Panels of f32 weights: element i of all rows is one vector, as in a packed group.
+// Panels of f32 weights. As in a packed group, one vector contains element i of all rows.
 #include "devices/cpu/kernels/panel_tiles.h"
 #include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
@@ -43,7 +43,7 @@ void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, in
 }
 
 void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
-  const auto elements = sizeof(F32);  // of all rows
+  const auto elements = sizeof(F32);  // bytes of one element of all rows
   __builtin_memcpy(panel, group + static_cast<size_t>(k_begin) * elements, static_cast<size_t>(k) * elements);
 }
 

@@ -1,21 +1,22 @@
-// Tiles for levels with 16 registers, too few for the integer and the f32 sums of a tile: registers hold the weights of
-// a few steps instead, each column is multiplied by all of them at once, and f32 sums lie in the first-level cache.
+// Tiles for instruction sets with 16 registers, which cannot hold both the integer and the f32 sums of a tile.
+// Registers hold the weights of a few steps instead, and each column is multiplied by all of these weights in turn. The
+// f32 sums stay in the first-level cache.
 #pragma once
 
 #include "devices/cpu/kernels/panel_tiles.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// The products of an IntegerTile in another order: exact integers, and the same operations on floats. Of a Kind it
-/// takes, instead of step(), how many steps of a panel are held (kHeldSteps) and the sum of these steps with what came
-/// before: held(sum, weights, columns).
+/// Computes the same products as IntegerTile in another order. The integers are exact, and the float operations are the
+/// same. Instead of step(), a Kind defines kHeldSteps, the number of held steps of a panel, and held(sum, weights,
+/// columns), which adds the products of these steps to `sum`.
 template <class Kind>
 struct HeldTile {
   static constexpr int kPanels = 2, kSteps = Kind::kHeldSteps;
   static constexpr int kChunks = Kind::kSteps / kSteps;
   using Column = typename Kind::Column;
 
-  /// Adds the products of `weights`, which are those of a part from `step` on, with one column.
+  /// Adds the products of one column with `weights`, which are the weights of the part from step `step` on.
   template <int R>
   static void add_products(const Bytes (&weights)[R][kSteps], const Column& b, int64_t part, int step, I32 (&sums)[R]) {
     constexpr int kStepElements = 32 / (Kind::kGroups * Kind::kSteps);
@@ -27,7 +28,7 @@ struct HeldTile {
     for (int r = 0; r < R; ++r) sums[r] = Kind::held(sums[r], weights[r], columns);
   }
 
-  /// The sums of one group of a part; those of all columns, because weights change only after them.
+  /// Adds the products of one group of a part. All columns are processed before the held weights change.
   template <int R, int C>
   static void add_group(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
                         F32 (&sums)[C][R]) {
@@ -87,8 +88,8 @@ struct HeldTile {
   }
 };
 
-/// A Kind's product by the tiles that fit the level's registers. An IntegerTile has two accumulators for each panel and
-/// column, and room for weights and a piece of a column.
+/// Computes a Kind's product with the tiles that fit the level's registers. An IntegerTile needs two accumulators for
+/// each panel and column, and also registers for weights and a piece of a column.
 template <class Kind>
 void integer_tiles(const PanelArgs& args) {
   if constexpr (kLanes == 8) {

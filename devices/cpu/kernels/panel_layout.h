@@ -1,5 +1,5 @@
-// A panel of quantised weights: per 32 elements, the scales of all rows (kGroups vectors), their addends (if any),
-// then the elements as bytes with kPanelBias added, four elements of all rows to a vector (8 vectors).
+// A panel of quantised weights. Every 32 elements are stored as the scales of all rows (kGroups vectors), then the
+// addends, if any, and then the elements as bytes plus kPanelBias: 8 vectors with four elements of every row.
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -15,12 +15,13 @@ struct PanelLayout {
   static constexpr size_t kBytes = kValues + 8 * sizeof(Bytes);
 };
 
-/// Whether panels of a format keep its unsigned bytes as they are. Otherwise they are as quad_dot takes weights.
+/// Whether panels of a format store its unsigned bytes unchanged. Otherwise panels store bytes in the form that
+/// quad_dot expects.
 template <class Format>
 inline constexpr bool kKeepsUnsigned = kUnsignedPanels && (Format::kOffset != kSigned);
 template <class Format>
 inline constexpr int kPanelBias = kKeepsUnsigned<Format> ? Format::kOffset : kWeightBias;
-/// How many bits of these bytes may be set, as far as that makes a difference.
+/// Number of significant bits of the stored bytes if panels store them unsigned, otherwise 8.
 template <class Format>
 inline constexpr int kPanelBits = kKeepsUnsigned<Format> ? Format::kBits : 8;
 

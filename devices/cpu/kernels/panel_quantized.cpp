@@ -24,7 +24,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
     return kGroups == 2 ? column.half_sums[2 * part + g] : column.sums[part];
   }
 
-  // Signed bytes take another register for their magnitudes.
+  // Signed bytes use fewer steps, because their magnitudes need another register.
   static constexpr int kHeldSteps = kBits == 8 ? 2 : 4;
   static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
     if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, weights, columns);
@@ -38,7 +38,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
 
 template <class Format>
 void multiply(const PanelArgs& args) {
-  // Formats that are alike here share the code.
+  // Formats with the same parameters share the code.
   integer_tiles<Quantized<Format::kGroups, Format::kAdds, kPanelBias<Format>, kPanelBits<Format>>>(args);
 }
 

@@ -1,4 +1,4 @@
-// Cuts a PanelArgs into tiles of panels by columns whose accumulators stay in registers.
+// Cuts a PanelArgs into tiles of panels by columns. The accumulators of a tile stay in registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -6,8 +6,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Puts a tile's sums into (or adds them to) its columns of the result. The rows of a panel that there are begin at
-/// c_row + row.
+/// Stores a tile's sums in its columns of the result, or adds them to the result. The panel's rows begin at c_row +
+/// row. Rows after the last row of the matrix are not stored.
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
   const int64_t rows = args.rows - row;
@@ -21,8 +21,9 @@ inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const
   }
 }
 
-/// Tile::run<R, C>(args, row, column) makes R panels from row `row` on times C columns, each in the same way for all R
-/// and C. Tile::kPanels are side by side, because what is read of a column serves all of them.
+/// Tile::run<R, C>(args, row, column) computes R panels, starting at `row`, times C columns. The operations on an
+/// element of the result are the same for all R and C. A tile consists of Tile::kPanels panels, because one load of a
+/// column serves all of them.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
   int64_t row = 0;
@@ -40,10 +41,12 @@ void panel_tiles(const PanelArgs& args) {
   if (column < args.columns) panel_rows_by<Tile, 1>(args, column);
 }
 
-/// Panels of integers with scales, times columns of the same. Of a Kind: kGroups of elements that share scales in a
-/// part of 32, kSteps vectors per group, kBytes of a part and where in it kScales (a vector for each group), kValues
-/// and (with kAdds) kAddends are; the Column and how to find it; start() of integer sums, a step() of them, and the
-/// column's sum() that addends are multiplied by.
+/// Panels of integers with scales, times columns of integers with scales. A Kind describes their format:
+/// - A part of 32 elements has kGroups groups and kBytes bytes. A group has its own scale and kSteps vectors.
+/// - kScales (a vector for each group), kValues and (with kAdds) kAddends are byte positions in a part.
+/// - Column and column_at() describe the columns.
+/// - start() returns the initial integer sums, step() continues them, and sum() returns the column's sum, by which
+///   addends are multiplied.
 template <class Kind>
 struct IntegerTile {
   static constexpr int kPanels = kLanes == 16 ? 2 : 1;
@@ -71,7 +74,7 @@ struct IntegerTile {
     }
   }
 
-  /// Adds the products of one group with both scales.
+  /// Adds the products of one group, times the scales of panel and column.
   template <int R, int C>
   static void add_scaled(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                          const I32 (&products)[R][C], F32 (&sums)[R][C]) {
@@ -85,7 +88,7 @@ struct IntegerTile {
     }
   }
 
-  /// Addends times the sums of the column.
+  /// Adds the addends, times the sums of the column.
   template <int R, int C>
   static void add_addends(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                           F32 (&sums)[R][C]) {

@@ -1,14 +1,17 @@
-// Products of signed bytes, four to a 32-bit lane, and of 16-bit words, two to a lane: the step of every quantised
+// Products of signed bytes, four per 32-bit lane, and of 16-bit words, two per lane: the inner step of every quantised
 // kernel.
 //
-// VNNI multiplies unsigned by signed bytes. Signed weights are *stored* there with 128 added, and sums start from -128
-// times the column's sum, which makes up for it; elsewhere stored weights are as they are and sums start from zero:
-//   sum (w + 128) a - 128 sum a = sum w a.
+// VNNI multiplies unsigned by signed bytes. For VNNI, signed weights are *stored* with 128 added. Sums start from -128
+// times the column's sum, which compensates for the added 128. On other levels, stored weights are unchanged and sums
+// start from zero.
 //
-// AVX2 multiplies unsigned by signed bytes, too, but adds two products in 16 bits. Few bits of unsigned weights leave
-// room for more: of weights of 6 bits, four products with bytes of at most 127 are added there (63 * 127 * 4 < 2^15);
-// of 5 bits and fewer, eight (31 * 127 * 8 < 2^15), as many as tiles hold steps for. That halves the work. Panels keep
-// weights unsigned for it, with the offset of their format added (kPanelBias).
+//   sum (w + 128) a - 128 sum a = sum w a
+//
+// AVX2 also multiplies unsigned by signed bytes, but it adds pairs of products in 16 bits. If weights are unsigned and
+// have few bits, a 16-bit sum can hold more products. With weights of 6 bits, it holds four products with bytes of at
+// most 127 (63 * 127 * 4 < 2^15). With 5 bits or fewer, it holds eight (31 * 127 * 8 < 2^15), the products of all held
+// steps (panel_held.h). Then fewer sums must be widened to 32 bits, which halves the work. So panels store such weights
+// as unsigned bytes, which contain the offset of their format (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -18,14 +21,14 @@ namespace shoal::cpu::SHOAL_ISA {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 
 inline constexpr int kWeightBias = 128;
-inline constexpr int kStartUnit = kWeightBias;  ///< columns' starts are -kStartUnit times the sum of their values
-inline constexpr bool kUnsignedPanels = false;  ///< panels keep weights of few bits with their offset
+inline constexpr int kStartUnit = kWeightBias;  ///< a column's starts are -kStartUnit times the sum of its values
+inline constexpr bool kUnsignedPanels = false;  ///< whether panels store weights of few bits as unsigned bytes
 
 inline I8x32 stored(I8x32 w) {
   return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
 }
 
-/// Lane i: sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3], w as stored() gives it.
+/// Lane i: sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3], with w from stored().
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
@@ -33,7 +36,7 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return (I32x8)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
 }
 
-/// The same for w of 0 to 63.
+/// Same as quad_dot, for w from 0 to 63.
 inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
   return quad_dot(sum, w, a);
 }
@@ -63,7 +66,7 @@ inline I8x32 stored(I8x32 w) {
 #if defined(__AVX2__)
 
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
-  // |w| <= 128 and |a| <= 127: two products fit into 16 bits.
+  // |w| <= 128 and |a| <= 127, so the sum of two products fits into 16 bits.
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
@@ -73,7 +76,7 @@ inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/// The sum of kCount quad_dots of unsigned weights of kBits bits and bytes of at most 127.
+/// Sum of kCount results of quad_dot, for unsigned weights with kBits bits and bytes of at most 127.
 template <int kBits, int kCount>
 inline I32 unsigned_quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
   using Words = Vec<int16_t, 2 * kLanes>;
@@ -137,7 +140,7 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 #endif
 
-/// 256 times the products of w of 0 to 63.
+/// 256 times the products, for w from 0 to 63.
 inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
@@ -147,7 +150,7 @@ inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #endif
 }
 
-/// Four bytes, or two words, for every lane.
+/// Broadcasts four bytes, or two words, to every lane.
 inline Bytes splat_quad(const void* from) {
   return bits_as<Bytes>(splat(load<int32_t>(from)));
 }

@@ -1,4 +1,4 @@
-// rope: the factors of one position, and rows turned by them; sines and cosines of any numbers.
+// rope: the factors of one position, and the rotation of rows by these factors. Also sines and cosines of any numbers.
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
 #include "devices/cpu/kernels/wide.h"
@@ -33,7 +33,7 @@ void turn(const double* quarters, double position, double scale, int64_t pairs, 
 
 namespace {
 
-/// Neighbours exchanged.
+/// Exchanges neighbouring lanes.
 inline F32 swap_pairs(F32 v) {
   return shuffle(v, v, [](int i) { return i ^ 1; });
 }
@@ -47,29 +47,30 @@ void rotate_neighbours(const float* x, const float* cosines, const float* sines,
 
 void rotate_halves(const float* low, const float* high, const float* cosines, const float* sines, int64_t n,
                    float* to_low, float* to_high) {
-  const auto turned = [](F32 a, F32 b, F32 cosine, F32 sine) { return multiply_add(a, cosine, b * sine); };
+  const auto rotated = [](F32 a, F32 b, F32 cosine, F32 sine) { return multiply_add(a, cosine, b * sine); };
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     const F32 a = load<F32>(low + i), b = load<F32>(high + i);
     const F32 cosine = load<F32>(cosines + i), sine = load<F32>(sines + i);
-    store(to_low + i, turned(a, b, cosine, -sine));
-    store(to_high + i, turned(b, a, cosine, sine));
+    store(to_low + i, rotated(a, b, cosine, -sine));
+    store(to_high + i, rotated(b, a, cosine, sine));
   }
   if (i == n) return;
   const int64_t rest = n - i;
   const F32 a = load_part(low + i, rest), b = load_part(high + i, rest);
   const F32 cosine = load_part(cosines + i, rest), sine = load_part(sines + i, rest);
-  store_part(to_low + i, turned(a, b, cosine, -sine), rest);
-  store_part(to_high + i, turned(b, a, cosine, sine), rest);
+  store_part(to_low + i, rotated(a, b, cosine, -sine), rest);
+  store_part(to_high + i, rotated(b, a, cosine, sine), rest);
 }
 
 namespace {
 
-/// Up to here 2 / pi has digits enough for an f32; the C library has more. Its first 29 bits make exact products.
+/// Up to this magnitude, the digits of 2 / pi below suffice for an f32 result. Larger numbers use the C library. The
+/// first part of 2 / pi has 29 bits, so that its products are exact.
 constexpr float kLongWay = 0x1p24f;
 constexpr double kQuartersHead = 0.636619770899415, kQuartersTail = 1.4681663269012186e-09;
 
-/// Those of from[] that are too large, or NaN.
+/// Replaces the results for NaN and for numbers that are too large.
 template <bool kSine>
 __attribute__((noinline)) void exact_waves(const float* from, float* result) {
   for (int j = 0; j < kWideLanes; ++j) {
@@ -93,7 +94,7 @@ void waves(const float* x, float* to, int64_t n) {
   int64_t i = 0;
   float from[kWideLanes] = {}, result[kWideLanes];
   for (; i + kWideLanes <= n; i += kWideLanes) {
-    store(from, load<F32Half>(x + i));  // the result may overwrite it
+    store(from, load<F32Half>(x + i));  // a copy, because the result may overwrite x
     some_waves<kSine>(from, result);
     store(to + i, load<F32Half>(result));
   }

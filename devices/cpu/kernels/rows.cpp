@@ -6,10 +6,10 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// Sum in double; add(v, sum) is the sum with what v adds to it.
+/// Sum of a row, computed in double. add(v, sum) returns the sum plus the contribution of v.
 template <class F>
 inline double sum_wide(const float* x, int64_t n, F add) {
-  constexpr int kChains = 4;  // independent sums, to keep several additions in flight
+  constexpr int kChains = 4;  // number of independent sums, which keep several additions in flight
   F64 sums[kChains] = {};
   int64_t i = 0;
   for (; i + kChains * kWideLanes <= n; i += kChains * kWideLanes) {
@@ -49,7 +49,7 @@ float logits(const float* x, const float* mask, float scale, float* to, int64_t 
     most = v > most ? v : most;
     return v;
   };
-  // Elements past the end are 0 only where there is a part of a vector: their maximum is taken apart.
+  // The last partial vector is padded with zeros, so its maximum is computed separately.
   const int64_t whole = n / kLanes * kLanes;
   const auto scaled = [=](F32 v) { return v * splat(scale); };
   const auto masked = [=](F32 v, F32 m) { return m == lowest ? m : multiply_add(v, splat(scale), m); };

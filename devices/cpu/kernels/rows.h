@@ -1,24 +1,24 @@
-// The kernels of row-wise ops as functions; table.cpp joins them. What each does: RowKernels (kernels.h).
+// The kernels of row-wise ops; table.cpp puts them into a table. RowKernels (kernels.h) documents them.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-// rows.cpp
+// in rows.cpp
 double sum_row(const float* x, int64_t n);
 double sum_squares(const float* x, double shift, int64_t n);
 void normalize(const float* x, float shift, float factor, float* to, int64_t n);
 float logits(const float* x, const float* mask, float scale, float* to, int64_t n);
 
-// elementwise.cpp
+// in elementwise.cpp
 extern const UnaryKernel kUnaryKernels[kUnaryKernelCount];
 extern const GluKernel kGluKernels[kGluKernelCount];
 extern const BinaryKernel kBinaryKernels[4];
 void scale_row(const float* x, float scale, float bias, float* to, int64_t n);
 void clamp_row(const float* x, float low, float high, float* to, int64_t n);
 
-// rotate.cpp
+// in rotate.cpp
 void turn(const double* quarters, double position, double scale, int64_t pairs, bool neighbours, float* factors);
 void rotate_neighbours(const float* x, const float* cosines, const float* sines, int64_t n, float* to);
 void rotate_halves(const float* low, const float* high, const float* cosines, const float* sines, int64_t n,
@@ -26,7 +26,7 @@ void rotate_halves(const float* low, const float* high, const float* cosines, co
 void sines(const float* x, float* to, int64_t n);
 void cosines(const float* x, float* to, int64_t n);
 
-// convert.cpp
+// in convert.cpp
 void to_f16(const float* src, void* dst, int64_t n);
 void to_bf16(const float* src, void* dst, int64_t n);
 void to_q8_0(const float* src, void* dst, int64_t n);

@@ -1,6 +1,6 @@
-// Vectors of one instruction-set level, on the vector extensions that GCC and Clang share, so that kernels are written
-// once: F32 and I32 have kLanes lanes, Bytes as many bytes as fill a register. Everything lives in the level's own
-// namespace, so nothing here can be merged with another level's code. Included by files of this folder only.
+// Vectors of one instruction-set level. They use the vector extensions of both GCC and Clang, so that each kernel is
+// written once. F32 and I32 have kLanes lanes; Bytes fills a register. Everything is in the level's own namespace, so
+// the linker cannot merge it with another level's code. Only files of this folder include this header.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 #if defined(__AVX2__)
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the undefined operands inside its own intrinsics for a mistake (GCC bug 105593).
+// GCC 12 warns about undefined operands inside its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -21,7 +21,7 @@
 #include <emmintrin.h>
 #endif
 
-// Not under sanitizers, with whose checks unrolled loops take minutes to compile.
+// No unrolling under sanitizers: unrolled loops with their checks take minutes to compile.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define SHOAL_UNROLL
@@ -35,7 +35,8 @@
 #define SHOAL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Around a loop whose body fills the registers: unrolled, or jammed into one with the loop inside, it would spill.
+// Prevents unrolling of a loop whose body fills the registers. If the loop were unrolled, or fused with the loop inside
+// it, it would spill registers.
 #if defined(__clang__)
 #define SHOAL_NO_UNROLL _Pragma("nounroll")
 #else
@@ -63,7 +64,7 @@ using F32 = Vec<float, kLanes>;
 using I32 = Vec<int32_t, kLanes>;
 using U32 = Vec<uint32_t, kLanes>;  // sums and differences wrap around
 using Bytes = Vec<int8_t, 4 * kLanes>;
-// 32 elements, the unit of quantised rows; two registers on the baseline.
+// 32 elements are the unit of quantised rows; they fill two registers on the baseline.
 using F32x8 = Vec<float, 8>;
 using I32x8 = Vec<int32_t, 8>;
 using I8x16 = Vec<int8_t, 16>;
@@ -85,7 +86,7 @@ inline void store(void* to, V v) {
 
 template <class V>
 inline V splat_float(float x) {
-  return x - V{};  // minus zero is what compilers drop for every x
+  return x - V{};  // x minus zero is x for every x, so compilers remove the subtraction
 }
 inline F32 splat(float x) {
   return splat_float<F32>(x);
@@ -94,7 +95,8 @@ inline I32 splat(int32_t x) {
   return x - I32{};
 }
 
-/// a * b + c: fused on levels that can, everywhere the same on one level. The compiler fuses nothing by itself.
+/// Computes a * b + c, fused on levels that support it. All calls on one level use the same operations, because the
+/// compiler fuses nothing by itself.
 #if defined(__FMA__)
 inline Vec<float, 8> multiply_add(Vec<float, 8> a, Vec<float, 8> b, Vec<float, 8> c) {
   return (Vec<float, 8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -125,7 +127,7 @@ inline To bits_as(From v) {
   return (To)v;
 }
 
-/// Lane i: lane at(i) of both vectors together; `at` without captures.
+/// Lane i of the result is lane at(i) of the concatenation of a and b. `at` must not have captures.
 template <class At, class V, size_t... i>
 inline V shuffle(V a, V b, At, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, At{}(static_cast<int>(i))...);
@@ -135,12 +137,11 @@ inline V shuffle(V a, V b, At at) {
   return shuffle(a, b, at, std::make_index_sequence<sizeof(V) / sizeof(a[0])>{});
 }
 
-/// The bits of magnitudes, which as integers are in the order of the numbers; infinity and then NaN are above all
-/// others.
+/// The bits of the magnitudes. As integers they are ordered like the numbers; infinity and then NaN are the largest.
 inline I32 magnitude_bits(F32 x) {
   return bits_as<I32>(x) & 0x7fffffff;
 }
-/// The largest of some vectors in each lane.
+/// For each lane, the largest magnitude bits of kCount vectors.
 template <int kCount>
 inline I32 largest_magnitude_bits(const F32 (&x)[kCount]) {
   I32 most = magnitude_bits(x[0]);
@@ -152,14 +153,14 @@ inline I32 largest_magnitude_bits(const F32 (&x)[kCount]) {
   return most;
 }
 
-/// x + kRound - kRound is x rounded to an integer, to even; the integer is in the low bits of x + kRound.
+/// x + kRound - kRound is x rounded to the nearest integer, ties to even. The low bits of x + kRound are the integer.
 inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
 
 inline I32 rounded(F32 x) {
   return bits_as<I32>(x + splat(kRound)) - bits_as<I32>(splat(kRound));
 }
 
-/// Sum of the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)).
+/// Sums the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)).
 inline float sum_lanes(Vec<float, 4> v) {
   const Vec<float, 4> pairs = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
   return pairs[0] + pairs[1];
@@ -172,7 +173,7 @@ inline float sum_lanes(Vec<float, 16> v) {
                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/// The largest lane of integers, or of floats of which none is NaN.
+/// The largest lane of integers, or of floats without NaN.
 template <class V>
 inline auto max_lanes(V v) {
   if constexpr (sizeof(V) == 64) {
@@ -188,7 +189,7 @@ inline auto max_lanes(V v) {
   }
 }
 
-/// Whether a lane of a comparison's result is true.
+/// Whether any lane of a comparison's result is true.
 inline bool any_lane(I32 mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask) != 0;
@@ -208,7 +209,7 @@ inline void store_first(float* to, F32 v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = values[i];
 }
 
-// Small integers as 32-bit lanes; GCC 12 converts byte vectors lane by lane.
+// Widens small integers to 32-bit lanes. Uses intrinsics, because GCC 12 converts byte vectors lane by lane.
 #if defined(__AVX512F__)
 inline I32 load_widened(const int8_t* from) {
   return (I32)_mm512_cvtepi8_epi32((__m128i)load<I8x16>(from));

@@ -1,17 +1,20 @@
-// Loops of the ops that go along tokens with a state: causal_conv and gated_delta.
+// Loops of the ops with a state that follows the tokens: causal_conv and gated_delta.
 //
-// The state of a head is a matrix S [size][size], in memory column by column (a column: the key elements of one value
-// element). A token with key k, query q, value v, factor f and beta b turns it into f S + k e^T with
-// e = b (v - f S^T k) and gives S^T q. There are two forms, which round differently:
+// The state of a head is a matrix S [size][size], stored column by column. A column consists of the key elements of one
+// value element. A token has key k, query q, value v, factor f and beta b. Its error is e = b (v - f S^T k). The token
+// changes S to f S + k e^T, and its result is S^T q of the new S. There are two forms, which round differently
+// from each other.
 //
-// *Columns*: token by token, each column by itself; a column is read and written once where there is one token.
+// *Columns*: token by token, each column separately. For a single token, a column is read and written once.
 //
-// *Chunks* of a text's tokens (Yang et al. 2024, arXiv:2406.06484). With S before the chunk and F_r the product of the
-// factors up to token r, the e of all tokens follow from each other,
-//   e_r = b_r (v_r - F_r S^T k_r) - sum over s < r of b_r F_r / F_s (k_r . k_s) e_s,
-// the rows are F_r S^T q_r + sum over s <= r of F_r / F_s (q_r . k_s) e_s, and S becomes F S + sum of F / F_s k_s e_s^T
-// with F that of the last token: products of small matrices. A block of columns lies with the value elements side by
-// side, [size][width] with width = DeltaKernels::width.
+// *Chunks*: several tokens of a sequence at a time (Yang et al. 2024, arXiv:2406.06484). Let S be the state before the
+// chunk, F_r the product of the factors up to token r, and F the product of all factors. Errors, results and new state
+// are products of small matrices:
+//   e_r = b_r (v_r - F_r S^T k_r) - sum over s < r of b_r F_r / F_s (k_r . k_s) e_s
+//   result r = F_r S^T q_r + sum over s <= r of F_r / F_s (q_r . k_s) e_s
+//   new S = F S + sum over s of F / F_s k_s e_s^T
+// A block of columns is stored with its value elements next to each other, [size][width] with width =
+// DeltaKernels::width.
 //
 // No inline functions here, as in kernels.h.
 #pragma once
@@ -20,7 +23,7 @@
 
 namespace shoal::cpu {
 
-/// to[i] = sum over j < taps of weights[j * stride + i] * inputs[j][i] for i < n; an input of nullptr is zeros.
+/// to[i] = sum over j < taps of weights[j * stride + i] * inputs[j][i] for i < n. An input of nullptr means zeros.
 struct ConvArgs {
   const float* const* inputs = nullptr;
   int64_t taps = 0;
@@ -30,7 +33,7 @@ struct ConvArgs {
   float* to = nullptr;
 };
 
-/// A token as some columns of a head see it: v and out begin with their first one.
+/// One token, for some columns of a head. v and out begin with the first of these columns.
 struct DeltaToken {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -38,7 +41,7 @@ struct DeltaToken {
   float* out = nullptr;
   float factor = 0;
   float beta = 0;
-  bool begins = false;  ///< a text: S is zeros before it
+  bool begins = false;  ///< whether this is the first token of a sequence, before which S is zero
 };
 
 struct DeltaColumns {
@@ -47,13 +50,13 @@ struct DeltaColumns {
   int64_t size = 0;
   int64_t columns = 0;
   const float* from = nullptr;  ///< S before the tokens
-  int64_t from_stride = 0;      ///< floats from column to column
-  float* to = nullptr;          ///< S after them, columns without gaps
+  int64_t from_stride = 0;      ///< floats between columns
+  float* to = nullptr;          ///< S after the tokens, columns without gaps
 };
 
-inline constexpr int64_t kDeltaChunk = 32;  ///< most tokens of a chunk, a multiple of any width
+inline constexpr int64_t kDeltaChunk = 32;  ///< maximum number of tokens in a chunk, a multiple of every width
 
-/// to[r * kDeltaChunk + s] = row r times column s, of `columns` [size][kDeltaChunk].
+/// to[r * kDeltaChunk + s] = row r times column s of `columns` [size][kDeltaChunk].
 struct DeltaProducts {
   const float* rows = nullptr;
   int64_t row_stride = 0;  ///< floats
@@ -63,19 +66,19 @@ struct DeltaProducts {
   float* to = nullptr;
 };
 
-/// What a chunk's tokens have of each other in one head. [r * kDeltaChunk + s]: only s < r (errors) and s <= r (rows)
-/// are of use.
+/// Weights between the tokens of a chunk for one head, at [r * kDeltaChunk + s]. Only the elements of `of_errors` with
+/// s < r, and of `of_rows` with s <= r, are meaningful.
 struct DeltaWeights {
   const float* key_products = nullptr;    ///< k_r . k_s
   const float* query_products = nullptr;  ///< q_r . k_s
-  const double* logarithm = nullptr;      ///< of F_r
+  const double* logarithm = nullptr;      ///< logarithm of F_r
   const float* beta = nullptr;
   int64_t count = 0;
   float* of_errors = nullptr;  ///< -b_r F_r / F_s (k_r . k_s)
   float* of_rows = nullptr;    ///< F_r / F_s (q_r . k_s)
 };
 
-/// A chunk of a head for a block of columns; v and out begin with the first one, strides are in floats.
+/// One chunk, for a block of columns of a head. v and out begin with the first of these columns. Strides are in floats.
 struct DeltaChunk {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -91,9 +94,9 @@ struct DeltaChunk {
   const float* beta = nullptr;
   const float* kept = nullptr;    ///< F_r
   const float* to_end = nullptr;  ///< F / F_r
-  bool begins = false;            ///< a text: S is zeros before it
-  float* state = nullptr;         ///< S, changed
-  float* errors = nullptr;        ///< scratch, 2 * kDeltaChunk * width
+  bool begins = false;            ///< whether the chunk begins a sequence, before which S is zero
+  float* state = nullptr;         ///< S, updated in place
+  float* errors = nullptr;        ///< scratch, 2 * kDeltaChunk * width floats
 };
 
 struct DeltaKernels {

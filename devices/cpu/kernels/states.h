@@ -1,4 +1,4 @@
-// The kernels of ops with a state as functions; table.cpp joins them. What each does: state_ops.h.
+// The kernels of ops with a state; table.cpp puts them into a table. state_ops.h documents them.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -6,13 +6,13 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-// causal_conv.cpp
+// in causal_conv.cpp
 void causal_conv(const ConvArgs& args);
 
-// delta_columns.cpp
+// in delta_columns.cpp
 void delta_columns(const DeltaColumns& args);
 
-// delta_chunks.cpp
+// in delta_chunks.cpp
 inline constexpr int64_t kDeltaWidth = 2 * kLanes;
 void delta_products(const DeltaProducts& args);
 void delta_weights(const DeltaWeights& args);

@@ -1,4 +1,4 @@
-// Rows of every float and quantised type as f32, with the roundings of graph/quants: a product, then a sum.
+// Converts rows of every float and quantised type to f32. Rounds as graph/quants does: first the product, then the sum.
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {

@@ -1,5 +1,5 @@
-// The kernels of weights as templates over the formats (formats.h) and float rows (half.h). Each is defined and
-// instantiated for all types in the file named beside it; table.cpp joins them.
+// The kernels of weights as templates over the formats (formats.h) and float rows (half.h). The comment after each
+// names the file that defines it and instantiates it for all types. table.cpp puts them into a table.
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -31,7 +31,7 @@ void packed_dot(const DotArgs& args);  // packed_dot.cpp
 template <class Rows>
 void packed_dot_rows(const DotArgs& args);
 
-/// Members of PanelKernels. Quantised panels of formats with the same groups and addends have the same size.
+/// Members of PanelKernels. Quantised panels of all formats with the same groups and addends have the same size.
 template <class Format>
 void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
 template <class Format>
@@ -42,7 +42,7 @@ template <int kGroups, bool kAdds>
 size_t panel_bytes(int64_t k);
 
 void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k,
-                           std::byte* panel);  // panel_float.cpp; of f32
+                           std::byte* panel);  // panel_float.cpp; panels of f32
 void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel);
 void multiply_floats(const PanelArgs& args);
 size_t float_panel_bytes(int64_t k);
@@ -64,11 +64,11 @@ void to_f32(const void* src, float* dst, int64_t n);  // to_f32.cpp
 template <class Rows>
 void rows_to_f32(const void* src, float* dst, int64_t n);
 
-/// Members of VectorKernels; vector.cpp.
+/// Members of VectorKernels, in vector.cpp.
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 
-/// Instantiates a template for every type of float rows; quantised formats are listed in graph/dtypes.def.
+/// Instantiates a template for every type of float rows. graph/dtypes.def lists the quantised formats.
 #define SHOAL_FOR_ROWS(declaration, arguments) \
   declaration<RowsF32> arguments;              \
   declaration<RowsF16> arguments;              \

@@ -1,4 +1,4 @@
-// Vectors of double, half as many lanes as F32 has, and their sines.
+// Vectors of double, with half as many lanes as F32, and their sines.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -30,7 +30,7 @@ inline F64 multiply_add(F64 a, F64 b, F64 c) {
 #endif
 }
 
-/// By halves, as for F32.
+/// Sums the lanes by halves, as for F32.
 inline double sum_lanes(Vec<double, 2> v) {
   return v[0] + v[1];
 }
@@ -45,8 +45,8 @@ struct Circle {
   F64 cosine, sine;
 };
 
-/// Of angles given in quarters of a turn, |quarters| < 2^50, plus a small rest. The part of a quarter is exact; both
-/// series end below 1e-10, far less than the rounding to f32.
+/// Cosine and sine of an angle: `quarters` quarter rotations, with |quarters| < 2^50, plus a small rest. The fraction
+/// of a quarter is exact. Both series are accurate to 1e-10, far below the rounding to f32.
 inline Circle circle_at(F64 quarters, F64 rest) {
   const F64 round = splat_wide(6755399441055744.0);  // 1.5 * 2^52
   const F64 shifted = quarters + round;
@@ -63,7 +63,8 @@ inline Circle circle_at(F64 quarters, F64 rest) {
   c = multiply_add(z, c, splat_wide(1.0 / 24));
   c = multiply_add(z, c, splat_wide(-0.5));
   c = multiply_add(z, c, splat_wide(1.0));
-  // Quarters passed: an odd number exchanges the two, and each changes its sign every half turn.
+  // Number of whole quarter rotations. An odd number exchanges sine and cosine, and each changes its sign every half
+  // rotation.
   const I64 passed = bits_as<I64>(shifted);
   const I64 odd = -(passed & 1);
   const I64 sine = (bits_as<I64>(s) & ~odd) | (bits_as<I64>(c) & odd);

@@ -1,7 +1,8 @@
-// attention: tiles of (head, query) rows are dealt to the parts in turn, forwards and backwards, because causal tiles
-// differ in length.
-// With fewer tiles than parts could use, the KV segments of a tile go to different parts, which leave their partials in
-// the workspace (prepare()); these are merged in the order of segments, as one part would (run()).
+// attention: the parts take tiles of (head, query) rows round by round. Every other round goes backwards through the
+// parts, because causal tiles differ in length.
+//
+// If there are too few tiles for all parts, the KV segments of a tile are divided among the parts. Each part stores
+// partial results in the workspace (prepare()). run() merges them in the order of segments, as a single part would.
 #include <limits>
 
 #include "devices/cpu/ops/attention_tile.h"
@@ -17,11 +18,11 @@ bool splits_kv(const AttentionShape& shape, int parts) {
   return shape.segments > 1 && shape.tiles < 2 * parts;
 }
 
-/// Per part: the tile's scratch and one row of merged values per tile row.
+/// Number of floats per part: the tile's scratch, and one row of merged values per tile row.
 int64_t part_floats(const AttentionShape& shape) {
   return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
 }
-/// A partial in the workspace: top, sum, values.
+/// Number of floats of a partial result in the workspace: top, sum and values.
 int64_t partial_floats(const AttentionShape& shape) {
   return shape.e + 2;
 }
@@ -49,16 +50,16 @@ void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape&
   }
 }
 
-/// A tile's segments that are seen by some query: the unit of work of a split over KV.
+/// If the parts divide KV, these are the segments that some query sees. The unit of work is a (tile, segment) pair.
 struct Split {
-  int64_t first = 0, count = 0;  ///< segments
-  float* partials = nullptr;     ///< [tile][segment - first][row] of top, sum, values
+  int64_t first = 0, count = 0;  ///< first segment, and number of segments
+  float* partials = nullptr;     ///< [tile][segment - first][row], each with top, sum and values
   float* at(const AttentionShape& shape, int64_t tile, int64_t segment, int64_t row) const {
     return partials + ((tile * count + segment - first) * shape.tile_rows() + row) * partial_floats(shape);
   }
 };
 
-/// First phase of a split over KV: this part's (tile, segment) pairs.
+/// First phase: runs this part's (tile, segment) pairs.
 void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape, const Split& split,
                   float* scratch) {
   for (int64_t item = ctx.part; item < shape.tiles * split.count; item += ctx.parts) {
@@ -74,7 +75,7 @@ void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionSha
   }
 }
 
-/// Second phase: merges the partials of this part's tiles.
+/// Second phase: merges the partial results of this part's tiles.
 void merge_segments(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, const Split& split,
                     float* scratch) {
   float* values = scratch + shape.scratch_floats();
@@ -95,7 +96,8 @@ float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
   return reinterpret_cast<float*>(ctx.workspace) + ctx.part * part_floats(shape);
 }
 
-/// No segments when tiles are done whole. What queries see may differ from run to run.
+/// Returns no segments if a single part runs each tile. The split is computed again in each run, because the KV rows
+/// that queries see may change.
 Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape) {
   if (!splits_kv(shape, ctx.parts)) return {};
   const KvRange range = visible(node);

@@ -1,9 +1,10 @@
-// attention's work: the tiles of a node, what its queries see, and the partial results that are merged.
+// The work of attention: the tiles of a node, the KV rows that its queries see, and the partial results that are
+// merged.
 //
-// KV rows are cut in segments at fixed places; a segment gives a Partial per row (largest score m, sum l of
-// exp(score - m), and the values weighted alike), and partials are merged in the order of segments. So one
-// thread walking all segments and several threads with some each give the same bits. Example: scores 1, 3 | 2 in
-// two segments: m = 3, l = e^-2 + 1 and m = 2, l = 1; merged: m = 3, l = e^-2 + 1 + e^-1.
+// KV rows are cut into segments at fixed positions. A segment gives each row a Partial: the largest score m, the sum l
+// of exp(score - m), and the values weighted by exp(score - m). Partials are merged in the order of segments. So the
+// result has the same bits whether one thread or several threads run the segments. Example: scores 1, 3 | 2 in two
+// segments give m = 3, l = e^-2 + 1 and m = 2, l = 1. Merged: m = 3, l = e^-2 + 1 + e^-1.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +15,26 @@
 
 namespace shoal::cpu {
 
-inline constexpr int64_t kLaneQueries = 8;    ///< queries that lie side by side in lanes
-inline constexpr int64_t kSegmentRows = 512;  ///< KV rows per segment, more when there would be too many
+inline constexpr int64_t kLaneQueries = 8;    ///< with at least this many queries, each lane processes one query
+inline constexpr int64_t kSegmentRows = 512;  ///< KV rows per segment; more if there would otherwise be over
+                                              ///< kMaxSegments segments
 inline constexpr int64_t kMaxSegments = 32;
 
-/// Rounded up to a whole vector of any instruction set, which is a cache line.
+/// `floats` rounded up to a multiple of kMaxLanes: whole vectors of any instruction set, and whole cache lines.
 int64_t padded(int64_t floats);
 
-/// What is constant over a node, from its shapes and parameters.
+/// Constants of a node, computed from its shapes and parameters.
 struct AttentionShape {
   explicit AttentionShape(const Tensor& node);
   int64_t d, e, s, t, h, z;
-  int64_t kv_heads, group;                 ///< group: query heads per KV head
-  int64_t tile_heads, tile_queries;        ///< heads and queries of a tile
-  int64_t head_tiles, query_tiles, tiles;  ///< tiles per KV head's group, per batch of queries, of the node
+  int64_t kv_heads, group;                 ///< number of KV heads; query heads per KV head
+  int64_t tile_heads, tile_queries;        ///< heads and queries per tile
+  int64_t head_tiles, query_tiles, tiles;  ///< number of tiles per KV head's group, per batch's queries, and per node
   int64_t segment_rows, segments;
-  /// Most rows that a tile of this node has.
+  /// Maximum number of rows in a tile of this node.
   int64_t tile_rows() const { return tile_heads * tile_queries; }
   bool lanes() const { return t >= kLaneQueries; }
-  /// Floats of scratch that a Tile needs.
+  /// Number of scratch floats that a Tile needs.
   size_t scratch_floats() const;
 };
 
@@ -40,23 +42,24 @@ struct AttentionShape {
 struct KvRange {
   int64_t begin = 0, end = 0;
 };
-/// The KV rows that a query may see; nothing outside is read for it.
+/// The KV rows that a query may see. No other KV row is read for this query.
 KvRange visible(const Tensor& node, int64_t query, int64_t batch);
-/// The KV rows that any of the node's queries may see.
+/// The smallest range with all KV rows that the node's queries may see.
 KvRange visible(const Tensor& node);
 
-/// Running soft-max of one row. `values` are e weighted sums.
+/// Running soft-max of one row. `values` points to e weighted sums.
 struct Partial {
-  float top = 0;            ///< -infinity: no score but -infinity and NaN
-  float sum = 0;            ///< at least 1, NaN when a score was NaN; 0: nothing seen yet
-  float* values = nullptr;  ///< unset when nothing was seen
+  float top = 0;            ///< -infinity if every score so far is -infinity or NaN
+  float sum = 0;            ///< 0 before any visible score; then at least 1, or NaN if a score was NaN
+  float* values = nullptr;  ///< unset while sum is 0
 };
-/// Takes `from` into `into`.
+/// Merges `from` into `into`.
 void merge(Partial& into, const Partial& from, int64_t e);
-/// Writes the result row: values / sum with the head's sink, zeros when nothing was seen; and its lse, if it has one.
+/// Writes the result row: values / sum, where the sum includes the head's sink, or zeros if no score was visible. Also
+/// writes lse if the node has it.
 void finish(const Tensor& node, const Partial& partial, int64_t head, float* to);
 
-/// The sources of a node; nullptr: it has none of that kind.
+/// The sources of a node. source() returns nullptr if the node lacks the source.
 enum class AttentionSource { kQ, kK, kV, kPositions, kMask, kSinks };
 const Tensor* source(const Tensor& node, AttentionSource which);
 

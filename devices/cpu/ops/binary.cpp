@@ -1,5 +1,5 @@
-// add, sub, mul, div with broadcasting. An operand's piece of a row is a row or one element that stands for all; half
-// types go through f32, i32 stays i32.
+// add, sub, mul, div with broadcasting. An operand has either a full row or one element that is used for the whole row.
+// Half-precision types are computed in f32; i32 stays i32.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -7,10 +7,10 @@
 namespace shoal::cpu {
 namespace {
 
-// In the order of RowKernels::binary.
+// In the same order as RowKernels::binary.
 enum Operation { kPlus, kMinus, kTimes, kOver };
 
-/// How operands and result are walked together.
+/// The shape to iterate over, and whether each operand has a full row.
 struct Walk {
   Shape shape;
   bool a_steps, b_steps;
@@ -40,7 +40,7 @@ void run_floats(const TeamContext& ctx, Tensor& node) {
   for_pieces(ctx, walk.shape, piece, chunk_for(node, a, b));
 }
 
-// Unsigned: integers wrap around instead of being undefined.
+// Computes with unsigned integers, because signed overflow is undefined and unsigned integers wrap around.
 template <Operation kOperation>
 uint32_t combined(uint32_t a, uint32_t b) {
   if constexpr (kOperation == kPlus) return a + b;

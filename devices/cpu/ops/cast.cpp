@@ -1,4 +1,4 @@
-// cast: any dtype to any other by way of f32; integers among themselves exactly, equal dtypes as they are.
+// cast: converts any dtype to any other through f32. Integers are converted exactly. Equal dtypes are copied.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 

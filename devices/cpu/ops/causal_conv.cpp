@@ -1,4 +1,5 @@
-// causal_conv: parts have pieces of the channels, whose weights they transpose first, and go over the tokens.
+// causal_conv: each part processes a range of channels. It transposes the weights of kPiece channels at a time, then
+// processes all tokens.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/positions.h"
@@ -7,14 +8,14 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kPiece = 512;  ///< channels at a time
-constexpr int64_t kLine = 16;    ///< floats that parts do not share
+constexpr int64_t kPiece = 512;  ///< channels processed at a time
+constexpr int64_t kLine = 16;    ///< floats per cache line; only one part writes a cache line
 
-/// Numbers of inputs: tokens from 0 on, those of the state below.
+/// This number means "no input". Numbers from 0 on are tokens; negative numbers are inputs in the state.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
 
-/// The input before number `input`, which may be the number of tokens: the one behind all of them.
-int64_t input_before(const TextPositions& positions, int64_t in_state, int64_t input) {
+/// The input before `input`. `input` may equal the number of tokens, which is the position after the last token.
+int64_t input_before(const SequencePositions& positions, int64_t in_state, int64_t input) {
   if (input >= 0 && input < positions.count() && positions.begins(input)) return kNoInput;
   for (--input; input >= 0 && positions.is_padding(input);) --input;
   return input >= -in_state ? input : kNoInput;
@@ -24,7 +25,7 @@ const float* floats_at(const Tensor& tensor, int64_t row, int64_t element) {
   return reinterpret_cast<const float*>(tensor.data + row * tensor.strides[1]) + element;
 }
 
-/// What a part has in the workspace.
+/// A part's arrays in the workspace.
 struct Scratch {
   float* weights;        ///< [taps][kPiece]
   const float** inputs;  ///< [taps]
@@ -37,10 +38,10 @@ struct Scratch {
         inputs(reinterpret_cast<const float**>(weights + taps * kPiece)) {}
 };
 
-/// The channels [first, first + n) of all results.
+/// Computes channels [first, first + n) of all results.
 void run_piece(Tensor& node, const Scratch& scratch, int64_t first, int64_t n) {
   const Tensor &x = *node.src[0], &weight = *node.src[1], &state = *node.src[2];
-  const TextPositions positions(*node.src[3]);
+  const SequencePositions positions(*node.src[3]);
   const int64_t taps = weight.shape[0], in_state = taps - 1, tokens = x.shape[1];
   kernels().attention.transpose(floats_at(weight, first, 0), static_cast<int64_t>(weight.strides[1] / sizeof(float)), n,
                                 taps, scratch.weights, kPiece);

@@ -1,4 +1,4 @@
-// concat: every source is copied to its place in the result.
+// concat: copies every source to its place in the result.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 

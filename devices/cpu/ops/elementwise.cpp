@@ -1,4 +1,5 @@
-// unary, scale, clamp (NaN stays NaN) and glu, act(gate) * up: functions of pieces of rows, which are looked up once.
+// unary, scale, clamp (NaN stays NaN) and glu, which is act(gate) * up. Each op looks up its function once and applies
+// it to pieces of rows.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -28,7 +29,7 @@ const Tensor* separate_up(const Tensor& node) {
   return node.src.size() > 1 ? node.src[1] : nullptr;
 }
 
-/// Fused, a row of the source is the gate followed by the up part.
+/// In the fused form, a row of the source contains the gate, then the up part.
 void run_glu(const TeamContext& ctx, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool fused = !separate_up(node);
@@ -51,7 +52,7 @@ bool supports_glu(const Tensor& node) {
   return is_float_result(node) && is_float(node.src[0]) && (!up || is_float(up));
 }
 
-/// Of functions that take several operations.
+/// Work of a function that needs several operations per element.
 int64_t work(const Tensor& node) {
   return node.elements() * 8;
 }

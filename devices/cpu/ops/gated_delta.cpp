@@ -1,6 +1,6 @@
-// gated_delta: columns of the states are independent (devices/cpu/kernels/state_ops.h). Few tokens go one by one
-// through the columns that a part has; more of them in chunks, through blocks of columns: then a part takes its blocks
-// by key head, so that the products of keys and queries serve several of them.
+// gated_delta: the columns of the states are independent (devices/cpu/kernels/state_ops.h). Up to kFewTokens tokens are
+// processed one by one, each for all columns of a part. More tokens are processed in chunks, for blocks of columns. A
+// part then orders its blocks by key head, so that several blocks use the same products of keys and queries.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
@@ -11,11 +11,12 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kFewTokens = 8;     ///< up to these go one by one
-constexpr int64_t kColumnsUnit = 16;  ///< of a part, where tokens go one by one
-constexpr int64_t kPassHeads = 2;     ///< heads whose blocks use the same products
+constexpr int64_t kFewTokens = 8;     ///< up to this number of tokens, tokens are processed one by one
+constexpr int64_t kColumnsUnit = 16;  ///< if tokens are processed one by one, each part gets a multiple of this number
+                                      ///< of columns
+constexpr int64_t kPassHeads = 2;     ///< number of heads whose blocks share products in one pass
 
-/// The node, its lengths, and the floats of its operands.
+/// The node, its lengths, and accessors for the floats of its operands.
 struct Delta {
   explicit Delta(Tensor& of)
       : node(of),
@@ -36,14 +37,14 @@ struct Delta {
   const float* q(int64_t key_head, int64_t token) const { return floats(*node.src[0], key_head, token); }
   const float* k(int64_t key_head, int64_t token) const { return floats(*node.src[1], key_head, token); }
   const float* v(int64_t head, int64_t token) const { return floats(*node.src[2], head, token); }
-  /// Of a token and head; the state's columns come behind the tokens.
+  /// The result row of a token and head. The columns of the state follow the rows of all tokens.
   float* result(int64_t head, int64_t column) const { return const_cast<float*>(floats(node, column, head)); }
   const float* state(int64_t head, int64_t column) const { return floats(*node.src[5], column, head); }
   int64_t state_stride() const { return stride(*node.src[5], 1); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
   int64_t key_head_of(int64_t head) const { return tiled ? head % key_heads : head / group; }
-  /// Head number i of those of a key head.
+  /// The i-th head that uses a key head.
   int64_t head_of(int64_t key_head, int64_t i) const { return tiled ? i * key_heads + key_head : key_head * group + i; }
 
   static float share_of(const Tensor& tensor, int64_t head, int64_t token) {
@@ -51,7 +52,7 @@ struct Delta {
   }
 
   Tensor& node;
-  TextPositions positions;
+  SequencePositions positions;
   int64_t size, heads, key_heads, tokens, group;
   bool tiled;
 };
@@ -62,7 +63,7 @@ bool goes_by_tokens(int64_t tokens) {
   return tokens <= kFewTokens;
 }
 
-/// Columns [first, first + n) of a head's state.
+/// Processes columns [first, first + n) of a head's state.
 void run_columns(const Delta& delta, int64_t head, int64_t first, int64_t n) {
   DeltaToken tokens[kFewTokens];
   int64_t count = 0;
@@ -106,7 +107,7 @@ int64_t blocks_of(int64_t size) {
   return (size + kernels().delta.width - 1) / kernels().delta.width;
 }
 
-/// What a part has in the workspace, each piece on a line of its own.
+/// A part's arrays in the workspace. Each array begins on a new cache line.
 class Scratch {
  public:
   float *states, *key_columns, *key_products, *query_products, *of_errors, *of_rows, *errors;
@@ -136,14 +137,14 @@ class Scratch {
   uintptr_t at_;
 };
 
-/// Tokens of one text, one after the other.
+/// Consecutive tokens of one sequence that are processed together.
 struct Chunk {
   int64_t begin = 0, count = 0;
-  bool begins = false;  ///< the text
+  bool begins = false;  ///< whether the chunk begins the sequence
 };
 
-/// The first chunk from a token on; none: no tokens that are not padding.
-Chunk chunk_from(const TextPositions& positions, int64_t token) {
+/// The first chunk at or after a token. Its count is 0 if only padding follows.
+Chunk chunk_from(const SequencePositions& positions, int64_t token) {
   while (token < positions.count() && positions.is_padding(token)) ++token;
   Chunk chunk{token, 0, token < positions.count() && positions.begins(token)};
   const auto goes_on = [&](int64_t next) {
@@ -153,7 +154,8 @@ Chunk chunk_from(const TextPositions& positions, int64_t token) {
   return chunk;
 }
 
-/// Blocks [first, last) of a key head's heads, `blocks` of each head one after the other, through all tokens.
+/// Processes all tokens for blocks [first, last) of the heads that use one key head. Blocks are numbered consecutively
+/// over these heads, with blocks_ blocks per head.
 class Pass {
  public:
   Pass(const Delta& delta, const Scratch& scratch, int64_t key_head, int64_t first, int64_t last)
@@ -191,7 +193,7 @@ class Pass {
     };
     products(k, k_stride, scratch_.key_products);
     products(q, q_stride, scratch_.query_products);
-    int64_t known = -1;  // the head whose weights are there
+    int64_t known = -1;  // the head whose weights are in the scratch
     for (int64_t block = first_; block < last_; ++block) {
       if (known != head(block)) weigh(chunk, known = head(block));
       const int64_t j = column(block);
@@ -209,7 +211,7 @@ class Pass {
     }
   }
 
-  /// The chunk's weights for a head. Logarithms in double: differences of long sums stay exact.
+  /// Computes the chunk's weights for a head. The logarithms are double, because differences of long sums are needed.
   void weigh(const Chunk& chunk, int64_t head) {
     double sum = 0;
     for (int64_t r = 0; r < chunk.count; ++r) {
@@ -233,7 +235,8 @@ class Pass {
     }
   }
 
-  /// A factor below any that f32 can hold: infinities have no differences.
+  /// Lower bound of decays. The bound avoids the difference of two infinities, which is NaN. The exponential of the
+  /// bound is far below the smallest f32.
   static constexpr double kLeastDecay = -1000;
 
   const Delta& delta_;

@@ -1,5 +1,5 @@
-// get_rows: one row of the result is one row of the table, converted to f32 (or copied: i32). Threads share the
-// pieces of all rows, so that few long rows keep a team busy too. Packed rows are put together piece by piece.
+// get_rows: copies rows of the table and converts them to f32 (i32 stays i32). Threads share pieces of rows, so that
+// even a few long rows occupy the whole team. Packed rows are unpacked piece by piece.
 #include <cstring>
 
 #include "devices/cpu/isa.h"
@@ -11,7 +11,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Elements [begin, begin + n) of a row of the matrix whose groups begin at `groups`.
+/// Loads elements [begin, begin + n) of a row of the packed matrix whose groups begin at `groups`.
 void load_packed(const Tensor& table, const PackedMatrices& packed, const std::byte* groups, int64_t row, int64_t begin,
                  int64_t n, float* to) {
   const WeightKernels& weights = kernels().weights[static_cast<size_t>(table.dtype)];

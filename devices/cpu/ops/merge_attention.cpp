@@ -1,4 +1,4 @@
-// merge_attention: each part of a row counts e^(lse - that of all parts).
+// merge_attention: the weight of each part of a row is e^(lse of the part - lse of all parts).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ float at(const Tensor& tensor, const std::byte* row, int64_t i) {
   return *reinterpret_cast<const float*>(row + i * tensor.strides[0]);
 }
 
-/// log(sum of e^x) over a row; -infinity of nothing.
+/// log(sum of e^x) over a row; -infinity for an empty row.
 float log_sum_exp(const Tensor& x, const std::byte* row) {
   float top = kMinusInfinity, sum = 0;
   for (int64_t i = 0; i < x.shape[0]; ++i) top = std::max(top, at(x, row, i));

@@ -1,4 +1,4 @@
-// mul_mat: each matrix of a (its axes 2 and 3) is multiplied by all rows of b whose batch indices stand for it.
+// mul_mat: each matrix of `a` (axes 2 and 3) is multiplied by all rows of `b` whose batch indices map to it.
 #include <cstring>
 
 #include "devices/cpu/ops/mul_mat_product.h"
@@ -10,12 +10,13 @@ namespace {
 
 ProductShape shape_of(const Tensor& node) {
   const Tensor& a = *node.src[0];
-  // By n alone: how many batches share a matrix may differ from device to device.
+  // The choice of panels depends on n alone, because the number of batches that share a matrix may differ between
+  // devices.
   return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
 }
 
-/// Rows of b (and of the result) that one matrix of a is multiplied by: n on each of shared[0] x shared[1] batches.
-/// With a [k, m, 2, 1] and b [k, n, 6, 1], matrix 1 has the rows of the batches 3, 4 and 5.
+/// The rows of `b` (and of the result) for each matrix of `a`: n rows from each of shared2 x shared3 batches. Example:
+/// with `a` [k, m, 2, 1] and `b` [k, n, 6, 1], matrix 1 is multiplied by the rows of batches 3, 4 and 5.
 struct RowsOfB {
   explicit RowsOfB(const Tensor& node)
       : node(node), shared2(node.shape[2] / node.src[0]->shape[2]), shared3(node.shape[3] / node.src[0]->shape[3]) {}
@@ -29,7 +30,7 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
-/// Does each part convert and list the columns for itself? Then nothing has to be made before.
+/// Whether each part converts and lists the columns for itself. Then prepare() is not needed.
 bool has_own_columns(const ProductShape& shape) {
   return shape.columns < kPanelColumns;
 }
@@ -51,13 +52,13 @@ void list_columns(std::pair<int64_t, int64_t> entries, const ProductShape& shape
   }
 }
 
-/// Writes where the columns of each matrix begin.
+/// Writes the index of the first column of each matrix.
 void list_matrices(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
   const int64_t columns = RowsOfB(node).per_matrix();
   for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns;
 }
 
-/// Converts and lists the columns: all of them, or those of this part.
+/// Converts and lists this part's share of the columns, or all columns if each part needs its own copy.
 void make_columns(const TeamContext& ctx, const Tensor& node, const ProductShape& shape, const ProductMemory& memory) {
   const Tensor& b = *node.src[1];
   const bool own = has_own_columns(shape);
@@ -87,7 +88,8 @@ void run(const TeamContext& ctx, Tensor& node) {
   multiply(ctx, *node.src[0], shape, memory);
 }
 
-/// Another product of the same columns, such as the keys' and the values' after the queries'.
+/// Whether `before` multiplies the same columns. Example: the product for the keys or values follows the product for
+/// the queries.
 bool can_follow(const Tensor& before, const Tensor& node) {
   if (before.op != Op::kMulMat || before.src[1] != node.src[1] || before.empty()) return false;
   const ProductShape a = shape_of(before), b = shape_of(node);

@@ -1,5 +1,5 @@
-// mul_mat_id: the (slot, token) pairs of the ids are sorted by expert, so that every expert's weights are read once.
-// Pairs whose expert is not here give zeros.
+// mul_mat_id: sorts the (slot, token) pairs of the ids by expert, so that every expert's weights are read once. The
+// results of pairs whose expert is on another device are zeros.
 #include <cstring>
 
 #include "devices/cpu/ops/mul_mat_product.h"
@@ -27,7 +27,7 @@ void for_pairs(const Tensor& node, F&& f) {
   }
 }
 
-/// A counting sort: afterwards the columns of expert e are [first[e], first[e + 1]).
+/// A counting sort. Afterwards the columns of expert e are [first[e], first[e + 1]).
 void list_columns(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
   const Tensor& x = *node.src[1];
   std::memset(memory.first, 0, (shape.matrices + 1) * sizeof(int64_t));
@@ -42,13 +42,13 @@ void list_columns(const ProductShape& shape, const ProductMemory& memory, const 
     memory.b[at] = column_at(x, row, shape, memory);
     memory.c[at] = reinterpret_cast<float*>(row_at(node, {slot, token, 0}));
   });
-  // Each entry has moved on to the start of the next expert.
+  // The loop has advanced each entry to the start of the next expert.
   for (int64_t e = shape.matrices; e > 0; --e) memory.first[e] = memory.first[e - 1];
   memory.first[0] = 0;
 }
 
-/// Zeros for this part of the pairs, as far as their experts are not here.
-void clear_others(const TeamContext& ctx, const Tensor& node) {
+/// Writes zeros for this part's pairs whose expert is on another device.
+void clear_unselected(const TeamContext& ctx, const Tensor& node) {
   const auto& params = std::get<SelectParams>(node.params);
   for_rows(ctx, node.shape, [&](RowIndex row) {
     const int64_t expert = index_at(*node.src[2], row.i1, row.i2);
@@ -63,7 +63,7 @@ void prepare(const TeamContext& ctx, Tensor& node) {
   if (shape.k == 0) return;
   const ProductMemory memory(shape, node.src[1]->rows(), ctx.parts, ctx.workspace);
   convert_columns(*node.src[1], share(ctx, node.src[1]->rows()), ctx.part, shape, memory);
-  clear_others(ctx, node);
+  clear_unselected(ctx, node);
   if (ctx.part == 0) list_columns(shape, memory, node);
 }
 

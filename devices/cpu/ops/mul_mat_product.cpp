@@ -10,14 +10,14 @@
 namespace shoal::cpu {
 namespace {
 
-// Rows of a that are done at a time, and columns they meet before the next rows: what is used again and again
-// stays in a cache of half a megabyte. Short matrices are cut finer, so that all parts have some.
+// The code processes kRowUnit rows of a matrix and kColumnTile columns at a time. With these sizes, reused data stays
+// in a cache of half a megabyte. Short matrices use smaller units, so that every part has work.
 constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
 constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerPart = 4;
 
-/// Elements of a row in a panel, by the kind of its columns.
+/// Number of elements of a row in a panel, for each kind of columns.
 constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
 static_assert(kSteps[0] % kPanelStep == 0 && kSteps[1] % kPanelStep == 0 && kSteps[2] % kPanelStep == 0);
 
@@ -34,18 +34,18 @@ size_t gather_bytes(const ProductShape& shape) {
   return shape.gathered ? static_cast<size_t>(kernels().panel_rows * shape.k_step) * sizeof(float) : 0;
 }
 
-/// The rows [begin, begin + rows) of one matrix and its columns.
+/// Rows [begin, begin + rows) of one matrix, and the columns that multiply the matrix.
 struct Job {
   const Tensor& a;
   const ProductShape& shape;
   const std::byte* matrix;
   bool packed;
-  size_t stride;  ///< of rows, or of packed groups
+  size_t stride;  ///< bytes between rows, or between packed groups
   const std::byte* const* b;
   float* const* c;
   int64_t columns, begin, rows;
 
-  /// A row, or the group of which it is the first one.
+  /// Address of row `row`. If rows are packed, address of the group that begins with this row.
   const std::byte* at(int64_t row) const {
     return matrix + static_cast<size_t>(packed ? row / kernels().panel_rows : row) * stride;
   }
@@ -79,7 +79,7 @@ void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int6
   kernels.from_rows(from, stride, rows, k, panel);
 }
 
-/// Adds the products that panels leave out.
+/// Adds the products of outliers, which panels do not contain.
 void add_outliers(const Job& job) {
   const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   if (weights.add_outliers == nullptr) return;
@@ -107,7 +107,7 @@ void run_panels(const Job& job, std::byte* scratch) {
   add_outliers(job);
 }
 
-/// The row as f32: its own memory or scratch.
+/// The row as f32, in place or in scratch.
 const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
   return load(tensor, row_at(tensor, row_index(tensor.shape, row)), 0, tensor.shape[0], scratch);
 }
@@ -124,7 +124,7 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
   const WeightKernels& weights = kernels_for(*node.src[0], *this);
   if (gathered) this->panels_from = kAlways;
   if (weights.panels.columns != weights.dot_columns && panels_from != kAlways && panels_from != kNever) {
-    // Columns are converted once, for all matrices.
+    // Columns are converted once for all matrices, so all matrices must use the same kernels.
     this->panels_from = columns >= kPanelColumns ? kAlways : kNever;
   }
   kind = this->panels_from == kNever ? weights.dot_columns : weights.panels.columns;
@@ -138,7 +138,7 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   const auto columns = static_cast<size_t>(shape.columns);
   size_t offset = 0;
   const auto take = [&](size_t size) {
-    const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null when only sizes matter
+    const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null if only the sizes matter
     offset += rounded_up(size);
     return reinterpret_cast<std::byte*>(at);
   };
@@ -150,7 +150,7 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   b = reinterpret_cast<const std::byte**>(take_copies(columns * sizeof(*b)));
   c = reinterpret_cast<float**>(take_copies(columns * sizeof(*c)));
   first = reinterpret_cast<int64_t*>(take_copies(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
-  // Panels, or a row of b on its way to be converted.
+  // The scratch holds panels, or a row of b before its conversion.
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
   const size_t panel = largest.panels.bytes(std::max(shape.k_step, kPanelStep));
@@ -185,7 +185,7 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
   const int64_t unit = all_rows >= kRowUnit * kUnitsPerPart * ctx.parts ? kRowUnit : kSmallRowUnit;
   const PackedMatrices packed = packed_matrices(a).value_or(PackedMatrices{});
   const bool is_packed = packed.group_bytes > 0;
-  // Units of all matrices in turn: matrices with many and with few columns are shared alike.
+  // Consecutive units belong to different matrices, so the parts share matrices with many and with few columns evenly.
   const int64_t units = (shape.m + unit - 1) / unit * shape.matrices;
   for_shared(ctx, units, [&](int64_t i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;

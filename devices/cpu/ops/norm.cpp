@@ -1,4 +1,4 @@
-// rms_norm, layer_norm: passes over a row for the sums (in double) and one for the result.
+// rms_norm and layer_norm: the first passes over a row compute the sums in double; the last pass computes the result.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
@@ -8,7 +8,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Mean over a row of what `sum` gives for its pieces.
+/// Mean over a row. sum(piece, n) returns the sum over a piece of n elements.
 template <class F>
 double mean_of(const Tensor& x, const std::byte* row, F&& sum) {
   float in[kChunk];

@@ -1,13 +1,14 @@
-// Positions of ops with a state (causal_conv, gated_delta): below 0 padding, 0 the first token of a text.
+// Positions for ops with a state (causal_conv, gated_delta). A negative position is padding; position 0 is the first
+// token of a sequence.
 #pragma once
 
 #include "graph/tensor.h"
 
 namespace shoal::cpu {
 
-class TextPositions {
+class SequencePositions {
  public:
-  explicit TextPositions(const Tensor& positions) : positions_(positions) {}
+  explicit SequencePositions(const Tensor& positions) : positions_(positions) {}
   int64_t count() const { return positions_.shape[0]; }
   bool is_padding(int64_t token) const { return at(token) < 0; }
   bool begins(int64_t token) const { return at(token) == 0; }

@@ -1,5 +1,6 @@
-// rope: every thread knows the frequencies; it makes the factors of a position when it comes to the first head there
-// and turns all heads by them. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+// rope: every part uses a table of frequencies. At a token's first head, the part computes the factors of the token's
+// position. It then rotates all heads of the token by these factors. Frequency scaling follows YaRN (Peng et al. 2023,
+// arXiv:2309.00071, section 3).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,13 +12,13 @@
 namespace shoal::cpu {
 namespace {
 
-/// Pair index at which `turns` turns fit into the original context.
+/// Index of the pair that makes `turns` full rotations over the original context.
 double pair_of_turns(const RopeParams& p, double turns) {
   const double ratio = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));
 }
 
-/// Share of the unscaled angle at a pair: 1 for fast pairs, 0 for slow ones, times ext_factor.
+/// Weight of the unscaled angle for a pair: 1 for fast pairs and 0 for slow pairs, times ext_factor.
 class UnscaledShare {
  public:
   explicit UnscaledShare(const RopeParams& p) : factor_(p.ext_factor) {
@@ -48,10 +49,10 @@ int64_t padded_pairs(const RopeParams& p) {
   return (p.dims / 2 + kTurnStep - 1) / kTurnStep * kTurnStep;
 }
 
-/// What one part has in the workspace.
+/// A part's arrays in the workspace.
 struct Table {
-  double* quarters;  ///< angle per position of each pair, in quarters of a turn; as many as padded_pairs
-  float* factors;    ///< of one position, see RowKernels::turn
+  double* quarters;  ///< padded_pairs angles per position, in units of a quarter rotation
+  float* factors;    ///< factors of one position, see RowKernels::turn
 
   static size_t bytes(const RopeParams& p) { return padded_pairs(p) * (sizeof(double) + 4 * sizeof(float)); }
   Table(const TeamContext& ctx, const RopeParams& p)
@@ -63,7 +64,7 @@ void fill_quarters(const RopeParams& p, const Tensor* factors, double* quarters)
   const int64_t pairs = p.dims / 2;
   const UnscaledShare unscaled(p);
   const double ratio = pairs > 0 ? std::pow(static_cast<double>(p.base), -2.0 / static_cast<double>(p.dims)) : 0;
-  double power = 1;  // ratio^pair: what the products round away is nothing beside an f32
+  double power = 1;  // ratio^pair; its rounding error is negligible in f32
   for (int64_t pair = 0; pair < pairs; ++pair, power *= ratio) {
     double angle = power;
     if (factors) angle /= *reinterpret_cast<const float*>(factors->data + pair * factors->strides[0]);
@@ -93,7 +94,7 @@ void run_halves(const Tensor& x, const std::byte* row, const float* factors, con
   }
 }
 
-/// Elements [first, end), unless they are in place already.
+/// Copies elements [first, end), unless x and the result share memory.
 void copy(const Tensor& x, const std::byte* row, int64_t first, int64_t end, float* to) {
   for (int64_t begin = first; begin < end; begin += kChunk) {
     const int64_t n = std::min(kChunk, end - begin);
@@ -108,7 +109,7 @@ void run(const TeamContext& ctx, Tensor& node) {
   const Table table(ctx, p);
   const double scale = magnitude(p);
   const auto rotate = p.mode == RopeMode::kHalves ? run_halves : run_neighbours;
-  int64_t known = -1;  // the token whose factors are there
+  int64_t known = -1;  // the token whose factors are in the table
   for_rows(ctx, node.shape, [&](RowIndex index) {
     if (known < 0) fill_quarters(p, factors_of(node), table.quarters);
     if (known != index.i2) {

@@ -1,5 +1,5 @@
-// set_rows: rows converted to the cache's dtype and written in place. A row of the cache belongs to one part
-// of the op whatever the ids are, so that of equal ids the last always wins.
+// set_rows: converts rows to the cache's dtype and writes them in place. A single part does all writes to one row of
+// the cache. So if ids are equal, the last row always wins.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "graph/ops/select.h"

@@ -1,4 +1,4 @@
-// soft_max: the scaled and masked logits go to the result's row, then are exponentiated and divided there.
+// soft_max: writes the scaled and masked logits to the result's row. Then it exponentiates and divides them in place.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ const Tensor* source(const Tensor& node, size_t index) {
   return index < node.src.size() ? node.src[index] : nullptr;
 }
 
-/// Writes x * scale + mask to `to` and returns the largest of it.
+/// Writes x * scale + mask to `to` and returns the largest result.
 float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scale, float* to) {
   float top = kMinusInfinity;
   for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
@@ -30,7 +30,7 @@ float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scal
   return top;
 }
 
-/// x[i] = exp(x[i] - top); returns their sum.
+/// x[i] = exp(x[i] - top); returns the sum of the results.
 double exponentiate(float* x, int64_t length, float top) {
   double sum = 0;
   for (int64_t begin = 0; begin < length; begin += kChunk) {
@@ -50,7 +50,7 @@ void run(const TeamContext& ctx, Tensor& node) {
     const float sink =
         sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
     top = std::max(top, sink);
-    // No logit is larger where all are masked, or NaN, which stays as that of a sink does.
+    // `top` is -infinity if every logit is masked or NaN. A NaN logit or sink must reach the result.
     const auto is_nan = [](float logit) { return std::isnan(logit); };
     if (top == kMinusInfinity && !is_nan(sink) && std::none_of(to, to + length, is_nan)) {
       std::memset(to, 0, length * sizeof(float));

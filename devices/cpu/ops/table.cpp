@@ -1,5 +1,5 @@
-// The table of CPU kernels, from the list of ops. Leaves and views have nothing to run, collectives belong to a
-// communicator: they have no kernel.
+// The table of CPU kernels, generated from the list of ops. Leaves and views have no kernel because they have nothing
+// to run. Collectives have none because a communicator runs them.
 #include "devices/cpu/ops/ops.h"
 
 namespace shoal::cpu {

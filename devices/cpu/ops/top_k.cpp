@@ -1,4 +1,5 @@
-// top_k: a heap of the k best so far, kept where the result lies, whose first entry is the worst of them.
+// top_k: a heap of the k best elements so far, stored in the result's row. The first entry of the heap is the worst of
+// the k.
 #include <algorithm>
 #include <numeric>
 
@@ -9,11 +10,11 @@
 namespace shoal::cpu {
 namespace {
 
-/// Larger values first, then lower indices; NaN counts as less than everything. A total order, so that the result is
-/// that of a stable sort.
+/// Larger values first, then lower indices; NaN is less than everything. This is a total order, so the result equals
+/// the result of a stable sort.
 struct Before {
   const float* values;
-  /// Does index a come before index b?
+  /// Whether index a comes before index b.
   bool operator()(int32_t a, int32_t b) const {
     const float x = values[a], y = values[b];
     return greater(x, y) || (!greater(y, x) && a < b);
@@ -21,12 +22,12 @@ struct Before {
   static bool greater(float x, float y) { return x > y || (y != y && x == x); }
 };
 
-/// Scratch for whole_row: none when rows can be used where they are.
+/// Scratch bytes that whole_row needs; 0 if rows are used in place.
 size_t whole_row_bytes(const Tensor& x) {
   return is_direct(x) ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
 }
 
-/// A whole row as f32, in this part's place in the workspace when it has to be converted.
+/// A whole row as f32. A converted row is stored in this part's scratch in the workspace.
 const float* whole_row(const TeamContext& ctx, const Tensor& x, const std::byte* row) {
   const size_t bytes = whole_row_bytes(x);
   auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.part * bytes : nullptr);
@@ -39,7 +40,7 @@ void select_row(const float* values, int64_t length, int32_t* best, int64_t k) {
   std::make_heap(best, best + k, before);
   for (int64_t begin = k; begin < length; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, length);
-    // An element that comes later must be larger than the worst, which may be NaN.
+    // A later element enters only if it is larger than the worst of the k, which may be NaN.
     float worst = values[best[0]];
     if (kernels().vector.max(values + begin, end - begin) <= worst) continue;
     for (int64_t i = begin; i < end; ++i) {

@@ -1,4 +1,4 @@
-// The element-wise functions of unary and glu.
+// Element-wise functions of the ops unary and glu.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"
@@ -9,9 +9,9 @@ namespace shoal::cuda {
 __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
-/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+/// GELU is 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). kGeluTwice is 2 sqrt(2 / pi).
 inline constexpr float kGeluTwice = 1.5957691216057308f;
-/// 0.5 x (1 + erf(x / sqrt 2)), by erfc because 1 + erf would cancel for negative x.
+/// 0.5 x (1 + erf(x / sqrt 2)), computed with erfc because 1 + erf loses digits for negative x.
 __device__ inline float gelu_erf(float x) {
   return 0.5f * x * erfcf(x * -0.70710678118654752f);
 }
@@ -24,7 +24,7 @@ __device__ inline float hard_sigmoid(float x) {
   return low > 1.0f ? 1.0f : low;
 }
 
-/// act of glu; the kind is the same for all threads. One exponential serves three kinds.
+/// The activation of glu. `kind` is the same for all threads. Three of the kinds share one exponential.
 __device__ inline float activate_gate(GluKind kind, float x) {
   if (kind == GluKind::kReglu) return relu(x);
   if (kind == GluKind::kGegluErf) return gelu_erf(x);
@@ -34,7 +34,7 @@ __device__ inline float activate_gate(GluKind kind, float x) {
   return x / (1.0f + expf(-inner));
 }
 
-/// The kind is the same for all threads: a branch, no divergence.
+/// The activation of unary. `kind` is the same for all threads, so the branch does not diverge.
 __device__ inline float activate(UnaryKind kind, float x) {
   switch (kind) {
     case UnaryKind::kAbs:

@@ -1,12 +1,13 @@
-// What the attention kernels are given, and what they agree on: which KV rows a query sees, how blocks share the work
-// and where partial results lie.
+// Arguments and common rules of the attention kernels: the KV rows that a query sees, the division of the work among
+// blocks, and the memory of partial results.
 //
-// The queries that share a KV head are its rows: row = query * group + head in the group. A block takes `tile_rows`
-// rows of one KV head and walks KV rows in tiles of kKeys. Which tiles is decided on the device from the positions: the
-// visible ones of the block's rows, dealt in equal runs to `splits` blocks. Example: 300 visible rows are 5 tiles; with
-// 4 splits the blocks get tiles 0-1, 2-3, 4 and none. So a captured graph does the work of its step, however long the
-// cache is. Where several blocks have tiles each leaves a partial (largest score, sum of exp(score - largest), values
-// weighted alike) per row, and the last of them to end takes these together in the order of splits (attention_merge.h).
+// All query heads that share a KV head are processed together, as rows: row = query * group + head in the group. A
+// block takes `tile_rows` rows of one KV head and walks KV rows in tiles of kKeys. The kernel computes the visible KV
+// tiles of these rows from the positions. It divides these tiles among `splits` blocks into contiguous ranges of equal
+// length. Example: 300 visible KV rows are 5 tiles; with 4 splits, the blocks get tiles 0-1, 2-3, 4 and none. So a
+// captured graph does only the work of the current step, however long the cache is. If several blocks have tiles, each
+// block stores a partial per row: the largest score, the sum of exp(score - largest), and the sum of the values with
+// these weights. The last block to finish merges the partials in the order of splits (attention_merge.h).
 #pragma once
 
 #include <limits>
@@ -21,10 +22,11 @@ namespace shoal::cuda::attention {
 inline constexpr int kKeys = 64;  ///< KV rows per tile
 inline constexpr int kThreads = 128;
 inline constexpr int kMaxSplits = 128;
-inline constexpr int kUnsplitTiles = 2;  ///< that one block walks in less time than several and the merge take
+inline constexpr int kUnsplitTiles = 2;  ///< up to this number of tiles, one block is faster than several blocks with a
+                                         ///< merge
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-/// Bytes of q, k or v; strides in bytes.
+/// The tensor q, k or v. Strides are in bytes.
 struct Source {
   const std::byte* data = nullptr;
   const std::byte* end = nullptr;  ///< one past the last byte
@@ -36,17 +38,18 @@ struct Arguments {
   Source q, k, v;
   const std::byte* positions = nullptr;  ///< nullptr: all rows are visible
   int64_t position_stride = 0, position_batch = 0;
-  const std::byte* mask = nullptr;  ///< nullptr: none
+  const std::byte* mask = nullptr;  ///< nullptr: no mask
   int64_t mask_element = 0, mask_row = 0;
   bool mask_f16 = false;
-  const std::byte* sinks = nullptr;  ///< nullptr: none
+  const std::byte* sinks = nullptr;  ///< nullptr: no sinks
   int64_t sink_stride = 0;
-  float* result = nullptr;  ///< [e, h, t, z], or [e + 1, h, t, z] with the lse of each row
+  float* result = nullptr;  ///< [e, h, t, z], or [e + 1, h, t, z] with the log-sum-exp (lse) of each row
   bool has_lse = false;
-  ColumnRecord record;  ///< of the result, which has one query and heads of whole 32 elements then
-  /// With several splits: values [e] of each (split, row), then for each part of e their (top, sum).
+  ColumnRecord record;  ///< record of the result; used only with one query and if e is a multiple of 32
+  /// With several splits: the values [e] of each (split, row), then (top, sum) of each (split, row). attention_slices
+  /// stores (top, sum) once for each part of e.
   float* partials = nullptr;
-  uint32_t* counters = nullptr;  ///< of LaunchContext
+  uint32_t* counters = nullptr;  ///< LaunchContext::counters
   float scale = 1, softcap = 0;
   bool causal = false;
   int64_t window = 0;
@@ -54,7 +57,7 @@ struct Arguments {
   int tile_rows = 0, row_tiles = 0, splits = 1;
 };
 
-/// KV rows [begin, end).
+/// The KV rows [begin, end).
 struct Range {
   int begin = 0, end = 0;
   __device__ bool empty() const { return begin >= end; }
@@ -71,7 +74,8 @@ __device__ inline Range visible(const Arguments& a, int query, int batch) {
   return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
-/// The KV tiles of one split, and how many splits take part: at least one, which has the result where nothing is seen.
+/// The KV tiles of one split, and the number of splits that have tiles (`used`). `used` is at least 1, because one
+/// split must write the result even if no KV row is visible.
 struct Share {
   int first = 0, last = 0;  ///< tiles [first, last)
   int used = 1;
@@ -83,9 +87,10 @@ __device__ inline Share share_of(Range some, int splits, int split) {
   return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
 }
 
-/// A block's place: blocks that share a KV head follow each other, the last rows (which see most) first.
+/// The work of a block. Blocks of one KV head are consecutive. The highest rows are computed first, because they see
+/// the most KV rows.
 struct Place {
-  int first_row, rows;  ///< of the KV head
+  int first_row, rows;  ///< within the KV head
   int kv_head, batch, split;
 };
 __device__ inline Place place_of(const Arguments& a) {
@@ -103,13 +108,13 @@ __device__ inline int head_of(const Arguments& a, int kv_head, int row) {
   return kv_head * a.group + row % a.group;
 }
 
-/// Of a block's queries.
+/// KV rows that the queries of a block see.
 struct Sight {
-  Range some;  ///< holds the rows that some query sees
-  Range all;   ///< rows that every query sees
+  Range some;  ///< smallest range that contains every KV row seen by any query
+  Range all;   ///< KV rows that every query sees
 };
 
-/// All lanes of a warp take part and get the same.
+/// All lanes of a warp call it and get the same result.
 __device__ inline Sight sight(const Arguments& a, const Place& place) {
   const int first_query = query_of(a, place.first_row), last_query = query_of(a, place.first_row + place.rows - 1);
   Sight sight{{a.s, 0}, {0, a.s}};
@@ -128,22 +133,23 @@ __device__ inline Sight sight(const Arguments& a, const Place& place) {
   return sight;
 }
 
-/// The row's result.
+/// Address of a row's result.
 __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, int row) {
   const int64_t query = static_cast<int64_t>(batch) * a.t + query_of(a, row);
   return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * (a.e + a.has_lse);
 }
 
-/// What the splits of a block's rows and columns (blockIdx.y, of attention_slices) share, to tell them from others.
+/// Index of the group of blocks that share rows and columns (blockIdx.y, in attention_slices) and differ only in the
+/// split.
 __device__ inline int group_of(const Arguments& a) {
   const int groups = a.row_tiles * a.kv_heads * a.batches;
   return static_cast<int>(blockIdx.x) % groups + static_cast<int>(blockIdx.y) * groups;
 }
 
-/// A row's partial of a split.
+/// The partial result of one split for one row.
 struct Partial {
   float* values;
-  float* stats;  ///< top, sum; top is -infinity when nothing was seen
+  float* stats;  ///< top (largest score) and sum; top is -infinity if no key was visible
 };
 __device__ inline Partial partial_of(const Arguments& a, int split, int batch, int kv_head, int row) {
   const int64_t head_rows = static_cast<int64_t>(a.t) * a.group, rows = head_rows * a.kv_heads * a.batches;
@@ -151,7 +157,7 @@ __device__ inline Partial partial_of(const Arguments& a, int split, int batch, i
   return {a.partials + index * a.e, a.partials + rows * a.splits * (a.e + 2 * blockIdx.y) + index * 2};
 }
 
-/// What a row's weighted values are multiplied by to become its result.
+/// Returns the factor that normalises a row's sum of weighted values.
 __device__ inline float final_factor(const Arguments& a, int head, float top, float sum) {
   if (top == kMinusInfinity) return 0;
   if (a.sinks == nullptr) return 1 / sum;
@@ -160,7 +166,7 @@ __device__ inline float final_factor(const Arguments& a, int head, float top, fl
   return keep / (sum * keep + expf(sink - largest));
 }
 
-/// Stores the row's lse, where there is one.
+/// Stores the row's log-sum-exp if the result includes it.
 __device__ inline void store_lse(const Arguments& a, const Place& place, int row, float top, float sum) {
   if (!a.has_lse) return;
   float lse = top == kMinusInfinity ? top : top + logf(sum);
@@ -172,7 +178,7 @@ __device__ inline void store_lse(const Arguments& a, const Place& place, int row
   result_of(a, place.batch, place.kv_head, row)[a.e] = lse;
 }
 
-/// Turns q.k * scale into a score; -infinity where the mask hides the key. The key must exist.
+/// Adds the mask to a score. Returns -infinity if the mask hides the key. The key must be in range.
 __device__ inline float add_mask(const Arguments& a, int query, int key, float score) {
   const std::byte* at = a.mask + query * a.mask_row + key * a.mask_element;
   const float added = a.mask_f16 ? __half2float(load_as<__half>(at)) : load_as<float>(at);

@@ -1,11 +1,13 @@
-// Attention on tensor cores to keys whose first elements are the values, as latent attention has them: up to 576 and
-// 512 columns, read once for both. For the few rows of generation, where reading is what takes time: eight warps share
-// 16 rows and a tile of 64 keys, which lies in shared memory whole while the next one comes.
+// Attention on tensor cores for keys whose first elements are also the values, as in latent attention. Keys have up to
+// 576 columns, and values up to 512. Each KV row is read once, as key and as value. The kernel is for decode, when
+// there are few query rows and reading KV rows dominates. Eight warps share 16 query rows and a tile of 64 keys. One
+// whole tile is in shared memory while the next tile is copied.
 //
-// Of the products each warp takes 32 keys and a quarter of the columns, for which it keeps the queries in registers;
-// of the soft-max two rows; of the values 64 columns. Products and weights go through shared memory in between. Numbers
-// are those of attention_tiles.h: K is exact in 16 bits, queries and weights are sums of two, no chain is longer than
-// 128 products.
+// To multiply queries and keys, each warp takes 32 keys and a quarter of the columns. The queries' elements in these
+// columns stay in registers. In the soft-max, each warp takes two rows. To add values, each warp takes 64 columns.
+// Products and weights are passed between these phases in shared memory. Precision is as in attention_tiles.h: K is
+// exact in 16 bits, queries and weights are sums of two 16-bit floats, and tensor cores add at most 128 products in
+// sequence.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -13,40 +15,43 @@
 
 namespace shoal::cuda::attention {
 
-inline constexpr int kLatentWarps = 8, kLatentThreads = kLatentWarps * 32;  ///< of a block
-inline constexpr int kLatentRows = 16;                                      ///< of a block
-inline constexpr int kLatentMostKeys = 576, kLatentMostValues = 512;        ///< columns
-inline constexpr int kLatentPitch = kLatentMostKeys + 8;  ///< elements from one row to the next, in different banks
-inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;  ///< of 16 columns
+inline constexpr int kLatentWarps = 8, kLatentThreads = kLatentWarps * 32;  ///< numbers of warps and threads per block
+inline constexpr int kLatentRows = 16;                                      ///< number of rows per block
+inline constexpr int kLatentMostKeys = 576, kLatentMostValues = 512;        ///< largest numbers of columns of K and V
+inline constexpr int kLatentPitch = kLatentMostKeys + 8;  ///< elements per row; + 8 puts neighbouring rows in different
+                                                          ///< banks
+inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;  ///< step: 16 columns
 
-/// Where things lie in a block's shared memory, in bytes. Queries are in registers when the first products come.
+/// Byte offsets in a block's shared memory. Products overwrite the queries, which were loaded into registers before.
 struct LatentLayout {
   static constexpr int kTileBytes = kKeys * kLatentPitch * 2, kQueryBytes = kLatentRows * kLatentPitch * 2;
-  static constexpr int kProductPitch = kKeys + 8, kWeightPitch = kKeys + 8;  // elements
+  static constexpr int kProductPitch = kKeys + 8, kWeightPitch = kKeys + 8;  // in elements
   static constexpr int kProductBytes = kLatentQuarters * kLatentRows * kProductPitch * 4;
   static constexpr int kWeightBytes = kLatentRows * kWeightPitch * 2;
   static constexpr int kQueriesAt = 2 * kTileBytes, kProductsAt = kQueriesAt;
   static constexpr int kWeightsAt = kProductsAt + kProductBytes;
   static constexpr int kFactsAt = kQueriesAt + 2 * kQueryBytes;
   static constexpr int kMarksAt = kFactsAt + kLatentRows * static_cast<int>(sizeof(RowFacts));
-  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: what earlier values count; top and sum at the end
+  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor of earlier values, final top, final sum
   static constexpr int kBytes = kRowsAt + 3 * kLatentRows * 4;
   static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMaxSplits * 4 <= kTileBytes);
 };
 
 template <bool kF16>
 struct LatentBlock {
-  static constexpr float kLift = kF16 ? 6.931471805599453f : 0;  ///< ln(1024): f16 has no small weights
+  static constexpr float kLift = kF16 ? 6.931471805599453f : 0;  ///< ln(1024): scales weights up by 1024, because f16
+                                                                 ///< cannot represent small weights
   static constexpr float kLower = kF16 ? 1.0f / 1024 : 1;
   static constexpr int kColumns = kLatentMostValues / kLatentWarps;
 
   const Arguments& a;
   std::byte* shared;
-  const std::byte* keys;  ///< of the KV head
+  const std::byte* keys;  ///< of this KV head
   Range seen;
   int warp, lane;
   uint32_t q_high[kLatentSteps][4], q_low[kLatentSteps][4];
-  float top = kMinusInfinity, sum = 0;  ///< of the row that the lane has in the soft-max; the lane's part of the sum
+  float top = kMinusInfinity, sum = 0;  ///< largest score and sum of the lane's row in the soft-max; `sum` covers only
+                                        ///< the lane's keys
   float values[kColumns / 8][4] = {};
 
   __device__ LatentBlock(const Arguments& a, std::byte* shared, const Place& place, Range seen)
@@ -73,7 +78,7 @@ struct LatentBlock {
     return reinterpret_cast<float*>(shared + LatentLayout::kRowsAt) + which * kLatentRows;
   }
 
-  /// Starts to copy a tile. Keys out of sight and columns up to a multiple of 16 become zeros.
+  /// Starts to copy a tile. Invisible keys become zeros, and so does padding of the columns to a multiple of 16.
   __device__ void fetch(int tile) const {
     const int chunks = (a.d + 15) / 16 * 2;
     for (int row = warp; row < kKeys; row += kLatentWarps) {
@@ -91,7 +96,7 @@ struct LatentBlock {
   __device__ int first_column() const { return warp / 2 * kLatentSteps * 16; }
   __device__ int first_key() const { return warp % 2 * (kKeys / 2); }
 
-  /// The warp's columns of the queries, which lie in shared memory.
+  /// Loads the warp's columns of the queries from shared memory.
   __device__ void take_queries(const uint16_t* high, const uint16_t* low) {
     const int at = lane % 16 * kLatentPitch + lane / 16 * 8 + first_column();
 #pragma unroll
@@ -125,12 +130,12 @@ struct LatentBlock {
     }
   }
 
-  /// Sixteen lanes have a row, each of them four keys.
+  /// Returns the lane's row in the soft-max. Sixteen lanes share a row; each lane handles four of the tile's keys.
   __device__ int soft_max_row() const {
     return warp * 2 + lane / 16;
   }
 
-  /// Products become weights, times exp(kLift). `whole`: all rows see all keys of the tile.
+  /// Converts products to weights, scaled by exp(kLift). `whole`: all rows see all keys of the tile.
   __device__ void soft_max(int tile, bool whole) {
     const int row = soft_max_row(), first = lane % 16 * 4;
     const RowFacts& fact = facts()[row];
@@ -170,7 +175,7 @@ struct LatentBlock {
     if (score != kMinusInfinity) mark = tile;
   }
 
-  /// Keys of a tile that no row of the block sees become zeros, as values: 0 * NaN would spoil the sums.
+  /// Zeroes the tile's keys that no row of the block sees, because 0 * NaN would make the sums of values NaN.
   __device__ void clear_unseen(int tile) const {
     for (int row = warp; row < kKeys; row += kLatentWarps) {
       if (marks()[row] == tile) continue;
@@ -180,7 +185,7 @@ struct LatentBlock {
     }
   }
 
-  /// Adds the warp's columns of the tile's values, weighted.
+  /// Adds the tile's weighted values in the warp's columns.
   __device__ void weigh(int tile) {
     const int first = warp * kColumns, row = lane % 16, half = lane / 16 * 8;
     float sums[kColumns / 8][4] = {};
@@ -207,14 +212,14 @@ struct LatentBlock {
     }
   }
 
-  /// After the last tile: the rows' tops and sums to where all warps see them; the lift is taken back.
+  /// After the last tile: passes the rows' tops and sums to all warps and undoes the lift.
   __device__ void finish() {
     for (int lanes = 8; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum * kLower;
     __syncthreads();
   }
 
-  /// To the result where the block is alone, or to the split's partials.
+  /// Writes the result if only this block computes these rows, else the partials of its split.
   __device__ void write(const Place& place, bool alone) {
     const int first = warp * kColumns;
 #pragma unroll 1
@@ -230,7 +235,7 @@ struct LatentBlock {
 template <bool kF16>
 __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Arguments a) {
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // splits; of no interest before the end, so it takes no register
+  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
   const Place place = place_of(a);
   let_next_start();
   wait_for_previous();
@@ -254,7 +259,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Argu
 #pragma unroll 1
   for (int tile = share.first; tile < share.last; ++tile) {
     copy_async_wait<0>();
-    __syncthreads();  // the tile has come, the one before is no longer read, nor are the queries
+    __syncthreads();  // the tile has arrived; the previous tile and the queries are no longer read
     if (tile + 1 < share.last) block.fetch(tile + 1);
     copy_async_commit();
     block.multiply_keys(tile);

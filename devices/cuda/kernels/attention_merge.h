@@ -1,6 +1,6 @@
-// The end of attention that is split over KV: of the blocks that share rows the last to end takes their partials
-// together, so that no second launch has to. Which one that is makes no difference to the result: partials are read
-// from memory and added in the order of splits.
+// The end of attention whose KV rows are divided among several blocks (splits). The last block to finish merges the
+// partials of all blocks with the same rows, so no second launch is needed. The result does not depend on which block
+// is last, because that block reads all partials from memory and adds them in the order of splits.
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
@@ -10,20 +10,21 @@ namespace shoal::cuda::attention {
 
 inline constexpr int kWarps = kThreads / 32;
 
-/// Stores an element of the result, and of its record where there is one: then by all lanes of a warp, 32 neighbours.
+/// Stores an element of the result, and its part of the record if there is a record. With a record, all lanes of a warp
+/// call this function together, for 32 neighbouring elements.
 __device__ inline void store_result(const Arguments& a, float* to, float value) {
   *to = value;
   const auto at = static_cast<unsigned>(to - a.result);
   if (a.record.two || a.record.four) record_part(a.record, at, at + 1, {value});
 }
 
-/// Where a row's weighted values go, from a block that is `alone` with its rows (the result) or not (partials).
+/// Destination of a row's weighted values: the result if only this block computes the row (`alone`), else its partial.
 struct RowEnd {
   float* to;
   float factor;
   bool alone;
 
-  /// By all lanes of a warp, 32 neighbours.
+  /// All lanes of a warp call it, for 32 neighbouring columns.
   __device__ void store(const Arguments& a, int column, float value) const {
     if (alone) {
       store_result(a, to + column, value * factor);
@@ -32,7 +33,8 @@ struct RowEnd {
     }
   }
 };
-/// Stores the row's top and sum, or its lse; partials' `by_this_thread` alone.
+/// Returns a row's destination. If `alone`, also stores the row's lse. Otherwise, the thread with `by_this_thread` also
+/// stores the top and sum of the row's partial.
 __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alone, int row, float top, float sum,
                                 bool by_this_thread) {
   if (alone) {
@@ -45,13 +47,13 @@ __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alo
   return {partial.values, 1, false};
 }
 
-/// All threads of a block that has written its partials call it. True in the last of `used` blocks, which sees what the
-/// others have written. The group's counter is 0 before and after.
+/// All threads of a block call it after the block has written its partials. Returns true in the last of `used` blocks.
+/// That block then sees the partials of all blocks. The group's counter is 0 before the first call and after the last.
 __device__ inline bool is_last_of(const Arguments& a, int used) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // for the block: what comes before a barrier comes before this
+    __threadfence();  // for the whole block: its stores become visible before the counter is incremented
     const auto others = static_cast<uint32_t>(used - 1);
     is_last = atomicInc(a.counters + group_of(a), others) == others;
     __threadfence();
@@ -60,9 +62,10 @@ __device__ inline bool is_last_of(const Arguments& a, int used) {
   return is_last;
 }
 
-/// What the partials of a row count: keep[split], and a factor for their sum. All lanes of a warp call it.
+/// Sets keep[split] to the factor by which the partial of each split is multiplied. Returns the factor that normalises
+/// the sum of the partials. All lanes of a warp call this function.
 __device__ inline float weigh_splits(const Arguments& a, const Place& place, int row, int used, float* keep) {
-  constexpr int kEach = kMaxSplits / 32;  // splits of a lane
+  constexpr int kEach = kMaxSplits / 32;  // number of splits per lane
   const int lane = static_cast<int>(threadIdx.x % 32);
   float tops[kEach], sums[kEach], top = kMinusInfinity, sum = 0;
 #pragma unroll
@@ -87,13 +90,12 @@ __device__ inline float weigh_splits(const Arguments& a, const Place& place, int
   return final_factor(a, head_of(a, place.kv_head, row), top, sum);
 }
 
-/// Adds the values of a row's partials, columns first + {0, 32, 64, 96} before `end`.
+/// Adds up a row's partials in the columns first + {0, 32, 64, 96} below `end`, and stores the result.
 __device__ inline void add_splits(const Arguments& a, const Place& place, int row, int used, const float* keep,
                                   float factor, int first, int end) {
   constexpr int kColumns = 4;
   const float* from = partial_of(a, 0, place.batch, place.kv_head, row).values + first;
-  const int64_t apart =
-      static_cast<int64_t>(a.t) * a.group * a.kv_heads * a.batches * a.e;  // of one split and the next
+  const int64_t apart = static_cast<int64_t>(a.t) * a.group * a.kv_heads * a.batches * a.e;  // stride of the splits
   float* to = result_of(a, place.batch, place.kv_head, row) + first;
   float sums[kColumns] = {};
 #pragma unroll 4
@@ -111,8 +113,8 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   }
 }
 
-/// All threads of a block whose results are written call it, of `used` blocks with the same rows and columns; `keep`:
-/// kBlockWarps * kMaxSplits floats of shared memory that nothing else is in by now.
+/// All threads of a block call it after the block has written its results. `used` is the number of blocks with the same
+/// rows and columns. `keep` points to kBlockWarps * kMaxSplits floats of unused shared memory.
 template <int kBlockWarps = kWarps>
 __device__ inline void merge_splits(const Arguments& a, const Place& place, Range columns, int used, float* keep) {
   if (used == 1 || !is_last_of(a, used)) return;
@@ -120,7 +122,7 @@ __device__ inline void merge_splits(const Arguments& a, const Place& place, Rang
   keep += warp * kMaxSplits;
 #pragma unroll 1
   for (int row = place.first_row + warp; row < place.first_row + place.rows; row += kBlockWarps) {
-    __syncwarp();  // the row before is done with
+    __syncwarp();  // the previous row no longer uses `keep`
     const float factor = weigh_splits(a, place, row, used, keep);
     __syncwarp();
 #pragma unroll 1

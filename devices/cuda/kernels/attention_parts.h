@@ -1,5 +1,5 @@
-// What the attention kernels on tensor cores share: numbers as the sum of two 16-bit floats, a block's queries in that
-// form, and which keys its rows see.
+// Shared code of the attention kernels on tensor cores. Numbers are represented as sums of two 16-bit floats. The code
+// loads a block's queries in this form and masks the keys that the block's rows do not see.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
   return bits;
 }
 
-/// Two numbers as 16-bit floats and what these leave out.
+/// A pair of numbers. Each number is the sum of a 16-bit float in `high` and its rounding error in `low`.
 struct Split {
   uint32_t high, low;
 };
@@ -49,7 +49,7 @@ __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const 
     mma_bf16(sums, a, b);
   }
 }
-/// Two tiles of 8 columns at once, and both parts of a.
+/// Multiplies both parts of `a` by two tiles of 8 columns and adds the results to `left` and `right`.
 template <bool kF16>
 __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const uint32_t (&high)[4],
                                       const uint32_t (&low)[4], const uint32_t (&b)[4]) {
@@ -59,8 +59,8 @@ __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const
   multiply<kF16>(right, low, {b[2], b[3]});
 }
 
-/// A power of two that brings numbers of at most `largest` to f16's middle, [128, 256), and its inverse. What holds an
-/// infinity or a NaN stays as it is.
+/// A power of two (`up`) and its inverse (`down`). `up` scales `largest` to the middle of f16's range, [128, 256). Both
+/// are 1 if `largest` is infinite or NaN.
 struct Power {
   float up, down;
 };
@@ -70,18 +70,18 @@ __device__ inline Power power_for(float largest) {
   return {std::bit_cast<float>(up << 23), std::bit_cast<float>((254 - up) << 23)};
 }
 
-/// A row of a block, in shared memory.
+/// Properties of one row of a block, in shared memory.
 struct __align__(16) RowFacts {
-  float factor;    ///< makes scores of products
-  int begin, end;  ///< the keys that it sees
+  float factor;    ///< converts products to scores
+  int begin, end;  ///< visible keys
   int query;
 };
 
-/// Queries of a block, with at most kColumns columns, as two parts each, and their facts.
+/// Loads a block's queries (at most kColumns columns) as high and low parts, and stores a RowFacts for each row.
 template <bool kF16, int kBlockWarps, int kColumns>
 __device__ inline void load_queries(const Arguments& a, const Place& place, int rows, int pitch, float scale,
                                     uint16_t* high, uint16_t* low, RowFacts* facts) {
-  constexpr int kPairs = (kColumns + 63) / 64;  // of a lane
+  constexpr int kPairs = (kColumns + 63) / 64;  // number of pairs per lane
   const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
 #pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x / 32); row < rows; row += kBlockWarps) {
@@ -115,7 +115,8 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, int 
   }
 }
 
-/// Calls f(n, values[n]) for all n by a loop that is not unrolled: the code exists once, for a move of each value.
+/// Calls f(n, values[n]) for all n in a loop that is not unrolled. This avoids copies of f's code, at the cost of one
+/// move per value.
 template <int kCount, int kEach, class F>
 __device__ inline void in_turns(float (&values)[kCount][kEach], const F& f) {
 #pragma unroll 1
@@ -140,8 +141,8 @@ __device__ inline void soft_cap(const Arguments& a, float (&scores)[kTiles][4]) 
   });
 }
 
-/// Scores of the lane's keys, from first_key + first on, that a row does not see become -infinity; seen[key -
-/// first_key] becomes `mark` where a row sees one. `facts` are those of the lane's first row.
+/// Sets the scores of invisible keys to -infinity. The lane's keys start at first_key + first. If a row sees a key,
+/// sets seen[key - first_key] to `mark`. `facts` points to the RowFacts of the lane's first row.
 template <int kTiles>
 __device__ inline void hide(const Arguments& a, const RowFacts* facts, int first_key, int first, int mark,
                             float (&scores)[kTiles][4], int* seen) {
@@ -160,17 +161,18 @@ __device__ inline void hide(const Arguments& a, const RowFacts* facts, int first
   });
 }
 
-/// The values of a lane's second row take the place of the first row's.
+/// Moves the values of the lane's second row to the first row.
 template <int kTiles>
 __device__ inline void next_row(float (&values)[kTiles][4]) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) values[n][0] = values[n][2], values[n][1] = values[n][3];
 }
 
-/// Stores columns 8 n + 2 (lane % 4) + {0, 1} of the lane's first row, which are values[n][0] and [1].
+/// Stores values[n][0] and [1] of the lane's first row in columns 8 n + 2 (lane % 4) + {0, 1}.
 template <int kTiles>
 __device__ inline void store_row(float* to, int lane, float factor, int columns, const float (&values)[kTiles][4]) {
-  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // not so where rows have an lse
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // false for some rows if the result
+                                                                                  // includes an lse
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= columns) break;

@@ -1,6 +1,6 @@
-// Attention with plain f32 arithmetic, for what the tensor cores do not take: K or V in f32, heads of any size, rows at
-// any address and elements at any distance. A block takes up to kRows rows of a KV head, so that K and V are read once
-// for all of them.
+// Attention with plain f32 arithmetic, for cases without a tensor-core kernel: K or V in f32, heads of any size, rows
+// at any address, and any stride of elements. A block takes up to kRows rows of a KV head and reads K and V once for
+// all of them.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -8,7 +8,7 @@
 
 namespace shoal::cuda::attention {
 
-/// Elements of a row of K or V as f32.
+/// Reads elements of a row of K or V as f32.
 struct RowReader {
   const std::byte* row;
   DType dtype;
@@ -31,7 +31,7 @@ __device__ inline RowReader kv_row(const Source& source, const Place& place, int
   return {head + key * source.row, source.dtype, source.element};
 }
 
-/// In shared memory, in floats.
+/// The block's arrays of floats in shared memory.
 template <int kRows>
 struct RowsLayout {
   float *queries, *values, *scores;  ///< [kRows][d], [kRows][e], [kRows][kKeys]
@@ -61,7 +61,7 @@ __device__ inline void load_rows(const Arguments& a, const Place& place, const R
   if (threadIdx.x < kRows) shared.top[threadIdx.x] = kMinusInfinity, shared.sum[threadIdx.x] = 0;
 }
 
-/// Products of all rows with the tile's keys, a warp for each key in turn; keys out of sight are not read.
+/// Multiplies all rows by the tile's keys. Each warp handles one key at a time. Invisible keys are not read.
 template <int kRows>
 __device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                      Range some) {
@@ -84,7 +84,7 @@ __device__ inline void multiply_rows(const Arguments& a, const Place& place, con
   }
 }
 
-/// A row's products become weights; a warp for each row in turn.
+/// Converts products to weights. Each warp handles one row at a time.
 template <int kRows>
 __device__ inline void weigh_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -117,7 +117,8 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
   }
 }
 
-/// Adds the tile's values, a thread for each column in turn. What has weight 0 may be anything.
+/// Adds the tile's weighted values. Each thread handles one column at a time. Values with weight 0 are skipped, because
+/// they may be NaN.
 template <int kRows>
 __device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                   Range some) {

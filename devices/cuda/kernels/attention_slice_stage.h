@@ -1,69 +1,69 @@
-// Slices of KV rows on their way into shared memory, for attention_slices.h: of K 64 rows by 64 columns, of V 16 rows
-// by up to 288. They are copied asynchronously as they are and turned where they lie into rows of 16-bit floats, by the
-// lanes that have copied them, so that no barrier is needed in between:
+// Copies slices of KV rows into shared memory for attention_slices.h. A slice of K is 64 rows by 64 columns; a slice of
+// V is 16 rows by up to 288 columns. The copies are asynchronous and unconverted. The lanes that have copied a row
+// later convert it to 16-bit floats, in place. So no barrier is needed between copy and conversion. Conversions:
 //
-//   f16, bf16      nothing to do
-//   q8_0           of K the integers in f16, exactly; of V the values as high + low in bf16
+//   f16, bf16      no conversion
+//   q8_0           K: the integers in f16, exactly; V: the values as high + low in bf16
 //
-// A row has its high parts, its low parts if there are any, and 16 bytes more: of K the scales of its two blocks; they
-// also put the rows of a fragment into different banks. KV rows outside `seen` become zeros and are not read, as are
-// the columns up to a multiple of 16.
+// A row consists of its high parts, its low parts if there are any, and 16 more bytes. These bytes put the rows of a
+// fragment in different banks. For K in q8_0, they also contain the scales of the row's two blocks. KV rows outside
+// `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
 
 #include "devices/cuda/kernels/attention_parts.h"
 
 namespace shoal::cuda::attention {
 
-inline constexpr int kSliceWarps = 8;        ///< of a block
-inline constexpr int kSliceColumns = 64;     ///< of K
-inline constexpr int kSliceKeys = 16;        ///< of V
-inline constexpr int kSliceMostKeys = 576;   ///< columns of K and of V
-inline constexpr int kSliceMostWidth = 288;  ///< of V, that a block takes
-inline constexpr int kSlots = 3;             ///< in shared memory: one in use, two on their way
+inline constexpr int kSliceWarps = 8;        ///< number of warps per block
+inline constexpr int kSliceColumns = 64;     ///< number of columns in a slice of K
+inline constexpr int kSliceKeys = 16;        ///< number of rows in a slice of V
+inline constexpr int kSliceMostKeys = 576;   ///< largest number of columns of K and of V
+inline constexpr int kSliceMostWidth = 288;  ///< largest number of columns of V per block
+inline constexpr int kSlots = 3;             ///< number of slots in shared memory: one in use, two being copied
 
 __host__ __device__ inline int up_to_16(int columns) {
   return (columns + 15) / 16 * 16;
 }
-/// Parts of e columns of V, each a set of blocks.
+/// Number of parts into which the e columns of V are divided. Each part has its own blocks.
 __host__ __device__ inline int slice_parts(int e) {
   return (e + kSliceMostWidth - 1) / kSliceMostWidth;
 }
-/// Columns of a part, the last of which may have fewer: a multiple of 32, for q8_0.
+/// Number of columns per part. The last part may have fewer. A multiple of 32, because a q8_0 block has 32 columns.
 __host__ __device__ inline int slice_width(int e) {
   const int parts = slice_parts(e);
   return ((e + parts - 1) / parts + 31) / 32 * 32;
 }
 
-/// K or V of one KV head. kLanes lanes of a warp take a row, two rows after each other.
+/// K or V of one KV head. kLanes lanes of a warp copy a row. Each lane handles two rows, one after the other.
 template <int kLanes>
 struct Slices {
   static constexpr bool kKeysSide = kLanes == 8;
   static constexpr int kRowsOfWarp = 32 / kLanes, kRowsOfPass = kSliceWarps * kRowsOfWarp;
-  static constexpr int kChunks = kKeysSide ? 2 : 3;  ///< four columns each, of a lane at most
-  static constexpr int kBlockBytes = 34;             ///< of q8_0: an f16 scale and 32 integers
+  static constexpr int kChunks = kKeysSide ? 2 : 3;  ///< largest number of chunks (four columns) per lane
+  static constexpr int kBlockBytes = 34;             ///< bytes of a q8_0 block: an f16 scale and 32 integers
 
   const std::byte* data;
   int64_t stride;
   DType dtype;
-  int columns;  ///< of the head
-  int width;    ///< of a slice, a multiple of 16
+  int columns;  ///< number of columns of the head
+  int width;    ///< number of columns of a slice; a multiple of 16
 
   __host__ __device__ static int parts_of(DType dtype) { return dtype == DType::kQ8_0 && !kKeysSide ? 2 : 1; }
-  /// Bytes from one row to the next.
+  /// Stride of rows in shared memory, in bytes.
   __host__ __device__ static int pitch_of(DType dtype, int width) { return parts_of(dtype) * width * 2 + 16; }
   __device__ int pitch() const { return pitch_of(dtype, width); }
   __device__ bool has_low() const { return parts_of(dtype) == 2; }
   __device__ bool has_scales() const { return dtype == DType::kQ8_0; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
   __device__ static int row_of(int pass) { return pass * kRowsOfPass + static_cast<int>(threadIdx.x) / kLanes; }
-  /// Columns of the slice that begins at `first`.
+  /// Number of columns of the slice that begins at `first`.
   __device__ int columns_from(int first) const { return min(width, columns - first); }
   __device__ const std::byte* slice_of(int key, int first) const {
     return data + key * stride + (has_scales() ? first / 32 * kBlockBytes : first * 2);
   }
   __device__ static int offset(const std::byte* at) { return static_cast<int>(reinterpret_cast<uintptr_t>(at) % 16); }
 
-  /// Starts to copy columns [first, first + width) of the rows from `first_key` on.
+  /// Starts to copy columns [first, first + width) of the rows that begin at `first_key`.
   __device__ void fetch(std::byte* slot, int first_key, int first, Range seen) const {
     const int count = columns_from(first);
 #pragma unroll
@@ -72,7 +72,7 @@ struct Slices {
       const bool valid = key >= seen.begin && key < seen.end;
       std::byte* to = slot + row * pitch();
       const std::byte* from = valid ? slice_of(key, first) : data;
-      if (has_scales()) {  // 34-byte blocks start anywhere: the granules that they touch
+      if (has_scales()) {  // 34-byte blocks begin at any byte, so all 16-byte granules that cover the row are copied
         if (!valid) continue;
         const int bytes = offset(from) + count / 32 * kBlockBytes;
         for (int at = lane() * 16; at < bytes; at += kLanes * 16) copy_async_16(to + at, from - offset(from) + at);
@@ -85,11 +85,11 @@ struct Slices {
     }
   }
 
-  /// When the thread's copies have come, before the barrier after which the slice is used. With `marks`, rows whose
-  /// mark is not `mark` become zeros, too: they may hold anything.
+  /// Converts the slice. Called after the thread's copies have arrived and before the barrier that precedes the use of
+  /// the slice. With `marks`, also zeroes each row whose mark differs from `mark`, because the row may contain NaN.
   __device__ void prepare(std::byte* slot, int first_key, int first, Range seen, const int* marks, int mark) const {
     if (!has_scales() && marks == nullptr) return;
-    __syncwarp();  // other lanes' copies
+    __syncwarp();  // waits for the copies of other lanes
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const int row = row_of(pass), key = first_key + row;
@@ -106,7 +106,7 @@ struct Slices {
   }
 
  private:
-  /// Four columns of what was copied; `begin`: where in the row's granules the slice begins.
+  /// Reads four copied columns. `begin` is the byte offset of the slice in the row's granules.
   __device__ static float4 read(const std::byte* row, int begin, int column, float& scale) {
     const std::byte* block = row + begin + column / 32 * kBlockBytes;
     const uint32_t low = load_as<uint16_t>(block + 2 + column % 32);
@@ -116,7 +116,7 @@ struct Slices {
     return {byte(low), byte(low >> 8), byte(high), byte(high >> 8)};
   }
 
-  /// A row where it lies: all lanes read before one writes.
+  /// Converts a row in place: all lanes read before any lane writes.
   __device__ void convert(std::byte* row, int begin, int count, bool valid) const {
     float4 x[kChunks];
     float scales[kChunks];

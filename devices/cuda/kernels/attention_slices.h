@@ -1,14 +1,14 @@
-// Attention on tensor cores for what attention_tiles.h does not take: other pairs of dtypes, and heads of up to 576
-// columns. Eight warps take 64 rows, each pair 16 of them. All K and V pass through three slots of shared memory,
-// slice by slice (attention_slice_stage.h): for a tile of 64 keys first K in slices of 64 columns, of which each warp
-// of a pair multiplies 32 keys; then the pair agrees on the largest scores and shares its weights by shared memory;
-// then V in slices of 16 rows, of whose columns each warp of a pair has half. A block takes at most 288 columns of V,
-// so that a warp's values, 16 rows by 144 columns, stay in registers; where V has more, blocks with other parts of it
-// (blockIdx.y) compute the same scores again.
+// Attention on tensor cores for cases that attention_tiles.h does not handle: other pairs of dtypes, and heads of up to
+// 576 columns. Eight warps take 64 rows, 16 rows per pair of warps. All K and V pass through three slots of shared
+// memory, slice by slice (attention_slice_stage.h). For each tile of 64 keys, the slices of K come first, with 64
+// columns each. Each warp of a pair multiplies 32 of the keys. Then the two warps exchange their largest scores and
+// store their weights in shared memory. Then the slices of V come, with 16 rows each. Each warp of a pair takes half of
+// the columns. A block takes at most 288 columns of V, so that a warp's values, 16 rows by 144 columns, stay in
+// registers. If V has more columns, blocks with other columns of V (blockIdx.y) compute the same scores again.
 //
-// Queries, weights and values of q8_0 are sums of two 16-bit floats. Products leave out low times low
-// (docs/cuda_attention.md). Products of 32 columns of K and of 16 rows of V join scores and values by fmaf, which
-// takes powers of two back.
+// Queries, weights and q8_0 values are sums of two 16-bit floats. The product of two low parts is omitted
+// (docs/cuda_kernels.md). Tensor cores add up 32 columns of K or 16 rows of V. Each such sum is then added to the
+// scores or values by an fmaf, which also undoes the scaling by powers of two.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -17,14 +17,15 @@
 namespace shoal::cuda::attention {
 
 inline constexpr int kSliceThreads = kSliceWarps * 32;
-inline constexpr int kSliceRows = 64;                          ///< of a block
-inline constexpr int kSliceGroups = kSliceMostWidth / 16 / 2;  ///< of 16 columns of a V slice, that a warp has at most
+inline constexpr int kSliceRows = 64;                          ///< number of rows per block
+inline constexpr int kSliceGroups = kSliceMostWidth / 16 / 2;  ///< largest number of groups (16 columns of a V slice)
+                                                               ///< per warp
 
-/// Where things lie in a block's shared memory, in bytes.
+/// Byte offsets in a block's shared memory.
 struct SliceLayout {
   static constexpr int kWeightPitch = kKeys + 8;  // in elements
   int query_pitch;                                // in elements
-  int width;                                      // columns of a V slice
+  int width;                                      // number of columns of a V slice
   int weights, facts, marks, tops, slots, slot_bytes;
 
   __host__ __device__ SliceLayout(DType k, DType v, int d, int width) : width(width) {
@@ -41,14 +42,16 @@ struct SliceLayout {
   __host__ __device__ int bytes() const { return slots + kSlots * slot_bytes; }
 };
 
-/// A warp's 16 rows, and its half of each tile's keys and of each V slice's columns.
+/// A warp handles 16 rows, half of each tile's keys, and half of each V slice's columns.
 template <bool kF16Keys, bool kF16Values>
 struct SliceWarp {
   static constexpr int kKeyTiles = kKeys / 2 / 8;
-  static constexpr float kWeightLift = kF16Values ? 6.931471805599453f : 0;  ///< ln(1024): f16 has no small weights
+  static constexpr float kWeightLift = kF16Values ? 6.931471805599453f : 0;  ///< ln(1024): scales weights up by 1024,
+                                                                             ///< because f16 cannot represent small
+                                                                             ///< weights
   static constexpr float kWeightLower = kF16Values ? 1.0f / 1024 : 1;
 
-  int lane, first_row, half;  ///< within the block, of the pair
+  int lane, first_row, half;  ///< first row of the warp in the block; index of the warp in its pair
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
   float values[2 * kSliceGroups][4] = {};
 
@@ -57,14 +60,16 @@ struct SliceWarp {
     first_row = warp / 2 * 16, half = warp % 2;
   }
   __device__ int first_key() const { return half * (kKeys / 2); }
-  /// Columns of a V slice that the pair's first warp has.
+  /// Number of columns of a V slice that the first warp of a pair takes.
   __device__ static int share(int width) { return up_to_16(width / 2); }
 
-  /// The first row of 8 that this lane names to load_matrix_x4: rows before columns, or columns before rows.
+  /// Byte offset of the matrix row that this lane passes to load_matrix_x4. rows_first() orders the four 8 x 8 matrices
+  /// along rows first, columns_first() along columns first.
   __device__ int rows_first(int pitch) const { return lane % 16 * pitch + lane / 16 * 16; }
   __device__ int columns_first(int pitch) const { return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16; }
 
-  /// Adds the products of a slice's columns, which are [first, ...) of the queries'.
+  /// Multiplies the queries by a slice of K, whose columns begin at column `first`, and adds the products to the
+  /// scores.
   __device__ void multiply_keys(const std::byte* high, const std::byte* low, int query_pitch, const Slices<8>& keys,
                                 const std::byte* slice, int first, const RowFacts* facts,
                                 float (&scores)[kKeyTiles][4]) const {
@@ -113,7 +118,7 @@ struct SliceWarp {
     soft_cap(a, scores);
   }
 
-  /// Puts the rows' largest scores where the pair's other warp sees them: tops[half][row].
+  /// Writes the largest scores of the warp's rows to tops[half][row], so that the other warp of the pair sees them.
   __device__ void show_largest(const float (&scores)[kKeyTiles][4], float* tops) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -128,8 +133,8 @@ struct SliceWarp {
     }
   }
 
-  /// Scores become weights in shared memory: [row][key] of high and of low parts. What earlier values count from now on
-  /// is put in keep[row].
+  /// Converts scores to weights and stores their high and low parts in shared memory as [row][key]. keep[row] becomes
+  /// the factor of the row's earlier values.
   __device__ void soft_max(const float (&scores)[kKeyTiles][4], const float* tops, uint16_t* high, uint16_t* low,
                            float (&keep)[2]) {
 #pragma unroll
@@ -154,7 +159,7 @@ struct SliceWarp {
     }
   }
 
-  /// Adds a slice of V, weighted. `high`, `low`: the weights from the slice's first key on.
+  /// Adds a weighted slice of V. `high` and `low` point to the weights of the slice's first key.
   __device__ void weigh(const uint16_t* high, const uint16_t* low, const Slices<32>& rows, const std::byte* slice,
                         const float (&keep)[2]) {
     constexpr int kPitch = SliceLayout::kWeightPitch * 2;
@@ -190,8 +195,8 @@ struct SliceWarp {
     }
   }
 
-  /// After the last tile: sums over the row's lanes and both warps, by way of `sums` [half][row] in shared memory; the
-  /// lift is taken back. All threads of the block call it.
+  /// After the last tile: adds up the sums of the row's lanes and of both warps, through `sums` [half][row] in shared
+  /// memory. Also undoes the lift. All threads of the block call it.
   __device__ void finish(float* sums) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -207,7 +212,8 @@ struct SliceWarp {
     }
   }
 
-  /// To the result where the block is alone, or to the split's partials; columns [columns.begin, columns.end).
+  /// Writes columns [columns.begin, columns.end). The destination is the result if only this block computes these rows,
+  /// else the partials of its split.
   __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) {
     const int first = columns.begin + half * share(width);
     const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
@@ -222,15 +228,16 @@ struct SliceWarp {
   }
 };
 
-/// The slices of a block's tiles in the order of their use: of each tile those of K, then those of V.
+/// The slices of a block's tiles in the order of use: for each tile the slices of K, then the slices of V.
 struct SliceStream {
   static constexpr int kValueSlices = kKeys / kSliceKeys;
   Slices<8> keys;
   Slices<32> values;
   std::byte* slots;
-  int slot_bytes, key_slices, last;  ///< last: one behind the last tile
+  int slot_bytes, key_slices, last;  ///< `last`: one past the last tile
   Range seen;
-  int tile, slice = 0, to = 0, from = 0;  ///< what is fetched next, and the slots of that and of what is used next
+  int tile, slice = 0, to = 0, from = 0;  ///< the next slice to fetch and its slot (`to`); the slot of the next slice
+                                          ///< to use (`from`)
 
   __device__ void fetch() {
     if (tile < last) {
@@ -245,8 +252,8 @@ struct SliceStream {
     }
     copy_async_commit();
   }
-  /// The next slice, which `prepare` turns into what is multiplied; all threads of the block call it. The slice before
-  /// is no longer used by then.
+  /// Waits for the next slice, calls `prepare` to convert it, and returns it. All threads of the block call it. No
+  /// thread may still use the previous slice.
   template <class Prepare>
   __device__ const std::byte* next(const Prepare& prepare) {
     std::byte* slot = slots + from * slot_bytes;
@@ -259,12 +266,12 @@ struct SliceStream {
   }
 };
 
-/// A grid of (blocks as of the other kernels, parts of V's columns).
+/// Grid: x as for the other attention kernels, y = number of parts of V's columns.
 template <bool kF16Keys, bool kF16Values>
 __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
   using BlockWarp = SliceWarp<kF16Keys, kF16Values>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // splits; of no interest before the end, so it takes no register
+  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
   const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, slice_width(a.e));
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = high + kSliceRows * layout.query_pitch;
@@ -301,7 +308,7 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // else it only helps to copy
+  const bool busy = warp.first_row < place.rows;  // a warp without rows only helps to copy
   const bool gaps = a.mask != nullptr || a.window > 0;
   const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
 #pragma unroll 1
@@ -325,7 +332,8 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
     }
     __syncthreads();
     if (busy) warp.soft_max(scores, tops, w_high, w_low, keep);
-    const int* clear = gaps && !whole ? marks : nullptr;  // values that no row sees: 0 * NaN would spoil the sums
+    const int* clear = gaps && !whole ? marks : nullptr;  // zeroes values that no row sees, because 0 * NaN would make
+                                                          // the sums NaN
 #pragma unroll 1
     for (int key = 0; key < kKeys; key += kSliceKeys) {
       const std::byte* slice = stream.next([&](std::byte* slot) {

@@ -1,10 +1,10 @@
-// Tiles of kKeys KV rows on their way into shared memory, in the form that tensor cores take: rows of 16-bit floats,
-// with a gap of 16 bytes so that the rows of a fragment lie in different banks. f16 and bf16 rows are copied
-// asynchronously into one of two buffers while the other is computed on. q8_0 rows, whose 34-byte blocks start
-// anywhere, are copied as they are, in the 16-byte granules that they touch, and unpacked when they have come: integers
-// as f16 (keys) or bf16 (values), both exact, and the scales beside them.
+// Copies tiles of kKeys KV rows into shared memory in the form that tensor cores read: rows of 16-bit floats. Each row
+// is followed by 16 bytes of padding, so that the rows of a fragment are in different banks. f16 and bf16 rows are
+// copied asynchronously into one of two buffers while the other buffer is in use. q8_0 rows consist of 34-byte blocks
+// that begin at any byte. The 16-byte granules that cover such a row are copied unconverted. After they have arrived,
+// the integers are unpacked, exactly, as f16 (keys) or bf16 (values). The scales go to a separate array.
 //
-// KV rows outside `seen` become zeros and are not read, as are the columns up to a multiple of 16.
+// KV rows outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
 
 #include <bit>
@@ -15,13 +15,13 @@ namespace shoal::cuda::attention {
 
 enum class KvType { kF16, kBF16, kQ8_0 };
 
-/// Elements from one row to the next in shared memory.
+/// Stride of rows in shared memory, in elements.
 template <int kD>
 inline constexpr int kPitch = kD + 8;
 
-inline constexpr int kBlockBytes = 34, kBlockElements = 32;  // of q8_0: an f16 scale and 32 integers
+inline constexpr int kBlockBytes = 34, kBlockElements = 32;  // a q8_0 block consists of an f16 scale and 32 integers
 
-/// One KV head's rows.
+/// The rows of one KV head.
 struct KvRows {
   const std::byte* data;
   int64_t stride;
@@ -31,7 +31,7 @@ struct KvRows {
 
 template <KvType kType, int kD, bool kKeysSide>
 struct Stage {
-  static constexpr int kChunks = kD / 8;  ///< 16-byte pieces of a row
+  static constexpr int kChunks = kD / 8;  ///< number of 16-byte chunks per row
   static constexpr size_t kBufferBytes = kKeys * kPitch<kD> * 2;
   static constexpr size_t kBytes = 2 * kBufferBytes;
 
@@ -42,7 +42,7 @@ struct Stage {
     return reinterpret_cast<const uint16_t*>(shared + (index % 2) * kBufferBytes);
   }
   __device__ const float* scales() const { return nullptr; }
-  /// A thread copies one chunk of every kStep-th row.
+  /// Starts to copy a tile. Each thread copies the same chunk of every kStep-th row.
   __device__ void fetch(int index, Range seen) const {
     constexpr int kStep = kThreads / kChunks;
     const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -57,9 +57,9 @@ struct Stage {
       copy_async_16(to + i * kPitch<kD> * 2, valid ? from : rows.data, valid);
     }
   }
-  /// After the tile has come, before it is used, with __syncthreads() around.
+  /// Called after the tile has arrived and before it is used, between two __syncthreads().
   __device__ void unpack(int, Range) const {}
-  /// Row `row` of a tile becomes zeros: it is masked, and it may hold anything.
+  /// Zeroes row `row` of a tile, which no query sees and which may contain NaN.
   __device__ void clear(int index, int row) const {
     std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
     for (int chunk = 0; chunk < kChunks; ++chunk) store_as<uint4>(at + chunk * 16, uint4{0, 0, 0, 0});
@@ -69,7 +69,7 @@ struct Stage {
 template <int kD, bool kKeysSide>
 struct Stage<KvType::kQ8_0, kD, kKeysSide> {
   static constexpr int kChunks = kD / 8;
-  /// Bytes of shared memory that the granules of a row take.
+  /// Bytes of shared memory for the granules that cover a row.
   static constexpr int kRawPitch = (kD / kBlockElements * kBlockBytes + 30) / 16 * 16;
   static constexpr int kScaleBytes = kD / kBlockElements * kKeys * 4;
   static constexpr size_t kTileBytes = kKeys * kPitch<kD> * 2;
@@ -80,7 +80,7 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
   KvRows rows;
 
   __device__ const uint16_t* tile(int) const { return reinterpret_cast<const uint16_t*>(shared); }
-  /// [block][row]
+  /// The scales, indexed [block][row].
   __device__ float* scales() const { return reinterpret_cast<float*>(shared + kTileBytes); }
   __device__ std::byte* raw(int row) const { return shared + kTileBytes + kScaleBytes + row * kRawPitch; }
   __device__ static int offset(const std::byte* row) { return static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16); }
@@ -124,7 +124,8 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
   __device__ void clear(int, int row) const {
     for (int block = 0; block < kD / kBlockElements; ++block) scales()[block * kKeys + row] = 0;
   }
-  /// Two integers as two 16-bit floats: 2^23 + 128 + x has x in its last bits, whatever its sign.
+  /// Converts two integers to two 16-bit floats. The low bits of the float 2^23 + 128 + x are x + 128, also for
+  /// negative x.
   __device__ static uint32_t floats(uint32_t pair) {
     const uint32_t shifted = pair ^ 0x8080;
     const float low = std::bit_cast<float>(__byte_perm(shifted, 0x4B000000, 0x7440)) - 8388736.0f;

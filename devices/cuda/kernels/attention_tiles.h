@@ -1,12 +1,13 @@
 // Attention on tensor cores, for prompts and for decoding, with K and V in f16, bf16 or q8_0.
 //
-// A block of four warps takes 64 rows, 16 for each warp (kRowWarps = 4), or 16 rows that all warps share, each with a
-// quarter of every KV tile (kRowWarps = 1); the latter join their results at the end. A warp multiplies its queries
-// with a tile's keys, updates its running soft-max (Milakov and Gimelshein 2018, arXiv:1805.02867) and multiplies the
-// weights, which are in registers already as the next product takes them, with the tile's values.
+// A block has four warps. With kRowWarps = 4, a block takes 64 rows, 16 per warp. With kRowWarps = 1, all warps share
+// 16 rows. Each warp then takes a quarter of every KV tile, and the warps' results are joined at the end. A warp
+// multiplies its queries by a tile's keys and updates its running soft-max (Milakov and Gimelshein 2018,
+// arXiv:1805.02867). The resulting weights are already in the registers from which the second product, weights by
+// values, reads them.
 //
-// K and V are exact as 16-bit floats (q8_0 as integers, whose scales are applied to f32 numbers). Queries and weights
-// are sums of two. docs/cuda_attention.md tells why, and why only one KV tile is summed by tensor cores.
+// K and V are exact as 16-bit floats (q8_0 as integers whose scales are applied in f32). Queries and weights are sums
+// of two 16-bit floats. docs/cuda_kernels.md explains this form, and why tensor cores add up only one KV tile.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -15,7 +16,7 @@
 
 namespace shoal::cuda::attention {
 
-/// Where things lie in a block's shared memory. Partial results of warps take the place of the rest at the end.
+/// Byte offsets in a block's shared memory. At the end, the warps' partial results overwrite everything else.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Layout {
   using Keys = Stage<kK, kD, true>;
@@ -29,17 +30,19 @@ struct Layout {
   static_assert(kWarps * kMaxSplits * 4 <= kBytes);
 };
 
-/// A warp's 16 rows. Of a product's tile a lane has columns 2 (lane % 4) + {0, 1} of rows lane / 4 + {0, 8}.
+/// A warp handles 16 rows. In each 8-column tile of a product, a lane holds columns 2 (lane % 4) + {0, 1} of rows lane
+/// / 4 + {0, 8}.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Warp {
-  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< keys of a tile that are this warp's
+  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< number of a tile's keys that a warp handles
   static constexpr int kKeyTiles = kWarpKeys / 8;
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
-  /// ln(1024), where weights are f16, which has no small ones, and what takes it back.
+  /// kLift = ln(1024) scales f16 weights up by 1024, because f16 cannot represent small weights. kLower undoes it.
   static constexpr float kLift = kF16Values ? 6.931471805599453f : 0, kLower = kF16Values ? 1.0f / 1024 : 1;
-  static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< groups of 16 split weights at a time
+  static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< number of groups of 16 weights that are
+                                                                           ///< split at a time
 
-  int lane, first_row, first_key;  ///< within the block, within the tile
+  int lane, first_row, first_key;  ///< first row of the warp in the block, first key of the warp in the tile
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
   float values[kD / 8][4] = {};
 
@@ -49,8 +52,8 @@ struct Warp {
     first_key = kRowWarps == 1 ? warp * kWarpKeys : 0;
   }
 
-  /// The first row of 8 that this lane names to load_matrix_x4: for queries and values rows before columns, for keys
-  /// columns before rows.
+  /// Address of the matrix row that this lane passes to load_matrix_x4. rows_first() orders the four 8 x 8 matrices
+  /// along rows first (queries and values), columns_first() along columns first (keys).
   __device__ const uint16_t* rows_first(const uint16_t* tile, int row) const {
     return tile + (row + lane % 16) * kPitch<kD> + lane / 16 * 8;
   }
@@ -58,7 +61,7 @@ struct Warp {
     return tile + (row + lane / 16 * 8 + lane % 8) * kPitch<kD> + lane / 8 % 2 * 8;
   }
 
-  /// Adds the products of columns [16 step, 16 step + 16) with the keys.
+  /// Multiplies queries by keys in columns [16 step, 16 step + 16) and adds the products to `sums`.
   __device__ void multiply_keys(const uint16_t* high, const uint16_t* low, const uint16_t* keys, int step,
                                 float (&sums)[kKeyTiles][4]) const {
     uint32_t q_high[4], q_low[4];
@@ -94,7 +97,7 @@ struct Warp {
     }
   }
 
-  /// Products become scores. `facts` are those of the lane's first row.
+  /// Converts products to scores. `facts` points to the RowFacts of the lane's first row.
   __device__ void finish_scores(const Arguments& a, const RowFacts* facts, float (&scores)[kKeyTiles][4]) const {
     const float factors[2] = {facts[0].factor, facts[8].factor};
 #pragma unroll
@@ -105,7 +108,7 @@ struct Warp {
     soft_cap(a, scores);
   }
 
-  /// Scores become weights, times exp(kLift). What earlier values count from now on is put in keep[row].
+  /// Converts scores to weights, scaled by exp(kLift). keep[row] becomes the factor of the row's earlier values.
   __device__ void soft_max(float (&scores)[kKeyTiles][4], float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -132,7 +135,8 @@ struct Warp {
     }
   }
 
-  /// The weights of 16 keys as the left side of a product, times what is given for keys 2 (lane % 4) + {0, 1, 8, 9}.
+  /// Splits the weights of 16 keys into high and low parts, in the layout of an mma's left operand. Multiplies the
+  /// weights of the lane's keys, 2 (lane % 4) + {0, 1, 8, 9}, by `times`.
   __device__ static void split_weights(const float (&left)[4], const float (&right)[4], const float (&times)[4],
                                        uint32_t (&high)[4], uint32_t (&low)[4]) {
 #pragma unroll
@@ -144,8 +148,9 @@ struct Warp {
     }
   }
 
-  /// Adds the weighted values of columns [32 part, 32 part + 32). `high` and `low` hold the weights of all the warp's
-  /// keys in turn, or with q8_0 values those of 16 keys, made here with the part's scales.
+  /// Adds the weighted values of columns [32 part, 32 part + 32). `high` and `low` contain the weights of all keys of
+  /// the warp. For q8_0 values, this function computes `high` and `low` with the scales of the part, for 16 keys at a
+  /// time.
   __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales, int part,
                         const float (&weights)[kKeyTiles][4], uint32_t (&high)[kSplits][4], uint32_t (&low)[kSplits][4],
                         const float (&keep)[2]) {
@@ -173,7 +178,7 @@ struct Warp {
     }
   }
 
-  /// Each tile's products are summed on their own: sums in tensor cores lose a little with every further product.
+  /// Each tile is summed separately, because a long sum in tensor cores loses a little precision with every product.
   __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales,
                         const float (&weights)[kKeyTiles][4], const float (&keep)[2]) {
     uint32_t high[kSplits][4], low[kSplits][4];
@@ -189,7 +194,7 @@ struct Warp {
     }
   }
 
-  /// After the last tile: sums over the row's lanes; the lift is taken back.
+  /// After the last tile: adds up the sums of the row's lanes and undoes the lift.
   __device__ void finish() {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -209,7 +214,8 @@ struct Warp {
   }
 };
 
-/// Rows of one warp each, to the result where the block is alone, or to the split's partials.
+/// Writes rows that belong to one warp each. The destination is the result if only this block computes these rows, else
+/// the partials of its split.
 template <class Warp>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
 #pragma unroll 1
@@ -221,11 +227,11 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
   }
 }
 
-/// Rows that all warps have a part of: joined in the order of warps.
+/// If every warp has a part of every row, adds up these parts in the order of warps and writes the rows.
 template <int kD, class Warp>
 __device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, Warp& warp, std::byte* shared) {
   auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
-  float* stats = parts + kWarps * 16 * kD;         // [warp][row] of top, sum
+  float* stats = parts + kWarps * 16 * kD;         // [warp][row][top, sum]
   const int index = static_cast<int>(threadIdx.x / 32);
   __syncthreads();  // tiles are no longer read
 #pragma unroll 1
@@ -254,7 +260,7 @@ __device__ inline void join_rows(const Arguments& a, const Place& place, bool al
   }
 }
 
-/// Values of a tile that no row of the block sees are cleared: 0 * NaN would spoil the sums.
+/// Zeroes the tile's values that no row of the block sees, because 0 * NaN would make the sums NaN.
 template <class Values>
 __device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
   __syncthreads();
@@ -266,7 +272,8 @@ __device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
   __syncthreads();
 }
 
-/// Blocks of a multiprocessor that registers must leave room for. With both in q8_0 three would spill.
+/// Number of blocks per multiprocessor for which the registers must suffice. If K and V are q8_0, registers would spill
+/// with three blocks.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 inline constexpr int kBlocks = kD > 128                                                                    ? 1
                                : kD > 64 || (kRowWarps == 4 && kK == KvType::kQ8_0 && kV == KvType::kQ8_0) ? 2
@@ -277,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // splits; of no interest before the end, so it takes no register
+  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
   auto* facts = reinterpret_cast<RowFacts*>(shared + Block::kFactsAt);
@@ -306,11 +313,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   __syncthreads();
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // else it only helps to copy
+  const bool busy = warp.first_row < place.rows;  // a warp without rows only helps to copy
   const bool gaps = a.mask != nullptr || a.window > 0;
   for (int tile = share.first; tile < share.last; ++tile) {
     copy_async_wait<0>();
-    __syncthreads();  // the tile has come, and the one before is no longer read
+    __syncthreads();  // the tile has arrived, and the previous tile is no longer read
     if constexpr (kK == KvType::kQ8_0 || kV == KvType::kQ8_0) {
       keys.unpack(tile, in_sight.some);
       values.unpack(tile, in_sight.some);

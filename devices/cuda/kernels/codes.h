@@ -1,4 +1,4 @@
-// The functions of graph/quants/codes.inc on the device, with the codebooks in its memory.
+// Compiles the functions of graph/quants/codes.inc for the device, with the codebooks in device memory.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ SHOAL_FOR_GRIDS(SHOAL_DEVICE_GRID);
 #include "graph/quants/codes.inc"
 #undef SHOAL_CODES
 
-/// A block in global or shared memory.
+/// The bytes of a block in global or shared memory.
 struct BlockBytes {
   const uint8_t* at;
 

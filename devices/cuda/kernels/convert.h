@@ -1,5 +1,5 @@
-// Elements of the plain dtypes in kernels: as float, between each other, and 16 bytes at a time. Roundings are those of
-// graph/dtype.h; products and sums that must round as on the CPU are written with Rounded.
+// Elements of the plain (not quantised) dtypes in kernels: conversion to float and to other dtypes, and access to 16
+// bytes at a time. Rounding is as in graph/dtype.h. Products and sums that must round as on the CPU use Rounded.
 #pragma once
 
 #include <bit>
@@ -12,10 +12,10 @@
 
 namespace shoal::cuda {
 
-/// A float whose products and sums the compiler does not join to fused operations.
+/// A float whose products and sums the compiler never fuses to an fma.
 struct Rounded {
   float value;
-  __device__ Rounded(float x) : value(x) {}  // NOLINT: formulas mix both
+  __device__ Rounded(float x) : value(x) {}  // NOLINT: implicit, because formulas mix Rounded and float
   __device__ operator float() const { return value; }
 };
 __device__ inline Rounded operator*(Rounded a, Rounded b) {
@@ -55,7 +55,8 @@ __device__ inline float to_float(int64_t x) {
   return static_cast<float>(x);
 }
 
-/// Rounded to the nearest, even of two; integers are limited to their range and NaN gives 0.
+/// Converts a float. Rounds to nearest, ties to even. For integer types, values out of range saturate, and NaN becomes
+/// 0.
 template <class T>
 __device__ inline T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -73,7 +74,7 @@ __device__ inline T from_float(float x) {
   }
 }
 
-/// An element whose dtype only the launch knows; not of quantised dtypes.
+/// Loads an element whose dtype is known only at the launch. The dtype must not be quantised.
 __device__ inline float float_at(DType dtype, const std::byte* address) {
   switch (dtype) {
     case DType::kF32:
@@ -88,7 +89,7 @@ __device__ inline float float_at(DType dtype, const std::byte* address) {
       return to_float(load_as<int64_t>(address));
   }
 }
-/// Stores an element of such a dtype.
+/// Stores an element whose dtype is known only at the launch. The dtype must not be quantised.
 __device__ inline void store_float(DType dtype, float x, std::byte* to) {
   switch (dtype) {
     case DType::kF32:
@@ -103,12 +104,12 @@ __device__ inline void store_float(DType dtype, float x, std::byte* to) {
       return store_as<int64_t>(to, from_float<int64_t>(x));
   }
 }
-/// Element of an i32 or i64 tensor.
+/// Loads an element of an i32 or i64 tensor.
 __device__ inline int64_t integer_at(DType dtype, const std::byte* address) {
   return dtype == DType::kI64 ? load_as<int64_t>(address) : load_as<int32_t>(address);
 }
 
-/// The elements of 16 or 8 bytes, read and written at once; addresses are aligned to that.
+/// A pack of elements (16 or 8 bytes) that one instruction loads or stores. Addresses must be aligned to its size.
 template <class T, int kBytes = 16>
 struct Pack {
   using Bits = std::conditional_t<kBytes == 16, uint4, uint2>;
@@ -124,14 +125,15 @@ __device__ inline void store_pack(const Pack<T>& pack, std::byte* to) {
   store_as<uint4>(to, std::bit_cast<uint4>(pack));
 }
 
-/// 16 bytes of elements as floats.
+/// Converts 16 bytes of elements to floats.
 template <class T>
 __device__ inline void to_floats(const uint4& bits, float (&to)[Pack<T>::kCount]) {
   const auto pack = std::bit_cast<Pack<T>>(bits);
 #pragma unroll
   for (int i = 0; i < Pack<T>::kCount; ++i) to[i] = to_float(pack.values[i]);
 }
-/// `kCount` elements (8 bytes, or a multiple of 16, of them) as floats, and back.
+/// The two functions load and store `kCount` elements as floats. Together, the elements occupy 8 bytes (loads only) or
+/// a multiple of 16 bytes.
 template <class T, int kCount>
 __device__ inline void load_floats(const std::byte* from, float (&to)[kCount]) {
   constexpr int kBytes = kCount * sizeof(T) == 8 ? 8 : 16, kStep = kBytes / sizeof(T);
@@ -156,7 +158,7 @@ __device__ inline void store_floats(const float (&from)[kCount], std::byte* to) 
   }
 }
 
-/// Eight elements of f32, f16 or bf16.
+/// Stores eight elements as f32, f16 or bf16.
 __device__ inline void store_eight(DType dtype, const float (&x)[8], std::byte* to) {
   if (dtype == DType::kF32) return store_floats<float>(x, to);
   dtype == DType::kF16 ? store_floats<__half>(x, to) : store_floats<__nv_bfloat16>(x, to);

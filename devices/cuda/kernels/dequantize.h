@@ -1,14 +1,14 @@
-// Values of the quantised blocks of GGUF (graph/quants/blocks.h) on the device. Every element is
+// Values of GGUF's quantised blocks (graph/quants/blocks.h) on the device. Every element is
 //   scale * code + add
-// with a small integer code; the elements of a group (16 or 32 of them) have one scale and one add. Products and sums
-// round one after the other, never fused, so that values equal graph/quants bit for bit.
+// with a small integer code. The elements of a group (16 or 32) share `scale` and `add`. The product and the sum are
+// rounded separately and never fused, so that values are the same as in graph/quants, bit for bit.
 //
 //   using Q = Quantized<DType::kQ4_K>;
 //   const Q::Block* blocks = ...;
 //   float values[8];
 //   values_at<Q>(blocks[b], i, values);         // elements i .. i + 7, i a multiple of 8
-//   const Scaling s = Q::scaling(blocks[b], i);  // or the parts of it, for integer products:
-//   const Codes c = Q::codes(blocks[b], i);      // eight signed bytes
+//   const Scaling s = Q::scaling(blocks[b], i);  // or separately, for integer products: scale and add,
+//   const Codes c = Q::codes(blocks[b], i);      // and the codes, eight signed bytes
 #pragma once
 
 #include <bit>
@@ -24,11 +24,11 @@ namespace shoal::cuda {
 __device__ inline float half_bits_to_float(uint16_t bits) {
   return __half2float(std::bit_cast<__half>(bits));
 }
-/// 2^(power - 128); those of 0 and 1 are denormal.
+/// 2^(power - 128), which is denormal for powers 0 and 1.
 __device__ inline float power_to_float(uint32_t power) {
   return std::bit_cast<float>(power < 2 ? 0x200000u << power : (power - 1) << 23);
 }
-/// Of a block's scale.
+/// The scale of a block as a float.
 __device__ inline float scale_to_float(uint16_t half) {
   return half_bits_to_float(half);
 }
@@ -36,14 +36,14 @@ __device__ inline float scale_to_float(uint8_t power) {
   return power_to_float(power);
 }
 
-/// Of one group of elements.
+/// The scale and the addend of one group of elements.
 struct Scaling {
   float scale;
-  float add;  ///< 0 for formats without (kAdds == false)
+  float add;  ///< 0 for formats without an addend (kAdds == false)
 };
 
-/// Eight bytes at an address with the alignment of a block: 1 for blocks of odd size, 4 for those of whole words, else
-/// 2. Blocks lie one after the other from an address aligned to 16 on.
+/// Loads eight bytes of a block with loads as wide as the block's alignment allows: 1 byte if the block's size is odd,
+/// 4 bytes if the size is a multiple of 4, else 2. Blocks are contiguous, and the first block is aligned to 16 bytes.
 template <class Block>
 __device__ inline Codes eight_bytes(const void* from) {
   if constexpr (sizeof(Block) % 4 == 0) {
@@ -62,26 +62,26 @@ __device__ inline Codes eight_bytes(const void* from) {
   }
 }
 
-/// `count` bits of each byte from bit `first` on.
+/// Extracts `count` bits of each byte, starting at bit `first`.
 __device__ inline Codes bits_of(Codes bytes, int first, int count) {
   const uint32_t mask = ((1u << count) - 1) * 0x01010101u;
   return {bytes.low >> first & mask, bytes.high >> first & mask};
 }
-/// a | b << shift; the bits stay within their bytes.
+/// a | b << shift. Bits of `b` must not be shifted out of their bytes.
 __device__ inline Codes with_high_bits(Codes a, Codes b, int shift) {
   return {a.low | b.low << shift, a.high | b.high << shift};
 }
-/// Bytes 0..127 minus `value` <= 128, as signed bytes.
+/// Subtracts `value` <= 128 from bytes in 0..127. The differences are signed bytes.
 __device__ inline Codes minus(Codes bytes, uint32_t value) {
   const uint32_t all = value * 0x01010101u, top = 0x80808080u;
   return {((bytes.low | top) - all) ^ top, ((bytes.high | top) - all) ^ top};
 }
-/// Bit j of `bits` as byte j.
+/// Expands bit j of `bits` to byte j, which becomes 0 or 1.
 __device__ inline Codes spread(uint32_t bits) {
   return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
 }
 
-/// Four neighbours of Block::kLevels, each plus kBias, as the bytes of a word.
+/// The elements kFirst .. kFirst + 3 of Block::kLevels, each plus kBias, as the four bytes of a word.
 template <class Block, int kFirst, int kBias>
 inline constexpr uint32_t kFourLevels = [] {
   uint32_t word = 0;
@@ -90,10 +90,11 @@ inline constexpr uint32_t kFourLevels = [] {
   }
   return word;
 }();
-/// kLevels[code] + kBias of four codes below 16, one a byte.
+/// Looks up kLevels[code] + kBias for four codes (each below 16), which are the bytes of `codes`.
 template <class Block, int kBias = 0>
 __device__ inline uint32_t levels_of(uint32_t codes) {
-  // A byte is chosen by a nibble of three bits, from the lower or the upper eight levels.
+  // __byte_perm selects one of only eight bytes, with three bits of a nibble. So each code is looked up in the lower
+  // eight and in the upper eight levels.
   uint32_t choice = codes & 0x07070707;
   choice = (choice | choice >> 4) & 0x00ff00ff;
   choice = (choice | choice >> 8) & 0xffff;
@@ -107,7 +108,8 @@ __device__ inline Codes levels_of(Codes codes) {
   return {levels_of<Block>(codes.low), levels_of<Block>(codes.high)};
 }
 
-/// 32 elements: byte i % 4 of codes[i / 4], scale[i / 16], add[i / 16].
+/// 32 elements. The code of element i is byte i % 4 of codes[i / 4]; its scale is scale[i / 16], its addend add[i /
+/// 16].
 struct Unit32 {
   uint32_t codes[8];
   float scale[2], add[2];
@@ -142,14 +144,15 @@ struct PlainBlock {
   }
 };
 
-/// Block, scaling(block, i) of the group of element i, codes(block, i) of the elements i .. i + 7 with i a multiple of
-/// 8; from the block kElements, kGroup (elements that share a scaling) and kAdds.
+/// A quantised format. `Block` is the type of its blocks. scaling(block, i) returns the scaling of element i's group.
+/// codes(block, i) returns the codes of elements i .. i + 7, where i is a multiple of 8. The constants kElements,
+/// kGroup (elements per scaling) and kAdds equal the constants of the block.
 template <DType kType>
 struct Quantized;
 
 namespace formats {
 
-/// What formats share.
+/// Members that all formats share.
 template <class B>
 struct Common {
   using Block = B;
@@ -157,7 +160,8 @@ struct Common {
   static constexpr bool kAdds = B::kAdds;
 };
 
-/// The formats of 32 elements: byte j has element j in its low and element j + 16 in its high nibble.
+/// Formats with 32 elements per block. In formats with nibbles, byte j holds element j in its low nibble and element j
+/// + 16 in its high nibble.
 template <class B>
 struct Of32 : Common<B> {
   static __device__ Scaling scaling(const B& block, int) {
@@ -180,17 +184,18 @@ struct Of32 : Common<B> {
   }
 };
 
-/// The formats of 256 elements, read 32 at a time from a PlainBlock or a StagedRow (tile_formats.h).
+/// Formats with 256 elements per block. A PlainBlock or a StagedRow (tile_formats.h) supplies the bytes of 32 elements
+/// at a time.
 template <class B>
 struct Of256 {
   using Block = B;
-  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< a block begins where a staged row has a chunk
-  static constexpr bool kBrain = false;
-  static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;  ///< added to codes
+  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< whether every block begins at a chunk of a staged row
+  static constexpr bool kBf16 = false;
+  static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;  ///< bias that all codes include
   static constexpr bool kAdds = B::kAdds;
   static constexpr int kBlocksPerGroup = 1;
   static constexpr int kUnitsPerBlock = 8;
-  /// `mask` of each byte of 32 bytes, shifted down by `shift`.
+  /// Loads 32 bytes, shifts each byte right by `shift`, and keeps the bits of `mask`.
   template <class From>
   static __device__ void fields(const From& row, int byte, int shift, uint32_t mask, uint32_t (&codes)[8]) {
     load(row, byte, codes);
@@ -225,7 +230,7 @@ struct Q3_K : Of256<quants::BlockQ3_K> {
   template <class From>
   static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
     const float factor = row.half(begin + 108);
-    // Scales 2j and 2j + 1 lie beside each other.
+    // Reads scales 2j and 2j + 1 together, because they are stored next to each other.
     const uint32_t low = row.two_bytes(begin + 96 + 2 * j % 8) >> j / 4 * 4;
     const uint32_t high = row.two_bytes(begin + 104 + 2 * j % 4) >> j / 2 * 2;
 #pragma unroll
@@ -242,12 +247,12 @@ struct Q3_K : Of256<quants::BlockQ3_K> {
   }
 };
 
-/// 8 sub-blocks of 32 with 6-bit scales and minima.
+/// Formats with 8 sub-blocks of 32 elements. Each sub-block has a 6-bit scale and a 6-bit minimum.
 template <class B>
 struct Of256With6Bits : Of256<B> {
   template <class From>
   static __device__ void scaling(const From& row, int begin, uint32_t j, Unit32& unit) {
-    uint32_t head[4];  // two factors, twelve bytes
+    uint32_t head[4];  // two factors and twelve bytes of scales
     row.aligned_words(begin, head);
     const uint32_t at = j % 4 * 8;
     uint32_t scale = head[1] >> at & 63, min = head[2] >> at & 63;
@@ -318,7 +323,7 @@ struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
   }
 };
 
-/// A format of 256 elements in global memory.
+/// Applies a format with 256 elements per block to blocks in global memory.
 template <class F>
 struct By32 : Common<typename F::Block> {
   using Block = typename F::Block;
@@ -356,7 +361,7 @@ struct By32 : Common<typename F::Block> {
 
 namespace formats {
 
-/// Of graph/quants/codes.inc.
+/// A format of graph/quants/codes.inc, whose codes are indices of a codebook.
 template <class B>
 struct Coded : Common<B> {
   template <class From>
@@ -383,12 +388,12 @@ __device__ inline float value_of(Scaling scaling, int code) {
   const Rounded scaled = Rounded(scaling.scale) * Rounded(static_cast<float>(code));
   return Format::kAdds ? scaled + Rounded(scaling.add) : scaled;
 }
-/// Code j < 8.
+/// Returns code j < 8 of eight codes.
 __device__ inline int code_at(Codes codes, int j) {
   return static_cast<int8_t>((j < 4 ? codes.low : codes.high) >> (j % 4 * 8));
 }
 
-/// Elements i .. i + 7, i a multiple of 8.
+/// Loads elements i .. i + 7 of a block; i is a multiple of 8.
 template <class Format>
 __device__ inline void values_at(const typename Format::Block& block, int i, float (&to)[8]) {
   const Scaling scaling = Format::scaling(block, i);
@@ -396,7 +401,7 @@ __device__ inline void values_at(const typename Format::Block& block, int i, flo
 #pragma unroll
   for (int j = 0; j < 8; ++j) to[j] = value_of<Format>(scaling, code_at(codes, j));
 }
-/// Element i.
+/// Element i of a block.
 template <class Format>
 __device__ inline float value_at(const typename Format::Block& block, int i) {
   return value_of<Format>(Format::scaling(block, i), code_at(Format::codes(block, i / 8 * 8), i % 8));
@@ -409,14 +414,15 @@ __device__ inline float quantized_at(const std::byte* row, int64_t i) {
   const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
   return value_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements));
 }
-/// Elements i .. i + 7 of it, i a multiple of 8.
+/// Loads elements i .. i + 7 of a row of blocks; i is a multiple of 8.
 template <DType kType>
 __device__ inline void load_eight(const std::byte* row, int64_t i, float (&to)[8]) {
   using Format = Quantized<kType>;
   const auto* blocks = reinterpret_cast<const typename Format::Block*>(row);
   values_at<Format>(blocks[i / Format::kElements], static_cast<int>(i % Format::kElements), to);
 }
-/// The same of a dtype that only the launch knows, a float one (of rows aligned to 16 bytes) or a quantised one.
+/// Loads elements i .. i + 7 of a row whose dtype is known only at the launch. The dtype is quantised, or it is a float
+/// type and rows are aligned to 16 bytes.
 __device__ inline void load_eight(DType dtype, const std::byte* row, int64_t i, float (&to)[8]) {
   switch (dtype) {
     case DType::kF32:
@@ -433,7 +439,7 @@ __device__ inline void load_eight(DType dtype, const std::byte* row, int64_t i, 
       return;
   }
 }
-/// One of eight values in registers.
+/// Returns values[i]. The array stays in registers, because no index is computed at run time.
 __device__ inline float pick(const float (&values)[8], int64_t i) {
   float found = values[0];
 #pragma unroll

@@ -1,6 +1,6 @@
-// Memory as a type other than the one it was written as: 16 bytes of floats as a uint4, a word of packed bytes, the
-// scale at the start of a block. Compilers may take it that pointers to different types never meet; what is read and
-// written through here may meet anything. Addresses have the alignment of the type.
+// Access to memory with a type that differs from the stored type: 16 bytes of floats as a uint4, packed bytes as a
+// word, or the scale at the start of a block. Compilers may assume that pointers to different types do not alias;
+// accesses through these functions may alias anything. Addresses must be aligned for the type.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"

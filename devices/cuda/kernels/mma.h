@@ -1,17 +1,20 @@
-// Matrix products of a warp on tensor cores (sm_80 and newer), and the loads that bring their operands from shared
-// memory. All 32 lanes take part in each call. Lane L holds parts of the matrices, with g = L / 4 and t = L % 4; pairs
-// lie in a register with the first element in the lowest bits:
+// Matrix products of a warp on tensor cores (sm_80 and newer), and loads of their operands from shared memory. All 32
+// lanes take part in each call. Lane L holds parts of the matrices. In the following, g = L / 4 and t = L % 4. A
+// register holds a pair of elements, the first in the low bits:
 //
-//   mma_f16, mma_bf16: d[16 x 8] += a[16 x 16] b[16 x 8], two elements in a register of a and b
+//   mma_f16, mma_bf16: d[16 x 8] += a[16 x 16] b[16 x 8], with two elements per register of a and b
 //     a[0] = a(g, 2t..2t+1)   a[1] = a(g + 8, 2t..2t+1)   a[2] = a(g, 2t+8..2t+9)   a[3] = a(g + 8, 2t+8..2t+9)
 //     b[0] = b(2t..2t+1, g)   b[1] = b(2t+8..2t+9, g)
 //     d[0..1] = d(g, 2t..2t+1)   d[2..3] = d(g + 8, 2t..2t+1)
-//   load_matrix_x4: four 8 x 8 matrices of 16-bit elements. Lane L names row L % 8 of matrix L / 8: 16 bytes of shared
-//     memory, aligned to 16. r[i] = matrix i (g, 2t..2t+1), or with _trans (2t..2t+1, g).
+//   load_matrix_x4: four 8 x 8 matrices of 16-bit elements. Lane L passes the address of row L % 8 of matrix L / 8.
+//     The row is 16 bytes of shared memory, aligned to 16. r[i] = matrix i (g, 2t..2t+1), or with _trans (2t..2t+1, g).
 //
-// So with a in rows of 16 halfs, load_matrix_x4 of the 8 x 8 blocks (top left, bottom left, top right, bottom right)
-// yields a; with b in columns (each 16 halfs in a row), that of the first and second half of k for two tiles of b
-// yields both; with b in rows of halfs, load_matrix_x4_trans of rows 0-7 and 8-15 does.
+// The order of the four 8 x 8 matrices depends on the operand:
+// - a, stored as rows of 16 halves: load_matrix_x4 with top left, bottom left, top right, bottom right.
+// - Two tiles of b, stored as columns of 16 contiguous halves: load_matrix_x4 with the first and second 8 elements
+//   of k of the first tile, then of the second tile.
+// - Two tiles of b, stored as rows of halves: load_matrix_x4_trans with rows 0-7 and 8-15 of the first tile, then of
+//   the second tile.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"

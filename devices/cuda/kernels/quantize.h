@@ -1,5 +1,5 @@
-// f32 to the blocks of 32 elements of GGUF, by one warp for each block and with the bits of graph/quants: the same
-// searches, their candidates spread over the lanes, every sum in the same order.
+// Quantises f32 to GGUF's blocks of 32 elements, one warp per block. Results have the same bits as in graph/quants,
+// because the lanes together try the same candidate scales, and sums are added in the same order.
 //
 //   __shared__ QuantizeScratch scratch[kWarps];
 //   QuantizeScratch& s = scratch[warp];
@@ -16,10 +16,10 @@
 
 namespace shoal::cuda {
 
-/// Of one warp, in shared memory.
+/// Scratch memory of one warp, in shared memory.
 struct QuantizeScratch {
   float x[quants::kBlock];
-  float trials[2][32];  ///< of the lanes' candidates
+  float trials[2][32];  ///< results of the candidates, one per lane
   uint8_t codes[quants::kBlock];
 };
 
@@ -28,19 +28,19 @@ namespace quantizing {
 constexpr int kSteps = 9;  // as in graph/quants/fit.cpp
 constexpr int kCandidates = 2 * kSteps + 1;
 constexpr float kStepLevels = 0.1f;
-constexpr uint16_t kNaNHalf = 0x7e00;  // f32_to_f16(quiet_NaN); the GPU's own conversion gives another
+constexpr uint16_t kNaNHalf = 0x7e00;  // f32_to_f16(quiet_NaN); the GPU's conversion instruction returns another NaN
 
 __device__ inline int lane_of_warp() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
-/// round(x) limited to [low, high]; NaN gives low.
+/// round(x) clamped to [low, high]. NaN gives low.
 __device__ inline int round_to(float x, int low, int high) {
   if (!(x > static_cast<float>(low))) return low;
   if (x >= static_cast<float>(high)) return high;
   return static_cast<int>(rintf(x));
 }
-/// 1 / x, 0 for 0.
+/// 1 / x, or 0 if x is 0.
 __device__ inline float inverse(float x) {
   return x == 0.0f ? 0.0f : 1.0f / x;
 }
@@ -48,7 +48,7 @@ __device__ inline uint16_t half_bits(float x) {
   return std::bit_cast<uint16_t>(__float2half_rn(x));
 }
 
-/// The first of the elements with the largest magnitude.
+/// The element with the largest magnitude. If several elements have it, the first of them.
 __device__ inline float extreme_of(const float (&x)[quants::kBlock]) {
   float extreme = x[0];
 #pragma unroll 1
@@ -59,7 +59,8 @@ __device__ inline float extreme_of(const float (&x)[quants::kBlock]) {
 struct Bounds {
   float lowest, highest;
 };
-/// The first of the smallest, the last of the largest (they differ when they are zeros of either sign).
+/// The smallest element (the first of several) and the largest element (the last of several). The choice matters for
+/// zeros of different sign.
 __device__ inline Bounds bounds_of(const float (&x)[quants::kBlock]) {
   Bounds bounds{x[0], x[0]};
 #pragma unroll 1
@@ -70,7 +71,8 @@ __device__ inline Bounds bounds_of(const float (&x)[quants::kBlock]) {
   return bounds;
 }
 
-/// The scale with the smallest error for x ~ scale * q, q in [low, high]. All lanes call it and get the result.
+/// Finds the scale with the smallest error of x ~ scale * q, with q in [low, high]. All lanes call it, and each gets
+/// the result.
 __device__ inline float fit_symmetric(QuantizeScratch& s, int low, int high) {
   const float extreme = extreme_of(s.x);
   if (extreme == 0) return 0;
@@ -101,12 +103,12 @@ __device__ inline float fit_symmetric(QuantizeScratch& s, int low, int high) {
   return best_scale;
 }
 
-/// The code of this lane's element: round((x + min) * inverse_scale), limited, minus low.
+/// Stores the code of this lane's element: round((x + min) * inverse_scale), clamped to [low, high], minus low.
 __device__ inline void encode(QuantizeScratch& s, float min, float inverse_scale, int low, int high) {
   const float scaled = (Rounded(s.x[lane_of_warp()]) + Rounded(min)) * Rounded(inverse_scale);
   s.codes[lane_of_warp()] = static_cast<uint8_t>(round_to(scaled, low, high) - low);
 }
-/// The same without a minimum; -0 stays -0.
+/// Stores the code without adding a minimum. Adding a minimum of 0 would change -0 to 0.
 __device__ inline void encode(QuantizeScratch& s, float inverse_scale, int low, int high) {
   const float scaled = Rounded(s.x[lane_of_warp()]) * Rounded(inverse_scale);
   s.codes[lane_of_warp()] = static_cast<uint8_t>(round_to(scaled, low, high) - low);
@@ -145,7 +147,7 @@ __device__ inline void affine_32(QuantizeScratch& s, Block& block, int high) {
   __syncwarp();
 }
 
-/// q4_0, q4_1, q5_0 and q5_1.
+/// Quantises a block of q4_0, q4_1, q5_0 or q5_1.
 template <class Block>
 requires(Block::kBits < 8 && !quants::kHasLevels<Block>) __device__
     inline void quantize(QuantizeScratch& s, Block& block) {
@@ -158,12 +160,12 @@ requires(Block::kBits < 8 && !quants::kHasLevels<Block>) __device__
   write_nibbles(s, block);
   if constexpr (Block::kBits == 5) write_fifth_bits(s, block);
 }
-/// The bits of the largest of the lanes' magnitudes, for every lane; NaN is the largest of all.
+/// Returns the bits of the largest magnitude of all lanes to every lane. NaN counts as larger than every number.
 __device__ inline uint32_t largest_magnitude(float x) {
   return static_cast<uint32_t>(warp_max(std::bit_cast<int32_t>(fabsf(x))));
 }
 
-/// Each lane has an element.
+/// Quantises a block of which each lane holds one element.
 __device__ inline void quantize(float x, quants::BlockQ8_0& block) {
   const int lane = lane_of_warp();
   const uint32_t largest = largest_magnitude(x);
@@ -177,7 +179,7 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockQ8_0& block) {
   quantize(s.x[lane_of_warp()], block);
 }
 
-/// The number of limits between the first neighbouring levels that are below x.
+/// Counts the boundaries (between consecutive levels) that are below x.
 template <class Levels, int... kIndices>
 __device__ inline int levels_below(float x, std::integer_sequence<int, kIndices...>) {
   return (
@@ -186,7 +188,7 @@ __device__ inline int levels_below(float x, std::integer_sequence<int, kIndices.
           x > std::integral_constant<int, Levels::kLevels[kIndices] + Levels::kLevels[kIndices + 1]>::value * 0.5f));
 }
 
-/// The extreme of 32 elements gets the level of the largest magnitude.
+/// The scale maps the element with the largest magnitude to the level with the largest magnitude.
 __device__ inline void quantize(QuantizeScratch& s, quants::BlockIQ4_NL& block) {
   using Levels = quants::IQ4Levels;
   const uint16_t scale = half_bits(extreme_of(s.x) / std::integral_constant<int, Levels::kLevels[0]>::value);
@@ -204,8 +206,10 @@ struct NearestMxfp4 {
 
   __device__ NearestMxfp4(float x, int scale) {
     using Block = quants::BlockMXFP4;
-    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // of the inverse, which may
-    const Rounded scaled = Rounded(x) * Rounded(half) * Rounded(2);                     // be above the largest float
+    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // half of the inverse, because
+                                                                                        // the inverse itself may
+                                                                                        // overflow
+    const Rounded scaled = Rounded(x) * Rounded(half) * Rounded(2);
     code = levels_below<Block>(fabsf(scaled.value), std::make_integer_sequence<int, 7>{});
     if (code > 0 && scaled.value < 0) code += 8;
     const Rounded level = static_cast<float>(static_cast<int8_t>(levels_of<Block>(static_cast<uint32_t>(code))));
@@ -236,7 +240,7 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockMXFP4& block) {
 
 }  // namespace quantizing
 
-/// s.x as a block of this dtype, of 32 elements. All lanes of a warp call it.
+/// Quantises the 32 elements of s.x to a block of this dtype. All lanes of a warp call it.
 __device__ inline void quantize_block(QuantizeScratch& s, DType dtype, std::byte* block) {
   using quantizing::quantize;
   switch (dtype) {

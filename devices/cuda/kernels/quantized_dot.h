@@ -1,19 +1,20 @@
-// Integer dot products of quantised rows with columns of 8 bits, for products that read every weight once.
+// Integer dot products of quantised rows with 8-bit columns, for products that read every weight once.
 //
-// A warp takes rows in steps of kStepElements (2048): every lane one unit of 64 elements. The bytes of a step are in
-// shared memory, at the same distance from a boundary of 16 as in the row; unit `lane` is decoded to 64 small integers
-// in the registers of its lane. The column is stored in steps too, each a record in the order in which lanes read it:
+// A warp reads a row in steps of kStepElements (2048). In each step, a lane handles one unit of 64 elements. The bytes
+// of a step are in shared memory, at the same offset from a 16-byte boundary as in the row. Each lane decodes its unit
+// to 64 small integers in registers. The column is also stored in steps. Within a step, the column is stored in the
+// order in which lanes read it, so that each load of a warp covers 512 contiguous bytes:
 //
 //   512 bytes chunk 0 of all 32 lanes (16 elements each), chunks 1, 2, 3,
 //   then 512 * kGroups / 2 bytes of headers: for each lane kGroups scales (f32) and sums of its integers (int32)
 //
-// so that each load of a warp is one piece of 512 bytes. A format has two or four groups, the elements of a unit with
-// one scale. With two, the unit's chunks are elements 0..15, 16..31, 32..47, 48..63 of 64 that lie side by side. With
-// four (formats with a scale for every 16), a super-block's elements 128 h + 32 c + 16 l .. + 15 are chunk c of lane
-// 2 h + l: those elements share bytes. Of a group, with column x ~ scale * v:
+// A group is the elements of a unit that share a scale. A format has two or four groups per unit. With two groups, the
+// chunks of a unit are elements 0..15, 16..31, 32..47, 48..63 of 64 consecutive elements. With four groups (formats
+// with a scale for every 16 elements), chunk c of lane 2 h + l is elements 128 h + 32 c + 16 l .. + 15 of a
+// super-block, because these elements share bytes. For a group, the column is x ~ scale * v, and weights are d * q + m
+// (m = kOffset * d if kOffset != 0). Then
 //
-//   sum of weight * x = scale * (d * sum(q v) + m * sum(v))       d, m: of the block; m = kOffset * d where kOffset !=
-//   0
+//   sum of weight * x = scale * (d * sum(q v) + m * sum(v))
 #pragma once
 
 #include "devices/cuda/column_record.h"
@@ -22,15 +23,16 @@
 
 namespace shoal::cuda {
 
-/// A unit of weights in registers: four words for each chunk. `m` is not used where the format has an offset. Codes
-/// stay where they are in their bytes where they can, 2^log2_of(i) times as large in word i: sums are shifted instead.
+/// A unit of weights in registers, four words per chunk. `m` is unused if the format has an offset. If possible,
+/// decoding does not shift codes down within their bytes. Word i then contains the codes times 2^log2_of(i), and the
+/// sums are shifted instead.
 template <int kGroups>
 struct Unit {
   uint32_t q[16];
   float d[kGroups], m[kGroups];
 };
 
-/// A lane's part of a column's step.
+/// The part of a column's step that one lane reads.
 template <int kGroups>
 struct ColumnUnit {
   uint32_t v[16];
@@ -60,7 +62,7 @@ __device__ inline void load_column(const uint4* step, unsigned lane, ColumnUnit<
   }
 }
 
-/// Sum of the products of a unit of this format.
+/// Dot product of a unit of weights and a unit of the column.
 template <class Format, int kGroups>
 __device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroups>& x) {
   constexpr int kWords = 16 / kGroups;
@@ -83,7 +85,7 @@ __device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroup
   return total;
 }
 
-/// Bytes of a step in shared memory: `words` is aligned to 16, the step starts `offset` bytes later.
+/// The bytes of a step in shared memory. `words` is aligned to 16 bytes; the step starts `offset` bytes after it.
 struct StepBytes {
   const uint32_t* words;
   unsigned offset;
@@ -92,8 +94,9 @@ struct StepBytes {
   __device__ uint32_t half(unsigned at) const {
     return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
-  /// kCount words from byte `at` on, by loads of kBytes, to which they are aligned. kBytes = 1: at any byte, read as
-  /// words and shifted into place; up to four bytes behind them are read, too.
+  /// Loads kCount words that begin at byte `at`. Each load instruction reads kBytes and must be aligned to kBytes.
+  /// kBytes = 1 allows any address: it loads aligned words, which extend up to four bytes past the end, and shifts
+  /// them.
   template <int kBytes, int kCount>
   __device__ void load(unsigned at, uint32_t (&to)[kCount]) const {
     const unsigned first = offset + at;
@@ -128,7 +131,8 @@ struct StepBytes {
   }
 };
 
-/// Where a lane's unit is in a step: bytes to its block, and which quarter of it, where a block has four units.
+/// Position of a lane's unit in a step: the byte offset of its block, and its index in the block (`quarter`) if a block
+/// has several units.
 struct UnitPlace {
   unsigned block, quarter;
 
@@ -141,7 +145,7 @@ struct UnitPlace {
 
 inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kHighNibbles = 0xf0f0f0f0, kCrumbs = 0x03030303, kBits = 0x01010101;
 
-/// The word from byte kAt of `words` on.
+/// Returns the word that begins at byte kAt of `words`.
 template <int kAt, int kCount>
 __device__ inline uint32_t word_at(const uint32_t (&words)[kCount]) {
   if constexpr (kAt % 4 == 0) {
@@ -155,11 +159,12 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
-/// The common part of all formats. Units lie in spans of kSpan elements, one or more blocks or a part of one.
+/// Members that all formats share. A span of kSpan elements contains whole units. It is one block, several blocks, or a
+/// part of a block.
 template <class B, int kGroups_, int kSpan>
 struct DotFormatOf {
   static constexpr int kGroups = kGroups_;
-  static constexpr bool kWide = true;  ///< wants more registers than others
+  static constexpr bool kWide = true;  ///< whether the format needs more registers than other formats
   static constexpr bool kUnsigned = true;
   static constexpr int kOffset = -B::kOffset;
   static constexpr bool kHasSum = B::kAdds;
@@ -170,7 +175,7 @@ struct DotFormatOf {
   static constexpr int log2_of(int) { return 0; }
 };
 
-/// The formats with blocks of 32: a unit is two blocks.
+/// Formats with 32 elements per block. A unit is two blocks.
 template <class Block>
 struct DotFormat32 : DotFormatOf<Block, 2, kUnitElements> {
   static constexpr bool kFive = Block::kBits == 5;
@@ -224,7 +229,8 @@ struct DotFormat32 : DotFormatOf<Block, 2, kUnitElements> {
     ((to[kIndices] = word_at<kAt + 4 * kIndices>(words)), ...);
   }
 
-  /// kShifted: the row need not lie on a boundary of kAlignment, and `blocks` of the unit may be one.
+  /// If kShifted is true, the row may begin at any byte instead of at a multiple of kAlignment, and `blocks` (the
+  /// number of blocks in the unit) may be 1 instead of 2.
   template <bool kShifted>
   static __device__ void decode(StepBytes step, UnitPlace at, int blocks, Unit<2>& unit) {
     uint32_t words[(2 * kBlockBytes + 3) / 4];
@@ -235,7 +241,7 @@ struct DotFormat32 : DotFormatOf<Block, 2, kUnitElements> {
   }
 };
 
-/// q4_K and q5_K: a unit is 64 elements with common bytes.
+/// q4_K and q5_K: a unit is 64 elements that share bytes.
 template <class Block>
 struct DotFormatK32 : DotFormatOf<Block, 2, 256> {
   static constexpr bool kFive = Block::kBits == 5;
@@ -311,7 +317,7 @@ struct DotFormat<DType::kQ2_K> : DotFormatOf<quants::BlockQ2_K, 4, 256> {
   }
 };
 
-/// Blocks of an odd number of halves: lanes find their words at either distance from a boundary.
+/// The size of a block is an odd number of halves, so some blocks are not aligned to words.
 template <>
 struct DotFormat<DType::kQ3_K> : DotFormatOf<quants::BlockQ3_K, 4, 256> {
   static constexpr int kAlignment = 2;
@@ -326,7 +332,7 @@ struct DotFormat<DType::kQ3_K> : DotFormatOf<quants::BlockQ3_K, 4, 256> {
     const float factor = half_bits_to_float(static_cast<uint16_t>(step.half(block + 108)));
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
-      // Sub-block 8 half + 2 g + part.
+      // Scale of sub-block 8 half + 2 g + part.
       const uint32_t low = scales[g / 2] >> (g % 2 * 16 + 8 * part + 4 * half) & 15;
       const uint32_t top = scales[2] >> (g % 2 * 16 + 8 * part + 4 * half + g / 2 * 2) & 3;
       unit.d[g] = factor * static_cast<float>(static_cast<int>(low | top << 4) - 32);
@@ -390,20 +396,20 @@ struct DotFormat<DType::kIQ4_XS> : DotFormatOf<quants::BlockIQ4_XS, 2, 256> {
   }
 };
 
-/// Units of a coded format lie in spans of this many elements, with four groups or two.
+/// kSpan of a coded format. The formats have units with four groups (kGroup == 16) or two groups.
 template <class B>
 inline constexpr int kCodedSpan = B::kElements > 128 ? 256
                                   : B::kGroup == 16  ? 128
                                                      : B::kElements;
 
-/// Of graph/quants/codes.inc. Blocks have an alignment of two bytes or one; their bytes are read where they are.
+/// Coded formats of graph/quants/codes.inc. Blocks are aligned to one or two bytes, and their bytes are read in place.
 template <class B>
 struct DotFormatCoded : DotFormatOf<B, B::kGroup == 16 ? 4 : 2, kCodedSpan<B>> {
   static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;
   static constexpr bool kUnsigned = false;
   static constexpr int kAlignment = 2;
 
-  /// The first element of a chunk.
+  /// Returns the index of the first element of a chunk.
   static __device__ int element_of(unsigned quarter, int chunk) {
     const int q = static_cast<int>(quarter);
     return kGroups == 4 ? q / 2 * 128 + 32 * chunk + q % 2 * 16 : q * 64 + 16 * chunk;

@@ -1,9 +1,9 @@
-// Reductions over a warp or a block. All 32 lanes (all threads) take part, and all get the same result, bit for bit:
-// sums are trees whose form depends on the number of threads only.
+// Reductions over a warp or a block. All 32 lanes of the warp, or all threads of the block, take part and get the same
+// result, bit for bit. The order of additions depends only on the number of threads.
 //
 //   const float sum = block_sum(value);  // blockDim.x: a multiple of 32, y = z = 1
 //
-// The block's forms synchronise the block, so every thread must come there; they may follow one another at once.
+// The block functions contain barriers, so every thread must call them. A call may directly follow another call.
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,7 @@ inline __device__ float minus_infinity() {
   return -__builtin_huge_valf();
 }
 
-/// A value of any size of whole words from another lane.
+/// Exchanges a value with another lane. The value must consist of whole words.
 template <class T>
 __device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
   static_assert(sizeof(T) % sizeof(uint32_t) == 0);
@@ -33,7 +33,7 @@ __device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
   return other;
 }
 
-// What can be done with two values: each is associative (but for rounding) and commutative.
+// Binary operations. Each is associative (except for rounding) and commutative.
 struct Sum {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
@@ -42,7 +42,7 @@ struct Sum {
   __device__ __forceinline__ float2 operator()(float2 a, float2 b) const { return float2{a.x + b.x, a.y + b.y}; }
 };
 struct Max {
-  /// The other one where one is NaN.
+  /// If one operand is NaN, returns the other operand.
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
   __device__ __forceinline__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
 };
@@ -54,20 +54,20 @@ __device__ __forceinline__ T warp_reduce(T value, F combine) {
   return value;
 }
 
-/// `neutral` leaves what it is combined with as it is.
+/// Reduces over a block. combine(x, neutral) must return x.
 template <class T, class F>
 __device__ __forceinline__ T block_reduce(T value, F combine, T neutral) {
   __shared__ T of_warp[kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
   value = warp_reduce(value, combine);
   if (warps == 1) return value;
-  __syncthreads();  // what the call before left here has been read
+  __syncthreads();  // by now, all threads have read the values of the previous call
   if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   return warp_reduce(lane < warps ? of_warp[lane] : neutral, combine);
 }
 
-// T: float, int32_t, float2.
+// T is float, int32_t or float2.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   return warp_reduce(value, Sum{});
@@ -77,7 +77,7 @@ __device__ __forceinline__ T block_sum(T value) {
   return block_reduce(value, Sum{}, T{});
 }
 
-// T: float, int32_t.
+// T is float or int32_t.
 template <class T>
 __device__ __forceinline__ T warp_max(T value) {
   return warp_reduce(value, Max{});

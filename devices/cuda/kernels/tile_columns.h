@@ -1,10 +1,14 @@
-// The columns of b as tiles want them (tile_product.h): rows of k with zeros up to whole steps, in 16 bits.
+// Converts the columns of b to the 16-bit form of the tile kernels (tile_product.h): rows of k elements, padded with
+// zeros to whole steps.
 //
-// For f16 and quantised rows of a: halves, each column multiplied by the power of two that brings its largest value
-// into [2^14, 2^15). Activations beyond the range of halves keep 11 bits that way, and so do values 2^28 times smaller
-// than the largest. The sums are multiplied by the inverse, which is exact.
-// For bf16 rows, which no power of two fits into halves: bf16 terms, the second of what the first leaves; 16 bits. For
-// rows of mxfp4, whose scales fit into bf16 only: one term, the 8 bits that the kernels for few columns take, too.
+// If rows of `a` are f16 or quantised, columns become halves. Each column is multiplied by the power of two that scales
+// its largest value into [2^14, 2^15). So activations beyond the range of halves keep 11 bits, and so do values down to
+// 2^-28 times the largest value. The sums are multiplied by the inverse power, which is exact.
+//
+// If rows of `a` are bf16, no power of two scales all their values into halves, so tiles are bf16. Each element of b is
+// then the sum of two bf16 terms, which hold 16 bits together. The second term is the rounding error of the first. If
+// rows of `a` are mxfp4, their scales fit only into bf16. Each element of b is then one bf16 term with 8 bits. The
+// kernels for few columns also round elements of b to 8 bits.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -15,7 +19,7 @@ namespace shoal::cuda {
 
 inline constexpr int kColumnThreads = 256;
 
-/// 8 elements of a column from element `at` on, 0 past k.
+/// Loads the 8 elements of a column that begin at element `at`. Elements past k are 0.
 template <class B>
 __device__ inline void load_8(const std::byte* column, int64_t stride, int k, int at, float (&values)[8]) {
   const std::byte* from = column + at * stride;
@@ -26,16 +30,17 @@ __device__ inline void load_8(const std::byte* column, int64_t stride, int k, in
   for (int i = 0; i < 8; ++i) values[i] = at + i < k ? to_float(load_as<B>(from + i * stride)) : 0.0f;
 }
 
-/// 2^e that brings `largest` into [2^14, 2^15); 1 for 0, infinities and NaN.
+/// The power of two that scales `largest` into [2^14, 2^15), or 1 if `largest` is 0, infinite or NaN.
 __device__ inline float column_factor(float largest) {
   if (!(largest > 0) || largest > 3.4028234e38f) return 1;
   int exponent;
-  frexpf(largest, &exponent);  // largest = [0.5, 1) * 2^exponent
+  frexpf(largest, &exponent);  // largest = 2^exponent * x with x in [0.5, 1)
   const int e = 15 - exponent;
   return ldexpf(1, e < 126 ? e : 126);
 }
 
-/// In which order columns are converted: as they lie, or (slot, token) pair order[i] as column i, for mul_mat_id.
+/// The order in which columns are converted. Without `order`, this is the order in memory. For mul_mat_id, column i is
+/// the column of (slot, token) pair number order[i].
 struct ColumnOrder {
   const int32_t* order = nullptr;
   int slots = 1;
@@ -49,7 +54,7 @@ struct ColumnOrder {
   }
 };
 
-/// One block: one column. Scaled halves; scales get the inverse factors.
+/// Each block converts one column to scaled halves and stores the inverse of the scaling factor in `scales`.
 template <class B>
 __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to, float* scales, int k_padded) {
   let_next_start();
@@ -77,9 +82,9 @@ __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to,
   }
 }
 
-/// One block: one column. Terms of bf16, one row of k after the other; no scales.
+/// Each block converts one column to bf16 terms without scales. The terms are stored as consecutive rows of k elements.
 template <class B, int kTerms>
-__global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, float*, int k_padded) {
+__global__ void columns_to_bf16(const View b, ColumnOrder order, uint16_t* to, float*, int k_padded) {
   let_next_start();
   wait_for_previous();
   const int64_t index = blockIdx.x;
@@ -95,7 +100,7 @@ __global__ void columns_to_brain(const View b, ColumnOrder order, uint16_t* to, 
       for (int i = 0; i < 8; ++i) {
         brain[i] = __float2bfloat16_rn(values[i]);
         const float left = values[i] - __bfloat162float(brain[i]);
-        values[i] = left == left ? left : 0;  // of an infinity nothing is left
+        values[i] = left == left ? left : 0;  // the rounding error of an infinity is NaN
       }
       uint4 chunk;
       memcpy(&chunk, brain, sizeof(chunk));

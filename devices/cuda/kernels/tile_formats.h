@@ -1,13 +1,13 @@
-// Quantised rows on their way into tiles of 16-bit floats: blocks copied as they are into shared memory (a StagedRow),
-// from there read 32 elements at a time (a Unit32 of dequantize.h), each of which is
+// Conversion of quantised rows to tiles of 16-bit floats. Blocks are first copied unconverted into shared memory
+// (StagedRow). From there, 32 elements are read at a time (Unit32 of dequantize.h). Each element is
 //   (code - kOffset) * scale + add
-// with codes of at most 8 bits, so that code, difference and usually the product are exact in halves. The scales of
-// most formats are halves times small integers: every value is a multiple of 2^-24, and where a half would be subnormal
-// nothing is lost. Scales that are any power of two (kBrain) would overflow: there tiles are bf16, in which codes of
-// at most 7 bits, differences and products are exact.
+// with a code of at most 8 bits. So the code, the difference and usually the product are exact in halves. The scales of
+// most formats are halves times small integers. Every value is then a multiple of 2^-24, so subnormal halves lose
+// nothing. Scales that are arbitrary powers of two (kBf16) would overflow halves. Tiles of such formats are bf16, in
+// which codes of at most 7 bits, differences and products are exact.
 //
-// Blocks have an alignment of 2 or 1 only, so a row is copied as the chunks of 16 bytes that cover it. Chunk c of row r
-// lies at place c ^ swizzle(r), such that eight rows next to each other have the same chunk in different banks.
+// Blocks are aligned to only 1 or 2 bytes, so a row is copied as the 16-byte chunks that cover it. Chunk c of row r is
+// stored at position c ^ swizzle(r). This puts the same chunk of eight consecutive rows in different banks.
 #pragma once
 
 #include "devices/cuda/kernels/dequantize.h"
@@ -19,14 +19,15 @@ namespace shoal::cuda {
 
 inline constexpr int kChunkBytes = 16;
 
-/// For rows of `chunks` chunks: flips within the largest power of two that divides their number.
-///   10 chunks: rows 0..3 lie at banks 0, 2, 4, 6 (of 8 groups of banks), rows 4..7, flipped by 1, at 1, 3, 5, 7
+/// Returns the swizzle of a row with `chunks` chunks. The swizzle flips only bits below the largest power of two that
+/// divides `chunks`.
+///   10 chunks: rows 0..3 begin at bank groups 0, 2, 4, 6 (of 8); rows 4..7, flipped by 1, at 1, 3, 5, 7
 __host__ __device__ constexpr uint32_t chunk_swizzle(uint32_t chunks, uint32_t row) {
   const uint32_t factor = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1;
   return row / (8 / factor) & (factor - 1);
 }
 
-/// A part of a row of a: its first byte is `offset` bytes into the chunks.
+/// A part of a row of `a`, copied to shared memory. Its first byte is `offset` bytes after the start of the chunks.
 struct StagedRow {
   const uint8_t* chunks;
   uint32_t swizzle;
@@ -39,7 +40,7 @@ struct StagedRow {
   __device__ uint16_t two_bytes(int byte) const { return load_as<uint16_t>(at(byte)); }
   __device__ float half(int byte) const { return __half2float(load_as<__half>(at(byte))); }
 
-  /// 4 * kWords bytes from any address on.
+  /// Loads 4 * kWords bytes that begin at any byte.
   template <int kWords>
   __device__ void words(int byte, uint32_t (&to)[kWords]) const {
     constexpr int kChunks = (4 * kWords + 15 + kChunkBytes - 1) / kChunkBytes;
@@ -57,7 +58,7 @@ struct StagedRow {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) to[i] = __byte_perm(w[i], w[i + 1], selector);
   }
-  /// The same of chunks that begin at `byte`.
+  /// Loads 4 * kWords bytes from the start of a chunk.
   template <int kWords>
   __device__ void aligned_words(int byte, uint32_t (&to)[kWords]) const {
     static_assert(kWords % 4 == 0);
@@ -78,26 +79,28 @@ struct StagedRow {
 
 namespace tile_formats {
 
-/// Bit j of `bits` < 16 as bit 4 of byte j.
+/// Copies bit j of `bits` (less than 16) to bit 4 of byte j.
 __device__ inline uint32_t fifth_bits(uint32_t bits) {
   return (bits * 0x00204081u & 0x01010101u) << 4;
 }
 
-/// The formats of 32 elements: byte j has element j in its low and element j + 16 in its high nibble. Signed bytes have
-/// 128 added, levels 64 where tiles are bf16.
+/// Formats with 32 elements per block. In formats with nibbles, byte j holds element j in its low nibble and element j
+/// + 16 in its high nibble. To make codes unsigned, 128 is added to signed bytes and to levels. In bf16 tiles, 64 is
+/// added to levels instead.
 template <class B>
 struct Of32 {
   using Block = B;
   static constexpr bool kAligned = false;
-  static constexpr int kBlocksPerGroup = 4;  ///< blocks of a row that are copied together: 128 elements
+  static constexpr int kBlocksPerGroup = 4;  ///< number of consecutive blocks of a row that are copied together (128
+                                             ///< elements)
   static constexpr int kUnitsPerBlock = 1;
   static constexpr int kScaleBytes = sizeof(B::scale);
-  static constexpr bool kBrain = kScaleBytes == 1;
-  static constexpr int kOffset = kBrain ? 64 : B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
+  static constexpr bool kBf16 = kScaleBytes == 1;
+  static constexpr int kOffset = kBf16 ? 64 : B::kBits == 8 || quants::kHasLevels<B> ? 128 : B::kOffset;
   static constexpr bool kAdds = B::kAdds;
 
   static __device__ void read(const StagedRow& row, int begin, uint32_t, Unit32& unit) {
-    if constexpr (kBrain) {
+    if constexpr (kBf16) {
       unit.set_scaling(power_to_float(*row.at(begin)));
     } else {
       unit.set_scaling(row.half(begin), kAdds ? row.half(begin + 2) : 0);
@@ -136,16 +139,16 @@ struct Of32 {
   }
 };
 
-/// Of graph/quants/codes.inc; codes have 128 added.
+/// Coded formats of graph/quants/codes.inc. To make codes unsigned, 128 is added.
 template <class B>
 struct Coded {
   using Block = B;
-  static constexpr bool kBrain = false, kAdds = false, kAligned = false;
+  static constexpr bool kBf16 = false, kAdds = false, kAligned = false;
   static constexpr int kOffset = 128;
   static constexpr int kBlocksPerGroup = B::kElements < 128 ? 128 / B::kElements : 1;
   static constexpr int kUnitsPerBlock = B::kElements / 32;
 
-  /// A block of a row.
+  /// A block of a staged row.
   struct Staged {
     const StagedRow& row;
     int begin;

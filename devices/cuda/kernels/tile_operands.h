@@ -1,16 +1,17 @@
-// What products of tiles have in common, whichever instructions multiply (tile_product.h, wgmma_product.h): where a
-// block finds its part, how operands come into shared memory, and where results go.
+// Common code of the tile products with mma (tile_product.h) and with wgmma (wgmma_product.h): the part of a product
+// that one block computes, copies of operands to shared memory, and stores of results.
 //
-// b comes converted (tile_columns.h): rows of k padded to whole steps, 16-bit, each followed by its further terms.
+// b was converted before (tile_columns.h). Each column is stored as one row per term. A row consists of k 16-bit
+// elements and is padded to whole steps.
 //
-// Quantised rows of a pass through shared memory twice. Their blocks are copied as they are, a group of 128 or 256
-// elements of each row at a time and two groups deep; a step ahead of the products each thread reads 32 or 64 elements
-// of a row (tile_formats.h) and writes them as halves, or bf16, into the tile. f16 and bf16 rows are copied into the
-// tile at once.
+// Quantised rows of `a` pass through shared memory twice. First, their blocks are copied unconverted into staging
+// buffers for two groups. A group is 128 or 256 elements of each row. Then, one step before the elements are
+// multiplied, each thread reads 32 or 64 elements of a row (tile_formats.h) and writes them to the tile as halves or
+// bf16. f16 and bf16 rows are copied directly into the tile.
 //
-// Tiles have rows of 64 halves, eight chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8): what a matrix
-// load, a copy or eight threads with a row each touch at a time lies in different banks. It is Swizzle::k128 of
-// wgmma.h.
+// Tiles have rows of 64 halves, which are eight chunks of 16 bytes. Chunk c of row r is stored at position c ^ (r % 8),
+// which is Swizzle::k128 of wgmma.h. This puts chunks that are accessed together in different banks, whether by a
+// matrix load, a copy, or eight threads with one row each.
 #pragma once
 
 #include <climits>
@@ -30,16 +31,16 @@ inline constexpr int kTileRowBytes = kTileStep * 2;
 
 inline constexpr int kTileMatrices = 3;
 
-/// A matrix, and the tiles of a launch that are its own.
+/// One matrix `a` of a launch, with its results and tiles.
 struct TileMatrix {
   const std::byte* a = nullptr;
-  int64_t a_strides[3]{};             ///< bytes: rows, axis 2, axis 3
-  unsigned shared2 = 1, shared3 = 1;  ///< matrices of b for each of a
+  int64_t a_strides[3]{};             ///< strides of rows, axis 2 and axis 3, in bytes
+  unsigned shared2 = 1, shared3 = 1;  ///< number of matrices of b per matrix of `a`, along axes 2 and 3
   float* c = nullptr;
-  int64_t c_strides[3]{};  ///< elements: columns, axis 2, axis 3
+  int64_t c_strides[3]{};  ///< strides of columns, axis 2 and axis 3, in elements
   const float* addend = nullptr;
-  int64_t addend_strides[3]{};  ///< as c_strides, or 0
-  int64_t sums_at = 0;          ///< its place in TileProduct::sums
+  int64_t addend_strides[3]{};  ///< like c_strides; a stride of 0 broadcasts
+  int64_t sums_at = 0;          ///< offset of this matrix in TileProduct::sums
   int m = 0;
   unsigned row_tiles = 1;
   unsigned first_block = UINT_MAX;
@@ -48,25 +49,28 @@ struct TileMatrix {
 struct TileProduct {
   TileMatrix matrices[kTileMatrices];
   const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
-  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: factors of the sums; nullptr: 1
-  /// A second matrix, laid out as the only one: c = act(a b) * (up b). Rows 64 and more of a tile are those of `up`.
+  const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: factors of the sums; nullptr: all factors are 1
+  /// A second matrix with the layout of matrices[0]: c = act(a b) * (up b). If it is set, matrices[0] is the only other
+  /// matrix, and rows 64 to 127 of a tile are rows of `up`.
   const std::byte* up = nullptr;
   GluKind glu = GluKind::kSwiglu;
-  bool is_constant = false;  ///< no queued work writes a and up
+  bool is_constant = false;  ///< whether no queued work writes `a` or `up`
 
-  /// The sums of parts of k, scaled: [split], and at sums_at of a matrix [axis 3][axis 2][n][a or up][m].
+  /// Scaled sums over the parts of k (splits). For each split, the sums of a matrix begin at its sums_at, as [axis
+  /// 3][axis 2][n][a or up][m].
   float* sums = nullptr;
-  int64_t split_stride = 0;  ///< elements
-  // Numbers of elements fit into 31 bits; the address of one is reckoned in 64.
+  int64_t split_stride = 0;  ///< stride of the splits in `sums`, in elements
+  // Element counts fit in 31 bits; addresses of elements are computed in 64 bits.
   int n = 0, k = 0, k_padded = 0;
-  unsigned rows = 0;      ///< of c, in all axes
-  unsigned batches2 = 1;  ///< axis 2 of c
+  unsigned rows = 0;      ///< number of rows of c, over all axes
+  unsigned batches2 = 1;  ///< size of c's axis 2
   unsigned column_tiles = 1;
   unsigned splits = 1;
-  int steps_per_split = 1;  ///< whole groups
+  int steps_per_split = 1;  ///< a multiple of the number of steps per group
 
-  /// mul_mat_id: tiles of columns are those of groups, at most column_tiles; nullptr: mul_mat. b is in sorted order,
-  /// column i goes to that of order[i], a number of (slot, token); axis 2 of a counts matrices.
+  /// For mul_mat_id only; nullptr for mul_mat. Each tile of columns belongs to one group; there are at most
+  /// column_tiles groups. The columns of b are sorted by group. Column i produces the result of (slot, token) pair
+  /// number order[i]. Axis 2 of `a` is the index of the matrix.
   const ColumnGroup* groups = nullptr;
   const int32_t *group_count = nullptr, *order = nullptr;
   int slots = 1;
@@ -76,23 +80,24 @@ struct TileProduct {
   }
 };
 
-/// f16 and bf16 rows.
+/// Rows of f16 (PlainHalf) or bf16 (PlainBf16).
 struct PlainHalf {
-  static constexpr bool kPlain = true, kBrain = false;
+  static constexpr bool kPlain = true, kBf16 = false;
 };
-struct PlainBrain {
-  static constexpr bool kPlain = true, kBrain = true;
+struct PlainBf16 {
+  static constexpr bool kPlain = true, kBf16 = true;
 };
-/// Rows of a format of tile_formats.h.
+/// Quantised rows in a format F of tile_formats.h.
 template <class F>
 struct Dequantized : F {
   static constexpr bool kPlain = false;
   static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
-  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< of a group
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< number of units per group
   static constexpr int kBefore =
-      F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< at most, in a chunk
+      F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< largest number of bytes before
+                                                                                     ///< the group in its first chunk
   static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
-  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< of a group of all rows
+  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< bytes of one group of all rows
 };
 
 template <class Rows>
@@ -108,7 +113,7 @@ __device__ inline uint32_t tile_place(uint32_t row, uint32_t chunk) {
   return row * kTileRowBytes + (chunk ^ row % 8) * kChunkBytes;
 }
 
-/// Two halves, or bf16, as the register that holds them, and back.
+/// These functions convert between two halves (or bf16) and the register that contains them.
 __device__ inline uint32_t register_of(__half2 halves) {
   uint32_t bits;
   memcpy(&bits, &halves, sizeof(bits));
@@ -126,19 +131,19 @@ __device__ inline Pair pair_of(uint32_t bits) {
   return pair;
 }
 
-/// Which part of a product a block makes: a tile of c, from some steps of k.
+/// The part of a product that a block computes: a tile of c, over some steps of k.
 struct TilePart {
   const TileProduct& p;
   const TileMatrix& matrix;
-  int row, column;  ///< first of the tile
+  int row, column;  ///< first row and column of the tile
   int rows_left, columns_left;
-  int64_t row_stride;  ///< of a
+  int64_t row_stride;  ///< stride of the rows of `a`, in bytes
   unsigned batch, split;
   bool exists = true, is_zero = false;
-  const std::byte* a;  ///< first row of the tile
-  const uint16_t* b;   ///< first column of the tile
+  const std::byte* a;  ///< address of the tile's first row in `a`
+  const uint16_t* b;   ///< address of the tile's first column in b
   int first_step, steps;
-  int64_t to_up = 0;  ///< bytes from a row of a's to that of `up` which has its place in the tile, were they all a's
+  int64_t to_up = 0;  ///< number of bytes from a + r * row_stride to row r, if r is a row of `up`
 
   __device__ TilePart(const TileProduct& product, unsigned block, int columns, int terms)
       : p(product), matrix(product.matrix_of_block(block)) {
@@ -146,7 +151,7 @@ struct TilePart {
     const unsigned column_tile = block % p.column_tiles;
     column = static_cast<int>(column_tile) * columns;
     columns_left = p.n - column;
-    block /= p.column_tiles;  // blocks that share rows of a run beside each other
+    block /= p.column_tiles;  // so that blocks that read the same rows of `a` run at the same time
     row = static_cast<int>(block % matrix.row_tiles) * (p.up == nullptr ? kTileRows : kTileRows / 2);
     block /= matrix.row_tiles;
     rows_left = matrix.m - row;
@@ -175,32 +180,32 @@ struct TilePart {
     is_zero = group.matrix < 0;
     a += (is_zero ? 0 : group.matrix) * matrix.a_strides[1];
   }
-  /// Where the results of column `column` go, without parts of k.
+  /// Address of the results of the tile's first column, for products without splits.
   __device__ float* results() const {
     float* c = matrix.c;
     if (batch > 0) c += batch % p.batches2 * matrix.c_strides[1] + batch / p.batches2 * matrix.c_strides[2];
     return c + column * matrix.c_strides[0];
   }
-  /// The same of column n of a group.
+  /// Address of the results of column n of the tile's group.
   __device__ float* result_of_pair(int n) const {
     const unsigned pair = p.order[column + n], slots = p.slots;
     return matrix.c + pair % slots * matrix.c_strides[0] + pair / slots * matrix.c_strides[1];
   }
 
-  /// The first row of `up` in the tile, if row r is one of them, else 0.
+  /// Index of the tile's first row of `up` if row r is a row of `up`, else 0.
   __device__ int up_row(int r) const { return p.up != nullptr && r >= kTileRows / 2 ? kTileRows / 2 : 0; }
   __device__ const std::byte* address_of_row(int r) const { return a + r * row_stride + (up_row(r) > 0 ? to_up : 0); }
-  /// From the address of a row in r .. r + rows - 1 to that `rows` further on; rows divide half of the tile.
+  /// Returns the address of row r + rows. `address` is the address of row r; kTileRows / 2 is a multiple of `rows`.
   __device__ const std::byte* next_row(const std::byte* address, int r, int rows) const {
     return address + rows * row_stride + (r + rows == kTileRows / 2 ? to_up : 0);
   }
   __device__ int index_of_row(int r) const { return row + r - up_row(r); }
   __device__ bool has_row(int r) const { return r - up_row(r) < rows_left; }
 
-  /// b's part of a step, a tile for each term; columns past the last are zeros.
+  /// Starts to copy a step of b, into one tile per term. Missing columns become zeros.
   template <int kThreads, int kColumns, int kTerms>
   __device__ void copy_b(int step, uint8_t* tiles) const {
-    constexpr int kRows = kThreads / 8 / kTerms;  // that all threads copy at a time
+    constexpr int kRows = kThreads / 8 / kTerms;  // number of rows that all threads together copy at a time
     static_assert(kColumns % kRows == 0);
     const int chunk = static_cast<int>(threadIdx.x) % 8, r = static_cast<int>(threadIdx.x) / 8;
     const int term = r % kTerms, n = r / kTerms;
@@ -215,10 +220,11 @@ struct TilePart {
     }
   }
 
-  /// Plain rows of a; zeros past the last row and past k, which is a multiple of 8.
+  /// Starts to copy a step of f16 or bf16 rows of `a`. Missing rows and elements past k become zeros. k is a multiple
+  /// of 8.
   template <int kThreads>
   __device__ void copy_plain_a(int step, uint8_t* tile) const {
-    constexpr int kRows = kThreads / 8;  // that all threads copy at a time
+    constexpr int kRows = kThreads / 8;  // number of rows that all threads together copy at a time
     const int chunk = static_cast<int>(threadIdx.x) % 8, first = static_cast<int>(threadIdx.x) / 8;
     const int begin = (first_step + step) * kTileStep + chunk * 8;
     const std::byte* from = address_of_row(first) + begin * 2;
@@ -232,7 +238,7 @@ struct TilePart {
   }
 };
 
-/// What is joined to a product; `batch` counts matrices of c.
+/// Applies the activation and the addend to a sum. `batch` is the index of a matrix of c.
 __device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, float sum, float up, int row, int column,
                                unsigned batch) {
   if (p.up != nullptr) sum = activate_gate(p.glu, sum) * up;
@@ -243,8 +249,9 @@ __device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, f
   return sum;
 }
 
-/// The sums of a tile go to c by way of shared memory, where row r of column n is at n * kSumsPitch + r: the pitch
-/// gives the four columns and eight rows that a warp has at a time banks of their own.
+/// Stride of the columns of a tile's sums in shared memory: row r of column n is at n * kSumsPitch + r. From there, the
+/// sums are copied to c. With this stride, the four columns and eight rows that a warp accesses at a time are in
+/// different banks.
 inline constexpr int kSumsPitch = kTileRows + 4;
 constexpr int sums_bytes(int columns) {
   return columns * kSumsPitch * static_cast<int>(sizeof(float));
@@ -280,7 +287,7 @@ __device__ void store_tile(const TilePart& part, const float* sums) {
   for (int n = first; n < columns; n += step, to += step * stride) *to = sums[n * kSumsPitch] * scale_of(n);
 }
 
-/// For a part that `is_zero`.
+/// Stores zeros as the results of a part with `is_zero`.
 template <int kThreads>
 __device__ void store_zeros(const TilePart& part) {
 #pragma unroll 1
@@ -290,20 +297,18 @@ __device__ void store_zeros(const TilePart& part) {
   }
 }
 
-/// The way of quantised rows from a to 16-bit floats in the tile.
+/// Converts quantised rows of `a` to 16-bit floats in the tile.
 template <class Rows, int kThreads>
 struct Dequantizer {
   static constexpr int kStepsPerGroup = Rows::kUnits / 2;
-  static constexpr int kUnits = 2 * kTileRows / kThreads;  ///< of a step, that a thread makes
-  using Pair = std::conditional_t<Rows::kBrain, __nv_bfloat162, __half2>;
+  static constexpr int kUnits = 2 * kTileRows / kThreads;  ///< number of units per thread and step
+  using Pair = std::conditional_t<Rows::kBf16, __nv_bfloat162, __half2>;
 
   const TilePart& part;
-  uint8_t* staging;      ///< for two groups
-  int row, first_unit;   ///< of which this thread makes units. 64 rows belong to
-                         ///< one warpgroup.
-  uint32_t place;        ///< in a tile
-  uint32_t low_address;  ///< of the row: the low bits, from which follows where
-                         ///< its first chunk begins
+  uint8_t* staging;      ///< staging buffers of two groups
+  int row, first_unit;   ///< row and first unit that this thread converts; each warpgroup converts 64 rows
+  uint32_t place;        ///< offset of the first unit in a tile
+  uint32_t low_address;  ///< low bits of the row's address, for the row's offset in its first chunk
   Unit32 units[kUnits];
   Pair scale[kUnits][2], add[kUnits][2];
 
@@ -315,12 +320,12 @@ struct Dequantizer {
     low_address = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(part.address_of_row(row)));
   }
 
-  /// Where a group begins in a row.
+  /// Byte offset of a group from the start of a row.
   __device__ int group_begin(int group) const { return (part.first_step / kStepsPerGroup + group) * Rows::kGroupBytes; }
   __device__ uint8_t* staged(int group) const { return staging + group % 2 * Rows::kStagedBytes; }
 
-  /// The chunks that cover a group of all rows; each has a byte of a, so all may be read (devices/cuda/granule.h). Four
-  /// threads copy a row.
+  /// Starts to copy the chunks that cover one group of all rows. Each chunk contains a byte of `a`, so the whole chunk
+  /// may be read (devices/cuda/granule.h). Four threads copy a row.
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= part.steps) return;
     constexpr int kPerRow = 4, kRows = kThreads / kPerRow;
@@ -346,7 +351,7 @@ struct Dequantizer {
     }
   }
 
-  /// Reads this thread's elements of a step. Units beside each other share bytes: what both need is read once.
+  /// Reads this thread's elements of a step. Neighbouring units share bytes, which the compiler reads only once.
   __device__ __forceinline__ void read(int step) {
     const int group = step / kStepsPerGroup;
     const auto first = static_cast<uint32_t>(step % kStepsPerGroup * 2 + first_unit);
@@ -357,8 +362,7 @@ struct Dequantizer {
       const uint32_t begin = (first + i) / Rows::kUnitsPerBlock * static_cast<uint32_t>(sizeof(typename Rows::Block));
       Rows::read(from, static_cast<int>(begin), (first + i) % Rows::kUnitsPerBlock, units[i]);
       if (((part.first_step + step) * 2 + first_unit + static_cast<int>(i)) * 32 >= part.p.k) {
-        units[i].set_zero(Rows::kOffset);  // b is zero there, but what follows
-                                           // the row might be no numbers
+        units[i].set_zero(Rows::kOffset);  // past k, b is zero, but the bytes after the row might decode to NaN
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -369,17 +373,17 @@ struct Dequantizer {
   }
 
   static __device__ Pair pair_of_same(float value) {
-    if constexpr (Rows::kBrain) {
+    if constexpr (Rows::kBf16) {
       return __float2bfloat162_rn(value);
     } else {
       return __float2half2_rn(value);
     }
   }
 
-  /// Two elements: bytes become 1024 + code as halves, whose bits are 0x6400 + code; or 128 + code as bf16, 0x4300 +
-  /// code.
+  /// Converts two elements. The byte of a code becomes the half 1024 + code (bits 0x6400 + code) or the bf16 128 + code
+  /// (bits 0x4300 + code). Then the bias is subtracted, and the scaling is applied.
   __device__ __forceinline__ uint32_t convert(int unit, int word, uint32_t selector) const {
-    constexpr uint32_t kHigh = Rows::kBrain ? 0x43 : 0x64;
+    constexpr uint32_t kHigh = Rows::kBf16 ? 0x43 : 0x64;
     const int group = word / 4;
     const auto bias = pair_of<Pair>((kHigh << 8) * 0x00010001u + Rows::kOffset * 0x00010001u);
     const uint32_t bytes = __byte_perm(units[unit].codes[word], kHigh * 0x01010101u, selector);
@@ -390,7 +394,7 @@ struct Dequantizer {
       return register_of(__hmul2(difference, scale[unit][group]));
     }
   }
-  /// Writes 16 of this thread's elements, two chunks, into the tile; `part_of_units` < kParts.
+  /// Writes 16 of this thread's elements (two chunks) into the tile; `part_of_units` < kParts.
   static constexpr int kParts = 2 * kUnits;
   __device__ __forceinline__ void write(uint8_t* tile, int part_of_units) const {
 #pragma unroll

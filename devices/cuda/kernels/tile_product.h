@@ -1,6 +1,7 @@
-// Products of matrices on tensor cores by instructions of a warp: c[m, n] = sum over k of a[k, m] * b[k, n], a tile of
-// 128 rows of a and kColumns columns of b per block, 64 elements of k a step, four warps. Quantised rows are
-// dequantised between the products of the step before, so that tensor cores and arithmetic run beside each other.
+// Matrix products on tensor cores with the mma instructions of a warp: c[m, n] = sum over k of a[k, m] * b[k, n]. A
+// block has four warps and computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64 elements of k.
+// While a step is multiplied, quantised rows of the next step are dequantised, so that tensor cores and arithmetic
+// units work concurrently.
 #pragma once
 
 #include "devices/cuda/kernels/mma.h"
@@ -10,17 +11,17 @@ namespace shoal::cuda {
 
 inline constexpr int kTileThreads = 128;
 
-/// How the shared memory of a block is divided.
+/// Layout of a block's shared memory.
 template <class Rows, int kColumns, int kTerms>
 struct TileShape {
   static constexpr int kWarpsAlongRows = kColumns == 32 ? 4 : 2;
   static constexpr int kWarpsAlongColumns = 4 / kWarpsAlongRows;
-  static constexpr int kWarpRows = kTileRows / kWarpsAlongRows;  ///< of a warp's part
+  static constexpr int kWarpRows = kTileRows / kWarpsAlongRows;  ///< number of rows per warp
   static constexpr int kWarpColumns = kColumns / kWarpsAlongColumns;
   static constexpr int kRowMmas = kWarpRows / 16, kColumnMmas = kWarpColumns / 8;
   static_assert(kColumnMmas % 2 == 0);
 
-  /// Of b, and of plain rows of a.
+  /// Number of tiles of b. Also the number of tiles of `a` if rows of `a` are plain.
   static constexpr int kStages = Rows::kPlain && kTerms == 1 ? 3 : 2;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -28,18 +29,18 @@ struct TileShape {
   static constexpr int kAOffset = 2 * staged_bytes<Rows>();
   static constexpr int kBOffset = kAOffset + kATiles * kATile;
   static constexpr int kSharedBytes = kBOffset + kStages * kTerms * kBTile;
-  /// Of 228 KB, 1 KB of which goes to the system for each block.
+  /// The limit is 228 KB per multiprocessor. The system reserves 1 KB of it per block.
   static constexpr int kBlocksPerProcessor = 2 * (kSharedBytes + 1024) <= 228 * 1024 ? 2 : 1;
 };
 
-/// One block: which part of the product, and the steps it is made of.
+/// One block and the part of the product that it computes.
 template <class Rows, int kColumns, int kTerms>
 struct TileBlock {
   using Shape = TileShape<Rows, kColumns, kTerms>;
 
   TilePart part;
   uint8_t* shared;
-  /// Where this thread loads the first elements of its warp's part. Chunk c ^ i lies at the place of c ^ 16 i.
+  /// Offset of the chunk c that this thread loads first. The offset of chunk c ^ i is this offset ^ 16 i.
   uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
@@ -73,9 +74,10 @@ struct TileBlock {
     part.template copy_plain_a<kTileThreads>(step, a_tile(stage));
   }
 
-  /// The products of a quarter of the step: 16 elements of k.
+  /// Multiplies a quarter of a step: 16 elements of k.
   __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int quarter) {
-    // Two mmas of columns at a time: both halves of the elements for columns 0..7, then for 8..15.
+    // Each load fetches the operands of two mmas: the first and second 8 elements of k for columns 0..7, then for
+    // columns 8..15.
     uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
     const uint8_t* b_at = b_from + (b_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
@@ -88,7 +90,8 @@ struct TileBlock {
         b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
       }
     }
-    // Matrices in the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements, then of the others.
+    // The matrices have the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements of k, then of the
+    // second 8 elements.
     const uint8_t* a_at = a_from + (a_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
     for (int i = 0; i < Shape::kRowMmas; ++i) {
@@ -98,7 +101,7 @@ struct TileBlock {
       for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
         for (int j = 0; j < Shape::kColumnMmas; ++j) {
-          if constexpr (Rows::kBrain) {
+          if constexpr (Rows::kBf16) {
             mma_bf16(sums[i][j], a_parts, b_parts[term][j]);
           } else {
             mma_f16(sums[i][j], a_parts, b_parts[term][j]);
@@ -108,7 +111,7 @@ struct TileBlock {
     }
   }
 
-  /// When nothing else uses the shared memory.
+  /// Stores the sums. All other uses of the shared memory must have ended.
   __device__ void store() const {
     static_assert(Shape::kSharedBytes >= sums_bytes(kColumns));
     auto* to = reinterpret_cast<float*>(shared);
@@ -128,7 +131,8 @@ struct TileBlock {
   }
 };
 
-/// f16 and bf16 rows of a: both tiles of a step arrive together, kStages - 1 steps ahead.
+/// Multiplies f16 or bf16 rows of `a`. In each step, the tiles of `a` and `b` are copied together, kStages - 1 steps
+/// ahead.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
@@ -145,8 +149,7 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   int stage = 0, next = kStages - 1;
   for (int step = 0; step < block.part.steps; ++step) {
     copy_async_wait<kStages - 2>();
-    __syncthreads();  // the step's tiles are whole, and the one before is no
-                      // longer read
+    __syncthreads();  // the step's tiles are complete, and the previous step's tiles are no longer read
     if (step + kStages - 1 < block.part.steps) {
       block.copy_plain_a(step + kStages - 1, next);
       block.copy_b(step + kStages - 1, next);
@@ -159,8 +162,9 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// Quantised rows of a. In step i the tile of step i + 1 is made; b's part of it and the group after the next are on
-/// their way, b's first: waiting for all but the latest copies gives a group two steps to arrive.
+/// Multiplies quantised rows of `a`. Step i writes `a`'s tile of step i + 1. Meanwhile, two copies are in flight, which
+/// were started in this order: b's tile of step i + 1, and the group of `a` after the next group. Each step waits for
+/// all copies except the most recent one, so the copy of a group may take two steps.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;
@@ -177,8 +181,7 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
   for (int i = 0; i < 4; ++i) rows.write(block.a_tile(0), i);
   for (int step = 0; step < block.part.steps; ++step) {
     const int now = step % 2, next = 1 - now;
-    __syncthreads();  // the step's tiles are whole, and the others are no longer
-                      // read
+    __syncthreads();  // this step's tiles are complete, and no warp still reads the other tiles
     const bool more = step + 1 < block.part.steps;
     if (more) block.copy_b(step + 1, next);
     copy_async_commit();
@@ -186,7 +189,8 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
       rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
     }
     copy_async_commit();
-    // After the last step whatever is there, unused. The first products are queued before the blocks are read.
+    // The first quarter is multiplied before read(), to keep the tensor cores busy. After the last step, read() returns
+    // arbitrary bytes that are not used.
     block.multiply(block.a_tile(now), block.b_tile(now), 0);
     rows.read(step + 1);
 #pragma unroll

@@ -2,45 +2,48 @@
 //
 //   wgmma_f16, wgmma_bf16: d[64 x N] += a[64 x 16] b[16 x N], N = 2 * kSums, operands in shared memory
 //
-// They run on their own: the sums are rubbish and both operands must stay as they are until wgmma_wait() says that the
-// group of the product is done. All threads of the warpgroup call each function here together, in this order:
+// The instructions run asynchronously. Until wgmma_wait() has waited for the group of a wgmma, its sums are undefined
+// and neither operand may change. All threads of the warpgroup call each function here together, in this order:
 //
-//   fence_async();                   by each thread that wrote operands, before the barrier that tells of it
-//   wgmma_fence();                   before the first product of a group
-//   wgmma_f16(sums, a, b); ...       one after the other may add to the same sums
+//   fence_async();                   by each thread that wrote operands, before the barrier after the writes
+//   wgmma_fence();                   before the first wgmma of a group
+//   wgmma_f16(sums, a, b); ...       several wgmmas may add to the same sums
 //   wgmma_commit();                  ends the group
-//   wgmma_wait<1>();                 all groups but the latest are done, as far as the warp's own rows go
+//   wgmma_wait<1>();                 all groups but the latest are done, for the warp's own rows
 //   sync_warpgroup();                before operands of these groups are written again
 //
 // Warp w of the group holds rows 16 w .. 16 w + 15 of d. With g = lane / 4 and t = lane % 4:
 //   d[4 j], d[4 j + 1] = d(16 w + g, 8 j + 2 t .. + 1)   d[4 j + 2], d[4 j + 3] = d(16 w + g + 8, 8 j + 2 t .. + 1)
 //
-// An operand is named by a descriptor, operand_descriptor(). Both lie with k along rows: a row of a, a column of b.
+// Operands are passed as descriptors (operand_descriptor()). Both operands are stored as rows along k: rows of `a`, or
+// columns of `b`.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"
 
 namespace shoal::cuda {
 
-/// Rows are divided into chunks of 16 bytes, eight elements of k. Eight rows make a group; groups of rows lie `stride`
-/// bytes apart.
-///   kNone       a chunk of the eight rows: 128 bytes, one row after the other; the next chunk `leading` bytes further
-///   k32 .. k128 rows of 32, 64 or 128 bytes, one after the other; chunk c lies at place c ^ r for row r of the group
-///               (k64: r / 2, k32: r / 4). More exactly bits 7 .. 9 of an address are added (xor) to bits 4 .. 6 (two,
-///               one of them), so groups begin at multiples of 1024 (512, 256) bytes of shared memory, and an operand
-///               that is a part of a row begins at the place which the part would have in row 0. `leading` is not used.
+/// Layouts of operands. Rows are divided into chunks of 16 bytes (eight elements of k). Eight rows form a group; groups
+/// of rows are `stride` bytes apart.
+///   kNone       The same chunk of the eight rows is 128 contiguous bytes; the next chunk is `leading` bytes further.
+///   k32 .. k128 Rows of 32, 64 or 128 bytes are contiguous. In row r of the group, chunk c is stored at position c ^ r
+///               (k64: c ^ r / 2, k32: c ^ r / 4). More exactly, bits 7 .. 9 of an address are xored into bits 4 .. 6
+///               (k64: two of the bits, k32: one bit). So groups begin at multiples of 1024 (512, 256) bytes of shared
+///               memory. If an operand is a part of longer rows, its address is the address of that part in row 0.
+///               `leading` is not used.
 enum class Swizzle : uint8_t { kNone = 0, k128 = 1, k64 = 2, k32 = 3 };
 
-/// The matrix descriptor of the PTX manual ("Asynchronous warpgroup level matrix instructions"): bits 0 .. 13 the
-/// address in shared memory, 16 .. 29 the leading and 32 .. 45 the stride byte offset, each in units of 16 bytes, 49 ..
-/// 51 the base offset (0 where groups are aligned as above), 62 .. 63 the swizzling mode.
+/// Returns the matrix descriptor of the PTX manual ("Asynchronous warpgroup level matrix instructions"). Bits 0 .. 13
+/// are the address in shared memory, bits 16 .. 29 the leading byte offset, and bits 32 .. 45 the stride byte offset,
+/// all in units of 16 bytes. Bits 49 .. 51 are the base offset (0 if groups are aligned as described above). Bits 62 ..
+/// 63 are the swizzling mode.
 __host__ __device__ constexpr uint64_t operand_descriptor(uint32_t address, uint32_t leading, uint32_t stride,
                                                           Swizzle swizzle) {
   constexpr uint32_t kField = 0x3fff;
   return uint64_t{address / 16 & kField} | uint64_t{leading / 16 & kField} << 16 |
          uint64_t{stride / 16 & kField} << 32 | static_cast<uint64_t>(swizzle) << 62;
 }
-/// The operand `bytes` further on, a multiple of 16.
+/// Returns the descriptor of the operand that is `bytes` (a multiple of 16) after another operand.
 __host__ __device__ constexpr uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
   return descriptor + bytes / 16;
 }
@@ -53,23 +56,24 @@ __host__ __device__ constexpr uint64_t descriptor_at(uint64_t descriptor, uint32
 
 namespace shoal::cuda {
 
-/// The address of shared memory as descriptors have it.
+/// Converts a pointer to the shared-memory address that descriptors use.
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Elsewhere than on sm_90a these are never run (kernels are empty there), but must compile.
+// For targets other than sm_90a, kernels are empty, so the code below never runs, but it must compile.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SHOAL_WGMMA_ASM(...) asm volatile(__VA_ARGS__)
 #else
 #define SHOAL_WGMMA_ASM(...)
 #endif
 
-/// What this thread wrote to shared memory, by copy_async_16() too once they have arrived, is seen by products.
+/// Makes this thread's writes to shared memory visible to wgmma. This includes completed copies of copy_async_16().
 __device__ inline void fence_async() {
   SHOAL_WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// A barrier of the warpgroup. All warps read all operands, so none may overwrite any before each warp has waited.
+/// A barrier of the warpgroup. All warps read all operands. So no warp may overwrite an operand before every warp has
+/// waited for the wgmmas that read it.
 __device__ inline void sync_warpgroup() {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
@@ -84,7 +88,7 @@ __device__ inline void wgmma_wait() {
   SHOAL_WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Operands of an instruction: "+f"(d[i]), ... and "%i, ...", 8, 64 and 128 of them.
+// Operands of the asm statement, "+f"(d[i]), ..., and their placeholders "%i, ...", for 8, 64 and 128 sums.
 #define SHOAL_SUMS_8(i)                                                                                       \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
@@ -102,7 +106,7 @@ __device__ inline void wgmma_wait() {
   "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
   "%125, %126, %127"
 
-// d += a b, neither operand negated nor transposed: predicate p, 1, 1, 0, 0.
+// d += a b without negation or transposition. The last arguments, "p, 1, 1, 0, 0", state this.
 #define SHOAL_WGMMA(name, type)                                                                                      \
   __device__ inline void name(float(&d)[64], uint64_t a, uint64_t b) {                                               \
     SHOAL_WGMMA_ASM("{.reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \

@@ -1,15 +1,12 @@
-// The products of tile_product.h by instructions of a warpgroup (wgmma.h,
-// compute capability 9.0): a tile of 128 rows of a and kColumns columns of b
-// per block, 64 elements of k a step, two warpgroups with 64 rows each.
+// The products of tile_product.h with wgmma, the instructions of a warpgroup (wgmma.h, compute capability 9.0). A block
+// has two warpgroups with 64 rows each. It computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64
+// elements of k.
 //
-// Products run beside the threads that began them, so no warps are set aside
-// for other work: while a step's products run, all threads start the copies of
-// the step after the next and make the next step's rows of a, each warpgroup
-// those which it multiplies itself. One barrier of the block in a step tells
-// that b's tile is whole.
+// wgmma runs asynchronously, so no warps are set aside for copies and conversion. While a step is multiplied, all
+// threads start the copies for the step after the next one and convert the next step's rows of `a`. Each warpgroup
+// converts the rows that it multiplies itself. One barrier of the block per step ensures that b's tile is complete.
 //
-//   step i:  products of i begin | copies of i + 2 begin | products of i - 1
-//   are done | a's tile of i + 1 is written
+//   step i:  wgmmas of i begin | copies of i + 2 begin | wgmmas of i - 1 are done | a's tile of i + 1 is written
 #pragma once
 
 #include "devices/cuda/kernels/tile_operands.h"
@@ -18,15 +15,15 @@
 namespace shoal::cuda {
 
 inline constexpr int kWgmmaThreads = 256;
-inline constexpr int kWgmmaRows = 64;  ///< of a warpgroup
-/// Shared memory begins at any multiple of 16, tiles at those of this.
+inline constexpr int kWgmmaRows = 64;  ///< number of rows per warpgroup
+/// Alignment of tiles. Dynamic shared memory itself is aligned to only 16 bytes.
 inline constexpr int kWgmmaAlignment = 1024;
 
-/// How the shared memory of a block is divided.
+/// Layout of a block's shared memory.
 template <class Rows, int kColumns, int kTerms>
 struct WgmmaShape {
-  /// Of b, and of plain rows of a: one that products of the step before may still read, one of this step, two that are
-  /// on their way.
+  /// Number of tiles of b. Also the number of tiles of `a` if rows of `a` are plain. The wgmmas of the previous step
+  /// may still read one tile, the current step uses one, and two are being copied.
   static constexpr int kStages = 4;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -42,16 +39,16 @@ struct WgmmaBlock {
   using Shape = WgmmaShape<Rows, kColumns, kTerms>;
 
   TilePart part;
-  uint8_t* shared;  ///< aligned
+  uint8_t* shared;  ///< aligned to kWgmmaAlignment
   uint64_t first_a,
-      first_b;  ///< descriptors of the first tiles; this warpgroup's rows of a
+      first_b;  ///< descriptors of the first tile of `a` (only this warpgroup's rows) and of the first tile of b
   float sums[kColumns / 2] = {};
 
   __device__ WgmmaBlock(const TileProduct& product, uint8_t* memory, unsigned block)
       : part(product, block, kColumns, kTerms) {
     shared = memory + (kWgmmaAlignment - shared_address(memory) % kWgmmaAlignment) % kWgmmaAlignment;
     const uint32_t address = shared_address(shared), warpgroup = threadIdx.x / 128;
-    // k128: groups of eight rows of 128 bytes follow each other.
+    // Layout k128: the groups of eight 128-byte rows are contiguous.
     constexpr uint32_t kStride = 8 * kTileRowBytes;
     first_a = operand_descriptor(address + warpgroup * kWgmmaRows * kTileRowBytes, 0, kStride, Swizzle::k128);
     first_b = operand_descriptor(address + Shape::kBOffset, 0, kStride, Swizzle::k128);
@@ -71,7 +68,7 @@ struct WgmmaBlock {
     if (step < part.steps) part.template copy_b<kWgmmaThreads, kColumns, kTerms>(step, b_tile(step));
   }
 
-  /// Begins the products of a step.
+  /// Starts to multiply the tiles of a step.
   __device__ __forceinline__ void multiply(int step) {
     const uint64_t a = descriptor_at(first_a, step % Shape::kATiles * Shape::kATile);
     const uint64_t b = descriptor_at(first_b, step % Shape::kStages * (kTerms * Shape::kBTile));
@@ -81,7 +78,7 @@ struct WgmmaBlock {
 #pragma unroll
       for (int i = 0; i < kTileStep / 16; ++i) {
         const uint64_t a_part = descriptor_at(a, i * 32), b_part = descriptor_at(b, term * Shape::kBTile + i * 32);
-        if constexpr (Rows::kBrain) {
+        if constexpr (Rows::kBf16) {
           wgmma_bf16(sums, a_part, b_part);
         } else {
           wgmma_f16(sums, a_part, b_part);
@@ -91,7 +88,7 @@ struct WgmmaBlock {
     wgmma_commit();
   }
 
-  /// When nothing else uses the shared memory.
+  /// Stores the sums. All other uses of the shared memory must have ended.
   __device__ void store() const {
     static_assert(Shape::kSharedBytes - kWgmmaAlignment >= sums_bytes(kColumns));
     auto* to = reinterpret_cast<float*>(shared);
@@ -104,7 +101,7 @@ struct WgmmaBlock {
   }
 };
 
-/// Makes rows of a from blocks, or nothing where they are plain.
+/// Converts quantised rows of `a`; does nothing for plain rows.
 template <class Rows>
 struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
   using Base = Dequantizer<Rows, kWgmmaThreads>;
@@ -116,7 +113,7 @@ struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
   __device__ __forceinline__ void sync() const {
     sync_warpgroup();
   }
-  /// When the rows of `step` come from a new group, the one after it is copied into the place of the one before.
+  /// If `step` begins a new group, starts to copy the next group into the buffer of the previous group.
   __device__ __forceinline__ void copy_for(int step) const {
     if (step % Base::kStepsPerGroup == 0) this->copy_group(step / Base::kStepsPerGroup + 1);
   }
@@ -151,18 +148,16 @@ __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms
   rows.write_all(block.a_tile(0));
   int step = 0;
 #pragma unroll 1
-  do {  // a loop that might have no step would make ptxas move sums about while
-        // products run
+  do {  // do-while: if the loop could have no iterations, ptxas would move the sums while wgmmas run
     copy_async_wait<1>();
     fence_async();
-    __syncthreads();  // the step's tiles are whole; those of the one before the
-                      // last are no longer read
+    __syncthreads();  // this step's tiles are complete, and the tiles of two steps ago are no longer read
     block.multiply(step);
     block.copy_plain_a(step + 2);
     block.copy_b(step + 2);
     rows.copy_for(step + 1);
     copy_async_commit();
-    rows.read(step + 1);  // after the last step whatever is there, unused
+    rows.read(step + 1);  // after the last step, this reads arbitrary bytes that are not used
     wgmma_wait<1>();
     rows.sync();
     rows.write_all(block.a_tile(step + 1));

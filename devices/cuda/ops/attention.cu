@@ -1,5 +1,5 @@
-// attention: the choice of a kernel (tensor cores where K, V and the heads' sizes allow it, else plain arithmetic) and
-// of how many blocks share a KV head's rows. docs/cuda_attention.md tells the design.
+// attention: chooses a kernel and the number of blocks that share the rows of a KV head. The kernel runs on tensor
+// cores if K, V and the head sizes allow it, else it uses plain arithmetic. docs/cuda_kernels.md explains the design.
 #include "devices/cuda/ops/attention.h"
 
 #include <algorithm>
@@ -16,13 +16,16 @@ namespace {
 using attention::Arguments;
 using attention::Kernel;
 
-constexpr int64_t kTileColumns = 256;  // that attention_tiles takes
+constexpr int64_t kTileColumns = 256;  // largest number of columns for attention_tiles
 constexpr int64_t kLatentColumns = 576, kLatentValues = 512;
-constexpr int64_t kMostLatentRows = 48;    // beyond which slices read less
-constexpr int64_t kFewRows = 16;           // up to which a block of tiles takes 16 rows, not 64
-constexpr int64_t kFewSliceRows = 8;       // up to which slices are left to the plain kernel
-constexpr size_t kMostShared = 96 * 1024;  // bytes of a block of the plain kernel: any GPU has them
-constexpr int64_t kPlainBlocks = 4;        // of it that a processor holds at once
+constexpr int64_t kMostLatentRows = 48;    // with more rows, attention_slices reads fewer bytes
+constexpr int64_t kFewRows = 16;           // up to this number of rows, a block of attention_tiles takes 16 rows
+                                           // instead of 64
+constexpr int64_t kFewSliceRows = 8;       // up to this number of rows, the plain kernel is used instead of
+                                           // attention_slices
+constexpr size_t kMostShared = 96 * 1024;  // limit of shared memory per block of the plain kernel, in bytes; every GPU
+                                           // offers this much
+constexpr int64_t kPlainBlocks = 4;        // number of blocks of the plain kernel per multiprocessor
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
 
@@ -30,8 +33,9 @@ const Tensor* source(const Tensor& node, size_t index) {
   return index < node.src.size() ? node.src[index] : nullptr;
 }
 
-/// How a node is cut in blocks. With several splits there are fewer (KV head, row tile, batch, part) than processors,
-/// each with a counter of the context.
+/// The division of a node into blocks. Several splits are used only if the number of combinations of (KV head, row
+/// tile, batch, part) is smaller than the number of multiprocessors. So the context has enough counters, one per
+/// combination.
 struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
@@ -56,7 +60,7 @@ int64_t rows_per_kv_head(const Tensor& node) {
 
 // --- tensor cores ---
 
-/// Rows that are copied 16 bytes at a time, in 16 bits, or q8_0.
+/// Whether kernels can copy the rows: as 16-bit floats in vectors of 16 bytes, or as q8_0.
 bool can_be_copied(const Tensor& kv) {
   if (kv.dtype == DType::kQ8_0) return true;
   if (kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
@@ -82,7 +86,7 @@ Kernel slice_kernel(const Tensor& node) {
   return attention::slices(k.dtype, v.dtype, static_cast<int>(k.shape[0]), static_cast<int>(v.shape[0]));
 }
 
-/// Of values that are the first elements of the keys' rows, as far as shapes say so.
+/// Kernel for values that are the first elements of the keys' rows. Only shapes, dtypes and strides are checked here.
 Kernel latent_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
   const int64_t rows = rows_per_kv_head(node);
@@ -170,7 +174,7 @@ void run(const LaunchContext& context, Tensor& node) {
                dim3(static_cast<unsigned>(kernel.threads)), kernel.shared_bytes, a);
 }
 
-/// Sizes that the kernels' numbers hold.
+/// Whether the kernels' integer types can hold the sizes.
 bool is_small_enough(const Tensor& node) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
@@ -194,9 +198,9 @@ bool supports(const Tensor& node) {
          (!mask || mask->dtype == DType::kF32 || mask->dtype == DType::kF16) && (!sinks || sinks->dtype == DType::kF32);
 }
 
-/// Partials of whichever kernel run() chooses: it also looks at addresses, which are not known yet.
+/// Bytes for the partials of any kernel that run() may choose. run() also considers addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
-  int64_t floats = 0;  // for each row
+  int64_t floats = 0;  // number of floats per row
   for (const Kernel& kernel : {tile_kernel(node), latent_kernel(node), slice_kernel(node), rows_kernel(node)}) {
     if (kernel.kernel == nullptr) continue;
     const int64_t splits = cut(node, kernel, gpu).splits;

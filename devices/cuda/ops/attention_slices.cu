@@ -1,4 +1,4 @@
-// attention on tensor cores by slices.
+// attention on tensor cores, slice by slice.
 #include "devices/cuda/kernels/attention_slices.h"
 
 #include "devices/cuda/ops/attention.h"

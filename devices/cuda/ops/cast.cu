@@ -1,5 +1,5 @@
-// cast: any dtype to a plain one or to blocks of 32 by way of f32; integers among themselves exactly, equal dtypes as
-// they are.
+// cast: converts any dtype, through f32, to a plain dtype or to a dtype with blocks of 32. Conversions between integer
+// dtypes are exact. If both dtypes are equal, elements are copied.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/copy.h"
 #include "devices/cuda/ops/map.h"
@@ -20,7 +20,7 @@ struct Cast {
 
 constexpr int kWarps = 4;
 
-/// Axis 0 of the shape counts blocks of the result; a warp makes one.
+/// In `shape`, axis 0 counts blocks of the result. A warp computes one block.
 __global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, Conversion<> convert) {
   __shared__ QuantizeScratch scratch[kWarps];
   let_next_start();

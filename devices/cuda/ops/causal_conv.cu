@@ -1,4 +1,4 @@
-// causal_conv: a thread has a channel and some result columns, one after the other.
+// causal_conv: each thread computes several consecutive result columns of one channel.
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/ops.h"
 #include "devices/cuda/ops/texts.h"
@@ -11,19 +11,20 @@ constexpr int kColumns = 4;
 
 struct Conv {
   View x, weight, state;
-  Texts texts;
+  StatePositions texts;
   float* to;
-  uint32_t tiles;  ///< of channels
+  uint32_t tiles;  ///< number of channel tiles
 
   __device__ int64_t channels() const { return x.shape[0]; }
   __device__ int64_t tokens() const { return x.shape[1]; }
   __device__ int64_t taps() const { return weight.shape[0]; }
 };
 
-/// Numbers of inputs: tokens from 0 on, those of the state below.
+/// Inputs are numbered. Tokens have numbers from 0 on; inputs in the state have negative numbers. kNoInput means that
+/// there is no input.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
 
-/// The input before number `input`, which may be the number of tokens: the one behind all of them.
+/// Returns the number of the previous input of the sequence. For input == number of tokens, returns the last input.
 __device__ __forceinline__ int64_t input_before(const Conv& conv, int64_t input) {
   if (input >= 0 && input < conv.tokens() && conv.texts.begins(input)) return kNoInput;
   for (--input; input >= 0 && conv.texts.is_padding(input);) --input;
@@ -47,7 +48,7 @@ __device__ __forceinline__ float result_of_token(const Conv& conv, int64_t token
   return sum;
 }
 
-/// Column i of the new state.
+/// Returns element i of the channel's new state.
 __device__ __forceinline__ float new_state(const Conv& conv, int64_t i, int64_t channel) {
   int64_t input = conv.tokens();
   for (int64_t j = conv.taps() - 1; j > i && input != kNoInput; --j) input = input_before(conv, input);
@@ -78,7 +79,7 @@ void run(const LaunchContext& context, Tensor& node) {
   const Conv conv{view_of(*node.src[0]),
                   view_of(*node.src[1]),
                   view_of(*node.src[2]),
-                  texts_of(*node.src[3]),
+                  state_positions_of(*node.src[3]),
                   reinterpret_cast<float*>(node.data),
                   static_cast<uint32_t>(tiles_of(node))};
   launch_early(context, causal_conv, dim3(static_cast<unsigned>(blocks_of(node))), dim3(kThreads), 0, conv);

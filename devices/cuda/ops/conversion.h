@@ -1,5 +1,5 @@
-// The conversion of rows from one dtype to another, element by element, for cast, get_rows and set_rows. Warps make
-// blocks of 32 elements.
+// Element-wise conversion of rows from one dtype to another, for cast, get_rows and set_rows. A warp computes a block
+// of 32.
 #pragma once
 
 #include "devices/cuda/kernels/quantize.h"
@@ -7,17 +7,17 @@
 
 namespace shoal::cuda {
 
-/// kFromBlocks: the source may be quantised; without it the kernels need fewer registers and no stack.
+/// kFromBlocks: the source may be quantised. If it is false, kernels need fewer registers and no stack.
 template <bool kFromBlocks = true>
 struct Conversion {
   static constexpr int kItem = 8;
 
   DType to_dtype, from_dtype;
-  int64_t to_stride, from_stride;  ///< bytes from an element, or block, to the next
-  bool integers, quantized;        ///< between integers; a source of blocks
-  bool eight;                      ///< elements at a time, of rows without gaps
+  int64_t to_stride, from_stride;  ///< strides of elements or blocks, in bytes
+  bool integers, quantized;        ///< integers: both sides are integers; quantized: the source consists of blocks
+  bool eight;                      ///< whether an item is eight elements; requires rows without gaps
 
-  /// Element i of a row of floats or blocks.
+  /// Returns element i of a row of floats or blocks.
   __device__ float element(const std::byte* row, int64_t i) const {
     if constexpr (kFromBlocks) {
       if (quantized) {
@@ -34,7 +34,7 @@ struct Conversion {
     if (from_dtype == DType::kF32) return load_floats<float>(row, values);
     from_dtype == DType::kF16 ? load_floats<__half>(row, values) : load_floats<__nv_bfloat16>(row, values);
   }
-  /// Item `item` of a row, an element or eight; from == nullptr: zeros.
+  /// Converts item `item` of a row: one element, or eight elements (`eight`). Writes zeros if `from` is nullptr.
   __device__ void operator()(const std::byte* from, std::byte* to, int64_t item) const {
     const int64_t first = eight ? item * kItem : item;
     to += first * to_stride;
@@ -47,7 +47,7 @@ struct Conversion {
     if (from) load(from, first, values);
     store_eight(to_dtype, values, to);
   }
-  /// Block `block` of a row, by all lanes of a warp.
+  /// Computes block `block` of a row. All lanes of a warp call it.
   __device__ void make_block(QuantizeScratch& s, const std::byte* from, std::byte* to, int64_t block) const {
     s.x[threadIdx.x] = element(from, block * quants::kBlock + threadIdx.x);
     __syncwarp();
@@ -56,7 +56,7 @@ struct Conversion {
   }
 };
 
-/// Between rows of these shapes.
+/// Returns the conversion between rows of these shapes.
 template <bool kFromBlocks = true>
 Conversion<kFromBlocks> conversion_of(const Operand& to, DType to_dtype, const Shape& to_shape, const Operand& from,
                                       DType from_dtype, const Shape& from_shape) {

@@ -1,5 +1,5 @@
-// Copies without change of dtype. contiguous: a transposed source goes through shared memory, so that both sides are
-// accessed in rows. concat: every source is copied to its place in the result.
+// Copies without a change of dtype. contiguous: a transposed source passes through shared memory, so that source and
+// result are both accessed along rows. concat: each source is copied to its place in the result.
 #include "devices/cuda/ops/copy.h"
 
 #include "devices/cuda/ops/map.h"
@@ -23,7 +23,7 @@ struct Transposition {
   int64_t n0, n1, n2, tiles0, tiles1, tiles;
 };
 
-/// Elements of the source are next to each other along axis 1, those of the result along axis 0.
+/// Neighbouring elements are adjacent along axis 1 in the source and along axis 0 in the result.
 template <class Unit>
 __global__ void transpose_kernel(Transposition t) {
   __shared__ Unit tile[kTile][kTile + 1];

@@ -1,5 +1,5 @@
-// unary, scale, clamp, glu, and add, sub, mul, div with broadcasting. Half types go through f32, i32 stays i32. Kinds
-// are the same for all threads.
+// unary, scale, clamp, glu, and add, sub, mul, div with broadcasting. f16 and bf16 are computed in f32; i32 stays i32.
+// The kind of an op is the same for all threads.
 #include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -35,7 +35,7 @@ struct Gate {
   __device__ float operator()(float gate, float up) const { return activate_gate(kind, gate) * up; }
 };
 
-/// Integers are unsigned: they wrap around instead of being undefined.
+/// Integers are computed as unsigned numbers, so that overflow wraps around instead of being undefined.
 template <class T>
 struct Arithmetic {
   using Value = T;
@@ -73,7 +73,7 @@ void run_clamp(const LaunchContext& context, Tensor& node) {
   map_one(context, node, ClampTo{params.min, params.max});
 }
 
-/// With one source, a row is the gate followed by the up part.
+/// If there is a single source, each of its rows contains the gate followed by the up part.
 void run_glu(const LaunchContext& context, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool separate = node.src.size() > 1 && node.src[1];

@@ -1,11 +1,11 @@
-// Rows of float tensors (f32, f16, bf16, any strides) for kernels that go along rows: a row belongs to a warp or to a
-// block (RowTeam), whose threads take it in quads of four elements, quad after quad in the order of the threads.
+// Rows of float tensors (f32, f16, bf16, any strides) for kernels that work along rows. A row is computed by a warp or
+// by a block (RowTeam). Each thread of the team takes every n-th quad of four elements (n = number of threads):
 //
-//   const RowTeam<kWarpRows> team;                                  // this thread's row, and who shares it
+//   const RowTeam<kWarpRows> team;                                  // this thread's row and team
 //   const FloatRow<T> row(x, row_of(x, team.row));
 //   for (int64_t at = 4 * team.thread; at < row.length; at += 4 * team.threads) { row.load(at, values); ... }
 //
-// A quad is one access of 16 bytes (8 for the halves) where the row is dense and lies on such a boundary.
+// If the row has no gaps and is aligned to quads, a quad is one access of 16 bytes (8 bytes for f16 and bf16).
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -16,18 +16,19 @@
 namespace shoal::cuda {
 
 inline constexpr int kQuad = 4;
-/// Quads per thread that are kept in registers between the passes over a row.
+/// Number of quads per thread that stay in registers between the passes over a row.
 inline constexpr int kHeldQuads = 4;
-/// Rows up to this length belong to a warp.
+/// Length up to which a row is computed by one warp.
 inline constexpr int64_t kWarpRowLength = kWarp * kQuad * kHeldQuads;
 inline constexpr int kWarpRowThreads = 128;
 
-/// A grid has at most 2^31 - 1 blocks, and kernels find their row by 32-bit divisions.
+/// Whether there are at most 2^31 - 1 rows. A grid cannot have more blocks, and kernels find their row with 32-bit
+/// divisions.
 inline bool rows_fit(const Tensor& tensor) {
   return tensor.rows() <= 0x7fffffff;
 }
 
-/// The number of a row as indices on axes 1, 2 and 3.
+/// The indices of a row on axes 1, 2 and 3.
 struct RowIndex {
   uint32_t i1, i2, i3;
 };
@@ -56,7 +57,7 @@ struct FloatRow {
   __device__ FloatRow(const View& view, const std::byte* row) : FloatRow(row, view.strides[0], view.shape[0]) {}
 
   __device__ __forceinline__ float operator[](int64_t i) const { return to_float(load_as<T>(data + i * stride)); }
-  /// Elements [at, at + 4), `beyond` for those past the end.
+  /// Loads elements [at, at + 4). Elements past the end of the row become `beyond`.
   __device__ __forceinline__ void load(int64_t at, float (&values)[kQuad], float beyond = 0) const {
     if (by_quads && at + kQuad <= length) return load_floats<T>(data + at * sizeof(T), values);
 #pragma unroll
@@ -64,16 +65,17 @@ struct FloatRow {
   }
 };
 
-/// The order of top_k: grows with the value; zeros are equal, NaN is 0 and less than everything.
+/// Maps a value to the integer by which top_k orders values. The integer increases with the value, is equal for both
+/// zeros, and is 0 (the smallest) for NaN.
 __device__ __forceinline__ uint32_t order_of(float value) {
-  if (value == 0.0f) value = 0.0f;  // one zero
+  if (value == 0.0f) value = 0.0f;  // replaces -0 by 0
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
   if (value != value) return 0;
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/// Stores what of elements [at, at + 4) lies in a row of f32 without gaps.
+/// Stores elements [at, at + 4) of a row of f32 without gaps. Elements past the end of the row are not stored.
 __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
   float* const to = row + at;
   if (at + kQuad <= length && reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
@@ -86,7 +88,7 @@ __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t lengt
   }
 }
 
-/// The threads that share a row: a warp, or the block.
+/// The threads that share a row: a warp or a block.
 template <bool kWarpRows>
 struct RowTeam {
   int64_t row;
@@ -120,7 +122,8 @@ struct RowGrid {
   dim3 grid, block;
 };
 
-/// One quad for each thread where there are few rows, so that each is done soon; more where rows fill the GPU.
+/// Launch parameters. If there are too few rows to fill the GPU, each thread takes one quad, so that a row takes less
+/// time. Otherwise, each thread takes several quads.
 inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
   if (length <= kWarpRowLength) {
     constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;
@@ -132,7 +135,7 @@ inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
   return {false, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads))};
 }
 
-/// Calls f(T{}) with the element type of a float dtype.
+/// Calls f(T{}), where T is the element type of a float dtype.
 template <class F>
 void with_float_type(DType dtype, F&& f) {
   if (dtype == DType::kF32) {

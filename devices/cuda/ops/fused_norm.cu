@@ -1,6 +1,7 @@
-// rms_norm with the sum before it and the product after it. Each thread keeps the quads of its row that it computes in
-// registers; of a longer row it reads the rest again, where it has itself written it if there is a sum. A thread reads
-// and writes the same places of all rows, so that results may overwrite operands.
+// Fuses rms_norm with the preceding sum and the following product. Each thread holds the first quads of its row in
+// registers. If the row is longer, the thread reads the remaining quads a second time. It reads them from the operand,
+// or, if there is a sum, from y, where it has stored them. A thread reads and writes the same positions in all tensors,
+// so results may overwrite operands.
 #include "devices/cuda/ops/fused.h"
 
 #include "devices/cuda/kernels/quantized_column.h"
@@ -9,13 +10,14 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kHeldWeights = 2;  ///< quads; as many as the rows of a decoder's step have for a thread
+constexpr int kHeldWeights = 2;  ///< number of quads of weights that a thread holds; enough for the rows of a decoder's
+                                 ///< step
 
 struct Operands {
   const std::byte *a, *b;
   NormWeight weight;
   std::byte *y, *z;
-  ColumnRecord record;  ///< of z, which is one row of at most kHeldQuads quads of a thread then
+  ColumnRecord record;  ///< record of z; requires that z is one row with at most kHeldQuads quads per thread
 };
 
 __device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {

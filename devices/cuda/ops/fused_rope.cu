@@ -1,5 +1,5 @@
-// A warp takes a head of a token: it reads the head, turns it, and writes it to where it is wanted. The heads of a
-// block are of one token, so that its cosines and sines, and its row of the caches, are found once.
+// A warp handles one head of a token: it reads the head, rotates it, and writes it to its destinations. All heads of a
+// block belong to the same token, so the block computes the token's cosines, sines and cache row only once.
 #include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
@@ -13,38 +13,39 @@ namespace {
 
 using Nodes = std::span<Tensor* const>;
 
-constexpr int kRows = 8;  ///< heads of a block
+constexpr int kRows = 8;  ///< number of heads per block
 constexpr int kThreads = 32 * kRows;
-constexpr int64_t kMostDims = 2 * kThreads;  ///< a pair for each thread
-constexpr int64_t kMostColumns = 1024;       ///< of a head, which is in shared memory while it is worked on
-constexpr int kMostParts = 3;                ///< queries, keys, values
+constexpr int64_t kMostDims = 2 * kThreads;  ///< a thread handles one pair of dimensions
+constexpr int64_t kMostColumns = 1024;       ///< largest number of elements of a head; heads are processed in shared
+                                             ///< memory
+constexpr int kMostParts = 3;                ///< largest number of parts: queries, keys, values
 constexpr size_t kMostNodes = 4;
 
-/// A tensor of heads and what becomes of it.
+/// A tensor of heads and the destinations of the heads.
 struct Part {
-  const std::byte* from = nullptr;  ///< f32 without gaps between elements
+  const std::byte* from = nullptr;  ///< f32; elements of a head are contiguous
   int64_t from_head = 0, from_token = 0;
   int columns = 0, heads = 0;
-  int offset = 0;              ///< of the first element that is turned
-  float* result = nullptr;     ///< [columns, heads, tokens], the heads turned; nullptr: they stay as they are
-  std::byte* cache = nullptr;  ///< nullptr: none
+  int offset = 0;              ///< index of the first rotated element
+  float* result = nullptr;     ///< rotated heads [columns, heads, tokens]; nullptr: heads are not rotated
+  std::byte* cache = nullptr;  ///< nullptr: heads are not written to a cache
   int64_t cache_head = 0, cache_row = 0;
   DType cache_dtype = DType::kF32;
 };
 
 struct Work {
   Part parts[kMostParts];
-  int count = 0;  ///< of parts
-  int heads = 0;  ///< of all parts
+  int count = 0;  ///< number of parts
+  int heads = 0;  ///< number of heads of all parts
   int64_t tokens = 0;
-  Rotation rotation{};  ///< of all parts with a result
+  Rotation rotation{};  ///< shared by all parts with a result
   const std::byte* ids = nullptr;
   int64_t id_stride = 0;
   DType ids_dtype = DType::kI32;
-  Selection selection;  ///< of all caches
+  Selection selection;  ///< shared by all caches
 };
 
-/// Is the token's row of the caches that of a later token, too, which is the one that stays? All threads call it.
+/// Whether a later token writes the same cache row. The row of the last such token is kept. All threads call it.
 __device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
   bool found = false;
   for (int64_t later = token + 1 + threadIdx.x; later < work.tokens; later += kThreads) {
@@ -53,8 +54,8 @@ __device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
   return __syncthreads_or(found) != 0;
 }
 
-/// The token's row of the caches, -1 when nothing goes there. All threads call it, and what they have written to shared
-/// memory is seen by all of them then.
+/// Returns the token's row in the caches, or -1 if the token writes no row. All threads call it. It contains a barrier,
+/// after which all threads see each other's earlier writes to shared memory.
 __device__ int64_t cache_row(const Work& work, int64_t token) {
   if (work.ids == nullptr) {
     __syncthreads();
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int p
     for (int pair = lane; pair < pairs; pair += 32) {
       const PairPlace at = place_of(work.rotation, pair);
       float &low = row[part.offset + at.low], &high = row[part.offset + at.high];
-      const float2 result = turned(low, high, turns[pair]);
+      const float2 result = rotated(low, high, turns[pair]);
       low = result.x;
       high = result.y;
     }
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int p
   store_head(row, part.columns, lane, part.cache_dtype, part.cache + to_row * part.cache_row + head * part.cache_head);
 }
 
-// Which nodes fit.
+// --- choice of the nodes that are fused ---
 
 int64_t stride(const Tensor& tensor, int axis) {
   return static_cast<int64_t>(tensor.strides[axis]);
@@ -137,10 +138,10 @@ bool is_same_row(const Tensor& a, const Tensor& b) {
   return a.data == b.data && a.dtype == b.dtype && a.strides[0] == b.strides[0];
 }
 
-/// Nodes become parts of the work, as far as they fit together.
+/// Converts nodes to parts of the work as long as the nodes are compatible.
 class Collector {
  public:
-  /// False: it does not fit to those before it, and the work is of no use any more.
+  /// Adds a node. Returns false if it is not compatible with the earlier nodes; then the work must not be used.
   bool add(const Tensor& node) {
     if (node.op == Op::kRope) return add_rope(node);
     return node.op == Op::kSetRows && add_set_rows(node);
@@ -209,7 +210,7 @@ class Collector {
     return true;
   }
 
-  /// Are these rows something that the launch makes?
+  /// Whether these rows overlap a result of the launch.
   bool is_result(const Tensor& rows) const {
     return std::any_of(work_.parts, work_.parts + work_.count, [&](const Part& part) {
       const auto* begin = reinterpret_cast<const std::byte*>(part.result);
@@ -218,7 +219,7 @@ class Collector {
     });
   }
 
-  /// The part whose turned heads are these rows.
+  /// Returns the part whose rotated heads are these rows, or nullptr.
   Part* part_with_result(const Tensor& rows) {
     const auto is = [&](const Part& part) {
       const auto bytes = static_cast<int64_t>(sizeof(float)) * part.columns;
@@ -241,7 +242,7 @@ const Tensor& written_by(const Tensor& node) {
   return node.op == Op::kSetRows ? *node.src[0] : node;
 }
 
-/// Heads are turned where they are.
+/// Whether the result of `rope` has the same memory and layout as its source x.
 bool is_in_place(const Tensor& rope, const Tensor& x) {
   bool same = rope.data == x.data && same_shape(rope, x);
   for (int axis = 1; axis < kMaxDims; ++axis) {
@@ -250,7 +251,8 @@ bool is_in_place(const Tensor& rope, const Tensor& x) {
   return same;
 }
 
-/// May `reader` have this source while `writer` runs? Heads that a set_rows takes from a rope are not read.
+/// Whether `reader` may read this source while `writer` runs. A set_rows gets rotated heads from shared memory instead
+/// of from the result of the rope, so the rope may write this result concurrently.
 bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   const Tensor* read = reader.src[source];
   if (read == nullptr || !overlap(*read, written_by(writer))) return true;
@@ -258,7 +260,7 @@ bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   return &reader == &writer && source == 0 && is_in_place(writer, *read);
 }
 
-/// Blocks run in any order: what one node writes no other may write or read.
+/// Whether no node writes memory that another node reads or writes. This is required because blocks run in any order.
 bool are_apart(Nodes nodes) {
   for (const Tensor* writer : nodes) {
     for (const Tensor* other : nodes) {

@@ -1,6 +1,6 @@
-// gated_delta: columns of the states are independent (graph/ops/ops.h). A block has some columns of a head, eight lanes
-// each, which keep the column in registers over all tokens: the state is read once and written once. Keys, queries and
-// what else there is of tokens come through shared memory, in tiles of which the next is on its way.
+// gated_delta: the columns of the states are independent (graph/ops/ops.h). A block takes several columns of a head.
+// Eight lanes hold a column in registers for all tokens, so the state is read once and written once. The tokens' keys,
+// queries and other inputs pass through shared memory in tiles. The next tile is copied while the current tile is used.
 #include <algorithm>
 #include <bit>
 
@@ -13,19 +13,19 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLanes = 8;  ///< of a column
+constexpr int kLanes = 8;  ///< number of lanes per column
 constexpr int kColumns = kThreads / kLanes;
 constexpr int kTileTokens = 16;
 constexpr int kQuad = 4;
-constexpr int kStep = kLanes * kQuad;  ///< elements of a column that its lanes have with one quad each
+constexpr int kStep = kLanes * kQuad;  ///< number of elements of a column that its lanes cover with one quad per lane
 constexpr int64_t kMostSize = 256;
 
 struct Delta {
   View q, k, v, decay, beta, state;
-  Texts texts;
+  StatePositions texts;
   float* to;
   uint32_t size, heads, tokens, column_tiles;
-  bool tiled, quads_of_keys, quads_of_state;  ///< quads: rows lie on boundaries of 16 bytes
+  bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_...: whether rows can be read as aligned quads
 
   __device__ int64_t key_head(uint32_t head) const {
     const auto key_heads = static_cast<uint32_t>(q.shape[1]);
@@ -33,7 +33,7 @@ struct Delta {
   }
 };
 
-/// Some tokens in shared memory: keys and queries are padded with zeros to the lanes' quads.
+/// A tile of tokens in shared memory. Keys and queries are padded with zeros to whole quads per lane.
 struct Tile {
   float *k, *q, *v, *factor, *beta;
   int32_t* position;
@@ -48,7 +48,7 @@ struct Tile {
         position(reinterpret_cast<int32_t*>(beta + tokens)) {}
 };
 
-/// A row of keys or queries, by a warp.
+/// Copies a row of keys or queries to shared memory. All lanes of a warp call it.
 __device__ __forceinline__ void stage_row(const std::byte* from, float* to, int size, int padded, bool by_quads) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (by_quads) {
@@ -84,14 +84,14 @@ __device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, uint
   }
 }
 
-/// Of a column, the same in all of its lanes.
+/// Returns the sum over the lanes of a column. All of these lanes get the same sum.
 __device__ __forceinline__ float column_sum(float value) {
 #pragma unroll
   for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
   return value;
 }
 
-/// A lane's elements of a column: quads kStep apart.
+/// The elements of a column that one lane holds: quads with a stride of kStep elements.
 template <int kQuads>
 struct Column {
   float4 quads[kQuads];
@@ -152,7 +152,7 @@ struct Column {
   }
 };
 
-/// A tile's tokens, whose values become the rows of the result.
+/// Processes the tokens of a tile. The results overwrite the values (v) in the tile.
 template <int kQuads>
 __device__ __forceinline__ void go_through(Column<kQuads>& column, const Tile& tile, int count, int number, int lane) {
   constexpr int kPadded = kQuads * kStep;
@@ -209,12 +209,12 @@ __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_to
       const uint32_t of = first_column + i % kColumns;
       if (of < delta.size) result[(first + i / kColumns) * row + of] = tile.v[i];
     }
-    __syncthreads();  // the buffer is free
+    __syncthreads();  // the tile's buffer can be reused
   }
   if (mine < delta.size) column.store(result + (delta.tokens + mine) * row, lane, size, delta.quads_of_state);
 }
 
-/// Rows begin at boundaries of 16 bytes and are whole quads.
+/// Whether rows are aligned to 16 bytes and consist of whole quads.
 bool has_quads(const Tensor& tensor) {
   return tensor.shape[0] % kQuad == 0 && reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 &&
          tensor.strides[1] % 16 == 0 && tensor.strides[2] % 16 == 0;
@@ -232,7 +232,7 @@ void run(const LaunchContext& context, Tensor& node) {
                     view_of(*src[3]),
                     view_of(*src[4]),
                     view_of(*src[5]),
-                    texts_of(*src[6]),
+                    state_positions_of(*src[6]),
                     reinterpret_cast<float*>(node.data),
                     static_cast<uint32_t>(node.shape[0]),
                     static_cast<uint32_t>(node.shape[2]),

@@ -1,4 +1,4 @@
-// get_rows: a row of the result is a row of the table, converted to f32 (or copied: i32).
+// get_rows: each row of the result is a row of the table, converted to f32. i32 tables are copied.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -11,7 +11,7 @@ struct GetRows {
   Operand to, table, ids;
   DType ids_dtype;
   Conversion<> convert;
-  bool writes_zeros;  ///< for indices that are not here
+  bool writes_zeros;  ///< whether indices outside this device's part give rows of zeros
   Selection selection;
 
   __device__ void operator()(const Index& i) const {

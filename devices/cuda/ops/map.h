@@ -1,5 +1,6 @@
-// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F has `using Value = float` or uint32_t, in
-// which it computes, and operator() on the device. Operands of f32 or i32 without gaps are taken 16 bytes at a time.
+// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F must define operator() for the device and
+// `using Value = float` or uint32_t, the type in which it computes. Operands of f32 or i32 without gaps are accessed 16
+// bytes at a time.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -35,7 +36,7 @@ __device__ inline Value apply(const F& f, const Value (&values)[kSources]) {
   }
 }
 
-/// One element; dtypes are looked up when it runs.
+/// Processes one element. The dtypes are checked at run time.
 template <int kSources, class F>
 struct MapElement {
   using Value = typename F::Value;
@@ -51,7 +52,8 @@ struct MapElement {
   }
 };
 
-/// 16 bytes of elements of F's Value. A source whose stride along axis 0 is 0 has one element for all of them.
+/// Processes 16 bytes of elements of type F::Value. If a source has stride 0 along axis 0, its single element is used
+/// for all elements of the result.
 template <int kSources, class F>
 struct MapPack {
   using Value = typename F::Value;
@@ -82,13 +84,13 @@ struct MapPack {
   }
 };
 
-/// A source of a map: where it is and what its elements are.
+/// A source of a map: its address, strides and dtype.
 struct MapSource {
   Operand operand;
   DType dtype;
 };
 
-/// node = f(sources): floats of any dtypes, or i32.
+/// Computes node = f(sources), on floats of any dtypes or on i32.
 template <int kSources, class F>
 void map(const LaunchContext& context, const Tensor& node, const MapSource (&sources)[kSources], const F& f) {
   using Value = typename F::Value;
@@ -112,11 +114,11 @@ void map(const LaunchContext& context, const Tensor& node, const MapSource (&sou
   walk(context, shape, pack);
 }
 
-/// A result that a map can write: a float tensor without gaps.
+/// Whether a map can write the result, which must be a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();
 }
-/// Quantised rows must be without gaps; plain ones may have any strides.
+/// Whether a map can read the tensor. Quantised rows must have no gaps; plain dtypes may have any strides.
 inline bool is_readable(const Tensor* tensor) {
   return tensor && (!traits(tensor->dtype).is_quantized || tensor->is_row_contiguous());
 }

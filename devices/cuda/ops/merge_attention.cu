@@ -1,5 +1,5 @@
-// merge_attention: each part of a row counts e^(lse - that of all parts). A block has a row; there are few parts, whose
-// lse every thread reads.
+// merge_attention: the weight of a part's row is e^(lse of the part - lse of all parts). A block computes one row.
+// There are few parts, so every thread reads the lse of every part.
 #include <limits>
 
 #include "devices/cuda/kernels/memory.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-/// log(sum of e^x) over row (i1, i2); -infinity of nothing.
+/// Returns log(sum of e^x) over row (i1, i2), or -infinity for an empty row.
 __device__ __forceinline__ float log_sum_exp(const View& x, int64_t i1, int64_t i2) {
   const std::byte* row = row_at(x, i1, i2, 0);
   float top = kMinusInfinity, sum = 0;

@@ -1,5 +1,6 @@
-// mul_mat, and its fused forms. Up to eight columns of a matrix: kernels that read every weight once (mul_mat_vec.h).
-// More: tiles (mul_mat_tiles.h), or pieces of eight where those refuse.
+// mul_mat and its fused forms. If each matrix has up to eight columns, kernels that read every weight once are used
+// (mul_mat_vec.h). More columns are computed with tiles (mul_mat_tiles.h), or in groups of eight columns if tiles do
+// not support the operands.
 #include <algorithm>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -11,7 +12,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Columns that one matrix of a is multiplied by.
+/// Number of columns by which each matrix of `a` is multiplied.
 int64_t columns_per_matrix(const Tensor& node) {
   const Tensor& a = *node.src[0];
   const int64_t matrices = a.shape[2] * a.shape[3];
@@ -22,7 +23,7 @@ bool uses_tiles(const Tensor& node) {
   return columns_per_matrix(node) > kVecColumns && mul_mat_tiles_supports(node);
 }
 
-/// By the kernels for few columns, which are prepared already.
+/// Runs a product with the kernels for few columns. The columns must already be prepared.
 void run_vec(const LaunchContext& context, const JoinedProduct& product, const Tensor& b, PreparedColumns columns,
              GluKind glu) {
   const Tensor &a = *product.a, &out = *product.out;
@@ -43,7 +44,7 @@ void run_vec(const LaunchContext& context, const JoinedProduct& product, const T
   multiply(context, a, p, kernel);
 }
 
-/// Products of one b, which are prepared in this workspace where that is needed.
+/// Runs products with the same b and few columns. If b must be prepared, `workspace` holds the prepared columns.
 void run_few_columns(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b,
                      std::byte* workspace, GluKind glu = {}) {
   if (stream_supports(products, b, context.gpu)) return stream_run(context, products, b, glu);
@@ -67,11 +68,11 @@ size_t workspace(const Tensor& node, const GpuTraits& gpu) {
   return columns_bytes(*node.src[0], *node.src[1]);
 }
 
-/// A product that the kernels for few columns run.
+/// Whether the kernels for few columns run the product.
 bool is_decode(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && columns_per_matrix(node) <= kVecColumns;
 }
-/// A product of more columns, made of tiles that can do more than multiply.
+/// Whether tiles run the product and can also apply joined nodes.
 bool is_prompt(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && uses_tiles(node) && mul_mat_tiles_can_join(node);
 }

@@ -1,7 +1,7 @@
-// Products joined with what follows them, for plans with such nodes side by side. They use the
-// kernels of mul_mat and, unless said otherwise, the workspace of the first mul_mat node, and write to `out` alone; the
-// joined nodes need no memory of their own. supports asks about dtypes, shapes and strides; like run() of an op,
-// nothing waits or throws.
+// Products fused with the nodes that follow them (joined nodes), for plans in which these nodes are consecutive. They
+// use the kernels of mul_mat. Unless noted, fused products use the workspace of the first mul_mat node and write only
+// `out`; the other nodes need no memory. The `supports` functions check dtypes, shapes and strides. Like run() of an
+// op, these functions do not wait or throw.
 #pragma once
 
 #include <span>
@@ -12,53 +12,58 @@
 
 namespace shoal::cuda {
 
-/// A product by some b: out = a b, act(a b) * (up b), or either plus the addend; of experts also their weighted sum.
+/// A product with a given b: out = a b or act(a b) * (up b), optionally plus an addend. For experts, `out` may be the
+/// weighted sum over the slots.
 struct JoinedProduct {
   const Tensor* a = nullptr;
-  const Tensor* up = nullptr;  ///< laid out as a
+  const Tensor* up = nullptr;  ///< same layout as `a`
   const Tensor* addend = nullptr;
-  const Tensor* weights = nullptr;  ///< [1, slots]
+  const Tensor* weights = nullptr;  ///< [1, slots]; nullptr: no weighted sum
   const Tensor* out = nullptr;
-  const Tensor* node = nullptr;  ///< the product itself; set by joined_products
+  const Tensor* node = nullptr;  ///< the mul_mat node; set by joined_products
 };
 
-/// No queued work writes the weights.
+/// Whether no queued work writes the weights.
 inline bool has_constant_weights(const JoinedProduct& product) {
   return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
-/// mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs, all of one expert. matrix < 0: the
-/// expert is elsewhere, and the results are 0.
+/// For mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs. All of them have the same expert.
+/// matrix < 0: the expert is on another device, and the results are 0.
 struct ColumnGroup {
   int32_t matrix, first, count;
 };
 
-/// out = act(gate) * up, where gate and up are products of one b by two matrices that are laid out alike.
+/// out = act(gate) * up. gate and up are products of the same b with two matrices of the same layout.
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// The same of experts: both are mul_mat_id of one b and the same ids. Experts are found, and pairs sorted, once.
+/// out = act(gate) * up for experts. gate and up are mul_mat_id with the same b and ids. Experts are looked up and
+/// pairs are sorted only once.
 bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// out[m]: the sum of the slots of a mul_mat_id of one token, times `weights` [1, slots]. `out` lies apart.
+/// Weighted sum of a mul_mat_id of one token: out[m] adds up the results of all slots, each multiplied by its element
+/// of `weights` [1, slots]. `out` must not overlap the operands.
 bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu);
 void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out);
 
-/// out = product + addend: a bias [m] or a residual of the product's shape (each axis but 0 may have length 1). `out`
-/// may be the addend itself.
+/// out = product + addend. The addend is a bias [m], or a residual of the product's shape (axes other than 0 may have
+/// length 1). `out` may be the addend itself.
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
-/// Products of one b, each followed by its sum with a bias or residual or not, in their order. b is prepared once,
-/// where it has to be, in the workspace of the last one, on which no result, addend or matrix may lie. Up to eight
-/// columns give the same bits as one by one, unless rows are short; one column takes one launch; tiles may divide k
-/// otherwise.
+/// Products with the same b, in order, each optionally followed by its sum with a bias or residual. If b must be
+/// prepared, it is prepared once, in the workspace of the last product. No result, addend or matrix may overlap this
+/// workspace. With up to eight columns, results have the same bits as with separate products unless rows are short.
+/// With tiles, results may be rounded differently than with separate products, because k may be divided into other
+/// parts. With one column, one launch computes all products.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
-/// The forms of b that the kernels of these nodes take as records, which are joined products of b or of experts.
+/// The forms in which the kernels of these nodes read a record of b. The nodes are joined products with the same b, or
+/// products of experts.
 ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu);
-/// What these nodes are.
+/// Returns the joined products that these nodes form.
 std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes);
 
 }  // namespace shoal::cuda

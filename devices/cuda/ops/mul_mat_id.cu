@@ -1,6 +1,7 @@
-// mul_mat_id: ids are read on the device. Few (slot, token) pairs are multiplied one by one, each with the matrix of
-// its expert; many are sorted by expert first, so that a kernel takes several columns at a time, or, when experts have
-// more than such kernels take at once, tiles on tensor cores. Pairs whose expert is not here give zeros.
+// mul_mat_id: the device reads the ids. If there are few (slot, token) pairs, each pair is multiplied separately by its
+// expert's matrix. Many pairs are first sorted by expert, so that a kernel takes several columns at a time. If experts
+// have more columns than such a kernel takes, tiles on tensor cores are used. Results of pairs whose expert is on
+// another device are zeros.
 #include <algorithm>
 #include <bit>
 
@@ -17,11 +18,13 @@ namespace {
 
 constexpr int kSelectThreads = 256;
 constexpr int kGroupThreads = 1024;
-/// Pairs are sorted when an expert has more than this on average; their counts are in shared memory.
+/// Pairs are sorted if experts have more than this number of pairs on average. The sort counts pairs in shared memory,
+/// which limits the number of experts.
 constexpr int64_t kPairsToSort = 4;
 constexpr int64_t kMostExperts = 4096;
 
-/// By pair the row of its expert among those here, or -1. Launches but the first only fill in what is not found yet.
+/// Writes, for each pair, the index of its expert among this device's experts, or -1. If several launches are needed,
+/// later launches write only the pairs that still have -1.
 __global__ void select_experts(View ids, Selection selection, bool is_first, int slots, int pairs, int32_t* to) {
   const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
   if (pair >= pairs) return;
@@ -30,7 +33,8 @@ __global__ void select_experts(View ids, Selection selection, bool is_first, int
   if (is_first || to[pair] < 0) to[pair] = static_cast<int32_t>(selection.local(id));
 }
 
-/// A counting sort by one block; pairs without an expert come last. `shift`: a group has up to 1 << shift pairs.
+/// One block sorts the pairs by expert (counting sort). Pairs whose expert is on another device come last. A group has
+/// up to 1 << shift pairs.
 __global__ void group_pairs(const int32_t* experts, int pairs, int count, int shift, ColumnGroup* groups,
                             int32_t* order, int32_t* group_count) {
   SHOAL_DYNAMIC_SHARED(int, counts);
@@ -59,24 +63,25 @@ __global__ void group_pairs(const int32_t* experts, int pairs, int count, int sh
 int64_t pairs_of(const Tensor& node) {
   return node.shape[1] * node.shape[2];
 }
-/// As far as shapes tell: groups may be larger or smaller.
+/// Whether to sort pairs. Only shapes are considered here; actual groups may be larger or smaller than the average.
 bool is_sorted(const Tensor& node) {
   const int64_t experts = node.src[0]->shape[2];
   return node.shape[2] > 1 && experts <= kMostExperts && pairs_of(node) > kPairsToSort * experts;
 }
 
-/// Experts have more pairs on average than kernels for few columns take at a time.
+/// Whether experts have more pairs on average than the kernels for few columns take at a time.
 bool uses_tiles(const Tensor& node) {
   return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_join(node);
 }
 
-/// The node's workspace.
+/// Layout of the node's workspace.
 struct Memory {
   Memory(const Tensor& node, const GpuTraits& gpu, std::byte* workspace) {
     const auto pairs = static_cast<size_t>(pairs_of(node));
     size_t offset = 0;
     const auto take = [&](size_t size) {
-      const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null when only sizes matter
+      const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is nullptr if only sizes are
+                                                                        // computed
       offset += (size + 255) / 256 * 256;
       return reinterpret_cast<std::byte*>(at);
     };
@@ -122,14 +127,14 @@ void run_tiles(const LaunchContext& context, const Tensor& node, const JoinedPro
   mul_mat_tiles_run_groups(context, node, joined, glu, pairs, memory.columns);
 }
 
-/// Describes the pairs, sorted, in `product`.
+/// Sorts the pairs and describes the groups in `product`.
 void set_groups(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
   group(context, node, memory, columns);
   product.columns_of = ColumnsOf::kGroups;
   product.groups = memory.groups;
   product.order = memory.order;
   product.group_count = memory.group_count;
-  // Each expert may have one group that is not full.
+  // Each expert may have one incomplete group, and so may the pairs whose expert is on another device.
   const int64_t pairs = pairs_of(node);
   product.jobs = static_cast<int>(std::min(pairs, pairs / columns + node.src[0]->shape[2] + 1));
 }
@@ -138,7 +143,7 @@ bool streams(const Tensor& node, const JoinedProduct& joined, const GpuTraits& g
   return node.shape[2] == 1 && stream_experts_supports(joined, *node.src[1], node.shape[1], gpu);
 }
 
-/// The kernel finds the experts of few ranges itself.
+/// Runs the node for one token. The kernel itself looks up the experts if this device has few ranges of expert ids.
 void run_token(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
                const Memory& memory) {
   const Tensor& ids = *node.src[2];
@@ -154,7 +159,7 @@ void run_token(const LaunchContext& context, const Tensor& node, const JoinedPro
   stream_experts_run(context, joined, *node.src[1], glu, found);
 }
 
-/// The node, or what it is joined to, in its workspace.
+/// Runs the joined product (or the node alone), in the node's workspace.
 void run_joined(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu = {}) {
   const Tensor& experts = *joined.a;
   const Tensor& x = *node.src[1];

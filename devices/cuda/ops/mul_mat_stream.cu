@@ -9,8 +9,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Rows that a block takes at least, gated ones twice: each of its warps has one then. A matrix that leaves
-/// multiprocessors without rows is read in less time than a launch takes.
+/// Smallest number of items per block: one per warp. An item is a row; a gated row is two items. If a matrix has too
+/// few rows to give every multiprocessor this number of items, reading the matrix takes less time than a launch.
 constexpr int64_t kFewItems = kStreamWarps;
 
 constexpr std::array kKernels = std::to_array<const StreamKernel*>({
@@ -28,14 +28,14 @@ const StreamKernel& kernel_of(DType dtype) {
   return *kKernels[static_cast<size_t>(dtype)];
 }
 
-/// What kernels read at once: a step's unit of a lane, or a vector.
+/// Number of elements that a kernel reads together: the unit of one lane per step, or one vector.
 int64_t unit_of(DType dtype) {
   const DTypeTraits& type = traits(dtype);
   if (!type.is_quantized) return 16 / static_cast<int64_t>(type.block_bytes);
   return std::max<int64_t>(type.block_elems, type.is_coded ? 128 : 64);
 }
 
-/// Its rows are what the kernels take. It may have any number of matrices.
+/// Whether the kernels can stream the rows of `a`. `a` may consist of any number of matrices.
 bool has_streaming_rows(const Tensor& a) {
   const DTypeTraits& type = traits(a.dtype);
   if (!(type.is_float || type.is_quantized) || a.empty()) return false;
@@ -71,7 +71,7 @@ StreamPart part_of(const JoinedProduct& product) {
   return part;
 }
 
-/// All of a launch but its blocks and what its kernel wants.
+/// Returns the kernel's argument. Fields that depend on blocks, steps or records are not set yet.
 Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
   Stream s;
   s.x = reinterpret_cast<const float*>(b.data);
@@ -81,7 +81,7 @@ Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
   return s;
 }
 
-/// Cuts a part in blocks of so many rows, from block `first` on; returns the first behind.
+/// Divides a part into blocks of `block_rows` rows, from block `first` on. Returns the index of the next free block.
 int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gated) {
   const int64_t blocks = divided_up(part.rows, block_rows);
   part.block_rows = static_cast<int>(block_rows);
@@ -92,7 +92,8 @@ int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gate
   return first + blocks;
 }
 
-/// Deals out `blocks` blocks so that the one with most bytes has as few as can be; returns how many are used.
+/// Divides `blocks` blocks among the parts so that the largest number of bytes per block is as small as possible.
+/// Returns the number of blocks that are used.
 unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   std::array<int64_t, kStreamParts> of{};
   const auto load = [&](size_t i) {
@@ -121,8 +122,8 @@ int64_t wanted_blocks(const Stream& s, int64_t processors) {
   return std::min(divided_up(items, kFewItems), processors);
 }
 
-/// Shared memory of a kernel for these parts; tells them what its steps make of rows. The kernel of mixed types has
-/// steps of its own for quantised ones only.
+/// Returns the bytes of shared memory that a kernel needs for these parts. Also sets each part's row_jump, which
+/// depends on the kernel's steps. The kernel of mixed types has its own step size for quantised parts.
 size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   size_t column = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -132,14 +133,14 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
     const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = divided_up(s.k, step);
     const size_t step_bytes = static_cast<size_t>(step) / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
-    // Each piece of k has as many bytes in any kernel.
+    // The column needs the same number of bytes per element in every kernel.
     const int64_t own_steps = divided_up(steps * step, own.step_elements);
     column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
-/// Where the column's record is, for a part that takes it.
+/// Sets the address of the column's record if the part reads the record.
 void set_record(const LaunchContext& context, StreamPart& part, int k) {
   const ColumnForms form = stream_form(part.dtype);
   const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
@@ -156,7 +157,7 @@ const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
   return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
 }
 
-/// Rows share steps.
+/// Whether rows are so short that several rows share a step.
 bool has_short_rows(const JoinedProduct& product) {
   const Tensor& a = *product.a;
   const bool is_dense = a.strides[1] == static_cast<size_t>(part_of(product).row_bytes);
@@ -164,8 +165,9 @@ bool has_short_rows(const JoinedProduct& product) {
          is_dense;
 }
 
-/// All that follows from shapes. Each block has the same rows of every slot, as groups of an equal number. Blocks of
-/// one matrix with short rows have multiples of four, if there are four.
+/// Computes the launch parameters that follow from shapes. Each block has the same rows of every slot, divided into
+/// groups of equal size. For one matrix with short rows, block_rows is a multiple of four if the matrix has at least
+/// four rows.
 StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots,
                                          const GpuTraits& gpu) {
   const StreamKernel& kernel = kernel_of(product.a->dtype);

@@ -1,20 +1,21 @@
-// The work of an ExpertStream (mul_mat_stream.h): a block has the same rows of all slots' matrices. A table in
-// shared memory lists its items, groups of rows that follow each other; warps take them in turns.
+// The kernel code for an ExpertStream (mul_mat_stream.h). A block computes the same rows of every slot's matrix. A
+// table in shared memory lists the block's items, which are groups of consecutive rows. Each warp takes every
+// kStreamWarps-th item.
 #pragma once
 
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {
 
-/// The slots whose experts are here, in their order.
+/// The slots whose experts are on this device, in order.
 struct StreamSlots {
   int count;
   int slot[kWarp], expert[kWarp];
   float weight[kWarp];
-  int place[kWarp];  ///< of each slot among them, or -1
+  int place[kWarp];  ///< for each slot, its index in the arrays above, or -1
 };
 
-/// By one warp.
+/// Fills `slots`. One warp calls it.
 __device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
   const int lane = static_cast<int>(threadIdx.x);
   int expert = -1;
@@ -29,7 +30,7 @@ __device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
   if (lane == 0) slots.count = __popc(here);
 }
 
-/// The items of a block from row `first` on; returns how many there are.
+/// Lists the items of a block whose rows begin at `first`. Returns the number of items.
 template <class Weights>
 __device__ __forceinline__ int list_items(const ExpertStream& s, const StreamSlots& slots, int64_t first,
                                           StreamItem* items) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ int list_items(const ExpertStream& s, const StreamSlo
   return count;
 }
 
-/// Leaves the sum of an item, or sums of every four units where rows share it.
+/// Stores the sum of an item. If rows share a step, stores the sum of every four units.
 template <class Weights>
 __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&sums)[Weights::kUnits], unsigned lane,
                                          float* to) {
@@ -58,7 +59,7 @@ __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&su
   unsigned quad = lane / 4;
   const bool odd = lane % 2 == 1;
   float other = sum;
-  if constexpr (Weights::kUnits == 2) {  // an odd lane goes on with the second units
+  if constexpr (Weights::kUnits == 2) {  // odd lanes handle the second units from here on
     if (odd) sum = sums[1], quad += kWarp / 4;
     other = odd ? sums[0] : sums[1];
   }
@@ -68,7 +69,7 @@ __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&su
   if (stores && static_cast<int>(quad) < s.group * s.quads) to[quad] = sum;
 }
 
-/// A row's result, of its sums.
+/// Returns the result of a row: the total of its sums.
 __device__ __forceinline__ float row_result(const ExpertStream& s, const float* results, int row) {
   const float* const quads = results + row * s.quads;
   float sum = quads[0];
@@ -77,8 +78,11 @@ __device__ __forceinline__ float row_result(const ExpertStream& s, const float* 
   return sum;
 }
 
-/// All that a block does. `begin` is called when the kernel in front has ended, and `finish` gets the results: rows
-/// [row, row + count) of each slot lie from place `first` on.
+/// Does all the work of a block. Calls begin() after the previous kernel has ended. The arguments of finish() are:
+/// - the slots, and the results of all slots,
+/// - the index of the block's first row in the results of each slot,
+/// - the number of the block's rows,
+/// - the index of the block's first row in the matrix of each slot.
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* bytes, const Begin& begin,
                                              const Finish& finish) {
@@ -89,7 +93,8 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
   std::byte* const columns = bytes + s.columns_at;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   std::byte* const ring = bytes + s.rings_at + warp * Ring::kBytes;
-  // The last block's rows are as many as others', so that their groups are whole: some are those of the one before.
+  // The last block computes as many rows as the other blocks, so that its groups are complete. It therefore repeats
+  // rows of the previous block.
   const int own = static_cast<int>(blockIdx.x) * s.part.block_rows;
   const int first = min(own, s.part.rows - s.part.block_rows);
 
@@ -120,7 +125,8 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(item.row)));
     int offsets[Weights::kUnits];
     Weights::set_offsets(item.column, within, offsets);
-    const std::byte* column = columns + (Weights::kPacks ? 0 : item.column);  // else in the offsets
+    const std::byte* column = columns + (Weights::kPacks ? 0 : item.column);  // with kPacks, `offsets` already contains
+                                                                              // item.column
     int left = s.group * s.k;
     float sums[Weights::kUnits] = {};
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// The kernel of mul_mat_stream.h. Files that include this compile it for some of the types each.
+// The kernel of mul_mat_stream.h. Each file that includes this header compiles it for some of the types.
 #pragma once
 
 #include "devices/cuda/granule.h"
@@ -9,17 +9,20 @@
 
 namespace shoal::cuda {
 
-/// Bytes that a block wants on their way at least, about what arrives in the time of a load, and at most.
+/// Number of bytes that a block keeps in flight (about the bytes that arrive during the latency of a load), and its
+/// upper limit.
 inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 
-// Weights that stream: what a step is, the form of the column, and their products. `left`: elements from the step on.
+// Types of streamed weights. Each defines its step, the form of the column, and the products. The argument `left` is
+// the number of elements of the row from the current step on.
 
-/// Columns of k elements side by side as 8-bit integers, by all threads of a block; `column_at` gives the columns.
+/// Converts columns of k elements to 8-bit integers and stores them consecutively. All threads of a block call it.
+/// `column_at` returns the address of a column.
 template <int kGroups, class ColumnAt>
 __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to, const ColumnAt& column_at) {
   const int chunks = k / 8, all = count * chunks;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // warps stay together
+  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // whole warps iterate
        first += kStreamThreads) {
     float values[8] = {};
     if (first < all) {
@@ -33,19 +36,21 @@ __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to
   }
 }
 
-/// Quantised weights, by a column of 8-bit integers: one or two units of 64 elements for each lane.
+/// Quantised weights, multiplied by a column of 8-bit integers. In each step, a lane handles one or two units of 64
+/// elements.
 template <DType kType, int kMostUnits = 2>
 struct StreamedBlocks {
   using Format = DotFormat<kType>;
   using Place = UnitPlace;
   static constexpr bool kTwoFit = 4 * kStreamWarps * Format::kStepBytes <= kMostStreamBytes;
-  static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // as registers allow
+  static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // number of units per lane, limited
+                                                                                   // by registers
   static constexpr int kStepElements = kUnits * cuda::kStepElements;
   static constexpr int kStepBytes = kUnits * Format::kStepBytes;
   static constexpr int kAlignment = Format::kAlignment;
   static constexpr int kGroups = Format::kGroups;
   static constexpr bool kFourGroups = kGroups == 4;
-  static constexpr bool kPacks = true;  ///< short rows share a step
+  static constexpr bool kPacks = true;  ///< whether short rows share a step
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
   static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart& part, std::byte* to) {
@@ -56,7 +61,7 @@ struct StreamedBlocks {
     }
   }
 
-  /// Columns of k elements side by side, of these slots where each has its own.
+  /// Writes columns of k elements consecutively: one column per slot, or one column if all slots share it.
   static __device__ __forceinline__ void put_columns(const ExpertStream& s, const int* slots, int count,
                                                      std::byte* to) {
     if (s.x_stride == 0 || s.part.record) return put_column(s.x, s.k, s.part, to);
@@ -65,7 +70,7 @@ struct StreamedBlocks {
   static __device__ int column_of(int place, int k) {
     return place * (k / kUnitElements);
   }
-  /// Bytes to the column's units of a lane, the n-th of which is `within[n]` of the column.
+  /// Computes the byte offsets of a lane's units of the column. The lane's n-th unit is unit `within[n]` of the column.
   static __device__ __forceinline__ void set_offsets(int column, const int (&within)[kUnits], int (&offsets)[kUnits]) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -87,7 +92,7 @@ struct StreamedBlocks {
       sum += unit_product(slot, before, column + i * column_step_bytes(kGroups), lane, at, i);
     }
   }
-  /// The same with a sum for each unit, of which the column's are at these offsets.
+  /// Like add_products, but with a sum for each unit. The units of the column are at `offsets`.
   static __device__ __forceinline__ void add_units(const std::byte* slot, unsigned before, const std::byte* column,
                                                    const int (&offsets)[kUnits], unsigned lane, Place at, int left,
                                                    float (&sums)[kUnits]) {
@@ -111,14 +116,15 @@ struct StreamedBlocks {
   }
 };
 
-/// f32, f16 and bf16, by a column of f32. A lane has every 32nd vector of 16 bytes. The column's floats lie by their
-/// place in a vector of weights, four and four, so that lanes read them side by side.
+/// f32, f16 and bf16 weights, multiplied by a column of f32. A lane handles every 32nd vector of 16 bytes. The column
+/// is stored in quads of floats, ordered first by their position within a vector of weights. So neighbouring lanes read
+/// neighbouring quads.
 template <class T>
 struct StreamedFloats {
   struct Place {};
   static constexpr int kStepBytes = 2048;
   static constexpr int kVectors = kStepBytes / 16;
-  static constexpr int kElements = 16 / sizeof(T);  ///< of a vector
+  static constexpr int kElements = 16 / sizeof(T);  ///< number of elements per vector
   static constexpr int kStepElements = kVectors * kElements;
   static constexpr int kAlignment = 16;
   static constexpr bool kFourGroups = false;
@@ -175,32 +181,35 @@ struct StreamedFloats {
   }
 };
 
-/// The ring of a warp.
+/// Properties of a warp's ring buffer.
 template <class Weights>
 struct StreamRing {
-  static constexpr bool kAligned = Weights::kAlignment % kGranule == 0;  ///< rows begin with a vector
+  static constexpr bool kAligned = Weights::kAlignment % kGranule == 0;  ///< whether rows begin at multiples of 16
+                                                                         ///< bytes
   static constexpr int kSlotBytes = Weights::kStepBytes + (kAligned ? 0 : 32);
-  static constexpr int kVectors = kSlotBytes / 16 - (kAligned ? 0 : 1);  ///< that a step touches at most
+  static constexpr int kVectors = kSlotBytes / 16 - (kAligned ? 0 : 1);  ///< largest number of vectors that overlap a
+                                                                         ///< step
   static constexpr int kWanted = (kStreamBytes - 1) / (kStreamWarps * kSlotBytes) + 1;
   static constexpr int kStages = kWanted < 2 ? 2 : kWanted > 4 ? 4 : kWanted;
   static constexpr int kBytes = kStages * kSlotBytes;
 };
 
-/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
-/// may belong to anything, or lie outside of the buffer (devices/cuda/granule.h).
+/// Number of bytes before a row in its first vector. These bytes, and the bytes after the row in its last vector, are
+/// also read. They may belong to other tensors or be outside the buffer (devices/cuda/granule.h).
 template <class Weights>
 __device__ __forceinline__ unsigned before_row(uint32_t address) {
   return StreamRing<Weights>::kAligned ? 0 : address % kGranule;
 }
 
-/// Copies the steps of a warp's rows to its ring, in their order. A lane copies every 32nd vector. kItems: rows are
-/// items of a table.
+/// Copies the steps of a warp's rows to its ring, in order. A lane copies every 32nd vector. kItems: the rows are
+/// listed in a table of items.
 template <class Weights, bool kItems = false>
 class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// Of the items first, first + kStreamWarps, ... before `end`; `row`: the lane's place in the first.
+  /// Copies items first, first + kStreamWarps, ... below `end`. `row` is the address of the lane's first vector in item
+  /// `first`.
   __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
@@ -223,7 +232,7 @@ class StreamCopies {
         item_(first),
         left_(first < end ? row_left_ : kNone) {}
 
-  /// Starts the copy of the next step, if there is one, `slot` bytes into the ring. All lanes.
+  /// Starts to copy the next step, if there is one, to byte `slot` of the ring. All lanes call it.
   __device__ __forceinline__ void next(int slot) {
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
     const std::byte* const from = from_ - before;
@@ -245,23 +254,22 @@ class StreamCopies {
   }
 
  private:
-  /// Copies reach up to 2048 bytes before and behind an address in registers.
+  /// Bias of the address in a register. A copy instruction can address up to 2048 bytes before and after that address.
   static constexpr int kBias = Ring::kAligned && 16 * Ring::kVectors > 2048 ? 1024 : 0;
-  static constexpr int kNone = -static_cast<int>(kGranule);  ///< left of a row when there is none
+  static constexpr int kNone = -static_cast<int>(kGranule);  ///< value of left_ if no row is left
 
   const unsigned lane_bytes_;
   const SharedPlace to_;
   const int end_, row_left_, row_jump_;
   const StreamItem* const items_ = nullptr;
-  const std::byte* from_;  ///< the lane's place in the next step, as far from a
-                           ///< boundary as the row
+  const std::byte* from_;  ///< address of the lane's first vector in the next step, with the alignment of the row
   int item_;
-  int left_;  ///< bytes of the row from there on
+  int left_;  ///< number of bytes from from_ to the end of the row
 };
 
-/// A block's shared memory.
+/// Layout of a block's shared memory.
 struct StreamMemory {
-  float* results;  ///< kStreamResults
+  float* results;  ///< kStreamResults floats
   std::byte *rings, *columns;
 
   __device__ StreamMemory(std::byte* memory, size_t ring_bytes)
@@ -270,7 +278,7 @@ struct StreamMemory {
         columns(rings + ring_bytes) {}
 };
 
-/// Writes the results of a block's rows, from row `first` of the part on.
+/// Stores the results of a block's rows, which begin at row `first` of the part.
 __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& part, const float* results,
                                            unsigned first, int rows) {
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
@@ -280,8 +288,8 @@ __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& pa
   }
 }
 
-/// A block's rows of a part: all that is said in mul_mat_stream.h. `begin` is called when the kernel in front has
-/// ended, and `finish` gets the results (store_rows()).
+/// Computes a block's rows of a part, as described in mul_mat_stream.h. Calls `begin` after the previous kernel has
+/// ended. Passes the results to `finish`.
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
                                             const Begin& begin, const Finish& finish) {
@@ -290,13 +298,14 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
   const int block = static_cast<int>(blockIdx.x);
   const unsigned first = (block - part.first_block) * part.block_rows;
 
-  // Item `warp`, warp + kStreamWarps, ... of the block: rows, or gated a row of the gate and one of up in turns.
+  // The warp computes items warp, warp + kStreamWarps, ... of the block. If gated, rows of the gate and rows of `up`
+  // alternate in this numbering.
   const unsigned gated = s.gated;
   const int last = kept(part.last_items),
-            usual = kept(part.block_items);  // both loads before it is known which
+            usual = kept(part.block_items);  // kept() loads both values before one is selected
   const int end = block == part.last_block ? last : usual;
   const std::byte* const block_row = kept(part.a[warp % 2] + static_cast<uint64_t>(first) * part.row_stride);
-  const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // the lane's place
+  const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // lane's first vector
   std::byte* const ring = memory.rings + warp * Ring::kBytes;
   float* const results = memory.results;
   StreamCopies<Weights> copies(part, row, static_cast<int>(warp), end, ring, lane);
@@ -335,7 +344,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
   finish(results, first, end >> gated);
 }
 
-/// The same, with the results in memory.
+/// Computes a block's rows of a part and stores the results in c.
 template <class Weights>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory) {
   stream_part<Weights>(

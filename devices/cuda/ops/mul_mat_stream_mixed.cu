@@ -1,11 +1,12 @@
-// Products of matrices of several types with one column. Coded types would take more registers than others have here.
+// Products of one column with matrices of several types. Coded types are not supported, because they need too many
+// registers.
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {
 namespace {
 
 template <DType kType>
-using OneUnit = StreamedBlocks<kType, 1>;  // of registers that the widest type leaves
+using OneUnit = StreamedBlocks<kType, 1>;  // for the widest type, a second unit per lane would not fit in registers
 
 template <class Weights>
 constexpr size_t ring_of(size_t most) {

@@ -1,10 +1,11 @@
-// The kernels of mul_mat_stream.h for each type.
+// The kernels of mul_mat_stream.h for matrices of one type.
 #include "devices/cuda/ops/mul_mat_stream_experts.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// Writes a block's rows from `row` on of all slots, or their sums by the slots' weights.
+/// Stores the results of `rows` rows of a block, which begin at row `row` of each matrix: one result per slot, or the
+/// sum over the slots, weighted by the slots' weights.
 __device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamSlots& slots, const float* results,
                                             int first, int rows, int64_t row) {
   const auto sum_of = [&](int place, int i) { return row_result(s, results, place * s.part.block_rows + first + i); };

@@ -13,10 +13,10 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kLargestSplit = 32;
-/// A part of k is at least this many steps: less does not fill the pipeline of copies.
+/// Smallest number of steps in a part of k. Fewer steps do not fill the pipeline of copies.
 constexpr int kFewestSteps = 4;
 
-/// The build for compute capability 9.0 may have the instructions of warpgroups, or not (cmake/cuda.cmake).
+/// Whether this build has kernels with wgmma, the warpgroup instructions of compute capability 9.0 (cmake/cuda.cmake).
 #if defined(SHOAL_CUDA_WGMMA) || defined(SHOAL_CUDA_EMULATED)
 constexpr bool kHasWgmma = true;
 #else
@@ -26,7 +26,7 @@ bool has_wgmma(const GpuTraits& gpu) {
   return kHasWgmma && gpu.compute_capability == 90 && !gpu.off.wgmma;
 }
 
-/// By instructions of warps, which all GPUs have, and by those of warpgroups.
+/// Kernels with warp instructions, which all GPUs support, and kernels with warpgroup instructions.
 struct Kernels {
   const TileKernels *warps = nullptr, *warpgroups = nullptr;
 };
@@ -46,7 +46,7 @@ size_t rounded_up(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/// nullptr: f32.
+/// Returns nullptr if the f32 kernel must be used.
 const Kernels* kernels_for(const Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
   const Kernels* kernels = &kTable[static_cast<size_t>(a.dtype)];
@@ -61,7 +61,7 @@ const Kernels* kernels_for(const Tensor& node) {
   return a.dtype == DType::kBF16 && b.dtype == DType::kBF16 ? &kBF16Kernels : kernels;
 }
 
-/// Which tiles a product is made of, and where its workspace has what.
+/// The tiles of a product and the layout of its workspace.
 struct TilePlan {
   const TileKernel* kernel = nullptr;
   bool brain = false;
@@ -69,18 +69,18 @@ struct TilePlan {
   int splits = 1, steps_per_split = 1;
   int64_t k_padded = 0;
   size_t scales_at = 0, parts_at = 0, bytes = 0;
-  double cost = std::numeric_limits<double>::infinity();  ///< cycles
+  double cost = std::numeric_limits<double>::infinity();  ///< in cycles
 };
 
 JoinedProduct product_alone(const Tensor& node) {
   return {.a = node.src[0], .out = &node, .node = &node};
 }
 
-/// What a plan is made for: products of one b by matrices of one type, which one launch multiplies.
+/// The products for which a plan is made: products of the same b with matrices of one type, in one launch.
 struct Wanted {
   std::span<const JoinedProduct> products;
   const GpuTraits& gpu;
-  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< of workspace, with parts of k
+  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< largest size of the workspace if k is divided into parts
 
   const Tensor& node() const { return *products[0].node; }
   bool gated() const { return products[0].up != nullptr; }
@@ -88,7 +88,7 @@ struct Wanted {
   int64_t row_tiles(const JoinedProduct& one) const {
     return divided_up(one.node->shape[0], gated() ? kTileRows / 2 : kTileRows);
   }
-  /// Of a product, that a part of k has.
+  /// Number of sums of a product that each part of k produces.
   int64_t sums(const JoinedProduct& one) const { return one.node->elements() * (gated() ? 2 : 1); }
   int64_t all_row_tiles() const {
     int64_t all = 0;
@@ -102,9 +102,9 @@ struct Wanted {
   }
 };
 
-/// Cycles that a plan takes. Tiles come in rounds of one for each multiprocessor (where two of its blocks run at the
-/// same time, they share its tensor cores). The sums of parts of k are written and read again, some 20 bytes a cycle
-/// and multiprocessor, by a launch of its own.
+/// Estimates the cycles of a plan. Tiles run in rounds of one tile per multiprocessor. Two blocks on a multiprocessor
+/// do not shorten a round, because they share the tensor cores. If k is divided into parts, the sums are written and
+/// read once more, by a second launch, at about 20 bytes per cycle and multiprocessor.
 double cost_of(const Wanted& wanted, const TilePlan& plan) {
   constexpr double kLaunchCycles = 2000;
   const int processors = std::max(wanted.gpu.processors, 1);
@@ -118,7 +118,7 @@ double cost_of(const Wanted& wanted, const TilePlan& plan) {
   return work + kLaunchCycles + bytes / (processors * 20.0);
 }
 
-/// Converted columns and their scales; parts of k come behind them.
+/// Lays out the workspace: the converted columns, their scales, then the sums of the parts of k.
 void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
   const auto columns = static_cast<size_t>(count);
   plan.k_padded = steps * kTileStep;
@@ -127,8 +127,8 @@ void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
   plan.bytes = plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
 }
 
-/// Calls f(kernels, kernel) for those that the GPU has the instructions and the shared memory for; narrow tiles of
-/// warps fit everywhere.
+/// Calls f(kernels, kernel) for each kernel whose instructions and shared memory the GPU supports. The narrowest tiles
+/// with warp instructions run on every GPU.
 template <class F>
 void for_kernels(const Tensor& node, const GpuTraits& gpu, const F& f) {
   const Kernels& kernels = *kernels_for(node);
@@ -141,7 +141,7 @@ void for_kernels(const Tensor& node, const GpuTraits& gpu, const F& f) {
   }
 }
 
-/// The plan that takes the fewest cycles.
+/// Returns the plan with the fewest estimated cycles.
 TilePlan plan_for(const Wanted& wanted) {
   const auto steps = static_cast<int>(wanted.steps());
   TilePlan best;
@@ -173,15 +173,15 @@ void convert_columns(const LaunchContext& context, const Tensor& b, const TilePl
   with_float_type(b.dtype, [&](auto type) {
     using B = decltype(type);
     const auto kernel = !plan.brain       ? columns_to_halves<B>
-                        : plan.terms == 1 ? columns_to_brain<B, 1>
-                                          : columns_to_brain<B, 2>;
+                        : plan.terms == 1 ? columns_to_bf16<B, 1>
+                                          : columns_to_bf16<B, 2>;
     launch_early(context, kernel, dim3(static_cast<unsigned>(count)), dim3(kColumnThreads), 0, view_of(b), order, to,
                  scales, static_cast<int>(plan.k_padded));
   });
 }
 
-/// c = the sum of the parts of k, in their order, and what is joined to it. One block: kColumnThreads rows of one
-/// column of matrix blockIdx.y.
+/// Adds up the sums of the parts of k in order, applies joined nodes, and stores the results in c. Each block computes
+/// kColumnThreads rows of one column of matrix blockIdx.y.
 __global__ void add_splits(const TileProduct p) {
   let_next_start();
   wait_for_previous();
@@ -220,7 +220,7 @@ TileMatrix matrix_of(const JoinedProduct& product) {
   return matrix;
 }
 
-/// The columns, and what else does not depend on how matrices are divided.
+/// Sets the columns and all fields that do not depend on the division of matrices into tiles.
 TileProduct product_of(const JoinedProduct& first, const TilePlan& plan, std::byte* workspace, GluKind glu) {
   TileProduct p;
   p.b = reinterpret_cast<const uint16_t*>(workspace);
@@ -238,7 +238,7 @@ void launch_tiles(const LaunchContext& context, const TilePlan& plan, int64_t bl
                dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
 }
 
-/// By columns that are in the workspace already.
+/// Runs the products. The columns must already be converted in the workspace.
 void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan& plan, std::byte* workspace,
               GluKind glu) {
   const Tensor &node = wanted.node(), &b = *node.src[1];
@@ -271,7 +271,7 @@ void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan
   launch_early(context, add_splits, grid, dim3(kColumnThreads), 0, p);
 }
 
-/// Rows of floats are read 16 bytes at a time. nullptr: f32.
+/// Returns nullptr if the f32 kernel must be used. The other kernels need float rows that are aligned to 16 bytes.
 const Kernels* kernels_for_data(const Tensor& node) {
   const Tensor& a = *node.src[0];
   const bool aligned = traits(a.dtype).is_quantized || reinterpret_cast<uintptr_t>(a.data) % kChunkBytes == 0;
@@ -282,7 +282,7 @@ bool overlaps(const Tensor& tensor, const std::byte* begin, const std::byte* end
   return tensor.data < end && begin < tensor.data + tensor.span_bytes();
 }
 
-/// Pairs of mul_mat_id, each of which has a column of its own.
+/// Number of (slot, token) pairs of a mul_mat_id; each pair is one column.
 int64_t pairs_of(const Tensor& node) {
   return node.shape[1] * node.shape[2];
 }
@@ -290,7 +290,7 @@ int64_t most_groups(const Tensor& node, int columns) {
   return std::min(pairs_of(node), pairs_of(node) / columns + node.src[0]->shape[2] + 1);
 }
 
-/// For mul_mat_id: tiles of k as a whole, of the columns for which the groups of all experts take the fewest cycles.
+/// For mul_mat_id: a plan that does not divide k and whose tile width minimises the cycles of all groups.
 TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
   TilePlan best;
   for_kernels(node, gpu, [&](const TileKernels& kernels, const TileKernel& kernel) {
@@ -342,7 +342,7 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
 void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu) {
   const Tensor& last = *products.back().node;
   const TilePlan own = plan_alone(last, context.gpu);
-  // Parts of k have room where nothing is that any of the products reads or writes.
+  // The workspace for the sums of parts of k must not overlap a tensor of any product.
   const std::byte* const workspace = last.workspace;
   const auto is_on_parts = [&](const Tensor* tensor) {
     return tensor != nullptr && overlaps(*tensor, workspace + own.parts_at, workspace + own.bytes);

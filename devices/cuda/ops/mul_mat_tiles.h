@@ -1,7 +1,8 @@
-// mul_mat with many columns (prompts): products of tiles, on tensor cores where the dtype of a allows. How tiles are
-// made, their arithmetic by dtype and how fast they should be: docs/cuda_tiles.md.
+// mul_mat with many columns (prompts). Results are computed in tiles, on tensor cores if `a`'s dtype allows it.
+// docs/cuda_kernels.md explains the tiles, their arithmetic by dtype and their expected speed.
 //
-// Any number of columns is right; few are faster elsewhere. Results depend on shapes, dtypes and the kind of GPU only.
+// Any number of columns is supported, but other kernels are faster for few columns. Results depend only on shapes,
+// dtypes and the kind of GPU.
 #pragma once
 
 #include <span>
@@ -14,35 +15,37 @@ bool mul_mat_tiles_supports(const Tensor& node);
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node);
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu);
 
-/// The product is made of tiles on tensor cores, which can apply a gate, bias or residual and take converted columns.
+/// Whether the product uses tiles on tensor cores. Only such tiles can apply a gate, bias or residual, and can read
+/// columns that are already converted.
 bool mul_mat_tiles_can_join(const Tensor& node);
-/// Products of one b take its columns in the same form.
+/// Whether two products with the same b need the columns of b in the same form.
 bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
-/// Products of one b with the same form of columns, which are converted once, in the workspace of the last one. Nothing
-/// else may be where columns are; parts of k are not used if something is where they would be. Products of one type
-/// run as one launch if that is expected to be faster. A product with `up` is the only one. Needs their nodes.
+/// Runs products with the same b that need the columns in the same form. The columns are converted once, in the
+/// workspace of the last product. No tensor may overlap the converted columns. If a tensor overlaps the workspace for
+/// parts of k, k is not divided. Products with matrices of one type run as one launch if that is expected to be faster.
+/// A product with `up` must be the only product. JoinedProduct::node must be set.
 void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu = {});
 
-/// mul_mat_id of many (slot, token) pairs, which are sorted by expert and divided into groups: a tile takes the columns
-/// of one group.
+/// The (slot, token) pairs of a mul_mat_id, sorted by expert and divided into groups. A tile computes the columns of
+/// one group.
 struct SortedPairs {
   ColumnGroup* groups;
-  int32_t *group_count, *order;  ///< order: pairs
+  int32_t *group_count, *order;  ///< order: the sorted pairs
 };
 struct TileGroups {
-  int columns;   ///< of a group at most, a power of two
-  size_t bytes;  ///< of workspace
+  int columns;   ///< largest number of columns of a group, a power of two
+  size_t bytes;  ///< bytes of the workspace
 };
 TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu);
-/// `product` is that of the node; its matrices are those of all experts.
+/// `product` is the product of the node `node`; its matrices include all experts of this device.
 void mul_mat_tiles_run_groups(const LaunchContext& context, const Tensor& node, const JoinedProduct& product,
                               GluKind glu, const SortedPairs& pairs, std::byte* workspace);
 
-/// How a product is divided.
+/// The division of a product into tiles.
 struct TileChoice {
-  bool warpgroups = false;  ///< it takes the instructions that only compute capability 9.0 has
-  int columns = 0;          ///< of a tile; 0: f32
-  int parts = 1;            ///< of k
+  bool warpgroups = false;  ///< whether the instructions of compute capability 9.0 are used
+  int columns = 0;          ///< number of columns per tile; 0: the f32 kernel
+  int parts = 1;            ///< number of parts of k
 };
 TileChoice mul_mat_tiles_choice(const Tensor& node, const GpuTraits& gpu);
 

@@ -1,6 +1,7 @@
-// mul_mat_tiles in f32: any strides, f32, f16 and bf16. Products of f32 are held to 1e-11 (normalised squared error),
-// which takes all 24 bits of both operands: three bf16 terms each and six products on tensor cores, hardly faster than
-// this. f16 and bf16 come here when their rows are not aligned.
+// mul_mat_tiles in f32, for f32, f16 and bf16 with any strides. The normalised squared error of f32 products must stay
+// below 1e-11, which needs all 24 bits of both operands. On tensor cores, 24 bits would take three bf16 terms per
+// operand and six products of these terms, which is hardly faster than this kernel. f16 and bf16 use this kernel only
+// if their rows are not aligned.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 #include "devices/cuda/ops/view.h"
@@ -8,18 +9,19 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kRows = 64, kColumns = 64, kStep = 16;  // of a tile
-constexpr int kThreads = 256;                         // 16 x 16, each 4 x 4 of the result
-constexpr int kPad = 4;                               // rows stay aligned to 16 bytes, columns change banks
+constexpr int kRows = 64, kColumns = 64, kStep = 16;  // size of a tile and number of elements of k per step
+constexpr int kThreads = 256;                         // 16 x 16 threads, each with 4 x 4 elements of the result
+constexpr int kPad = 4;                               // keeps rows aligned to 16 bytes and puts columns in different
+                                                      // banks
 
 struct Operand {
   const std::byte* data;
-  int64_t along_k, along_rows;  ///< strides
+  int64_t along_k, along_rows;  ///< strides along k and along rows
   int64_t rows, k;
 };
 
-/// A thread's four elements of a tile [kStep][64] that begins at (k, row): beside each other on the axis whose
-/// elements lie closer together, so that a warp's loads do.
+/// The four elements of a tile [kStep][64] that one thread copies, as offsets from the tile's first element (k, row).
+/// Lanes are neighbours on the axis with the smaller stride, so that the loads of a warp are contiguous.
 struct Share {
   int k[4], row[4];
   __device__ explicit Share(const Operand& from) {
@@ -49,7 +51,7 @@ __device__ void store(const Share& share, const float (&values)[4], float (*tile
   for (int i = 0; i < 4; ++i) tile[share.k[i]][share.row[i]] = values[i];
 }
 
-/// One tile of c: rows m.. and columns n.. of matrices a and b.
+/// Each block computes one tile of c, whose first row is m and first column is n.
 template <class A, class B>
 __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View b, const View c) {
   static_assert(kRows == kColumns);
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View 
   for (int64_t k = 0, stage = 0; k < from_a.k; k += kStep, stage = 1 - stage) {
     store(a_share, a_next, a_tile[stage]);
     store(b_share, b_next, b_tile[stage]);
-    __syncthreads();  // threads a step ahead write the other stage
+    __syncthreads();  // one barrier suffices, because threads that are a step ahead write the other buffer
     load<A>(from_a, a_share, k + kStep, m, a_next);
     load<B>(from_b, b_share, k + kStep, n, b_next);
 #pragma unroll
@@ -110,7 +112,7 @@ void mul_mat_float_tiles(const LaunchContext& context, Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
   const int64_t blocks =
       (node.shape[0] + kRows - 1) / kRows * ((node.shape[1] + kColumns - 1) / kColumns) * node.shape[2] * node.shape[3];
-  // With nothing to sum the dtype of a does not matter, and quantised ones come here too.
+  // If k == 0, quantised matrices also use this kernel. Their dtype does not matter then.
   const int a_dtype = traits(a.dtype).is_quantized ? 0 : static_cast<int>(a.dtype);
   launch_early(context, kForA[a_dtype][static_cast<int>(b.dtype)], dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                0, view_of(a), view_of(b), view_of(node));

@@ -1,5 +1,5 @@
-// The kernels behind mul_mat_tiles: TileKernels for each way that rows of a are stored, one by instructions of warps
-// (mul_mat_tiles_warps.cu), and one by those of warpgroups, for compute capability 9.0 (mul_mat_tiles_wgmma.cu).
+// The kernels of mul_mat_tiles. For each dtype of `a`, there are two TileKernels: with warp instructions
+// (mul_mat_tiles_warps.cu), and with the warpgroup instructions of compute capability 9.0 (mul_mat_tiles_wgmma.cu).
 #pragma once
 
 #include <span>
@@ -12,17 +12,17 @@ namespace shoal::cuda {
 
 struct TileKernel {
   void (*kernel)(TileProduct);
-  int columns;  ///< of a tile
+  int columns;  ///< number of columns per tile
   int threads;
   size_t shared_bytes;
-  int step_cycles;  ///< that a step of a tile is expected to take, see docs/cuda_tiles.md
+  int step_cycles;  ///< expected number of cycles for a step of a tile (docs/cuda_kernels.md)
 };
 
 struct TileKernels {
-  std::span<const TileKernel> kernels;  ///< wide tiles first; empty: none
-  bool brain = false;                   ///< b as bf16, else as halves
-  int terms = 1;                        ///< of b
-  int steps_per_group = 1;              ///< a part of k must be whole groups
+  std::span<const TileKernel> kernels;  ///< wide tiles first; empty if there are no kernels
+  bool brain = false;                   ///< whether b is bf16 instead of f16
+  int terms = 1;                        ///< number of terms of b
+  int steps_per_group = 1;              ///< a part of k must consist of whole groups of steps
 };
 
 template <class Rows, int kTerms, int kColumns>
@@ -36,7 +36,7 @@ constexpr TileKernel wgmma_kernel() {
           WgmmaShape<Rows, kColumns, kTerms>::kSharedBytes, 7 * kColumns * kTerms / 2 + 350};
 }
 
-/// Fits into the 99 KB of compute capabilities 8.6, 8.9 and 12.0.
+/// Number of columns of narrow tiles. Such tiles fit in the 99 KB of shared memory of sm_86, sm_89 and sm_120.
 template <class Rows, int kTerms>
 inline constexpr int kNarrowColumns = TileShape<Rows, 64, kTerms>::kSharedBytes <= 99 * 1024 ? 64 : 32;
 template <class Rows, int kTerms>
@@ -44,7 +44,7 @@ inline constexpr TileKernel kWarpTiles[] = {tile_kernel<Rows, kTerms, 128>(),
                                             tile_kernel<Rows, kTerms, kNarrowColumns<Rows, kTerms>>()};
 template <class Rows, int kTerms>
 inline constexpr TileKernel kWgmmaTiles[] = {wgmma_kernel<Rows, 1, 256>(), wgmma_kernel<Rows, 1, 128>()};
-/// Two terms of 256 columns have no room.
+/// Two terms of 256 columns do not fit in shared memory.
 template <class Rows>
 inline constexpr TileKernel kWgmmaTiles<Rows, 2>[] = {wgmma_kernel<Rows, 2, 128>()};
 
@@ -52,7 +52,7 @@ template <class Rows, int kTerms>
 constexpr TileKernels tile_kernels_of(std::span<const TileKernel> kernels) {
   int steps = 1;
   if constexpr (!Rows::kPlain) steps = Rows::kUnits / 2;
-  return {kernels, Rows::kBrain, kTerms, steps};
+  return {kernels, Rows::kBf16, kTerms, steps};
 }
 template <class Rows, int kTerms = 1>
 constexpr TileKernels tile_kernels() {
@@ -68,7 +68,7 @@ extern const TileKernels kWgmmaF16, kWgmmaBF16, kWgmmaBF16TwoTerms;
 #define SHOAL_QUANTIZED(id, ...) extern const TileKernels kTiles##id, kWgmma##id;
 #include "graph/dtypes.def"
 
-/// The f32 kernel: any strides of float operands, k == 0 too.
+/// The f32 kernel. It supports float operands with any strides, and k == 0.
 void mul_mat_float_tiles(const LaunchContext& context, Tensor& node);
 
 }  // namespace shoal::cuda

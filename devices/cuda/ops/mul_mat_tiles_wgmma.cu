@@ -1,11 +1,11 @@
-// mul_mat_tiles: the kernels by instructions of warpgroups.
+// mul_mat_tiles: the kernels with warpgroup instructions.
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 
 namespace shoal::cuda {
 
 const TileKernels kWgmmaF16 = wgmma_kernels<PlainHalf>();
-const TileKernels kWgmmaBF16 = wgmma_kernels<PlainBrain>();
-const TileKernels kWgmmaBF16TwoTerms = wgmma_kernels<PlainBrain, 2>();
+const TileKernels kWgmmaBF16 = wgmma_kernels<PlainBf16>();
+const TileKernels kWgmmaBF16TwoTerms = wgmma_kernels<PlainBf16, 2>();
 #define SHOAL_QUANTIZED(id, ...) const TileKernels kWgmma##id = wgmma_kernels<Dequantized<tile_formats::id>>();
 #include "graph/dtypes.def"
 

@@ -1,12 +1,12 @@
-// Products that read every weight once for up to eight columns: what mul_mat, mul_mat_id and their fused forms have in
-// common. In two steps:
+// Products with up to eight columns, which read every weight once. mul_mat, mul_mat_id and their fused forms use these
+// products. A product has two steps:
 //
-//   1. prepare_columns(): b becomes what the kernels take - records of 8-bit integers for quantised weights
-//      (devices/cuda/kernels/quantized_dot.h), rows of f32 for others - in the node's workspace
-//   2. multiply(): a warp takes some rows of a matrix and up to two or eight columns, or several warps share them, each
-//      with its part of k; the warps' sums are added in their order
+//   1. prepare_columns() converts b, in the node's workspace, to the form that the kernels read: records of 8-bit
+//      integers for quantised weights (devices/cuda/kernels/quantized_dot.h), rows of f32 for other weights.
+//   2. multiply(): a warp takes some rows of a matrix and up to two or eight columns. Or several warps share the rows,
+//      each with a part of k; their sums are added in the order of warps.
 //
-// A job is a matrix with the columns that are multiplied at a time; Columns tells which they are.
+// A job is a matrix and the columns by which one pass multiplies it. ColumnsOf states the source of the columns.
 #pragma once
 
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -16,21 +16,21 @@ namespace shoal::cuda {
 
 inline constexpr int kVecThreads = 128;
 inline constexpr int kVecWarps = kVecThreads / 32;
-/// Columns that a kernel takes at most.
+/// Largest number of columns per kernel.
 inline constexpr int kVecColumns = 8;
 
-/// Where a job's columns come from.
+/// The source of a job's columns.
 enum class ColumnsOf : uint8_t {
-  kBatches,  ///< mul_mat: job / chunks is the matrix, its columns are those of the batches that share it
-  kPairs,    ///< mul_mat_id: a job is a (slot, token) pair, with one column
-  kGroups,   ///< mul_mat_id: a job is a group of pairs with one expert
+  kBatches,  ///< mul_mat: job i uses matrix i / chunks, with columns from all batches that share the matrix
+  kPairs,    ///< mul_mat_id: one (slot, token) pair, with one column
+  kGroups,   ///< mul_mat_id: a group of pairs that have the same expert
 };
 
-/// Everything that a kernel of step 2 knows; passed by value.
+/// The argument of the kernels of step 2, passed by value.
 struct Product {
-  // Matrices: row r of matrix i is at a + r * row_stride + i % matrices2 * strides[0] + i / matrices2 * strides[1].
+  // Row r of matrix i is at a + r * row_stride + i % matrices2 * strides[0] + i / matrices2 * strides[1].
   const std::byte* a = nullptr;
-  const std::byte* up = nullptr;  ///< second matrix of a gated unit, laid out alike: act(a x) * (up x)
+  const std::byte* up = nullptr;  ///< second matrix of a gated unit, with the same layout: act(a x) * (up x)
   int64_t row_stride = 0, matrix_strides[2] = {};
   int matrices2 = 1;
   int m = 0, k = 0;
@@ -39,34 +39,35 @@ struct Product {
   const std::byte* x = nullptr;
   int64_t x_stride = 0;
 
-  // Result, and what is added to it (f32, or nullptr).
+  // The result, and the addend (nullptr: no addend). Both are f32.
   std::byte* c = nullptr;
   int64_t c_strides[3] = {};
   const std::byte* addend = nullptr;
   int64_t addend_strides[3] = {};
 
   ColumnsOf columns_of = ColumnsOf::kBatches;
-  GluKind glu = GluKind::kSwiglu;  ///< where up is given
+  GluKind glu = GluKind::kSwiglu;  ///< used only if `up` is set
   int jobs = 0;
-  int chunks = 1, n = 1, shared[2] = {1, 1}, b2 = 1;  ///< kBatches
-  int slots = 1, x_slots = 1;                         ///< others
-  const int32_t* experts = nullptr;                   ///< kPairs: by pair, -1: not here
-  const ColumnGroup* groups = nullptr;                ///< kGroups
+  int chunks = 1, n = 1, shared[2] = {1, 1}, b2 = 1;  ///< used only for kBatches
+  int slots = 1, x_slots = 1;                         ///< used only for kPairs and kGroups
+  const int32_t* experts = nullptr;                   ///< used only for kPairs, indexed by pair; -1: the expert is on
+                                                      ///< another device
+  const ColumnGroup* groups = nullptr;                ///< used only for kGroups
   const int32_t* order = nullptr;
   const int32_t* group_count = nullptr;
 
-  int split = 1;  ///< warps that share rows: 1, 2 or 4
+  int split = 1;  ///< number of warps that share rows: 1, 2 or 4
 };
 
-/// A kernel with what it wants at launch.
+/// A kernel with its launch parameters.
 struct VecKernel {
   void (*kernel)(Product) = nullptr;
-  int rows = 1;  ///< of a warp
+  int rows = 1;  ///< number of rows per warp
   int columns = 1;
   size_t shared_bytes = 0;
 };
 
-/// The kernels of a weight dtype: for up to two columns and up to eight.
+/// The kernels for a dtype of weights: for up to two columns and for up to eight columns.
 struct VecKernels {
   VecKernel two, eight;
 };
@@ -75,30 +76,31 @@ struct VecKernels {
 #include "graph/dtypes.def"
 extern const VecKernels kVecF32, kVecF16, kVecBF16;
 
-/// What mul_mat and mul_mat_id need of a, b and the result.
+/// Whether mul_mat and mul_mat_id support `a`, `b` and the result.
 bool supports_product(const Tensor& node);
 
-/// Bytes of all prepared columns of b for weights like a.
+/// Bytes of all prepared columns of b, for weights of `a`'s dtype.
 size_t columns_bytes(const Tensor& a, const Tensor& b);
-/// Step 1. Returns where the columns are: `memory`, or b itself.
+/// The result of step 1: columns in `memory`, or b itself if it needs no conversion.
 struct PreparedColumns {
   const std::byte* data;
   int64_t stride;
 };
 PreparedColumns prepare_columns(const LaunchContext& context, const Tensor& a, const Tensor& b, std::byte* memory);
 
-/// Columns that are prepared for one are right for the other, the same b given.
+/// Whether columns that are prepared for `a` are also suitable for `other`.
 bool same_columns(const Tensor& a, const Tensor& other);
 
-/// Of a product the part that describes a, its rows and the result. `columns_of` and what belongs to it are left open.
+/// Sets the fields for `a`, its rows, the columns and the result. Does not set `columns_of` and the fields that depend
+/// on it.
 Product product_of(const Tensor& a, const Tensor& c, PreparedColumns columns);
-/// mul_mat: the columns of all batches. A job takes up to `columns` of them.
+/// For mul_mat: distributes the columns of all batches to jobs of up to `columns` columns.
 void set_batches(Product& product, const Tensor& a, const Tensor& b, int columns);
 
-/// The kernel for this many columns (more than 8: in turns of 8) and the rows of a. kernel == nullptr: multiply() uses
-/// one that goes element by element, for one column.
+/// Returns the kernel for this number of columns and for the rows of `a`. More than 8 columns are computed 8 at a time.
+/// If the returned `kernel` is nullptr, multiply() uses an element-wise kernel for one column.
 VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns);
-/// Step 2.
+/// Step 2: multiplies the matrices by the prepared columns.
 void multiply(const LaunchContext& context, const Tensor& a, Product product, const VecKernel& kernel);
 
 }  // namespace shoal::cuda

@@ -1,4 +1,5 @@
-// Decode products of f32, f16 and bf16 weights: loads of 16 bytes, several of each row on their way, sums in f32.
+// Products of f32, f16 and bf16 weights for decoding. Each load reads 16 bytes, several loads per row are in flight,
+// and sums are computed in f32.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 

@@ -1,4 +1,4 @@
-// What the kernels of mul_mat_vec.h share: which matrix and columns a job has, and what becomes of the sums.
+// Shared code of the kernels of mul_mat_vec.h: a job's matrix and columns, and the handling of sums.
 #pragma once
 
 #include <bit>
@@ -10,11 +10,11 @@
 namespace shoal::cuda {
 
 struct Job {
-  int64_t matrix;    ///< bytes from p.a to the job's matrix; -1: its expert is not here
-  int first, count;  ///< columns, in the numbering of column_of()
+  int64_t matrix;    ///< byte offset of the job's matrix from p.a; -1: the expert is on another device
+  int first, count;  ///< first column and number of columns, numbered as in column_of()
 };
 
-/// Of a job that takes up to `columns`; count == 0: nothing to do.
+/// Returns job number `job`, with up to `columns` columns. count == 0: the job has no work.
 __device__ inline Job job_of(const Product& p, int job, int columns) {
   if (p.columns_of == ColumnsOf::kBatches) {
     const int matrix = job / p.chunks, first = job % p.chunks * columns;
@@ -32,7 +32,7 @@ __device__ inline Job job_of(const Product& p, int job, int columns) {
   return {group.matrix < 0 ? -1 : group.matrix * p.matrix_strides[0], group.first, group.count};
 }
 
-/// A column: its row among those of b, and its indices on the axes 1 to 3 of the result.
+/// Position of a column: the index of its row in b, and its indices on axes 1 to 3 of the result.
 struct ColumnPlace {
   int64_t x;
   int i1, i2, i3;
@@ -54,8 +54,8 @@ __device__ inline float* element_of(std::byte* data, const int64_t (&strides)[3]
   return reinterpret_cast<float*>(data + at.i1 * strides[0] + at.i2 * strides[1] + at.i3 * strides[2]) + row;
 }
 
-/// Where the prepared columns of a job start, in vectors of 16 bytes from p.x on; absent columns are the first one.
-/// Each lane finds one of them.
+/// Finds the offset from p.x of each of a job's prepared columns, in vectors of 16 bytes. If the job has fewer columns,
+/// the remaining offsets equal the first offset. Each lane finds one column.
 template <int kColumns>
 __device__ inline void find_columns(const Product& p, int index, const Job& job, int lane, uint32_t (&x)[kColumns]) {
   const int column = job.first + (lane < job.count ? lane : 0);
@@ -64,18 +64,18 @@ __device__ inline void find_columns(const Product& p, int index, const Job& job,
   for (int i = 0; i < kColumns; ++i) x[i] = __shfl_sync(kAllLanes, found, i);
 }
 
-/// Blocks that fit on a multiprocessor by their registers: wider kernels want more of them, as do formats whose bits
-/// are in many places (`wide`).
+/// Number of blocks per multiprocessor for which the registers suffice. Kernels for more columns need more registers,
+/// and so do formats with scattered bits (`wide`).
 constexpr int vec_blocks(int columns, bool wide) {
   return columns == 8 ? 2 : 4 - wide;
 }
 
-/// The place of a warp: some rows of a job, and its share of k. Gated, even rows of a warp are the gate's and odd ones
-/// those of `up` at the same height.
+/// The work of a warp: some rows of a job, and a part of k. If the job is gated, even rows of the warp are rows of the
+/// gate, and odd rows are the corresponding rows of `up`.
 template <int kRows>
 struct WarpPlace {
   int lane, warp, job, part;
-  int row;  ///< of the result, the first
+  int row;  ///< first row of the result
 
   __device__ explicit WarpPlace(const Product& p)
       : lane(static_cast<int>(threadIdx.x) % kWarp),
@@ -86,7 +86,7 @@ struct WarpPlace {
     row = (team + warp / p.split) * results(p);
   }
   static __device__ int results(const Product& p) { return p.up ? kRows / 2 : kRows; }
-  /// Row i of the warp, the matrix's last one when there are fewer.
+  /// Address of row i of the warp. If that row is past the end of the matrix, the address of the last row.
   __device__ const std::byte* row_of(const Product& p, int64_t matrix, int i) const {
     const std::byte* const a = p.up && i % 2 ? p.up : p.a;
     const int wanted = row + (p.up ? i / 2 : i);
@@ -94,7 +94,8 @@ struct WarpPlace {
   }
 };
 
-/// The sum over all lanes of value i for the lanes i * (32 / kCount) .. + 32 / kCount - 1.
+/// Adds up kCount values over all lanes. The sum of value i is returned to lanes i * n .. i * n + n - 1, where n = 32 /
+/// kCount.
 template <int kCount, int kLanes = kWarp / 2>
 __device__ __forceinline__ float reduce_to_lanes(float (&values)[kCount], int lane) {
   static_assert(kCount <= kWarp && (kCount & (kCount - 1)) == 0);
@@ -116,7 +117,7 @@ __device__ __forceinline__ float reduce_to_lanes(float (&values)[kCount], int la
   }
 }
 
-/// Zeros for the columns of an expert that is not here.
+/// Stores zeros in the columns of a job whose expert is on another device.
 template <int kRows>
 __device__ inline void store_zeros(const Product& p, const WarpPlace<kRows>& at, const Job& job) {
   if (at.part != 0) return;
@@ -127,7 +128,8 @@ __device__ inline void store_zeros(const Product& p, const WarpPlace<kRows>& at,
   }
 }
 
-/// Adds up the lanes' and the warps' sums (of row r and column c at r * kColumns + c) and stores the results.
+/// Adds up the sums of all lanes and warps, and stores the results. The sum of row r and column c has index r *
+/// kColumns + c.
 template <int kRows, int kColumns>
 __device__ inline void finish(const Product& p, const WarpPlace<kRows>& at, const Job& job,
                               float (&sums)[kRows * kColumns]) {

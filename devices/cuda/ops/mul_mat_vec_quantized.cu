@@ -1,6 +1,6 @@
-// The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring of steps (quantized_dot.h) in shared memory
-// that it fills with asynchronous copies of 16 bytes, whatever the format: the bytes on their way take no registers,
-// and rows at odd addresses cost only a vector more.
+// The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring buffer of steps (quantized_dot.h) in shared
+// memory. For every format, asynchronous copies of 16 bytes fill the ring. So bytes in flight occupy no registers, and
+// a row at an odd address costs only one more vector.
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
@@ -8,12 +8,13 @@
 namespace shoal::cuda {
 namespace {
 
-/// Bytes that a warp wants on their way.
+/// Number of bytes that a warp keeps in flight.
 constexpr int kRingBytes = 7168;
 
 template <class Format, int kRows>
 struct Ring {
-  /// A step, with what lies between it and the boundaries of 16 before and behind it, and what shifted loads read.
+  /// Bytes for a step. They include rounding to 16 bytes at both ends, and the bytes past the end that shifted loads
+  /// read.
   static constexpr int kSlotBytes = Format::kStepBytes + 32;
   static constexpr int kVectors = Format::kStepBytes / 16 + 1;
   static constexpr int kFits = kRingBytes / (kRows * kSlotBytes);
@@ -22,13 +23,13 @@ struct Ring {
   static_assert(Format::kStepBytes % 16 == 0);
 };
 
-/// Bytes of the first vector that come before a row. They, and those of the last one behind it, are read as well: they
-/// may belong to anyone, or lie outside of the buffer (devices/cuda/granule.h).
+/// Number of bytes before a row in its first vector. These bytes, and the bytes after the row in its last vector, are
+/// also read. They may belong to other tensors or be outside the buffer (devices/cuda/granule.h).
 __device__ inline unsigned bytes_before(const std::byte* row) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(row) % kGranule);
 }
 
-/// Starts copies of `bytes` bytes from `first` on, a multiple of 16.
+/// Starts to copy `bytes` bytes of a row, from byte `first` on. `first` is a multiple of 16.
 template <int kVectors>
 __device__ __forceinline__ void copy_step(std::byte* slot, const std::byte* row, int64_t first, int bytes, int lane) {
   const int before = bytes_before(row);
@@ -39,7 +40,7 @@ __device__ __forceinline__ void copy_step(std::byte* slot, const std::byte* row,
   }
 }
 
-/// Column c + kBy takes the place of column c.
+/// Moves column c + kBy to column c. Wraps around at the end.
 template <int kBy, int kRows, int kColumns>
 __device__ __forceinline__ void rotate_columns(float (&sums)[kRows * kColumns], uint32_t (&x)[kColumns]) {
   float old_sums[kRows * kColumns];
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   if (job.matrix < 0) return store_zeros(p, at, job);
 
   std::byte* const ring = rings + at.warp * Slots::kBytes;
-  // Where a scale is that of 16, two units have elements of the same 128.
+  // With a scale for every 16 elements (four groups), two units share the same 128 elements.
   constexpr int kTogether = kGroups == 4 ? 2 : 1;
   const int units = (p.k + kTogether * kUnitElements - 1) / (kTogether * kUnitElements) * kTogether;
   const int steps = (p.k + kStepElements - 1) / kStepElements;
@@ -111,7 +112,8 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
         const int blocks = (unit + 1) * kUnitElements > p.k ? 1 : 2;
         Format::template decode<true>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
       }
-      // Many columns in turns, or the compiler would load them all at once; in the end all are in their places again.
+      // If there are many columns, only kTurn of them are processed at a time. Without this loop, the compiler would
+      // load all columns together. After the last iteration, the columns have their original order.
 #pragma unroll 1
       for (int turn = 0; turn < kColumns / kTurn; ++turn) {
         if (turn * kTurn < job.count) {
@@ -144,7 +146,7 @@ constexpr VecKernel quantized_kernel() {
 
 template <DType kType>
 constexpr VecKernels quantized_kernels() {
-  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // as registers allow
+  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // limited by registers
   return {quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, kManyRows, 8>()};
 }
 

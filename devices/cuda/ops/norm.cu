@@ -1,13 +1,14 @@
-// rms_norm, layer_norm: a row is read once into registers (its end once more where it is longer than they hold),
-// reduced and written. Sums are trees in f32; layer_norm sums differences from a first mean, so that a large mean
-// costs no digits.
+// rms_norm, layer_norm: a row is read once into registers, reduced and written. If the row does not fit in registers,
+// the remaining elements are read again. Sums are computed as trees, in f32. layer_norm adds up differences from a
+// preliminary mean, so that a large mean costs no digits.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// Calls f(at, values) for this thread's quads: first those in registers, then the rest, read anew.
+/// Calls f(at, values) for each of this thread's quads: first the quads in registers, then the remaining quads, which
+/// this function reads again.
 template <class T, class Team, class F>
 __device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
                                           F&& f) {
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t ro
   float sum = 0;
   for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) { sum += (v[0] + v[1]) + (v[2] + v[3]); });
   const float first_mean = team.sum(sum) / length;
-  float2 sums{0, 0};  // of the differences from it, and of their squares
+  float2 sums{0, 0};  // sums of the differences from first_mean, and of their squares
   for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {

@@ -1,4 +1,5 @@
-// The kernels of all ops on CUDA devices, one file for each op or family in this folder; joined in table.cpp.
+// The kernels of all ops on CUDA devices. This folder has one file per op or family of ops; table.cpp lists the
+// kernels.
 #pragma once
 
 #include "devices/cuda/op_kernel.h"

@@ -1,11 +1,11 @@
-// sum_rows, in double; an empty row gives 0.
+// sum_rows: sums are computed in double. An empty row gives 0.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// The sum of each row. A thread loads two quads before it uses either.
+/// Computes the sum of each row. A thread loads two quads before it adds either of them.
 template <class T, bool kWarpRows>
 __global__ void __launch_bounds__(1024) sum_rows(View x, float* to, int64_t rows) {
   let_next_start();

@@ -1,4 +1,4 @@
-// repeat: the source tiled. fill: one value everywhere.
+// repeat: repeats the source along its axes. fill: sets all elements to one value.
 #include <cstring>
 
 #include "devices/cuda/kernels/memory.h"
@@ -9,7 +9,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// shape: the source's, in units along axis 0.
+/// `shape` is the source's shape, with axis 0 counted in units.
 template <class Unit>
 struct RepeatUnit {
   Operand to, from;

@@ -1,5 +1,6 @@
-// rope by the kernel of a decoder's step (fused.h). Nodes that it does not take, and all without the feature fuse,
-// go pair by pair: a thread turns a pair, or copies two of the elements that stay.
+// rope uses the kernel of a decoder's step (fused.h). Nodes that this kernel does not support, and all nodes if the
+// feature `fuse` is off, use the kernel in this file. It has one thread per pair, which rotates the pair, or copies two
+// elements that are not rotated.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/map.h"
@@ -9,7 +10,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Axis 0 counts pairs: first those that turn, then pairs of the elements that stay.
+/// Axis 0 of the index counts pairs: first the rotated pairs, then the pairs of elements that are only copied.
 struct Turn {
   Operand to, from;
   DType from_dtype;
@@ -17,11 +18,11 @@ struct Turn {
   int64_t offset, length;
 
   __device__ void operator()(const Index& i) const {
-    const int64_t turning = rotation.dims / 2;
+    const int64_t rotating = rotation.dims / 2;
     const auto value = [&](int64_t at) { return float_at(from_dtype, from.at({at, i.i1, i.i2, i.i3})); };
     auto* const row = reinterpret_cast<float*>(to.at({0, i.i1, i.i2, i.i3}));
-    if (i.i0 >= turning) {
-      for (int64_t stays = 2 * (i.i0 - turning), end = stays + 2; stays < end; ++stays) {
+    if (i.i0 >= rotating) {
+      for (int64_t stays = 2 * (i.i0 - rotating), end = stays + 2; stays < end; ++stays) {
         const int64_t at = stays < offset ? stays : stays + rotation.dims;
         if (at < length) row[at] = value(at);
       }
@@ -30,7 +31,7 @@ struct Turn {
     const PairPlace place = place_of(rotation, i.i0);
     const double angle = frequency(rotation, i.i0) * position_of(rotation, i.i2);
     const float2 pair =
-        turned(value(offset + place.low), value(offset + place.high), direction(angle, rotation.magnitude));
+        rotated(value(offset + place.low), value(offset + place.high), direction(angle, rotation.magnitude));
     row[offset + place.low] = pair.x;
     row[offset + place.high] = pair.y;
   }

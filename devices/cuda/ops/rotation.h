@@ -1,8 +1,9 @@
-// How rope turns pairs: shared by the kernel of the op and by the one that also writes caches (fused.h), so that
-// both give the same bits. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+// The rotation of pairs by rope. The op's kernel and the kernel that also writes caches (fused.h) share this code, so
+// that both produce the same bits. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 //
-// Angles are reduced to half a turn in double, as positions times frequencies have more digits than a float; cosine
-// and sine of the rest are taken in f32. Sums of products are written as fma, which leaves compilers no choice.
+// Angles are reduced to [-pi, pi] in double, because position times frequency has more digits than a float. The cosine
+// and sine of the reduced angle are computed in f32. Sums of products are written as fma, so that the rounding does not
+// depend on the compiler.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +16,22 @@
 
 namespace shoal::cuda {
 
-/// RopeParams, with what the host can compute once.
+/// RopeParams, and values that the host computes once from them.
 struct Rotation {
   int64_t dims;
   bool halves;
-  double exponent;  ///< of 2, per pair: -2 / dims * log2(base)
+  double exponent;  ///< the frequency of pair i is 2^(i * exponent); exponent = -2 / dims * log2(base)
   double freq_scale, ext_factor;
   double ramp_begin, ramp_length;
   float magnitude;
   const std::byte* positions;
   int64_t position_stride;
-  const std::byte* factors;  ///< nullptr: none
+  const std::byte* factors;  ///< nullptr: no factors
   int64_t factor_stride;
-  bool is_constant;  ///< frequencies depend on nothing that queued work writes
+  bool is_constant;  ///< whether no queued work writes data on which frequencies depend
 };
 
-/// Angle per position of a pair.
+/// The angle by which a pair is rotated at position 1.
 __device__ inline double frequency(const Rotation& r, int64_t pair) {
   double unscaled = exp2(r.exponent * static_cast<double>(pair));
   if (r.factors) unscaled /= load_as<float>(r.factors + pair * r.factor_stride);
@@ -44,27 +45,27 @@ __device__ inline int32_t position_of(const Rotation& r, int64_t token) {
   return load_as<int32_t>(r.positions + token * r.position_stride);
 }
 
-/// (cosine, sine) of an angle, times a factor.
+/// Returns the cosine and the sine of an angle, each multiplied by a factor.
 __device__ inline float2 direction(double angle, float factor) {
   constexpr double kTurn = 2 * std::numbers::pi;
   const auto rest = static_cast<float>(fma(-kTurn, rint(angle * (1 / kTurn)), angle));
   return float2{cosf(rest) * factor, sinf(rest) * factor};
 }
 
-/// Where the two elements of a pair are, from the first rotated element on.
+/// Positions of a pair's two elements, relative to the first rotated element.
 struct PairPlace {
   int64_t low, high;
 };
 __device__ inline PairPlace place_of(const Rotation& r, int64_t pair) {
   return r.halves ? PairPlace{pair, pair + r.dims / 2} : PairPlace{2 * pair, 2 * pair + 1};
 }
-__device__ inline float2 turned(float low, float high, float2 turn) {
+__device__ inline float2 rotated(float low, float high, float2 turn) {
   return float2{fmaf(low, turn.x, -(high * turn.y)), fmaf(low, turn.y, high * turn.x)};
 }
 
 namespace rotation {
 
-/// Pair index at which `turns` turns fit into the original context.
+/// The (fractional) index of the pair that makes `turns` full rotations over the original context.
 inline double pair_of_turns(const RopeParams& p, double turns) {
   const double ratio = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));
@@ -72,7 +73,7 @@ inline double pair_of_turns(const RopeParams& p, double turns) {
 
 }  // namespace rotation
 
-/// Of a rope node.
+/// Returns the frequency factors of a rope node, or nullptr.
 inline const Tensor* factors_of(const Tensor& node) {
   return node.src.size() > 2 ? node.src[2] : nullptr;
 }

@@ -1,5 +1,6 @@
-// A warp has a token: a lane keeps the probabilities of up to 16 experts, in the places that soft_max gives them, and
-// their orders. The best one is found as often as experts are used.
+// A warp routes one token. Each lane holds the probabilities of up to 16 experts and their sort keys, with the
+// assignment of elements to lanes that soft_max uses. The best remaining expert is selected repeatedly, until `used`
+// experts are chosen.
 #include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
@@ -22,9 +23,9 @@ enum class Normalising { kNone, kSoftMax, kSum };
 
 struct Router {
   const float* logits = nullptr;
-  const float* choice = nullptr;  ///< experts are chosen by it; nullptr: by their probabilities
-  int64_t choice_stride = 0;      ///< elements, from token to token
-  bool adds_choice = false;       ///< to the probabilities
+  const float* choice = nullptr;  ///< values by which experts are chosen; nullptr: experts are chosen by probability
+  int64_t choice_stride = 0;      ///< stride of tokens, in elements
+  bool adds_choice = false;       ///< whether `choice` is added to the probabilities instead of replacing them
   int32_t* ids = nullptr;
   float* weights = nullptr;
   int experts = 0, used = 0, tokens = 0;
@@ -37,7 +38,7 @@ struct Router {
 
 using Quads = float[kHeldQuads][kQuad];
 
-/// Calls f(value, expert) for what the lane has.
+/// Calls f(value, expert) for each value that the lane holds.
 template <class Values, class F>
 __device__ __forceinline__ void for_held(const Router& r, unsigned lane, Values& values, F&& f) {
 #pragma unroll
@@ -48,7 +49,7 @@ __device__ __forceinline__ void for_held(const Router& r, unsigned lane, Values&
   }
 }
 
-/// As soft_max does it.
+/// Produces the same bits as the op soft_max.
 __device__ __forceinline__ void apply_soft_max(const Router& r, unsigned lane, Quads& values) {
   float top = minus_infinity(), sum = 0;
   for_held(r, lane, values, [&](float& value, int expert) {
@@ -63,7 +64,7 @@ __device__ __forceinline__ void apply_soft_max(const Router& r, unsigned lane, Q
     if (j * kWarp * kQuad >= r.experts) break;
     sum += (values[j][0] + values[j][1]) + (values[j][2] + values[j][3]);
   }
-  // soft_max stores rounded products; the sum with a bias must not be one operation with them.
+  // soft_max stores rounded products. kept() prevents the compiler from fusing a product with a later addition.
   const float total = warp_sum(sum), factor = total == 0 ? 0.0f : 1.0f / total;
   for_held(r, lane, values, [&](float& value, int) { value = __uint_as_float(kept(__float_as_uint(value * factor))); });
 }
@@ -77,7 +78,7 @@ __device__ __forceinline__ void apply_gating(const Router& r, unsigned lane, Qua
   });
 }
 
-/// The weight of the lane's chosen expert; lanes from `used` on only help.
+/// Returns the weight of the lane's chosen expert. Lanes from `used` on only take part in the reductions.
 __device__ __forceinline__ float weight_of(const Router& r, bool is_used, float weight) {
   if (r.normalising == Normalising::kSoftMax) {
     float top = warp_max(is_used ? weight : minus_infinity());
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
   if (r.choice) load(row_of(r.choice + team.row * r.choice_stride), added);
   apply_gating(r, lane, values);
 
-  constexpr uint32_t kNaN = 1, kTaken = 0;  // less than what is not NaN
+  constexpr uint32_t kNaN = 1, kTaken = 0;  // both are smaller than the key of any number
   constexpr uint32_t kNoExpert = UINT32_MAX;
   uint32_t orders[kHeldQuads][kQuad];
 #pragma unroll
@@ -153,9 +154,9 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
   r.weights[team.row * r.used + lane] = weight;
 }
 
-// --- the chain ---
+// --- matching of the nodes ---
 
-/// `view` has all elements of `node`, in rows of `length`.
+/// Whether `view` contains all elements of `node` in rows of `length` elements.
 bool has_all_of(const Tensor& view, const Tensor& node, int64_t length) {
   return view.storage() == node.storage() && view.view_offset == node.view_offset && view.is_contiguous() &&
          view.elements() == node.elements() && view.shape[0] == length;
@@ -170,10 +171,10 @@ bool is_unary(const Tensor& node, UnaryKind kind) {
   return node.op == Op::kUnary && std::get<UnaryParams>(node.params).kind == kind;
 }
 
-/// Follows a chain.
+/// Matches a sequence of nodes with the selection of experts.
 class Chain {
  public:
-  /// `readers`: nullptr when it is known what others read.
+  /// `readers` is nullptr if the readers of the nodes were checked before.
   Chain(Nodes nodes, const Readers* readers) : nodes_(nodes), readers_(readers) {}
 
   bool find() {
@@ -201,7 +202,7 @@ class Chain {
   bool is_read(const Tensor& node, int times) const { return !readers_ || readers_->is_read(node, times); }
   void take(const Tensor* weights) { weights_ = weights, ++count_; }
 
-  /// The probabilities, if one of these nodes computes them: others need their logits only.
+  /// Matches the nodes that compute probabilities, if there are any. Otherwise, the router uses only logits.
   void find_gating() {
     const Tensor& first = *nodes_[0];
     if (is_plain_soft_max(first)) {
@@ -219,7 +220,7 @@ class Chain {
     logits_ = first.src[0];
     all_ = nodes_[count_++];
   }
-  /// Preferences, ids and best probabilities.
+  /// Matches the nodes of the preferences, the ids and the chosen experts' probabilities.
   bool find_choice() {
     const Tensor* sum = next(Op::kAdd);
     if (sum != nullptr) {
@@ -273,7 +274,8 @@ class Chain {
     take(node);
   }
 
-  /// Dtypes and sizes fit. A warp reads all of its token before it writes; other warps may read later.
+  /// Whether dtypes, sizes and overlaps allow the kernel. A warp reads all values of its token before it writes. But at
+  /// that time, other warps may still read the values of their tokens, which must not overlap the results.
   bool has_room() {
     const int64_t experts = router_.experts, tokens = router_.tokens;
     const auto is_plain = [](const Tensor& x) { return x.dtype == DType::kF32 && x.is_contiguous(); };

@@ -1,5 +1,6 @@
-// From a global index in an id tensor to a row of the part that this device has (SelectParams), by value: the ranges of
-// a launch are kernel parameters. More of them than fit take several launches, each with some of the ranges.
+// Maps a global index (an element of an id tensor) to a row of this device's part (SelectParams). A Selection is a
+// kernel parameter, passed by value, so its number of ranges is limited. If there are more ranges, they are divided
+// among several launches.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace shoal::cuda {
 
 struct Selection {
   static constexpr int kMost = 32;
-  int64_t rows = 0;    ///< of the source
-  int64_t before = 0;  ///< rows of the ranges that earlier launches had
-  int count = -1;      ///< of `ranges`; -1: all rows, index i is row i
+  int64_t rows = 0;    ///< number of rows of the source
+  int64_t before = 0;  ///< number of rows in the ranges of earlier launches
+  int count = -1;      ///< number of ranges; -1: no ranges, index i is row i
   int64_t begins[kMost], lengths[kMost];
 
-  /// -1 when the index is not here. Ranges {10,2},{40,3}: 41 -> 3, 12 -> -1.
+  /// Returns -1 if the index is outside this device's ranges. Ranges {10,2},{40,3}: 41 -> 3, 12 -> -1.
   __device__ int64_t local(int64_t index) const {
     if (count < 0) return index >= 0 && index < rows ? index : -1;
     int64_t first = before;
@@ -41,7 +42,7 @@ inline Selection all_rows(int64_t rows) {
   return selection;
 }
 
-/// Calls f(selection, is_first) for each launch that is needed: one, as a rule.
+/// Calls f(selection, is_first) for each launch. Usually, one launch suffices.
 template <class F>
 void for_selections(const SelectParams& params, int64_t rows, F&& f) {
   Selection selection = all_rows(rows);
@@ -60,7 +61,7 @@ void for_selections(const SelectParams& params, int64_t rows, F&& f) {
   }
 }
 
-/// Several launches must not find one index twice.
+/// Whether every index is found by at most one launch.
 inline bool can_select(const SelectParams& params) {
   const auto& ranges = params.ranges;
   if (ranges.size() <= Selection::kMost) return true;

@@ -1,4 +1,5 @@
-// Positions of ops with a state (causal_conv, gated_delta): below 0 padding, 0 the first token of a text.
+// Positions of tokens for ops with a state (causal_conv, gated_delta). A negative position means padding. Position 0 is
+// the first token of a sequence.
 #pragma once
 
 #include "devices/cuda/kernels/memory.h"
@@ -6,7 +7,7 @@
 
 namespace shoal::cuda {
 
-struct Texts {
+struct StatePositions {
   const std::byte* positions;
   int64_t stride;
 
@@ -15,7 +16,7 @@ struct Texts {
   __device__ bool begins(int64_t token) const { return position(token) == 0; }
 };
 
-inline Texts texts_of(const Tensor& positions) {
+inline StatePositions state_positions_of(const Tensor& positions) {
   return {positions.data, static_cast<int64_t>(positions.strides[0])};
 }
 

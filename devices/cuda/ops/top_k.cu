@@ -1,8 +1,10 @@
-// top_k of at most 256 keys, and argmax (top_k of one; an empty row gives 0). Elements become keys of 64 bits, all
-// different, whose ascending order is the one wanted: equal values come by index, NaN counts as less than everything.
-// Blocks cut their part of a row down to its first k keys, again and again until one block has done the last cut. A
-// block's threads each hold some keys; the k-th of their least ones is a bound that all of the first k keys keep to and
-// hardly any others, so only few keys are sorted.
+// top_k of at most 256 elements, and argmax (top_k of one; an empty row gives 0). Elements become distinct 64-bit keys
+// in the wanted order: the best element has the smallest key, equal values are ordered by index, and NaN is worse than
+// all numbers. Each block reduces its tile of a row to the tile's first k keys. Further launches reduce these keys in
+// the same way, until one block does the last reduction.
+//
+// In a block, each thread holds several keys. The k-th smallest of the threads' smallest keys is an upper bound of the
+// first k keys. Few other keys are below this bound, so only few keys are sorted.
 #include <algorithm>
 #include <bit>
 
@@ -13,7 +15,7 @@ namespace shoal::cuda {
 namespace {
 
 using Key = unsigned long long;
-constexpr Key kNoKey = ~Key{0};  ///< after all keys
+constexpr Key kNoKey = ~Key{0};  ///< greater than every key of an element
 
 constexpr int kSelectThreads = 256;  ///< also the largest k
 constexpr int kKeysPerThread = 16;
@@ -26,9 +28,10 @@ __device__ __forceinline__ int32_t index_of(Key key) {
   return key == kNoKey ? 0 : static_cast<int32_t>(static_cast<uint32_t>(key));
 }
 
-// --- what a block does with keys in shared memory ---
+// --- operations of a block on keys in shared memory ---
 
-/// Between steps of bitonic_sort: those of up to 32 keys' distance stay within what a warp works on.
+/// Barrier between two steps of bitonic_sort. If both steps compare keys that are at most 32 apart, a barrier of the
+/// warp suffices.
 __device__ __forceinline__ void sync_step(uint32_t distance, uint32_t next_distance) {
   if (distance > kWarp || next_distance > kWarp) {
     __syncthreads();
@@ -37,7 +40,8 @@ __device__ __forceinline__ void sync_step(uint32_t distance, uint32_t next_dista
   }
 }
 
-/// Sorts keys[0, size), ascending; size is a power of two. Between two synchronisations of the block.
+/// Sorts keys[0, size) in ascending order. `size` is a power of two. The block must be synchronised before the call.
+/// The function ends with a barrier.
 __device__ void bitonic_sort(Key* keys, uint32_t size) {
   for (uint32_t run = 2; run <= size; run *= 2) {
     for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
@@ -60,9 +64,9 @@ __device__ __forceinline__ uint32_t power_of_two_from(uint32_t n) {
   return n <= 1 ? 1 : 1u << (32 - __clz(static_cast<int>(n - 1)));
 }
 
-// --- where keys come from ---
+// --- sources of keys ---
 
-/// The elements of rows of a tensor.
+/// Computes keys from the elements of a tensor's rows.
 template <class T>
 struct Elements {
   View x;
@@ -85,7 +89,7 @@ struct Elements {
   }
 };
 
-/// Keys in the workspace, one row after the other.
+/// Reads keys from the workspace. Rows are contiguous.
 struct Keys {
   const Key* keys;
   int64_t length_of_row;
@@ -105,7 +109,8 @@ struct Keys {
   }
 };
 
-/// Where a block's keys go: k for each tile, as keys for the next step, or, being the last, as indices.
+/// Destination of a tile's first k keys. They are stored as keys for the next reduction, or as indices by the last
+/// reduction.
 struct Target {
   Key* keys;
   int32_t* indices;
@@ -121,7 +126,8 @@ struct Target {
 
 // --- selection ---
 
-/// Leaves in keys[0, result) the keys of a tile that may be among its first k, in any order.
+/// Reduces a tile to the keys that may be among its first k. Stores them in `keys`, in any order, and returns their
+/// number.
 template <class Row>
 __device__ uint32_t narrow(const Row& row, int64_t begin, uint32_t k, Key* keys) {
   __shared__ uint32_t count;
@@ -150,7 +156,7 @@ __device__ uint32_t narrow(const Row& row, int64_t begin, uint32_t k, Key* keys)
   return count;
 }
 
-/// Block: tile blockIdx.x % tiles of row blockIdx.x / tiles. Writes the tile's first k keys in order.
+/// Each block takes tile blockIdx.x % tiles of row blockIdx.x / tiles and writes the tile's first k keys in order.
 template <class Source>
 __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t tiles, uint32_t k, Target target) {
   SHOAL_DYNAMIC_SHARED(Key, keys);
@@ -173,13 +179,13 @@ __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t
   for (uint32_t i = threadIdx.x; i < k; i += blockDim.x) target.put(blockIdx.x * static_cast<int64_t>(k) + i, keys[i]);
 }
 
-/// Threads for rows of a length: one for each key as long as they are few.
+/// Number of threads per block for rows of this length: one per key, up to kSelectThreads.
 unsigned select_threads(int64_t length, int64_t k) {
   const auto wanted = static_cast<uint64_t>(std::max({length, k, int64_t{kWarp}}));
   return static_cast<unsigned>(std::min<uint64_t>(std::bit_ceil(wanted), kSelectThreads));
 }
 
-/// Queues one cut of rows of `length` keys.
+/// Queues one reduction of rows with `length` keys.
 template <class Source>
 void queue_select(const LaunchContext& context, const Source& source, int64_t length, int64_t rows, int64_t k,
                   Target target) {
@@ -190,7 +196,7 @@ void queue_select(const LaunchContext& context, const Source& source, int64_t le
                static_cast<uint32_t>(tiles), static_cast<uint32_t>(k), target);
 }
 
-/// Keys after the first cut, of all rows; the second cut leaves at most as many.
+/// Number of keys of all rows after the first reduction. Later reductions never leave more keys.
 int64_t keys_after_first_cut(int64_t length, int64_t rows, int64_t k) {
   return length <= kSelectTile ? 0 : divided_up(length, kSelectTile) * k * rows;
 }
@@ -218,7 +224,7 @@ size_t workspace(const Tensor& node, const GpuTraits&) {
   return 2 * static_cast<size_t>(keys_after_first_cut(node.src[0]->shape[0], node.rows(), node.shape[0])) * sizeof(Key);
 }
 
-/// The blocks of a cut are one grid.
+/// Among other conditions, all blocks of a reduction must fit in one grid.
 bool supports(const Tensor& node) {
   const Tensor* x = node.src[0];
   return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= kSelectThreads &&

@@ -1,4 +1,4 @@
-// A tensor as kernels see it: passed by value. Strides are in bytes, as in Tensor.
+// A tensor in the form in which kernels receive it, passed by value. Strides are in bytes, as in Tensor.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"
@@ -26,15 +26,15 @@ inline View view_of(const Tensor& tensor) {
   return view;
 }
 
-/// f32, f16 or bf16, with any strides.
+/// Whether the tensor is f32, f16 or bf16. It may have any strides.
 inline bool is_float(const Tensor* tensor) {
   return tensor && traits(tensor->dtype).is_float;
 }
-/// Do they share memory? Kernels that run several nodes at once must know.
+/// Whether two tensors share memory. Kernels that run several nodes in one launch check this.
 inline bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
-/// No queued work writes it: a kernel may read it before wait_for_previous().
+/// Whether no queued work writes the tensor, so that a kernel may read it before wait_for_previous().
 inline bool is_constant(const Tensor& tensor) {
   return tensor.storage()->role == Role::kWeight;
 }
@@ -43,7 +43,7 @@ inline bool is_constant(const Tensor& tensor) {
 __host__ __device__ inline std::byte* row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
   return view.data + i1 * view.strides[1] + i2 * view.strides[2] + i3 * view.strides[3];
 }
-/// The same where an axis of length 1 stands for all indices.
+/// Address of row (i1, i2, i3). The index of an axis is ignored if the tensor's length on this axis is 1.
 __host__ __device__ inline std::byte* broadcast_row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
   return row_at(view, view.shape[1] == 1 ? 0 : i1, view.shape[2] == 1 ? 0 : i2, view.shape[3] == 1 ? 0 : i3);
 }

@@ -1,6 +1,6 @@
-// Walking the elements of up to four axes: one thread for each item, where an item is an element, a pack of 16 bytes or
-// whatever the operands' strides count. Axes that all operands take without a jump are joined first, so that dense
-// tensors become one long row.
+// Walks the elements of up to four axes with one thread per item. An item is an element, a pack of 16 bytes, or another
+// unit in which the operands' strides are counted. Axes that are contiguous in all operands are joined first, so that
+// tensors without gaps become one long row.
 //
 //   int64_t shape[] = {64, 33, 3, 1};
 //   Operand to = operand_of(node), from = broadcast_operand(x, node.shape);
@@ -21,7 +21,7 @@ struct Index {
   int64_t i0, i1, i2, i3;
 };
 
-/// A tensor's address and strides in bytes; stride 0 where one element stands for all indices.
+/// A tensor's address and its strides in bytes. If a stride is 0, all indices of that axis refer to the same element.
 struct Operand {
   std::byte* data = nullptr;
   int64_t strides[kMaxDims] = {0, 0, 0, 0};
@@ -37,7 +37,7 @@ inline Operand operand_of(const Tensor& tensor) {
   return operand;
 }
 
-/// As seen by a walk of `shape`: an axis of length 1 stands for all indices.
+/// Returns the operand for a walk of `shape`. Axes of length 1 are broadcast.
 inline Operand broadcast_operand(const Tensor& tensor, const Shape& shape) {
   Operand operand = operand_of(tensor);
   for (int i = 0; i < kMaxDims; ++i) {
@@ -46,7 +46,8 @@ inline Operand broadcast_operand(const Tensor& tensor, const Shape& shape) {
   return operand;
 }
 
-/// Joins axes where every operand goes on as within the inner one; {64, 33, 3, 1} of dense ones is {6336, 1, 1, 1}.
+/// Joins an axis with the next inner axis if no operand has a gap between them. {64, 33, 3, 1} becomes {6336, 1, 1, 1}
+/// for operands without gaps.
 inline void join_axes(Shape& shape, std::initializer_list<Operand*> operands) {
   int inner = 0;
   for (int outer = 1; outer < kMaxDims; ++outer) {
@@ -65,8 +66,8 @@ inline void join_axes(Shape& shape, std::initializer_list<Operand*> operands) {
   }
 }
 
-/// Whether items of `count` elements of `bytes` each can be taken along axis 0 with one access: the operand has no gaps
-/// there and every row starts at a multiple of their size.
+/// Whether one access along axis 0 can cover `count` elements of `bytes` bytes each. Axis 0 of the operand must have no
+/// gaps, and every row must start at a multiple of the access size.
 inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes, int64_t count) {
   const int64_t size = bytes * count;
   if (operand.strides[0] != bytes || shape[0] % count != 0) return false;
@@ -75,7 +76,7 @@ inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes,
   return aligned;
 }
 
-/// Items of axis 0, of axes 1 and 2, and how many rows there are along axes 1 to 3.
+/// Number of items along axis 0, lengths of axes 1 and 2, and number of rows along axes 1 to 3.
 struct WalkShape {
   int64_t n0, n1, n2, rows;
 };
@@ -84,10 +85,10 @@ inline WalkShape walk_shape(const Shape& shape) {
   return {shape[0], shape[1], shape[2], shape[1] * shape[2] * shape[3]};
 }
 
-/// Item 0 of a row.
+/// Returns the index of the first item of a row.
 __device__ inline Index row_index(const WalkShape& shape, int64_t row) {
   if (row < shape.n1) return {0, row, 0, 0};
-  const bool small = shape.rows <= 0x7fffffff;  // 32-bit division is much faster
+  const bool small = shape.rows <= 0x7fffffff;  // 32-bit divisions are much faster
   const int64_t plane = small ? static_cast<uint32_t>(row) / static_cast<uint32_t>(shape.n1) : row / shape.n1;
   const int64_t i3 = small ? static_cast<uint32_t>(plane) / static_cast<uint32_t>(shape.n2) : plane / shape.n2;
   return {0, row - plane * shape.n1, plane - i3 * shape.n2, i3};

@@ -1,4 +1,4 @@
-"""Command R and R+, Cohere 2: one LayerNorm, attention and feed-forward side by side; the head's scale multiplies."""
+"""Command R and R+, Cohere 2: one LayerNorm, attention and feed-forward in parallel; the head's scale multiplies."""
 
 from case import Case, Mutation, norm
 

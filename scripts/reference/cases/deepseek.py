@@ -1,8 +1,8 @@
-"""DeepSeek V2, V2-Lite and V3: keys and values of all heads come from one short row for each token, and the part of a
-key that rope turns is the same for all heads.
+"""DeepSeek V2, V2-Lite and V3: one latent row per token gives keys and values of all heads, which share the rotated part of
+a key.
 
-What makes keys and values of that row is one tensor in older files and two in newer ones, whose keys tell of the row's
-length instead of the heads'.
+The projection from that row to keys and values is one tensor in older files and two tensors in newer files. Newer files
+have the length of the row in their keys, older files the length of the heads.
 """
 
 from case import Case, Mutation, as_other_rope_from, bias, fill, matrix, norm
@@ -70,7 +70,7 @@ YARN_MUTATIONS = {
 
 
 def deepseek(name, heads, count, used, more, own, short_queries=True, absorbed=True, biased=False, draft=False):
-    """`count` and `used` experts."""
+    """A case with `count` experts, of which a token takes `used`."""
     mixer = attention(heads, short_queries, absorbed)
     sparse = mixer | parts.experts(E, WIDTH, count) | parts.gated(E, 2 * WIDTH, "_shexp")
     sparse |= {"exp_probs_b.bias": bias(count, spread=0.3)} if biased else {}
@@ -86,7 +86,7 @@ def deepseek(name, heads, count, used, more, own, short_queries=True, absorbed=T
 
 
 def lite(name, absorbed, more):
-    """Which experts are chosen follows from no key in older files: softmax, as it is."""
+    """Older files have no key for the scores of experts, which are a softmax."""
     return deepseek(name, 6, 7, 3, yarn(0.0707) | {"expert_weights_scale": 1.5} | more, {
         "experts-gating": Mutation({"expert_gating_func": 2}),
     }, short_queries=False, absorbed=absorbed)  # fmt: skip

@@ -1,7 +1,8 @@
-"""Qwen3-Next, Qwen3.5 and 3.6, dense and with experts: layers whose states obey the gated delta rule, and every few
-layers one with attention, gated too.
+"""Qwen3-Next, Qwen3.5 and 3.6, dense and with experts: recurrent layers with the gated delta rule and, every few layers, a
+layer with gated attention.
 
-Value heads share heads of q and k: in files of Qwen3.5 one after the other in turns, in those of Qwen3-Next neighbours.
+Several value heads share a head of q and k. In files of Qwen3.5 they are interleaved (v = i * k_heads + k), in files of
+Qwen3-Next they are neighbours.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ E, H, K, DK, FF, WIDTH, SHARED, EXPERTS = 48, 6, 3, 24, 80, 24, 40, 7
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """Of a layer with states: heads of q and k and of values, their length, the inputs that the convolution sees."""
+    """Heads of a recurrent layer: number of q and k heads, number of value heads, their length, and convolution taps."""
 
     k: int = 3
     v: int = 6
@@ -29,7 +30,7 @@ class Heads:
 
     @property
     def order(self):
-        """Of value heads in turns: their places where neighbours share a head of q and k."""
+        """Positions of interleaved value heads, in the order in which neighbours share a head of q and k."""
         return np.arange(self.v).reshape(self.groups, self.k).T.reshape(-1)
 
 
@@ -57,7 +58,7 @@ def state_layer(heads):
 
 
 def as_one(tensors, names, into, rows):
-    """Each layer's tensors of two names as one, its rows in another order."""
+    """Joins two tensors of each layer into one, with its rows in another order."""
     found = {}
     for name, tensor in tensors.items():
         if name.endswith(names[0]):
@@ -70,13 +71,13 @@ def as_one(tensors, names, into, rows):
 
 
 def interleaved(tensors, heads):
-    """As Qwen3-Next has them: of each head of q and k the rows of b, then of a of its values."""
+    """The order of Qwen3-Next: for each head of q and k, the rows of b and then of a for its value heads."""
     rows = np.arange(2 * heads.v).reshape(2, heads.k, heads.groups).swapaxes(0, 1).reshape(-1)
     return as_one(tensors, ("ssm_beta.weight", "ssm_alpha.weight"), "ssm_ba.weight", rows)
 
 
 def legacy(tensors, heads):
-    """q, k, v and z in one tensor: of each head of q and k its rows of q, of k, of its values and of their gates."""
+    """q, k, v and z in one tensor: for each head of q and k, its rows of q, of k, of its values and of their gates."""
     lengths = [heads.length, heads.length, heads.groups * heads.length, heads.groups * heads.length]
     starts = np.cumsum([0, *(heads.k * length for length in lengths[:-1])])
     rows = [start + k * length + i for k in range(heads.k) for start, length in zip(starts, lengths, strict=True)
@@ -94,7 +95,7 @@ def experts(fused):
 
 
 def in_blocks(order, length, first=0, axis=0):
-    """Blocks of `length` rows (or columns) from `first` on in another order."""
+    """Reorders blocks of `length` rows (or columns), from `first` on."""
 
     def change(values, *_):
         along = np.moveaxis(values, axis, 0).copy()
@@ -106,17 +107,18 @@ def in_blocks(order, length, first=0, axis=0):
 
 
 def halves(values, *_):
-    """Rows of q and gate such that the right reading takes for them what a wrong one, q before all gates, would."""
+    """Reorders rows of q and gate. A correct reader then gets the result of a reader that expects all of q before all
+    gates."""
     return values.reshape(H, 2, DK, E).swapaxes(0, 1).reshape(values.shape)
 
 
 def in_turns(values, *_):
-    """Rows of `ssm_ba` as if all of b stood before all of a."""
+    """Reorders rows of `ssm_ba` as if all of b came before all of a."""
     return values.reshape(Heads.k, 2, -1, E).swapaxes(0, 1).reshape(values.shape)
 
 
 def without_past(values, *_):
-    """Only the last tap of the convolution."""
+    """Keeps only the last tap of the convolution."""
     values = values.copy()
     values[:, :-1] = 0
     return values
@@ -146,8 +148,8 @@ MUTATIONS = {
 
 
 def shared_otherwise(heads, order, rows):
-    """Value heads in an order in which the wrong way of sharing is the right one; `rows` has what becomes of the
-    architecture's own tensors."""
+    """Reorders value heads, so that they share heads of q and k as in the other order. `rows` changes the architecture's own
+    tensors."""
     q = 2 * heads.k * heads.length
     return {"heads-shared-otherwise": Mutation(tensors=rows | {
         r"blk\.\d+\.(attn_qkv|ssm_conv1d)\.weight": in_blocks(order, heads.length, q),
@@ -179,14 +181,14 @@ def keys(heads, layers):
 
 
 def qwen35(name, heads, full, ffn, more, tied=False, draft=False, own=None):
-    """`full`: of each layer whether it has attention."""
+    """`full`: for each layer, whether it has attention."""
     of = {"post_attention_norm.weight": norm(E)} | ffn
     layers = [(full_layer() if one else state_layer(heads)) | of for one in full]
     layers += [full_layer() | of | parts.draft(E)] if draft else []
     rope = {"rope.dimension_sections": [2, 1, 1, 0]}
     every_key = keys(heads, len(layers)) | rope | more
     if "expert_count" in more:
-        del every_key["feed_forward_length"]  # as in files, whose layers all have experts
+        del every_key["feed_forward_length"]  # as in files whose layers all have experts
     return Case(name, name.split("-")[0], "neox", every_key, parts.model(E, layers, tied), {
         "rope-dimensions": Mutation({"rope.dimension_count": 16, "rope.dimension_sections": [3, 3, 2, 0]}),
         "beta": every(r"ssm_beta\.weight", fill(0)),

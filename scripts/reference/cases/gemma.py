@@ -16,7 +16,7 @@ class Sizes:
     kv_heads: int = 3
     dk: int = 16
     ff: int = 64
-    calm: float = 1.0  # the norms' size: that deep models do not make much of rounding errors
+    calm: float = 1.0  # scale of the norms, which limits rounding errors of deep models
 
 
 def gemma(name, sizes, more, mutations):

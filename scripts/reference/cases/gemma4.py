@@ -1,5 +1,5 @@
-"""Gemma 4, dense, with experts and with embeddings of each layer: heads of full layers are longer and fewer than those
-of windowed ones and turned in part, values are normed, the last layers may take keys and values of others.
+"""Gemma 4, dense, with experts and with per-layer embeddings. Full layers have longer and fewer heads than windowed layers,
+with rope on a part of them. Values are normed. The last layers may share keys and values of earlier layers.
 """
 
 from case import Case, Mutation, Tensor, as_other_rope_from, fill, joined, matrix, norm
@@ -10,7 +10,8 @@ E, H, WINDOWED, FULL, TURNED, FF, WIDTH, EXPERTS, OWN = 48, 6, 16, 24, 3, 64, 24
 
 
 def layer(windowed, kv_heads, ff, values=True, shared=False):
-    """`values`: whether they have a matrix of their own; `shared`: whether keys and values are another layer's."""
+    """`values`: whether they have their own matrix. `shared`: whether the layer uses another layer's keys and values.
+    """
     dk = WINDOWED if windowed else FULL
     tensors = parts.attention(E, H, kv_heads, dk) | {
         "attn_q_norm.weight": norm(dk, centre=0.45), "attn_k_norm.weight": norm(dk, centre=0.45),
@@ -36,12 +37,12 @@ def experts():
 
 
 def own_embedding():
-    """What each layer makes of its own embedding of a token."""
+    """Tensors for each layer's own embedding of a token."""
     return {"inp_gate.weight": matrix(E, OWN), "proj.weight": matrix(OWN, E), "post_norm.weight": norm(E)}
 
 
 def factors():
-    """Of the rope of full layers: those that are not turned are as good as infinitely slow."""
+    """Rope factors of full layers: very large for elements that are not rotated."""
     kinds = {"turned": Tensor((TURNED,), 1.0), "not turned": Tensor((FULL // 2 - TURNED,), 1e30)}
     return joined(kinds, list(kinds))
 
@@ -51,7 +52,7 @@ def of(layers, name):
 
 
 def gemma4(name, windows, layers, kv_heads, more, own, extra=None):
-    """`windows`: of each layer whether it is windowed."""
+    """`windows`: for each layer, whether it has a window."""
     keys = parts.keys(E, len(layers), H, kv_heads, FF, FULL, base=500.0, epsilon=1e-6) | {
         "attention.key_length_swa": WINDOWED, "attention.value_length_swa": WINDOWED, "attention.sliding_window": 29,
         "attention.sliding_window_pattern": windows, "rope.freq_base_swa": 100.0, "rope.dimension_count": FULL,
@@ -78,14 +79,14 @@ def gemma4(name, windows, layers, kv_heads, more, own, extra=None):
 
 
 def dense(name, windows, heads, full_heads, ffn, more, own):
-    """Full layers have `full_heads` KV heads, and values that are keys before norm and rope."""
+    """Full layers have `full_heads` KV heads, and their values are the keys before norm and rope."""
     kv_heads = [heads if one else full_heads for one in windows]
     layers = [layer(one, kv, FF, values=one) | ffn for one, kv in zip(windows, kv_heads, strict=True)]
     return gemma4(name, windows, layers, kv_heads, more, own)
 
 
 def embedded(name, windows, shared, kv_heads):
-    """The last `shared` layers take keys and values of others, and are twice as wide."""
+    """The last `shared` layers use keys and values of earlier layers and have twice the feed-forward width."""
     count = len(windows)
     first = count - shared
     widths = [FF if index < first else 2 * FF for index in range(count)]

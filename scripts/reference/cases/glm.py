@@ -1,5 +1,5 @@
-"""GLM-4: norms before and after, half of a head turned. GLM-4.5: a dense layer first, experts chosen by sigmoid and a
-bias, a shared expert, and behind the layers the draft head, which has no part in the logits."""
+"""GLM-4: norms before and after each block, rope on half of a head. GLM-4.5: one dense layer first, experts chosen by sigmoid
+and a bias, a shared expert, and a draft head after the layers, which does not affect the logits."""
 
 from case import Case, Mutation, bias, fill, norm
 

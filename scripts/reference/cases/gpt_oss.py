@@ -1,7 +1,7 @@
 """gpt-oss: sinks, biases everywhere, windows on even layers, clamped activations, softmax over the chosen experts.
 
-YaRN's range of frequencies (0.64 to 9.9 here) is not rounded to whole numbers. Several per cent of the gates and ups
-are beyond the clamps at 7.
+YaRN's range of frequencies (0.64 to 9.9 here) is not rounded to whole numbers. The clamps at 7 affect several per cent of
+the gate and up values.
 """
 
 from case import Case, Mutation, Tensor, bias, fill, matrix, norm

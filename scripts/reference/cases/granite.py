@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense and with experts: four scales. The head's divides."""
+"""Granite 3 and 4, dense and with experts: four scales. The head's scale divides."""
 
 from case import Case, Mutation, fill, norm
 

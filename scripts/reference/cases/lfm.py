@@ -1,4 +1,5 @@
-"""LFM2: layers that mix the last few tokens by a gated convolution, and some with attention; those have KV heads."""
+"""LFM2: layers that mix the last few tokens by a gated convolution, and some layers with attention. Only these have KV
+heads."""
 
 from case import Case, Mutation, Tensor, as_other_rope_from, matrix, norm
 
@@ -16,7 +17,7 @@ def without_past(values, *_):
 
 
 def gates_swapped(values, *_):
-    """Rows of b, c and x such that reading c, b and x is right."""
+    """Reorders the rows of b, c and x so that reading c, b and x is right."""
     return values.reshape(3, E, E)[[1, 0, 2]].reshape(values.shape)
 
 

@@ -1,4 +1,5 @@
-"""MiniMax M2: q and k normed as a whole, half of a head turned, experts chosen by sigmoid and a bias in every layer."""
+"""MiniMax M2: q and k normed as a whole, rope on half of a head, experts chosen by sigmoid and a bias in every layer.
+"""
 
 from case import Case, Mutation, bias, norm
 

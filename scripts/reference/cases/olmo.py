@@ -1,4 +1,5 @@
-"""OLMo 2 and 3, one architecture in files: norms after, q and k normed as a whole. OLMo 3: windows, YaRN elsewhere."""
+"""OLMo 2 and 3, one architecture in files: norms after each block, q and k normed as a whole. OLMo 3 has windows, and YaRN in
+layers without a window."""
 
 from case import Case, Mutation, norm
 

@@ -1,4 +1,4 @@
-"""Tensors and keys that most cases have alike. Sizes are awkward: 3 KV heads, heads that are not E/H long."""
+"""Tensors and keys that most cases share. Sizes are awkward: 3 KV heads, and heads whose length is not E/H."""
 
 from case import Tensor, bias, matrix, norm
 
@@ -15,7 +15,7 @@ def keys(e, layers, heads, kv, ff, dk=None, base=10000.0, epsilon=1e-5):
 
 
 def attention(e, heads, kv, dk, biases="", gain=1.5):
-    """`biases`: of which of q, k, v and o there are."""
+    """`biases`: the letters of q, k, v and o that have a bias."""
     tensors = {
         "attn_norm.weight": norm(e),
         "attn_q.weight": matrix(e, heads * dk, gain=gain),
@@ -28,7 +28,7 @@ def attention(e, heads, kv, dk, biases="", gain=1.5):
 
 
 def gated(e, ff, suffix=""):
-    """A gated feed-forward's three matrices."""
+    """The three matrices of a gated feed-forward block."""
     return {
         f"ffn_gate{suffix}.weight": matrix(e, ff, gain=1.5),
         f"ffn_up{suffix}.weight": matrix(e, ff),
@@ -37,7 +37,7 @@ def gated(e, ff, suffix=""):
 
 
 def fused_gated(e, ff):
-    """Gate rows, then up rows in one tensor."""
+    """Gate rows and then up rows in one tensor."""
     return {"ffn_up.weight": matrix(e, 2 * ff, gain=1.2), "ffn_down.weight": matrix(ff, e, gain=1.5)}
 
 
@@ -51,7 +51,7 @@ def experts(e, ff, count):
 
 
 def draft(e):
-    """What the block of a draft head has besides a layer's tensors."""
+    """Tensors of a draft head's block in addition to a layer's tensors."""
     return {
         "nextn.eh_proj.weight": matrix(2 * e, e), "nextn.enorm.weight": norm(e), "nextn.hnorm.weight": norm(e),
         "nextn.embed_tokens.weight": matrix(e, VOCAB), "nextn.shared_head_norm.weight": norm(e),
@@ -59,7 +59,7 @@ def draft(e):
     }  # fmt: skip
 
 
-# Of images, sound and draft heads, as Ollama's files have them beside the model's own.
+# Tensors for images, sound and draft heads, which Ollama's files contain in addition to the model.
 BESIDE = {
     "v.patch_embd.weight": matrix(8, 4), "mm.0.weight": matrix(4, 8), "a.conv1d.0.bias": bias(4),
     "mtp.fc.weight": matrix(8, 4),
@@ -67,7 +67,7 @@ BESIDE = {
 
 
 def model(e, layers, tied=False, embedding=1.7, extra=None):
-    """All tensors of a model whose layers are given; `extra` has those outside of the layers."""
+    """All tensors of a model with the given layers. `extra` contains the tensors outside of layers."""
     tensors = {"token_embd.weight": Tensor((e, VOCAB), 0.0, embedding)}
     for index, layer in enumerate(layers):
         tensors |= {f"blk.{index}.{name}": tensor for name, tensor in layer.items()}

@@ -1,4 +1,5 @@
-"""Phi 3 and 4: q, k and v in one tensor, gate and up in one, part of a head turned, long and short rope factors."""
+"""Phi 3 and 4: q, k and v in one tensor, gate and up in one tensor, rope on a part of a head, long and short rope
+factors."""
 
 from case import Case, Mutation, Tensor, fill, norm
 
@@ -18,7 +19,7 @@ FACTORS = {"rope_factors_long.weight": Tensor((3,), 6.0, 4.0), "rope_factors_sho
 
 
 def longrope(name, context, window, used):
-    """`context`: the original one; `used`: which factors are the right ones for a session of 320 tokens."""
+    """`context`: the original context. `used`: the factors that a session of 320 tokens must use."""
     keys = {
         "rope.dimension_count": 6, "rope.scaling.original_context_length": context, "rope.scaling.attn_factor": 1.19,
         "attention.sliding_window": window,

@@ -31,5 +31,5 @@ def cohere2(source):
     config = hf.Cohere2Config(**config_of(
         source, sliding_window=source.key("attention.sliding_window"), layer_types=source.layer_types(4),
     ))  # fmt: skip
-    config.head_dim = source.head_dim  # which the constructor replaces by E/H
+    config.head_dim = source.head_dim  # because the constructor replaces it by E/H
     return build(hf.Cohere2ForCausalLM, config, weights_of(source))

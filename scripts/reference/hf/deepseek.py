@@ -1,6 +1,6 @@
-"""DeepSeek V2, V2-Lite and V3, one architecture in files: V2's class where experts are chosen as V2 does, whose groups
-are chosen by their best expert, V3's with its own routers or, where a file asks for what no class does, with those of
-`routing`. Mistral 4's where queries have a temperature."""
+"""DeepSeek V2, V2-Lite and V3, one architecture in files. Uses V2's class if experts are chosen as in V2, with groups chosen
+by their best expert. Otherwise uses V3's class with its own routers, or with the routers of `routing` if a file needs a
+combination that no class has. Uses Mistral 4's class if queries have a temperature."""
 
 import torch
 import transformers as hf
@@ -21,7 +21,7 @@ SHORT_QUERIES = {
 
 
 class Lengths:
-    """Of a head of q and of values, and of the row that keys and values come from."""
+    """Lengths of a head of q, of a value, and of the latent row."""
 
     def __init__(self, source):
         self.latent, turned = source.key("attention.kv_lora_rank"), source.key("rope.dimension_count")
@@ -36,7 +36,7 @@ class Lengths:
 
 
 def keys_and_values(source, index, lengths):
-    """The matrix from the row to each head's part of a key that is not turned, then its value."""
+    """The matrix from the latent row to each head's unrotated part of the key, then its value."""
     if not lengths.absorbed:
         return source.take(f"blk.{index}.attn_kv_b.weight")
     keys, values = (source.take(f"blk.{index}.attn_{one}_b.weight") for one in "kv")
@@ -44,7 +44,7 @@ def keys_and_values(source, index, lengths):
 
 
 def rope_parameters(source):
-    """Files have a tenth of the multiplier. Turned elements keep their length, scores are scaled by it."""
+    """Files have a tenth of the multiplier. Rotated elements keep their length; the multiplier scales the scores."""
     rope = source.rope_parameters(truncate=True)
     if rope["rope_type"] == "yarn":
         multiplier = 10 * source.key("rope.scaling.yarn_log_multiplier")
@@ -94,7 +94,7 @@ def deepseek2(source):
         return with_epsilon(build(hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(**config, topk_method=method), weights))
     if "llama_4_scaling_beta" in config["rope_parameters"]:
         assert gating == 1 and groups == 1
-        if config["rope_parameters"]["rope_type"] == "default":  # which turns whole heads
+        if config["rope_parameters"]["rope_type"] == "default":  # rotates whole heads
             config["head_dim"] = lengths.turned
         return with_epsilon(build(hf.Mistral4ForCausalLM, hf.Mistral4Config(**config), weights))
     model = build(hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**config, num_mtp_layers=0), weights)
@@ -104,7 +104,7 @@ def deepseek2(source):
 
 
 def with_epsilon(model):
-    """The model, also its norms of short rows with the file's epsilon, for which transformers has a constant."""
+    """The model with the file's epsilon also in the norms of latent rows, for which transformers has a constant."""
     for layer in model.model.layers:
         for one in ("q_a_layernorm", "kv_a_layernorm"):
             if getattr(layer.self_attn, one, None) is not None:

@@ -9,7 +9,7 @@ from .source import Weights, build
 
 
 class Heads:
-    """Of layers with states."""
+    """Heads of recurrent layers."""
 
     def __init__(self, source):
         self.k, self.v = source.key("ssm.group_count"), source.key("ssm.time_step_rank")
@@ -24,21 +24,22 @@ class Heads:
         }  # fmt: skip
 
     def neighbours(self, rows, length, first=0):
-        """Blocks of `length` rows from `first` on, one for each value head, from turns to where neighbours share."""
+        """Reorders blocks of `length` rows from `first` on, one per value head, from interleaved order to the order in
+        which neighbours share."""
         blocks = rows[first:].reshape(self.groups, self.k, length, *rows.shape[1:]).transpose(0, 1)
         return torch.cat([rows[:first], blocks.reshape(rows[first:].shape)])
 
     def split(self, rows, lengths):
-        """From the rows of one head of q and k after another to all of each kind."""
+        """Splits rows that are grouped by head of q and k into the rows of each kind."""
         return [part.reshape(-1, rows.shape[1]) for part in rows.reshape(self.k, -1, rows.shape[1]).split(lengths, 1)]
 
     def joined(self, kinds):
-        """The other way round: of each head of q and k the rows of each kind."""
+        """The inverse of split(): groups the rows of each kind by head of q and k."""
         return torch.cat([kind.reshape(self.k, -1, kind.shape[-1]) for kind in kinds], 1).flatten(0, 1)
 
 
 def full_layers(source):
-    """Of each layer of the trunk whether it has attention."""
+    """For each layer of the trunk, whether it has attention."""
     recurrent = source.key("attention.recurrent_layers", None)
     if recurrent is not None:
         assert len(recurrent) == source.layers
@@ -48,7 +49,7 @@ def full_layers(source):
 
 
 def put_state_layer(source, weights, index, heads, turns):
-    """`turns`: whether value heads share those of q and k in turns."""
+    """`turns`: whether value heads that share a head of q and k are interleaved."""
 
     def take(name):
         return source.take(f"blk.{index}.{name}")
@@ -63,7 +64,7 @@ def put_state_layer(source, weights, index, heads, turns):
     weights.state |= {
         to + "conv1d.weight": taps[:, None],
         to + "dt_bias": value_heads(take("ssm_dt.bias"), 1),
-        # A decay of 0 has no finite logarithm; this one is as good.
+        # A decay of 0 has no finite logarithm; this value is equivalent.
         to + "A_log": value_heads(-take("ssm_a"), 1).clamp(min=1e-300).log(),
         to + "norm.weight": take("ssm_norm.weight"),
         to + "out_proj.weight": value_heads(take("ssm_out.weight").T, heads.length).T.contiguous(),
@@ -123,7 +124,7 @@ def qwen(source, model_class, config_class, turns, **more):
 
 
 def as_in_files(model, epsilon):
-    """q and k over their lengths, none of which counts as less than `epsilon`; transformers adds 1e-6 to squares."""
+    """Divides q and k by their lengths, at least `epsilon`, as in files; transformers adds 1e-6 to squares."""
     module = sys.modules[type(model).__module__]
 
     def unit(x, dim=-1, eps=None):

@@ -1,4 +1,4 @@
-"""Gemma 4, dense, with experts and with embeddings of each layer."""
+"""Gemma 4, dense, with experts and with per-layer embeddings."""
 
 import transformers as hf
 
@@ -24,7 +24,7 @@ EMBEDDINGS = {
 
 
 def rope_parameters(source, full_length, length):
-    """Full layers turn those of a head's elements whose factor is 1, and the rest not."""
+    """Full layers rotate only the elements of a head whose factor is 1."""
     factors = source.take("rope_freqs.weight")
     turned = int((factors == 1).sum())
     assert len(factors) == full_length // 2 and (factors[:turned] == 1).all() and (factors[turned:] >= 1e30).all()
@@ -37,7 +37,7 @@ def rope_parameters(source, full_length, length):
 
 
 def heads_of(source, windows):
-    """KV heads of windowed and of full layers."""
+    """Numbers of KV heads of windowed and of full layers."""
     found = source.kv_heads
     of = found if isinstance(found, list) else [found] * len(windows)
     windowed, full = ({kv for kv, one in zip(of, windows, strict=True) if one == kind} for kind in (True, False))
@@ -46,7 +46,7 @@ def heads_of(source, windows):
 
 
 def widths_of(source, shared):
-    """Of the first layers, and whether those that share keys and values are twice as wide."""
+    """Width of the first layers, and whether layers with shared keys and values are twice as wide."""
     found = source.key("feed_forward_length")
     if not isinstance(found, list):
         return found, False

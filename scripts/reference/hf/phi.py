@@ -11,7 +11,8 @@ def rope_parameters(source):
                   "partial_rotary_factor": source.rope_dims / source.head_dim}  # fmt: skip
     if not source.has("rope_factors_long.weight"):
         return parameters
-    # transformers takes the factors by the length of the text, files mean them by the context: it gets one kind only.
+    # transformers selects the factors by the length of the sequence, and files by the context. So only one kind is
+    # passed.
     long, short = (source.take(f"rope_factors_{one}.weight").tolist() for one in ("long", "short"))
     factors = long if source.key("rope.scaling.original_context_length") < CONTEXT else short
     return parameters | {"rope_type": "longrope", "long_factor": factors, "short_factor": factors,

@@ -1,4 +1,4 @@
-"""How tokens come to their experts in models whose files say it, where a class of transformers knows one way only."""
+"""Routers for models whose files define the routing. The classes of transformers support only one kind for each model."""
 
 import functools
 
@@ -6,8 +6,8 @@ GATES = {1: lambda logits: logits.softmax(-1), 2: lambda logits: logits.sigmoid(
 
 
 class Routing:
-    """`normalised`: whether chosen experts' weights are, unless the file tells; `best`: how many experts of a group
-    it is chosen by."""
+    """`normalised`: whether the weights of chosen experts are normalised, unless a key says otherwise. `best`: number of a
+    group's experts whose scores decide the choice of the group."""
 
     def __init__(self, source, normalised=False, best=2):
         self.best = best
@@ -19,7 +19,8 @@ class Routing:
         self.scale = source.key("expert_weights_scale", 1.0)
 
     def route(self, router, x, bias=None):
-        """Like `forward` of transformers' routers, some of which are given the bias. It counts for the choice only."""
+        """Like `forward` of transformers' routers, some of which get a bias as an argument. The bias affects only the
+        choice."""
         bias = router.e_score_correction_bias if bias is None else bias
         logits = x.view(-1, x.shape[-1]) @ router.weight.T
         scores = self.gate(logits)
@@ -35,6 +36,6 @@ class Routing:
         return logits, chosen * self.scale, ids
 
     def put(self, layers):
-        """Into layers of transformers whose routers know a bias."""
+        """Puts the router into layers of transformers whose routers have a bias."""
         for layer in layers:
             layer.mlp.gate.forward = functools.partial(self.route, layer.mlp.gate)

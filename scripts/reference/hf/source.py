@@ -1,24 +1,24 @@
-"""A GGUF file as a model's builder reads it: keys, and tensors in float64 with the row length last."""
+"""Reads a GGUF file for the builder of a model: keys, and tensors in float64 with the row length last."""
 
 import re
 
 import gguf
 import torch
 
-# Of the sessions that are compared: below the original context of cases with a short form of rope, above that of those
-# with a long one.
+# Context of the compared sessions. It is below the original context of cases with short rope factors, and above it for
+# cases with long factors.
 CONTEXT = 320
 MISSING = object()
 
 
 class Source:
-    """Each key and tensor that is read counts as used: `check_all_used` names those that nothing took notice of."""
+    """Counts each key and tensor that is read as used. `check_all_used` reports unused ones."""
 
-    # Nothing in the formula depends on these.
+    # Keys that do not affect the formula.
     IDLE = ("vocab_size", "context_length")
 
     def __init__(self, path, changes=None):
-        """`changes` to the configuration count more than what is in the file."""
+        """`changes` to the configuration override the file."""
         self.changes = changes or {}
         reader = gguf.GGUFReader(path)
         self.architecture = reader.fields["general.architecture"].contents()
@@ -45,7 +45,7 @@ class Source:
         idle = {*self.keys, *self.tensors} - self.used - set(self.IDLE)
         assert not idle, f"nothing reads {sorted(idle)}"
 
-    # What all architectures have alike.
+    # Properties of all architectures.
     @property
     def embd(self):
         return self.key("embedding_length")
@@ -56,8 +56,8 @@ class Source:
 
     @property
     def trunk(self):
-        """How many layers there are before the blocks of draft heads, whose tensors count as used: they have no part in
-        the logits."""
+        """Number of layers before the blocks of draft heads. Tensors of these blocks count as used, because they do not
+        affect the logits."""
         trunk = self.layers - self.key("nextn_predict_layers", 0)
         draft = re.compile("|".join(rf"blk\.{index}\." for index in range(trunk, self.layers)) or "(?!)")
         self.used |= {name for name in self.tensors if draft.match(name)}
@@ -90,7 +90,7 @@ class Source:
         return self.key("rope.freq_base", 10000.0)
 
     def windows(self, period):
-        """Of each layer whether it is windowed; the file's pattern counts more than the architecture's period."""
+        """For each layer, whether it has a window. The file's pattern overrides the architecture's period."""
         pattern = self.key("attention.sliding_window_pattern", period)
         if isinstance(pattern, list):
             assert len(pattern) == self.layers
@@ -112,7 +112,7 @@ class Source:
         } | more | self.changes  # fmt: skip
 
     def rope_parameters(self, **more):
-        """The file's rope in transformers' words; `more` counts for YaRN only."""
+        """The file's rope in transformers' notation. `more` applies to YaRN only."""
         parameters = {"rope_theta": self.base, "rope_type": "default"}
         kind = self.key("rope.scaling.type", "none")
         factor = self.key("rope.scaling.factor", 1.0)
@@ -135,13 +135,13 @@ class Source:
 
 
 def halves_from_neighbours(rows, heads):
-    """Rows of q or k from the order in which rope turns neighbours to the one in which it turns halves of a head."""
+    """Reorders rows of q or k from the order for rope over neighbours to the order for rope over halves of a head."""
     length = rows.shape[0] // heads
     return rows.reshape(heads, length // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 class Weights:
-    """A state dictionary in the making: transformers' names from the file's."""
+    """Builds a state dictionary with transformers' names from the file's names."""
 
     def __init__(self, source, minus_one=False, permuted=False, last_norm=("output_norm.weight", "model.norm.weight")):
         self.source, self.minus_one, self.permuted = source, minus_one, permuted
@@ -161,7 +161,7 @@ class Weights:
             self.put(f"blk.{index}.{name}", f"model.layers.{index}.{to}")
 
     def attention(self, index):
-        """q, k, v and o with the biases and norms that there are; q, k and v split if they are fused."""
+        """q, k, v and o with any biases and norms. Fused q, k and v are split."""
         source = self.source
         q, k = source.heads * source.head_dim, source.kv_heads * source.head_dim
         to = f"model.layers.{index}.self_attn."
@@ -189,7 +189,7 @@ class Weights:
                     self.put_layer(index, {f"ffn_{part}{suffix}.{kind}": f"{to}.{part}_proj.{kind}"})
 
     def experts(self, index, router="mlp.gate", to="mlp.experts"):
-        """Gate rows, then up rows of each expert, which may be one tensor in the file, too."""
+        """Gate rows and then up rows of each expert. The file may also have them in one tensor."""
         source = self.source
         self.put_layer(index, {"ffn_gate_inp.weight": f"{router}.weight", "ffn_down_exps.weight": f"{to}.down_proj"})
         if source.has(f"blk.{index}.ffn_gate_up_exps.weight"):

@@ -1,4 +1,5 @@
-// Ranks that meet by spinning and by parking, more ranks than cores, and the two ways to fail while parked.
+// Ranks spin or park while they wait, also with more ranks than cores. fail() and a time-out wake parked ranks with an
+// error.
 #include "collectives/host/rendezvous.h"
 
 #include <gmock/gmock.h>
@@ -18,14 +19,15 @@ using std::chrono::milliseconds;
 
 const Call kCall{.what = "test"};
 
-class RendezvousTest : public testing::TestWithParam<std::tuple<int, int>> {
+class RendezvousMeetings : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   Options options() const { return {.timeout = milliseconds(20000), .spin = microseconds(std::get<1>(GetParam()))}; }
 };
 
-// Unsynchronised numbers: every rank must see what the others wrote before the meeting, and nothing newer.
-TEST_P(RendezvousTest, WhatWasWrittenBeforeIsVisibleAfter) {
+// The ranks write plain numbers, not atomics. Every rank must see all writes made before the meeting, and no later
+// writes.
+TEST_P(RendezvousMeetings, PublishEarlierWrites) {
   constexpr int kSteps = 500;
   Rendezvous rendezvous(ranks(), options());
   std::vector<std::array<int, kCacheLine>> numbers(ranks());
@@ -45,7 +47,7 @@ TEST_P(RendezvousTest, WhatWasWrittenBeforeIsVisibleAfter) {
   EXPECT_THAT(wrong, testing::Each(0));
 }
 
-INSTANTIATE_TEST_SUITE_P(RanksAndSpin, RendezvousTest,
+INSTANTIATE_TEST_SUITE_P(RanksAndSpin, RendezvousMeetings,
                          testing::Combine(testing::Values(1, 2, 5, 16), testing::Values(0, 50)));
 
 TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
@@ -66,7 +68,7 @@ TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
   EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>("first"));
 }
 
-TEST(Rendezvous, TimeOutSaysHowLongAndForWhom) {
+TEST(Rendezvous, TimeOutNamesWaitingTimeAndMissingRanks) {
   Rendezvous rendezvous(3, {.timeout = milliseconds(50), .spin = microseconds(0)});
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>(testing::AllOf(testing::HasSubstr(
@@ -74,7 +76,7 @@ TEST(Rendezvous, TimeOutSaysHowLongAndForWhom) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
 }
 
-/// A rendezvous of two in shared memory, as one of several processes sees it.
+/// A rendezvous of two ranks in shared memory, mapped at its own address as in a separate process.
 class SharedRendezvous {
  public:
   explicit SharedRendezvous(SharedMemory memory) : memory_(std::move(memory)) {}
@@ -89,8 +91,9 @@ class SharedRendezvous {
                          [](std::span<const int>, const Call&, std::chrono::nanoseconds) {}};
 };
 
-// The same memory at two addresses. Parked ranks look by themselves, too, but only after a second.
-TEST(Rendezvous, InSharedMemoryWakesRanksThatParkedElsewhere) {
+// The same memory is mapped at two addresses. Parked ranks also poll, but only after a second, so the test shows that
+// they are woken.
+TEST(Rendezvous, WakesRanksParkedAtAnotherAddress) {
   SharedMemory memory(SharedRendezvous::kSize);
   auto opened = SharedMemory::open(memory.address(), SharedRendezvous::kSize);
   ASSERT_TRUE(opened);
@@ -115,10 +118,10 @@ TEST(Rendezvous, InSharedMemoryWakesRanksThatParkedElsewhere) {
   waiting.join();
   EXPECT_LT(met, milliseconds(900));
   EXPECT_LT(failed, milliseconds(900));
-  EXPECT_EQ(message, std::string(sizeof(RendezvousState::failure) - 1, 'x')) << "as much as there is room for";
+  EXPECT_EQ(message, std::string(sizeof(RendezvousState::failure) - 1, 'x')) << "cut to the available space";
 }
 
-TEST(Rendezvous, AFailureWithoutAReasonIsAFailureToo) {
+TEST(Rendezvous, FailsAlsoWithoutAReason) {
   Rendezvous rendezvous(1, {});
   rendezvous.meet(0, kCall);
   rendezvous.fail("");

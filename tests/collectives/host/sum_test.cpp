@@ -1,4 +1,4 @@
-// Sums of arrays: offsets, several outputs, lengths around the block size, rounding once.
+// Sums of arrays: with offsets, with several outputs, with lengths around the block size, and with a single rounding.
 #include "collectives/host/sum.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ std::byte* bytes(void* data) {
   return static_cast<std::byte*>(data);
 }
 
-TEST(Sum, TakesOffsetsAndWritesEveryOutput) {
+TEST(Sum, AppliesOffsetsAndWritesEveryOutput) {
   const float a[] = {1, 2, 3}, b[] = {10, 20, 30};
   float x[3] = {}, y[3] = {};
   const std::byte* sources[] = {bytes(a), bytes(b)};
@@ -29,7 +29,7 @@ TEST(Sum, TakesOffsetsAndWritesEveryOutput) {
   EXPECT_THAT(y, ElementsAre(22, 33, 0));
 }
 
-TEST(Sum, IsRightAroundTheBlockSize) {
+TEST(Sum, IsExactAroundTheBlockSize) {
   for (int64_t count : {0, 1, 1023, 1024, 1025, 2048, 5000}) {
     const std::vector<float> a(count + 1, 1.5f), b(count + 1, 2.0f);
     std::vector<float> out(count + 1, -1.0f);
@@ -42,7 +42,7 @@ TEST(Sum, IsRightAroundTheBlockSize) {
   }
 }
 
-TEST(Sum, MayBeInPlace) {
+TEST(Sum, WorksInPlace) {
   std::vector<int32_t> a(3000, 1), b(3000, 2);
   const std::byte* sources[] = {bytes(a.data()), bytes(b.data())};
   std::byte* const outs[] = {bytes(a.data()), bytes(b.data())};
@@ -51,7 +51,7 @@ TEST(Sum, MayBeInPlace) {
   EXPECT_THAT(b, Each(3));
 }
 
-// 2048 + 1 + 1: each f16 addition alone would round back to 2048; in f32 it is 2050, which f16 can hold.
+// 2048 + 1 + 1: each f16 addition alone would round to 2048. In f32 the sum is 2050, which f16 can represent.
 TEST(Sum, HalfTypesAreAddedInF32AndRoundedOnce) {
   const uint16_t big = f32_to_f16(2048.0f), one = f32_to_f16(1.0f);
   uint16_t out = 0;

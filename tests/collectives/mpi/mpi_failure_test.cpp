@@ -1,5 +1,6 @@
-// What happens to the mpi communicator when a rank does not come, its stream has failed, ranks disagree, one aborts, a
-// process falls silent: every rank of every process gets one message that says who, what and how long.
+// Failures of the mpi communicator: a rank is missing, its stream has failed, ranks queue different collectives, a rank
+// aborts, or a process falls silent. Every rank of every process gets the same message, which names the rank, the call
+// and the waiting time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ constexpr int64_t kCount = 100;
 const std::vector<std::string> kTwoNodes{"a", "a", "b"};
 const std::vector<int> kRanks{0, 1, 2, 2};
 
-/// One process of a test: a mesh, a communicator, and an all_reduce for each rank.
+/// One process of a test: a mesh, a communicator, and an all_reduce per rank.
 struct Side {
   Side(ProcessGroup& own_group, const Options& options)
       : group(own_group), mesh(own_group, kRanks), communicator(mesh.communicator(options)) {}
@@ -55,7 +56,7 @@ void wait_for_failure(const ProcessGroup& group) {
   while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
 }
 
-/// The errors of all ranks, by process; what a process threw counts as an error, too.
+/// The errors of all ranks, by process. An exception of a process also counts as an error.
 std::vector<std::string> errors_of(const Options& options, const std::function<void(Side&)>& function,
                                    const std::vector<std::string>& hosts = kTwoNodes) {
   std::mutex mutex;
@@ -65,7 +66,7 @@ std::vector<std::string> errors_of(const Options& options, const std::function<v
     function(side);
     const auto errors = side.mesh.errors();
     if (std::any_of(errors.begin(), errors.end(), [](const std::string& error) { return !error.empty(); })) {
-      wait_for_failure(group);  // ranks of a node may hear of it sooner
+      wait_for_failure(group);  // ranks of one node may fail before the group does
     }
     const std::lock_guard lock(mutex);
     all.insert(all.end(), errors.begin(), errors.end());
@@ -78,7 +79,7 @@ std::vector<std::string> errors_of(const Options& options, const std::function<v
 
 const Options kImpatient{.timeout = milliseconds(300)};
 
-TEST(MpiFailure, ARankThatDoesNotComeIsNamedInEveryProcess) {
+TEST(MpiFailure, MissingRankIsNamedInEveryProcess) {
   for (const int late : {0, 1, 3}) {
     const auto errors = errors_of(kImpatient, [&](Side& side) {
       for (const int rank : side.mesh.own()) {
@@ -92,15 +93,16 @@ TEST(MpiFailure, ARankThatDoesNotComeIsNamedInEveryProcess) {
     std::set<std::string> different;
     int without = 0;
     for (const std::string& error : errors) error.empty() ? ++without : (different.insert(error), 0);
-    EXPECT_EQ(without, 1) << "the late one queued nothing";
+    EXPECT_EQ(without, 1) << "the late rank queued nothing";
     ASSERT_EQ(different.size(), 1U) << testing::PrintToString(errors);
     EXPECT_THAT(*different.begin(),
                 AllOf(HasSubstr("[all_reduce blk.0.ffn] "), HasSubstr(name), StartsWith("process ")));
   }
 }
 
-// The node that waits for another one's leader must not be quicker than those who know better, and does end by itself.
-TEST(MpiFailure, ANodeThatDoesNotAnswerIsNamed) {
+// A node that waits for another node's leader must not fail before the ranks that know the missing rank. If no rank
+// knows the missing rank, the wait still ends.
+TEST(MpiFailure, UnansweringNodeIsNamed) {
   const auto errors = errors_of(kImpatient, [&](Side& side) {
     if (side.group.own() != 2) side.queue_all();
   });
@@ -110,7 +112,7 @@ TEST(MpiFailure, ANodeThatDoesNotAnswerIsNamed) {
   }
 }
 
-TEST(MpiFailure, ALateRankWithinTheTimeOutIsNoFailure) {
+TEST(MpiFailure, LateRankWithinTheTimeOutDoesNotFail) {
   std::atomic<int> right{0};
   const auto errors = errors_of({.timeout = milliseconds(20000)}, [&](Side& side) {
     if (side.group.own() == 1) std::this_thread::sleep_for(milliseconds(100));
@@ -123,7 +125,7 @@ TEST(MpiFailure, ALateRankWithinTheTimeOutIsNoFailure) {
   EXPECT_EQ(right, 4);
 }
 
-TEST(MpiFailure, AnErrorOnOneStreamReachesAllProcessesAtOnce) {
+TEST(MpiFailure, StreamErrorReachesAllProcessesImmediately) {
   const auto start = std::chrono::steady_clock::now();
   for (const int broken : {1, 2}) {
     const auto errors = errors_of({}, [&](Side& side) {
@@ -144,7 +146,7 @@ TEST(MpiFailure, AnErrorOnOneStreamReachesAllProcessesAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-TEST(MpiFailure, DifferentCollectivesAreNoticedOnANodeAndAmongNodes) {
+TEST(MpiFailure, DetectsDifferentCollectivesWithinAndAcrossNodes) {
   for (const int other : {1, 3}) {
     const auto errors = errors_of({}, [&](Side& side) {
       side.calls[static_cast<size_t>(other)].kind = Collective::kBroadcast;
@@ -177,7 +179,7 @@ TEST(MpiFailure, AbortEndsPendingAndLaterCallsEverywhere) {
     if (side.group.own() == 1) side.communicator->abort("user pressed Ctrl-C");
     const auto pending = side.mesh.errors();
     for (size_t i = 0; i < pending.size(); ++i) {
-      if (side.mesh.own()[i] == 3) continue;  // has nothing to wait for
+      if (side.mesh.own()[i] == 3) continue;  // rank 3 waits for no other rank
       EXPECT_THAT(pending[i], HasSubstr("[mpi communicator] aborted: user pressed Ctrl-C"));
     }
     side.communicator->abort("a second reason");
@@ -188,7 +190,7 @@ TEST(MpiFailure, AbortEndsPendingAndLaterCallsEverywhere) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-TEST(MpiFailure, AFailureOfTheGroupIsOneOfTheCommunicator) {
+TEST(MpiFailure, CommunicatorFailsWithItsProcessGroup) {
   const auto errors = errors_of({}, [&](Side& side) {
     if (side.group.own() != 2) side.queue_all();
     std::this_thread::sleep_for(milliseconds(50));
@@ -202,15 +204,15 @@ TEST(MpiFailure, AFailureOfTheGroupIsOneOfTheCommunicator) {
   EXPECT_THAT(errors, Each("process 2 (b): no memory left"));
 }
 
-TEST(MpiFailure, ATimeOutIsToldToTheProgram) {
+TEST(MpiFailure, TimeOutIsReportedToTheProgram) {
   const test::TimeOuts time_outs;
   errors_of(kImpatient, [&](Side& side) { side.group.own() == 1 ? wait_for_failure(side.group) : side.queue_all(); });
-  ASSERT_EQ(time_outs.messages().size(), 3U) << "in each process, as each has to end";
+  ASSERT_EQ(time_outs.messages().size(), 3U) << "one in each process, because each must end";
   EXPECT_THAT(time_outs.messages(), Each(HasSubstr("rank 1 (1:NULL0 on a) of 4 did not arrive")));
-  EXPECT_EQ(open_timeouts(), 0) << "all communicators are gone";
+  EXPECT_EQ(open_timeouts(), 0) << "all communicators were destroyed";
 }
 
-TEST(MpiFailure, AProcessThatFallsSilentEndsTheMeeting) {
+TEST(MpiFailure, WaitingRanksFailIfAProcessFallsSilent) {
   test::ThreadHub hub({"a", "a", "b"});
   std::atomic<int> told{0};
   std::promise<void> all_have_ended;
@@ -234,7 +236,7 @@ TEST(MpiFailure, AProcessThatFallsSilentEndsTheMeeting) {
   EXPECT_EQ(told, 2);
 }
 
-TEST(MpiFailure, OnlyOwnRanksCanBeQueued) {
+TEST(MpiFailure, RefusesCallsOfRemoteRanks) {
   const auto errors = errors_of({}, [&](Side& side) {
     const int other = side.group.own() == 0 ? 1 : 0;
     EXPECT_THAT([&] { side.communicator->enqueue(other, side.calls[static_cast<size_t>(other)]); },
@@ -279,7 +281,7 @@ TEST(MpiFactory, NeedsSeveralProcesses) {
   const std::vector<Device*> devices(2, device);
   const CommunicatorFactory factory = communicator_for(devices);
   EXPECT_THAT([&] { factory.describe(devices, {.implementation = "mpi"}); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr("this is the only one; start several (mpirun)")));
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("this is the only process; start several (mpirun)")));
   EXPECT_THROW(make_mpi_communicator({}, {}), InvalidArgument);
 }
 

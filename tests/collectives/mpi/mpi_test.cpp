@@ -1,5 +1,5 @@
-// Every collective of the mpi communicator over threads that act as processes, on one node and on several: ranks that
-// are alone in their process or not, nodes with different numbers of ranks, processes without any.
+// Every collective of the mpi communicator, on one node and on several nodes. Threads act as processes. Processes have
+// no, one or several ranks; nodes have different numbers of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,15 +16,15 @@ namespace {
 
 struct Shape {
   const char* name;
-  std::vector<std::string> hosts;  ///< of each process
-  std::vector<int> ranks;          ///< the process of each rank
+  std::vector<std::string> hosts;  ///< host of each process
+  std::vector<int> ranks;          ///< process of each rank
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.name;
 }
 
-/// Has a process several ranks that meet those of another one?
+/// Whether a process has several ranks that share a node with ranks of another process.
 bool mixes_addresses(const Shape& shape) {
   for (size_t a = 0; a < shape.ranks.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -38,14 +38,14 @@ bool mixes_addresses(const Shape& shape) {
   return false;
 }
 
-class MpiTest : public testing::TestWithParam<Shape> {
+class Mpi : public testing::TestWithParam<Shape> {
  protected:
-  // Threads that are processes have the same memory at two addresses. What is ordered at one of them, the thread
-  // sanitizer does not see at the other.
+  // Threads that act as processes map the same memory at two addresses. The thread sanitizer does not know that an
+  // atomic at one address also orders accesses at the other address.
   void SetUp() override {
-    if (test::kThreadSanitizer && mixes_addresses(GetParam())) GTEST_SKIP() << "not for the thread sanitizer";
+    if (test::kThreadSanitizer && mixes_addresses(GetParam())) GTEST_SKIP() << "unsuitable for the thread sanitizer";
   }
-  /// In every process, with its mesh and a communicator.
+  /// Calls the function in every process, with its mesh and communicator.
   void in_all(const std::function<void(ProcessMesh&, Communicator&)>& function) {
     for (const test::ProcessEnd& end : test::in_processes(GetParam().hosts, [&](ProcessGroup& group) {
            ProcessMesh mesh(group, GetParam().ranks);
@@ -57,16 +57,16 @@ class MpiTest : public testing::TestWithParam<Shape> {
   }
 };
 
-TEST_P(MpiTest, EveryCollective) {
+TEST_P(Mpi, RunsEveryCollective) {
   in_all([](ProcessMesh& mesh, Communicator& communicator) { run_process_suite(mesh, communicator); });
 }
 
-// Sums that depend on the order of their addends: the ranks of a node, by number, then the nodes; the same bits
-// everywhere, by all_reduce and by reduce_scatter, whatever the size.
-TEST_P(MpiTest, SumsAreMadeNodeByNodeInRankOrder) {
+// The rounded sums depend on the order of their addends: first the ranks of each node by number, then the nodes.
+// all_reduce and reduce_scatter must give these bits on every rank and for every size.
+TEST_P(Mpi, SumsAreMadeNodeByNodeInRankOrder) {
   const Shape& shape = GetParam();
   const int ranks = static_cast<int>(shape.ranks.size());
-  std::vector<std::string> nodes;  // in the order of their first processes
+  std::vector<std::string> nodes;  // ordered by their first processes
   for (const std::string& host : shape.hosts) {
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
   }
@@ -126,7 +126,7 @@ TEST_P(MpiTest, SumsAreMadeNodeByNodeInRankOrder) {
   }
 }
 
-TEST_P(MpiTest, IsAsItIsDescribed) {
+TEST_P(Mpi, TraitsMatchTheirDescription) {
   std::mutex mutex;
   std::vector<CommunicatorTraits> all;
   for (const test::ProcessEnd& end : test::in_processes(GetParam().hosts, [&](ProcessGroup& group) {
@@ -139,12 +139,12 @@ TEST_P(MpiTest, IsAsItIsDescribed) {
        })) {
     EXPECT_EQ(end.what(), "");
   }
-  EXPECT_THAT(all, testing::Each(all.front())) << "processes must plan the same";
+  EXPECT_THAT(all, testing::Each(all.front())) << "all processes must make the same plans";
   EXPECT_EQ(all.front().buffer_bytes.size(), GetParam().ranks.size());
   EXPECT_FALSE(all.front().fused.allow(1, 1));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, MpiTest,
+INSTANTIATE_TEST_SUITE_P(Shapes, Mpi,
                          testing::Values(Shape{"OneRank", {"a"}, {0}}, Shape{"OneRankOfTwoProcesses", {"a", "a"}, {1}},
                                          Shape{"OneProcess", {"a"}, {0, 0, 0}},
                                          Shape{"TwoProcesses", {"a", "a"}, {0, 1}},

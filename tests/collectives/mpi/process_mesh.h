@@ -1,4 +1,4 @@
-// A mesh of host ranks that live in several processes, and runs of one collective on the ranks of this process.
+// A mesh of host ranks in several processes. Runs a collective on the ranks of this process.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace shoal::collectives {
 
-/// CPU devices of one thread, or plain threads.
+/// The kind of ranks: plain threads, or CPU devices with one thread.
 enum class Ranks : uint8_t { kThread, kCpu };
 
 class ProcessMesh : public test::ProcessRanks {
  public:
-  /// `process_of`: of each rank.
+  /// `process_of`: the process of each rank.
   ProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, Ranks kind = Ranks::kThread)
       : ProcessRanks(group) {
     const bool are_threads = kind == Ranks::kThread;
@@ -46,10 +46,10 @@ class ProcessMesh : public test::ProcessRanks {
   }
 };
 
-/// A case in the memory of the own ranks of a mesh.
+/// A collective case whose data are in the memory of this process's ranks.
 class ProcessCase : public CollectiveCase {
  public:
-  /// `in_place`: where the kind allows it.
+  /// `in_place`: run in place if the collective allows it.
   explicit ProcessCase(CollectiveCase one, bool in_place = false)
       : CollectiveCase(std::move(one)), in_place_(in_place) {
     for (const Bytes& bytes : expected) out_.emplace_back(bytes.size(), std::byte{0x5a});
@@ -68,7 +68,7 @@ class ProcessCase : public CollectiveCase {
     }
     for (const int rank : mesh.own()) communicator.enqueue(rank, calls_[static_cast<size_t>(rank)]);
   }
-  /// Empty where the own ranks have what they must.
+  /// Describes the first wrong result of this process's ranks; empty if all results are right.
   std::string wrong(const ProcessMesh& mesh) const {
     for (const int rank : mesh.own()) {
       const auto at = static_cast<size_t>(rank);
@@ -88,7 +88,7 @@ class ProcessCase : public CollectiveCase {
   std::vector<Call> calls_;
 };
 
-/// All kinds, dtypes, and sizes around the bounds of what goes through the slots at once.
+/// Cases of all collectives and dtypes, with sizes around the size of a slot.
 inline std::vector<CollectiveCase> process_cases(int ranks) {
   constexpr auto kSlot = static_cast<int64_t>(mpi::kSlotBytes), kFloats = kSlot / 4;
   const auto n = static_cast<size_t>(ranks);
@@ -134,7 +134,7 @@ inline std::vector<CollectiveCase> process_cases(int ranks) {
   return cases;
 }
 
-/// The same on all processes.
+/// A random case. Processes with equal states of `random` get the same case.
 inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   const int seed = static_cast<int>(up_to(1000));
@@ -154,7 +154,8 @@ inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   }
 }
 
-/// Runs all cases, in place and not, then many in a row without waiting for any. Throws CommError with what is wrong.
+/// Runs all cases, in place or not, then many cases queued in a row. If a result is wrong, throws a CommError that
+/// describes it.
 inline void run_process_suite(ProcessMesh& mesh, Communicator& communicator) {
   const auto check_all = [&](std::vector<ProcessCase>& cases) {
     mesh.synchronize();

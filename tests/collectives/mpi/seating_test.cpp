@@ -1,4 +1,4 @@
-// Who sits where, seen from each process, and whether there are cores for all.
+// The process and node of each rank, as each process sees them, and whether all threads have cores.
 #include "collectives/mpi/seating.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ TEST(Seating, IsTheSameInEveryProcess) {
          ProcessMesh mesh(group, {4, 0, 1, 2, 0});
          const Seating seating(devices_of(mesh.backends()), group);
          EXPECT_THAT(seating.process, ElementsAre(4, 0, 1, 2, 0));
-         EXPECT_THAT(seating.node, ElementsAre(1, 0, 1, 0, 0)) << "nodes in the order of their first processes";
+         EXPECT_THAT(seating.node, ElementsAre(1, 0, 1, 0, 0)) << "nodes are in the order of their first processes";
          EXPECT_THAT(seating.seat, ElementsAre(0, 0, 1, 1, 2));
          EXPECT_THAT(seating.members, ElementsAre(ElementsAre(1, 3, 4), ElementsAre(0, 2)));
          EXPECT_EQ(seating.leader(1), 0);
@@ -30,7 +30,7 @@ TEST(Seating, IsTheSameInEveryProcess) {
   }
 }
 
-TEST(Crowding, CountsTheThreadsOfAllProcessesOfTheNode) {
+TEST(Crowding, CountsThreadsOfAllProcessesOfANode) {
   const int cores = cpu::usable_cores();
   for (const test::ProcessEnd& end : test::in_processes({"a", "a", "b"}, [&](ProcessGroup& group) {
          const bool has_neighbour = group.own() != 2;

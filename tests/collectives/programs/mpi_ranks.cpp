@@ -1,10 +1,10 @@
-// The mpi communicator among real processes: started by mpirun, each with ranks of its own.
+// The mpi communicator among real processes, started by mpirun, each with its own ranks.
 //
-//   mpirun -np 3 mpi_ranks suite            every collective, right on every rank
-//   mpirun -np 2 mpi_ranks late             a rank that does not come is named in every process
-//   mpirun -np 2 mpi_ranks killed           so is a process that dies
+//   mpirun -np 3 mpi_ranks suite            checks every collective on every rank
+//   mpirun -np 2 mpi_ranks late             every process names a missing rank
+//   mpirun -np 2 mpi_ranks killed           every process names a process that died
 //   mpirun -np 2 mpi_ranks bench [ranks]    microseconds of an all_reduce, with this many ranks in each process
-//   mpi_ranks bench 2                       the same of the host communicator, for comparison
+//   mpi_ranks bench 2                       the same for the host communicator, for comparison
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void say(const ProcessGroup& group, std::string_view text) {
   std::fflush(stdout);
 }
 
-/// As many ranks in each process.
+/// A mesh with `each` ranks in each process.
 std::vector<int> even(const ProcessGroup& group, int each) {
   std::vector<int> process_of;
   for (int i = 0; i < group.size() * each; ++i) process_of.push_back(i / each);
@@ -41,7 +41,8 @@ std::vector<int> even(const ProcessGroup& group, int each) {
 void suite(ProcessGroup& group) {
   std::vector<std::vector<int>> shapes{even(group, 1), {0}};
   shapes.push_back(even(group, 2));
-  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // by turns, and one process has more
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // the last process gets one more rank, which becomes
+                                                                  // rank 0
   for (const std::vector<int>& shape : shapes) {
     for (const Ranks kind : {Ranks::kThread, Ranks::kCpu}) {
       ProcessMesh mesh(group, shape, kind);
@@ -53,7 +54,7 @@ void suite(ProcessGroup& group) {
   say(group, fmt::format("right in {} processes", group.size()));
 }
 
-/// Rank 1 does not come, because `instead` happens in its process; the others must hear of `why`.
+/// Rank 1 is missing, because its process calls `instead`. The errors of the other ranks must contain `why`.
 void without_rank_1(ProcessGroup& group, void (*instead)(), std::string_view why) {
   ProcessMesh mesh(group, even(group, 1), Ranks::kCpu);
   const auto communicator = mesh.communicator({.timeout = std::chrono::milliseconds(1500)});
@@ -79,7 +80,7 @@ void without_rank_1(ProcessGroup& group, void (*instead)(), std::string_view why
   std::fflush(stdout);
 }
 
-/// Seconds that `times` calls took, queued before the first one begins.
+/// Time in seconds of `times` calls. All calls are queued before the first call begins.
 double time_calls(ProcessGroup& group, ProcessMesh& mesh, Communicator& communicator, std::span<const Call> calls,
                   int times) {
   std::atomic<bool> gate{false};
@@ -108,7 +109,7 @@ void bench(ProcessGroup& group, int each) {
       calls.push_back(
           {Collective::kAllReduce, DType::kF32, data.back().data(), data.back().data() + count, count, {}, 0, "x"});
     }
-    // Short and many, of which some have the cores for themselves.
+    // Many short repetitions, so that some of them run while no other program uses the cores.
     constexpr int kRepetitions = 60;
     const auto times = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 2, 500));
     double best = 1e9;

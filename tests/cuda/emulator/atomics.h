@@ -1,5 +1,5 @@
-// Atomics and fences on global and shared memory: real ones, because streams run on several OS threads. atomicAdd of
-// floats is here too, but results of shoal must not depend on the order of sums.
+// Atomics and fences on global and shared memory. They are real atomics, because streams run on several OS threads.
+// atomicAdd also exists for floats, but results of shoal must not depend on the order of sums.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shoal::cuda::emulator {
 
-/// Replaces *address by function(old); returns old.
+/// Replaces *address by function(old) and returns old.
 template <class T, class Function>
 T atomic_update(T* address, Function function) {
   deliver_stores();
@@ -35,7 +35,7 @@ T atomicExch(T* address, std::type_identity_t<T> value) {
   __atomic_exchange(address, &value, &old, __ATOMIC_RELAXED);
   return old;
 }
-/// Counts up to `limit`, then starts from 0.
+/// Increments *address, or sets it to 0 if it is at least `limit`. Returns the old value.
 inline uint32_t atomicInc(uint32_t* address, uint32_t limit) {
   return shoal::cuda::emulator::atomic_update(address, [limit](uint32_t old) { return old >= limit ? 0 : old + 1; });
 }
@@ -47,7 +47,7 @@ inline void __threadfence_system() {
   shoal::cuda::emulator::fence();
 }
 
-// Loads and stores with a hint for caches.
+// Loads with cache hints, which the emulator ignores.
 template <class T>
 T __ldg(const T* address) {
   return *address;

@@ -17,7 +17,7 @@
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr size_t kPatience = 100;  // pauses before a waiting OS thread sleeps
+constexpr size_t kPatience = 100;  // pauses before a waiting OS thread starts to sleep
 
 std::string text(const uint3& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
@@ -100,7 +100,7 @@ void Runner::start_block() {
 void Runner::end_block() {
   stores_.end_block();
   let_next_start();
-  if (!goes_on_) {  // it has begun early, and none of its threads waits
+  if (!goes_on_) {  // the block began early, and none of its threads called wait_for_previous()
     stand();
     go_on();
   }
@@ -292,7 +292,7 @@ void Runner::meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute,
 Meeting& Runner::join_meeting(Thread& self, uint32_t mask, const char* name, const std::source_location& where) {
   if ((mask >> self.lane & 1) == 0) {
     self.where = where;
-    die(self, fmt::format("{} with mask {:#x}, in which the calling lane {} is not", name, mask, self.lane));
+    die(self, fmt::format("calls {} with mask {:#x}, which lacks the calling lane {}", name, mask, self.lane));
   }
   Meeting* free = nullptr;
   for (Meeting& meeting : self.warp->meetings) {
@@ -324,14 +324,14 @@ void Runner::complete(Meeting& meeting, const Thread* running) {
 
 void Runner::check_same_place(const Thread& self, const char* name, const std::source_location& where,
                               const Thread& other) const {
-  // Mostly the same literals; equal ones of other files otherwise.
+  // Names are usually the same literal. Literals of different files may be equal at different addresses.
   const auto same = [](const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; };
   if (where.line() == other.where.line() && where.column() == other.where.column() && same(name, other.waits_in) &&
       same(where.file_name(), other.where.file_name())) {
     return;
   }
-  die(self, fmt::format("is in {} at {}, thread {} in {} at {}: all threads that meet must be at the same line", name,
-                        text(where), text(other.index), other.waits_in, text(other.where)));
+  die(self, fmt::format("is in {} at {}, but thread {} is in {} at {}: all threads that meet must be at the same line",
+                        name, text(where), text(other.index), other.waits_in, text(other.where)));
 }
 
 void Runner::die(const Thread& thread, const std::string& message) const {

@@ -1,14 +1,13 @@
-// Running a kernel: its blocks one after the other on one OS thread (the stream's), the threads of a block as fibers.
-// A fiber that comes to the end of a CUDA thread takes the next, so that a kernel without barriers needs one fiber
-// only.
+// Runs the blocks of a kernel one after the other on one OS thread (the stream's). The threads of a block are fibers.
+// When a CUDA thread ends, its fiber takes the next CUDA thread, so a kernel without barriers needs only one fiber.
 //
 // Threads wait for each other at barriers (of the block) and in meetings (of lanes of a warp: shuffles, votes,
-// __syncwarp, matrix instructions). When no thread of a block can go on, or threads are at different barriers, the
+// __syncwarp, matrix instructions). If no thread of a block can continue, or threads are at different barriers, the
 // program aborts with a message that names the kernel, the lines and the threads.
 //
-// Blocks that wait for each other through flags call spin_pause(): then another OS thread of the stream starts on the
-// kernel's other blocks, so that in the end each block that waits has an OS thread. `__shared__` variables are
-// thread_local for that reason.
+// Blocks that wait for each other through flags call spin_pause(). Another OS thread of the stream then runs more
+// blocks of the kernel, so finally each waiting block has its own OS thread. Therefore `__shared__` variables are
+// thread_local.
 #pragma once
 
 #include <vector_types.h>
@@ -30,8 +29,9 @@ namespace shoal::cuda::emulator {
 
 struct Warp;
 
-/// An asynchronous copy of 16 bytes to shared memory, of which the first `bytes` are in an allocation; from == nullptr:
-/// zeros. It reads when the thread waits for it, or for the kernel in front, whatever comes first.
+/// An asynchronous copy of 16 bytes to shared memory. Only the first `bytes` source bytes belong to an allocation. If
+/// `from` is nullptr, the copy writes zeros. The source is read when the thread waits for the copy or calls
+/// wait_for_previous(), whichever comes first.
 struct PendingCopy {
   void* to;
   const void* from;
@@ -49,17 +49,17 @@ struct Thread {
   unsigned lane = 0;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
-  const char* waits_in = nullptr;  ///< name of what it waits in; nullptr = it does not
-  std::source_location where;      ///< the line of that
-  bool vote = false;               ///< at a barrier
-  int result = 0;                  ///< of the barrier
+  const char* waits_in = nullptr;  ///< name of the call in which the thread waits; nullptr if it does not wait
+  std::source_location where;      ///< line of this call
+  bool vote = false;               ///< the thread's predicate at a barrier
+  int result = 0;                  ///< sum of the votes at the barrier
   bool ended = false;
   std::vector<PendingCopy> copies;
-  unsigned copy_groups = 0;  ///< committed
+  unsigned copy_groups = 0;  ///< number of committed groups
 };
 
-/// Lanes that do something together, each with an argument that lives until all are there. The last one to come
-/// computes for all of them.
+/// An operation that several lanes do together. Each lane has an argument, which exists until all lanes have arrived.
+/// The last lane to arrive computes the results of all lanes.
 struct Meeting {
   using Compute = void (*)(const std::array<void*, 32>& arguments, uint32_t present);
 
@@ -72,15 +72,15 @@ struct Meeting {
   std::array<void*, 32> arguments{};
 };
 
-struct WarpProducts;  // shoal_cuda_emulator_wgmma.h
+struct WarpProducts;  // defined in wgmma.cpp
 
 struct Warp {
   uint32_t live = 0;
   std::vector<Meeting> meetings;
-  std::shared_ptr<WarpProducts> products;  ///< nullptr: none yet
+  std::shared_ptr<WarpProducts> products;  ///< nullptr before the first product
 };
 
-/// The fibers of one OS thread and the block that they run.
+/// The fibers of one OS thread, and the block that they currently run.
 class Runner {
  public:
   Runner();
@@ -96,14 +96,14 @@ class Runner {
   void* dynamic_shared() const { return shared_.get(); }
   StoreBuffer& stores() { return stores_; }
 
-  /// The barrier of the block; the sum of all votes.
+  /// The barrier of the block; returns the number of true votes.
   int meet_block(bool vote, const char* name, const std::source_location& where);
-  /// A barrier of the thread's warpgroup.
+  /// The barrier of the thread's warpgroup.
   void meet_warpgroup(const std::source_location& where);
   void meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute, const char* name,
                   const std::source_location& where);
   void spin();
-  /// Waits until what the launch began before has ended.
+  /// Waits until all earlier work of the stream has completed.
   void wait_for_previous(const std::source_location& where);
   void let_next_start();
   [[noreturn]] void die(const Thread& thread, const std::string& message) const;
@@ -114,18 +114,19 @@ class Runner {
   void end_block();
   Thread* next_unstarted();
   Thread& pop_ready();
-  /// Gives the OS thread to another CUDA thread; returns when this one is ready and has its turn.
+  /// Lets another CUDA thread run on the OS thread. Returns when `self` is ready and is scheduled again.
   void yield(Thread& self);
   void wait(Thread& self, const char* name, const std::source_location& where);
   void wake(Thread& thread);
   void end(Thread& thread);
-  /// Lets all at the barrier go on; the sum of their votes and `vote`.
+  /// Releases all threads at the barrier and returns the number of true votes, including `vote`.
   int release_barrier(bool vote);
   Fiber& fiber_for_unstarted();
   void let_others_run();
-  /// No thread can go on: those in wait_for_previous() do, once they may.
+  /// Called if no thread can continue. Waits until the earlier work has completed and wakes the threads in
+  /// wait_for_previous().
   void wait_for_any();
-  /// For a block that began early: it stands (or spins), and it may go on.
+  /// Called by blocks that began early. stand() reports that the block waits or spins; go_on() waits for earlier work.
   void stand();
   void go_on();
   void complete(Meeting& meeting, const Thread* running);
@@ -138,21 +139,21 @@ class Runner {
   uint3 block_index_{};
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  std::vector<uint32_t> order_;  // in which threads start
+  std::vector<uint32_t> order_;  // start order of the threads
   size_t started_ = 0;
   size_t live_ = 0;
-  std::vector<Thread*> ready_;  // a ring
+  std::vector<Thread*> ready_;  // a ring buffer
   size_t ready_begin_ = 0, ready_count_ = 0;
   std::vector<Thread*> at_barrier_;
   std::array<std::vector<Thread*>, 8> at_warpgroup_barriers_;
-  bool goes_on_ = true;           // what is in front has ended, and the block has a seat
-  bool moves_ = false;            // it began early and has not told yet that it stands
-  std::vector<Thread*> at_gate_;  // in wait_for_previous()
+  bool goes_on_ = true;           // the earlier work has ended, and the block has a seat
+  bool moves_ = false;            // the block began early and has not yet called stand()
+  std::vector<Thread*> at_gate_;  // threads in wait_for_previous()
   bool lets_next_start_ = false;
   Seat seat_;
   StoreBuffer stores_;
-  size_t pauses_ = 0;     // since other OS threads had their turn
-  size_t os_pauses_ = 0;  // in this block
+  size_t pauses_ = 0;     // number of pauses since other OS threads last ran
+  size_t os_pauses_ = 0;  // number of pauses in which this block let other OS threads run
   bool has_helper_ = false;
   uint64_t random_ = 0x9e3779b97f4a7c15;
   Fiber main_;
@@ -162,10 +163,10 @@ class Runner {
   size_t shared_bytes_ = 0;
 };
 
-/// For messages.
+/// Describes a source line in messages.
 std::string text(const std::source_location& where);
 
-/// The CUDA thread that runs, and the runner of the OS thread; nullptr where there is none.
+/// The running CUDA thread, and the runner of the OS thread; nullptr outside of kernels and streams.
 extern constinit thread_local Thread* g_thread;
 extern constinit thread_local Runner* g_runner;
 

@@ -1,6 +1,5 @@
-// What tests do with the emulator of the CUDA runtime besides calling it: make calls fail, and see which were made.
-// Thread-safe. GPUs are configured by environment variables (docs/cuda_emulator.md), which are read when they are
-// needed.
+// Functions with which tests make calls of the emulated CUDA runtime fail and record calls. Thread-safe. Environment
+// variables configure the GPUs (docs/cuda_emulator.md). The runtime reads each variable when it needs the value.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,33 +9,33 @@
 
 namespace shoal::cuda::emulator {
 
-/// The nth call of `name` from now on (1 = the next one) returns `error` and does nothing else, and so do the `times` -
-/// 1 after it. Launches of kernels are calls of "cudaLaunchKernel".
+/// Makes the nth call of `name` from now on (1 = the next call) and the `times` - 1 calls after it return `error`
+/// without any other effect. Kernel launches count as calls of "cudaLaunchKernel".
 void fail_call(const std::string& name, int nth, cudaError_t error, int times = 1);
-/// Forgets what was asked of fail_call().
+/// Removes all faults set by fail_call().
 void clear_faults();
 
-/// From now on calls are written down.
+/// Starts to record calls.
 void record_calls();
-/// The names of the calls since record_calls(), which ends. Calls that only ask (cudaGetLastError, cudaGetErrorName and
-/// the like) are left out.
+/// Stops recording and returns the names of the recorded calls. Queries such as cudaGetLastError are not recorded.
 std::vector<std::string> take_calls();
 
-/// A kernel that was launched or captured.
+/// A launched or captured kernel.
 struct LaunchRecord {
-  std::string file;  ///< of the line that launches it: "norm.cu"
-  unsigned threads;  ///< of a block
+  std::string file;  ///< source file of the launch, such as "norm.cu"
+  unsigned threads;  ///< threads per block
   size_t shared_bytes;
-  bool early;  ///< by launch_early()
+  bool early;  ///< launched by launch_early()
 };
-/// The launches since record_calls(), which ends.
+/// Stops recording and returns the recorded launches.
 std::vector<LaunchRecord> take_launches();
 
-/// How many asynchronous copies of kernels since the last call read a vector that lies partly behind its allocation.
+/// Returns the number of kernels' asynchronous copies that read a vector partly outside of its allocation, and resets
+/// it to zero.
 uint64_t take_copies_over_edges();
-/// How many threads are inside of a call now.
+/// Number of threads that are currently inside of a call of `name`.
 int calls_in_progress(const std::string& name);
-/// How many blocks are on a GPU now; with SHOAL_EMULATED_RESIDENCY only.
+/// Number of blocks that occupy a GPU. Always 0 without SHOAL_EMULATED_RESIDENCY.
 int resident_blocks(int gpu);
 
 }  // namespace shoal::cuda::emulator

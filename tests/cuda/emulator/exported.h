@@ -1,5 +1,5 @@
-// What the emulator of the CUDA runtime offers libraries that are loaded beside it and, in earnest, bring CUDA's own
-// runtime: the stand-in for NCCL. Looked up by name in the program or plug-in that calls the library.
+// Functions of the emulated CUDA runtime that the stand-in for NCCL calls. The stand-in looks up these functions by
+// name in the program or plug-in that calls it. (A real NCCL library contains its own CUDA runtime.)
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 namespace shoal::cuda::emulator {
 
 struct Exported {
-  /// Queues work, or captures it; it is destroyed when it has run, or with the last graph that it is part of.
+  /// Queues or captures `work`. It is destroyed after it has run, or with the last graph that contains it.
   cudaError_t (*enqueue)(cudaStream_t stream, std::function<void()> work);
   cudaError_t (*get_device)(int* gpu);
 };

@@ -1,11 +1,11 @@
-// Functions of CUDA's math library that C has not, and the fast ones, which are as accurate as their namesakes here.
-// Conversions between halfs and floats are the toolkit's own.
+// Functions of CUDA's math library that C lacks, and CUDA's fast functions, which have full accuracy here. The
+// toolkit's own headers convert between halfs and floats.
 #pragma once
 
 #include <cuda_fp16.h>
 #include <math.h>
 
-// The C library declares a function with this name for itself.
+// A macro, because the C library also declares a function with this name.
 #define __expf expf
 
 inline float __fdividef(float a, float b) {
@@ -18,7 +18,7 @@ inline float __fmul_rn(float a, float b) {
   return a * b;
 }
 
-// min and max of floats ignore a NaN, as those of C do.
+// min and max of floats ignore a NaN, like C's fminf and fmaxf.
 inline float min(float a, float b) {
   return fminf(a, b);
 }
@@ -26,7 +26,7 @@ inline float max(float a, float b) {
   return fmaxf(a, b);
 }
 
-// Rounded once: products of halfs are exact in double, and so is the sum unless the terms are very far apart.
+// Rounds once: products of halfs are exact in double, and the sum is exact unless the terms are very far apart.
 inline __half __hfma(__half a, __half b, __half c) {
   return __double2half(fma(double{__half2float(a)}, double{__half2float(b)}, double{__half2float(c)}));
 }

@@ -1,6 +1,6 @@
-// A fiber: a stack and where on it the work goes on. One OS thread switches between many of them without a system call
-// (Boost.Context), and the address sanitizer is told of each switch. Fibers never end: they park and are used again, so
-// that their stacks can simply be given back. Stacks come from one pool for all threads.
+// A fiber: a stack and the point where its execution continues. One OS thread switches between many fibers without a
+// system call (Boost.Context); the address sanitizer is notified of each switch. Fibers never end: they park and are
+// used again, so their stacks can simply be freed. All threads share one pool of stacks.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@ class Fiber {
  public:
   using Entry = void (*)(Fiber& self, void* argument);
 
-  /// The thread that is running, as something to switch from and back to.
+  /// Represents the running thread, so that fibers can switch back to it.
   Fiber() = default;
-  /// Runs entry(self, argument) when it is switched to first. entry never returns.
+  /// The first switch to the fiber calls entry(self, argument). entry must never return.
   Fiber(Entry entry, void* argument);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Makes the pool of stacks, if it is not there yet: it is gone only after what was made later.
+  /// Creates the pool of stacks if needed. Objects that are constructed after this call are destroyed before the pool.
   static void keep_stacks();
 
-  /// Goes on with `next`; returns when something switches back to this one, which must be the one that is running.
+  /// Continues with `next`. Must be called on the running fiber; returns when another fiber switches back to it.
   void switch_to(Fiber& next);
 
  private:
@@ -30,8 +30,8 @@ class Fiber {
   struct Arrival;
 
   void* context_ = nullptr;
-  void* stack_ = nullptr;         // from the pool; nullptr for a thread's own
-  const void* bottom_ = nullptr;  // as the sanitizer knows it
+  void* stack_ = nullptr;         // from the pool; nullptr for the thread's own stack
+  const void* bottom_ = nullptr;  // stack bounds for the address sanitizer
   size_t size_ = 0;
   void* fake_stack_ = nullptr;
   Entry entry_ = nullptr;

@@ -1,4 +1,4 @@
-// Integer instructions that CUDA has names for.
+// Integer intrinsics of CUDA.
 #pragma once
 
 #include <vector_types.h>
@@ -20,12 +20,13 @@ inline float __uint_as_float(uint32_t x) {
   return std::bit_cast<float>(x);
 }
 
-/// The lower word of hi:lo shifted right.
+/// The lower word of hi:lo >> shift.
 inline uint32_t __funnelshift_r(uint32_t lo, uint32_t hi, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{hi} << 32 | lo) >> (shift & 31));
 }
 
-/// Bytes of b:a (numbers 7 to 0) chosen by the nibbles of `selector`; bit 3 of a nibble repeats the byte's sign.
+/// Each nibble of `selector` chooses a byte of b:a (numbers 7 to 0). If bit 3 of the nibble is set, the result byte
+/// repeats the sign of the chosen byte.
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t result = 0;
@@ -40,7 +41,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
 
 namespace shoal::cuda::emulator {
 
-/// Byte or half word i of x.
+/// Returns byte i (8-bit T) or half word i (16-bit T) of x.
 template <class T, class Word>
 T part(Word x, int i) {
   return static_cast<T>(static_cast<uint32_t>(x) >> (8 * sizeof(T) * i));
@@ -62,7 +63,7 @@ inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
   return c;
 }
 
-// CUDA's min and max, by the types that it has them for.
+// min and max for the types for which CUDA defines them.
 #define SHOAL_MIN_MAX(type)            \
   constexpr type min(type a, type b) { \
     return b < a ? b : a;              \

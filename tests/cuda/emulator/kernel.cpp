@@ -20,8 +20,8 @@ uint64_t take_copies_over_edges() {
 }
 
 void missing_lane(unsigned lane, unsigned source) {
-  g_runner->die(*g_thread,
-                fmt::format("is in a shuffle in which lane {} reads lane {}, which takes no part", lane, source));
+  g_runner->die(*g_thread, fmt::format("executes a shuffle in which lane {} reads lane {}, which does not take part",
+                                       lane, source));
 }
 
 uint64_t now_ns() {
@@ -40,10 +40,11 @@ void copy_16(void* shared, const void* global, bool valid) {
   check_aligned(global, 16);
   const size_t bytes = valid ? allocated_bytes(global, 16) : 0;
   if (valid && bytes == 0) {
-    g_runner->die(*g_thread, fmt::format("copies 16 bytes from {}, none of which is in memory of CUDA", global));
+    g_runner->die(*g_thread, fmt::format("copies 16 bytes from {}, none of which is in a CUDA allocation", global));
   }
   if (valid && bytes < 16) ++g_copies_over_edges;
-  // The bytes arrive when the thread waits for them; until then, and where none are allocated, there is rubbish.
+  // The bytes arrive when the thread waits for them. Until then shared memory contains the value 0xFF, which also
+  // remains in bytes whose source has no allocation.
   std::memset(shared, 0xFF, 16);
   g_thread->copies.push_back({shared, valid ? global : nullptr, bytes, g_thread->copy_groups});
 }

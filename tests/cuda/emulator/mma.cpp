@@ -12,16 +12,15 @@ namespace {
 
 void check_whole(uint32_t present) {
   if (present != 0xffffffff) {
-    g_runner->die(*g_thread,
-                  fmt::format("is in a matrix instruction for which only the lanes {:#x} are there", present));
+    g_runner->die(*g_thread, fmt::format("executes a matrix instruction with only lanes {:#x} present", present));
   }
 }
 
-/// d[16 x 8] += a[16 x 16] b[16 x 8], two elements in a register.
+/// d[16 x 8] += a[16 x 16] b[16 x 8]. Each register holds two elements.
 template <float (*kDecode)(uint16_t)>
 void multiply(const std::array<void*, 32>& lanes, uint32_t present) {
   check_whole(present);
-  std::array<float, 16> a[16], b[8];  // rows, columns
+  std::array<float, 16> a[16], b[8];  // rows of a, columns of b
   for (int lane = 0; lane < 32; ++lane) {
     const auto& held = *static_cast<const Product*>(lanes[static_cast<size_t>(lane)]);
     const int g = lane / 4, t = lane % 4;
@@ -49,7 +48,7 @@ void load_matrices(const std::array<void*, 32>& lanes, uint32_t present) {
   for (int lane = 0; lane < 32; ++lane) {
     const void* row = static_cast<const MatrixLoad*>(lanes[static_cast<size_t>(lane)])->row;
     if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
-      g_runner->die(*g_thread, fmt::format("loads a matrix of which the row of lane {} is not aligned to 16", lane));
+      g_runner->die(*g_thread, fmt::format("loads a matrix, but the row of lane {} is not aligned to 16 bytes", lane));
     }
     std::memcpy(matrices[lane / 8][lane % 8], row, 16);
   }

@@ -1,6 +1,6 @@
-// Inside the emulator of the CUDA runtime: what its files share. A stream is an OS thread with a queue; whatever is
-// asynchronous in CUDA is queued, so that programs which do not wait see it. Captured streams write their operations
-// down in a graph instead.
+// Internals of the emulated CUDA runtime, shared by its files. A stream is an OS thread with a queue. Every call that
+// may be asynchronous in CUDA is queued here, so tests detect missing waits. A captured stream adds its operations to a
+// graph instead.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,13 +23,13 @@
 
 namespace shoal::cuda::emulator {
 
-/// A point that something reaches once.
+/// A flag that is set once, such as a recorded event.
 class Record {
  public:
   void set();
   void wait() const;
   bool is_set() const { return set_.load(std::memory_order_acquire) != 0; }
-  /// When it was set, in nanoseconds.
+  /// Time of set(), in nanoseconds.
   uint64_t time() const { return time_; }
 
  private:
@@ -45,25 +45,25 @@ struct GraphExec {
   std::shared_ptr<const Nodes> nodes;
 };
 
-/// A capture that goes on, of one stream; guarded by Runtime::mutex.
+/// A running capture of one stream; guarded by Runtime::mutex.
 struct Capture {
   Nodes nodes;
-  std::thread::id thread;  ///< that began it
-  bool broken = false;     ///< by a call that cannot be captured
+  std::thread::id thread;  ///< the thread that began the capture
+  bool broken = false;     ///< a call that cannot be captured was made
 };
 
 class Stream {
  public:
   Stream(int gpu, bool blocking);
-  /// Does what is queued first.
+  /// Finishes the queued work before destruction.
   ~Stream();
 
   int gpu() const { return gpu_; }
-  /// Does it wait for the default stream, and that for it?
+  /// Whether the stream and the default stream wait for each other.
   bool blocking() const { return blocking_; }
-  /// `works`: false tells that what came before is done.
+  /// `works` is false for operations that do not make the stream busy, such as the record of an event.
   void push(Operation operation, bool works = true);
-  /// Set when all that is queued now is done.
+  /// Returns a record that is set when all work queued so far is done.
   std::shared_ptr<Record> record();
   void wait_for(std::shared_ptr<Record> record);
   void synchronize();
@@ -78,9 +78,9 @@ class Stream {
   };
 
   void serve();
-  /// With the lock of the queue, which is let go meanwhile.
+  /// Called with the lock of the queue; unlocks it meanwhile.
   void run(Item item, std::unique_lock<std::mutex>& lock);
-  /// What comes next and may start early, as far as it is queued.
+  /// The queued operations that directly follow and may start early.
   std::vector<const Operation*> early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation);
 
   const int gpu_;
@@ -98,7 +98,7 @@ class Stream {
 /// Guarded by Runtime::mutex.
 struct Event {
   int gpu = 0;
-  std::shared_ptr<Record> record;  ///< nullptr: never recorded
+  std::shared_ptr<Record> record;  ///< nullptr before the first record
 };
 
 enum class MemoryKind { kDevice, kPool, kHost };
@@ -109,54 +109,55 @@ struct Allocation {
   MemoryKind kind;
 };
 
-/// Memory that is allocated in the order of streams.
+/// Memory that is allocated in stream order.
 struct Pool {
   size_t used = 0;
-  size_t reserved = 0;   ///< `used`, and what was and is kept
-  size_t threshold = 0;  ///< of cudaMemPoolAttrReleaseThreshold
-  std::set<int> users;   ///< other GPUs that may use its memory
+  size_t reserved = 0;   ///< `used` plus freed memory that the pool keeps
+  size_t threshold = 0;  ///< cudaMemPoolAttrReleaseThreshold
+  std::set<int> users;   ///< other GPUs that may access the pool's memory
 };
 
 struct Gpu {
-  size_t used = 0;  ///< the pool's, too
+  size_t used = 0;  ///< includes the pool's memory
   Pool pool;
-  std::set<int> peers;  ///< whose memory it may use
+  std::set<int> peers;  ///< GPUs whose memory this GPU may access
   std::unique_ptr<Stream> default_stream;
-  unsigned flags = 0;  ///< of cudaSetDeviceFlags()
+  unsigned flags = 0;  ///< flags of cudaSetDeviceFlags()
 };
 
 struct Runtime {
   Runtime();
 
   std::mutex mutex;
-  std::map<uintptr_t, Allocation> memory;  ///< by address
-  std::atomic<uint64_t> freed{0};          ///< allocations that are gone
+  std::map<uintptr_t, Allocation> memory;  ///< by start address
+  std::atomic<uint64_t> freed{0};          ///< number of freed allocations
   std::map<int, Gpu> gpus;
-  std::map<const void*, int> dynamic_shared;  ///< what kernels were allowed, by cudaFuncSetAttribute
-  std::map<const void*, int> carveouts;       ///< percent of a multiprocessor's memory, by the same
+  std::map<const void*, int> dynamic_shared;  ///< bytes that cudaFuncSetAttribute() allows a kernel
+  std::map<const void*, int> carveouts;       ///< carveout of a kernel in percent, also from cudaFuncSetAttribute()
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::set<GraphExec*> execs;
-  std::set<Stream*> streams;  ///< not the default ones
+  std::set<Stream*> streams;  ///< without the default streams
 };
 Runtime& runtime();
 
 int gpu_count();
-/// NVIDIA's technical specifications of a compute capability. A block may ask for 1 KiB less than the multiprocessor's
-/// shared memory; all have 65,536 registers.
+/// A row of NVIDIA's table of technical specifications per compute capability. A block may use 1 KiB less than the
+/// multiprocessor's shared memory. All generations have 65,536 registers.
 struct Generation {
   int compute_capability;
-  size_t shared_bytes, threads, blocks;  ///< of a multiprocessor
+  size_t shared_bytes, threads, blocks;  ///< limits per multiprocessor
 
   size_t shared_bytes_per_block() const { return shared_bytes - 1024; }
 };
-/// That of a GPU: SHOAL_EMULATED_SM.
+/// The generation of a GPU (SHOAL_EMULATED_SM).
 const Generation& generation(int gpu);
-/// The calling thread's.
+/// Both values belong to the calling thread.
 int& current_gpu();
 cudaError_t& last_error();
 
-/// What every call does around its own work: writes itself down, fails when a test asked for it, keeps the error.
+/// Every call of the API starts with begin_call() and ends with end_call(). They record the call, inject faults and
+/// keep the last error.
 cudaError_t begin_call(const char* name);
 cudaError_t end_call(const char* name, cudaError_t status);
 void note_launch(const LaunchSize& size);
@@ -166,7 +167,7 @@ cudaError_t api(const char* name, Function&& function) {
   const cudaError_t asked = begin_call(name);
   return end_call(name, asked != cudaSuccess ? asked : function());
 }
-/// The same for calls that must not be made while something is captured.
+/// api_outside_capture() is for calls that are not allowed during a capture; they break all running captures.
 cudaError_t spoil_captures();
 template <class Function>
 cudaError_t api_outside_capture(const char* name, Function&& function) {
@@ -176,10 +177,10 @@ cudaError_t api_outside_capture(const char* name, Function&& function) {
   });
 }
 
-/// The stream of a handle, the default one of the current GPU for 0; nullptr: no such stream.
+/// The stream of a handle; 0 is the default stream of the current GPU. Returns nullptr for an unknown handle.
 Stream* find_stream(cudaStream_t handle);
 Stream& default_stream(int gpu);
-/// Calls function(stream) for a valid handle.
+/// Calls function(stream) if the handle is valid.
 template <class Function>
 cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& function) {
   return api(name, [&] {
@@ -188,13 +189,14 @@ cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& functi
   });
 }
 
-// Graphs and events by their handles; Runtime::mutex is held.
+// Functions on sets of graphs or events, which find an object by its handle. The caller of add() and find() holds
+// Runtime::mutex.
 template <class Object, class Handle>
 void add(std::set<Object*>& all, std::unique_ptr<Object> object, Handle* handle) {
   all.insert(object.get());
   *handle = reinterpret_cast<Handle>(object.release());
 }
-/// nullptr: there is none.
+/// Returns nullptr for an unknown handle.
 template <class Object, class Handle>
 Object* find(const std::set<Object*>& all, Handle handle) {
   const auto found = all.find(reinterpret_cast<Object*>(handle));
@@ -207,21 +209,21 @@ cudaError_t destroy(std::set<Object*>& all, Handle handle, cudaError_t otherwise
   return all.erase(object.get()) == 0 ? otherwise : cudaSuccess;
 }
 
-/// Queues an operation, or adds it to the graph that the stream is part of.
+/// Queues an operation, or adds it to the running capture of the stream.
 cudaError_t submit(Stream& stream, Operation operation);
-/// The same as a capture's next node; Runtime::mutex is held.
+/// Adds a node to the running capture. The caller holds Runtime::mutex.
 cudaError_t add_node(Stream& stream, Operation operation);
 bool is_capturing(const Stream& stream);
 /// Waits for all streams of a GPU.
 void synchronize_gpu(int gpu);
 
-/// Gives back what the GPU's pool keeps but `kept` bytes of it; by default its threshold, as when the host has waited
-/// for something of the GPU.
+/// Releases freed memory of the GPU's pool beyond `kept` bytes. By default, `kept` is the pool's threshold. The default
+/// call is made when the host has waited for the GPU.
 void trim_pool(int gpu, std::optional<size_t> kept = {});
 
-/// The allocation that an address is in.
+/// The allocation that contains an address.
 struct Place {
-  bool known = false;  ///< to CUDA: neither memory of a GPU nor pinned
+  bool known = false;  ///< false for pageable memory
   Allocation allocation{};
   size_t offset = 0;
   bool on_gpu() const {
@@ -230,10 +232,10 @@ struct Place {
   bool pinned() const { return known && !on_gpu(); }
 };
 Place find_place(const void* address);
-/// How many of the `size` bytes from an address on are in its allocation; 0: it is in none. Quick where it was asked
-/// for the same allocation before.
+/// Number of bytes in [address, address + size) that belong to the allocation of `address`; 0 if there is no
+/// allocation. Repeated calls for one allocation are fast.
 size_t allocated_bytes(const void* address, size_t size);
-/// An integer in an environment variable.
+/// The value of an integer environment variable.
 size_t setting(const char* name, size_t otherwise);
 
 }  // namespace shoal::cuda::emulator

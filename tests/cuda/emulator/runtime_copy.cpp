@@ -16,7 +16,7 @@ struct Copy {
   const std::byte* from;
   size_t from_pitch;
   size_t width, height;
-  bool lies = false;  ///< the bytes change on their way
+  bool lies = false;  ///< the copy corrupts a byte
 
   size_t to_bytes() const { return (height - 1) * to_pitch + width; }
   size_t from_bytes() const { return (height - 1) * from_pitch + width; }
@@ -29,12 +29,12 @@ Copy bytes(void* to, const void* from, size_t size) {
   return rows(to, size, from, size, size, 1);
 }
 
-/// Does a copy use peer access? Without, it goes through the host.
+/// Whether a copy between two GPUs uses peer access. Otherwise it goes through the host.
 bool is_direct(int from, int to) {
   const std::lock_guard lock(runtime().mutex);
   return runtime().gpus[from].peers.contains(to) || runtime().gpus[to].peers.contains(from);
 }
-/// Is "a>b" in SHOAL_EMULATED_LYING_PEERS?
+/// Whether SHOAL_EMULATED_LYING_PEERS contains "from>to".
 bool pair_lies(int from, int to) {
   const char* value = std::getenv("SHOAL_EMULATED_LYING_PEERS");
   if (value == nullptr || from == to || !is_direct(from, to)) return false;
@@ -46,7 +46,7 @@ bool is_inside(const Place& place, size_t size) {
   return !place.known || place.allocation.size - place.offset >= size;
 }
 
-/// Pinned memory can be used from both sides.
+/// Pinned memory counts as host memory and as GPU memory.
 bool kind_fits(cudaMemcpyKind kind, const Place& to, const Place& from) {
   if (kind == cudaMemcpyDefault) return true;
   const bool to_gpu = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -54,7 +54,7 @@ bool kind_fits(cudaMemcpyKind kind, const Place& to, const Place& from) {
   return (to_gpu ? to.known : !to.on_gpu()) && (from_gpu ? from.known : !from.on_gpu());
 }
 
-/// Checks a copy as CUDA does: pointers of the kind that was said, inside of their allocations.
+/// Checks a copy as CUDA does: the pointers must match `kind` and stay inside of their allocations.
 cudaError_t check_copy(Copy& copy, cudaMemcpyKind kind, bool captured) {
   if (copy.width == 0 || copy.height == 0) return cudaSuccess;
   if (copy.to_pitch < copy.width || copy.from_pitch < copy.width) return cudaErrorInvalidPitchValue;

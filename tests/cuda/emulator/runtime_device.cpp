@@ -23,7 +23,7 @@ int gpu_count() {
 
 namespace {
 
-/// The numbers of a list such as "90,86".
+/// The numbers of a comma-separated list, such as "90,86".
 std::vector<int> numbers(const char* name, const char* otherwise) {
   const char* text = std::getenv(name);
   std::istringstream list(text == nullptr ? otherwise : text);
@@ -64,7 +64,7 @@ bool is_gpu(int gpu) {
   return gpu >= 0 && gpu < gpu_count();
 }
 
-/// Name and text of an error that the emulator has or that tests ask for.
+/// Name and text of an error that the emulator or a test may return.
 std::pair<const char*, const char*> describe(cudaError_t error) {
 #define SHOAL_ERROR(error, text) \
   case error:                    \
@@ -99,7 +99,7 @@ std::pair<const char*, const char*> describe(cudaError_t error) {
 #undef SHOAL_ERROR
 }
 
-/// Properties that the plug-in reads.
+/// Sets the properties that the plug-in reads.
 void describe_gpu(cudaDeviceProp& gpu, int index) {
   gpu = {};
   const Generation& kind = generation(index);

@@ -78,7 +78,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
   return with_stream("cudaStreamBeginCapture", handle, [&](Stream& stream) {
     Runtime& all = runtime();
     const std::lock_guard lock(all.mutex);
-    if (!all.streams.contains(&stream)) return cudaErrorStreamCaptureUnsupported;  // the default one
+    if (!all.streams.contains(&stream)) return cudaErrorStreamCaptureUnsupported;  // default streams cannot be captured
     if (stream.capture != nullptr) return cudaErrorIllegalState;
     stream.capture = std::make_unique<Capture>(Capture{{}, std::this_thread::get_id()});
     return cudaSuccess;

@@ -51,8 +51,8 @@ size_t gpu_memory() {
   return setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
 }
 
-/// Memory of a GPU starts as NaNs, so that reads of what was never written show. Sizes are exact: whatever lies behind
-/// is found by the address sanitizer.
+/// New GPU memory is filled with NaN, which reveals reads of uninitialized memory. Sizes are exact, so the address
+/// sanitizer detects accesses beyond the end.
 cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
   if (address == nullptr) return cudaErrorInvalidValue;
   if (current_gpu() >= gpu_count()) return cudaErrorNoDevice;
@@ -76,7 +76,7 @@ cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
   return cudaSuccess;
 }
 
-/// Frees what begins at `address`.
+/// Frees the allocation that begins at `address`.
 cudaError_t release(void* address) {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
@@ -128,13 +128,13 @@ cudaError_t cudaFree(void* address) {
   });
 }
 
-// Memory in the order of a stream is there at once and goes when the stream comes to it.
+// Stream-ordered memory is allocated immediately and freed when the stream reaches the free.
 cudaError_t cudaMallocAsync(void** address, size_t size, cudaStream_t handle) {
   return with_stream("cudaMallocAsync", handle, [&](Stream& stream) {
     if (is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
     const cudaError_t status = allocate(address, size, MemoryKind::kPool);
     if (status != cudaErrorMemoryAllocation) return status;
-    stream.synchronize();  // what the stream frees before is there for it
+    stream.synchronize();  // memory that the stream frees earlier becomes available
     return allocate(address, size, MemoryKind::kPool);
   });
 }
@@ -171,7 +171,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
-// There is one pool for each GPU; its handle is the GPU's number plus one.
+// Each GPU has one pool. Its handle is the GPU's number plus one.
 static int gpu_of(cudaMemPool_t pool) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
 }

@@ -32,7 +32,7 @@ Calls& calls() {
   static Calls calls;
   return calls;
 }
-/// Locks calls() for its lifetime.
+/// Locks calls() during its lifetime.
 struct LockedCalls {
   Calls* operator->() { return &calls(); }
   const std::lock_guard<std::mutex> lock{calls().mutex};
@@ -93,7 +93,7 @@ cudaError_t begin_call(const char* name) {
 
 cudaError_t end_call(const char* name, cudaError_t status) {
   --LockedCalls()->in_progress[name];
-  if (status != cudaSuccess) g_last_error = status;  // "not ready", too
+  if (status != cudaSuccess) g_last_error = status;  // also cudaErrorNotReady
   return status;
 }
 

@@ -62,7 +62,8 @@ void Stream::run(Item item, std::unique_lock<std::mutex>& lock) {
 
 std::vector<const Operation*> Stream::early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation) {
   if (operation.kernel == nullptr || !kernels_start_early()) return {};
-  // The next one is mostly queued at once. A kernel that starts before it is there is no error.
+  // Time to wait for the next operation, which usually arrives immediately. Starting a kernel without this operation is
+  // still correct.
   constexpr std::chrono::milliseconds kPatience{5};
   changed_.wait_for(lock, kPatience, [this] { return ends_ || !queue_.empty(); });
   std::vector<const Operation*> found;
@@ -109,7 +110,7 @@ Stream* find_stream(cudaStream_t handle) {
 
 namespace {
 
-/// The default stream and the blocking ones of its GPU wait for each other.
+/// The default stream and the blocking streams of its GPU wait for each other.
 void order_with_default(Stream& stream) {
   if (!stream.blocking()) return;
   Runtime& all = runtime();
@@ -161,7 +162,7 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-/// For waits of the host and for events: spoils the capture of a stream that is captured.
+/// Breaks the capture of the stream, if it has one. Used for host waits and events, which cannot be captured.
 cudaError_t refuse_capturing(Stream& stream) {
   const std::lock_guard lock(runtime().mutex);
   if (stream.capture == nullptr) return cudaSuccess;
@@ -259,7 +260,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned) {
 
 namespace {
 
-/// What an event last recorded, and on which GPU; an error for one that is not there.
+/// The latest record of an event, and the event's GPU. Returns an error for an unknown handle.
 cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record, int* gpu = nullptr) {
   const std::lock_guard lock(runtime().mutex);
   const Event* const event = find(runtime().events, handle);

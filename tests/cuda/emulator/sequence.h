@@ -1,5 +1,5 @@
-// Operations that are run one after the other: those of a stream, or of a branch of a graph. With
-// SHOAL_EMULATED_EARLY=1 kernels of launch_early() that follow a kernel begin before it does (launch.h).
+// Runs the operations of a stream, or of a branch of a graph, one after the other. With SHOAL_EMULATED_EARLY=1, kernels
+// of launch_early() begin before the preceding kernels have ended (launch.h).
 #pragma once
 
 #include <deque>
@@ -14,28 +14,28 @@ namespace shoal::cuda::emulator {
 
 enum class OperationKind { kKernel, kCopy, kFill, kGraph, kEventRecord, kEventWait, kFree };
 
-/// Something that a stream or a graph does; the workers are those of the stream that it runs in.
+/// An operation of a stream or a graph. It runs with the workers of the stream.
 struct Operation {
   OperationKind kind;
-  std::function<void(Workers&)> run;  ///< of all but kernels
+  std::function<void(Workers&)> run;  ///< empty for kernels
   std::shared_ptr<const Kernel> kernel = nullptr;
   bool may_start_early() const { return kernel != nullptr && kernel->size.early; }
 };
 
-/// How far ahead kernels begin. A kernel lets the next one start before it waits itself, so on a GPU several kernels
-/// may wait behind the one that runs.
+/// Number of kernels that may begin early. A kernel lets the next kernel start before it waits itself. So on a GPU
+/// several kernels may wait for the running kernel.
 constexpr size_t kMostEarly = 3;
 bool kernels_start_early();
 
 class Sequence {
  public:
   explicit Sequence(Workers& workers) : workers_(workers) {}
-  /// `next`: what follows at once and may start early. All of it must be run later.
+  /// `next`: the operations that directly follow and may start early. The caller must run all of them later.
   void run(const Operation& operation, const std::vector<const Operation*>& next);
 
  private:
   Workers& workers_;
-  std::deque<std::unique_ptr<Launch>> begun_;  // of what follows the operation that runs
+  std::deque<std::unique_ptr<Launch>> begun_;  // launches that began early
 };
 
 }  // namespace shoal::cuda::emulator

@@ -1,6 +1,6 @@
-// What devices/cuda/kernels/platform.h includes when SHOAL_CUDA_EMULATED: CUDA for the host's compiler. Types, streams
-// and conversions come from the toolkit's own headers; threads, barriers and warps from block.h and warp.h; the rest of
-// what kernels use from the other files here. docs/cuda_emulator.md says what is the same and what is not.
+// CUDA for the host's compiler, included by devices/cuda/kernels/platform.h with SHOAL_CUDA_EMULATED. Types, streams
+// and conversions come from the toolkit's headers. Threads, barriers and warps come from block.h and warp.h, other
+// intrinsics from the other files here. docs/cuda_emulator.md lists the differences from a GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <utility>
 
-// Each block has an OS thread while it runs.
+// thread_local works because each running block has its own OS thread.
 #undef __shared__
 #define __shared__ static thread_local
 #undef __launch_bounds__
@@ -35,7 +35,7 @@
 #define blockDim (::shoal::cuda::emulator::launch_size().block)
 #define gridDim (::shoal::cuda::emulator::launch_size().grid)
 
-/// Shared memory whose size the launch gives: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
+/// Shared memory with the size given at launch: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
 #define SHOAL_DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(::shoal::cuda::emulator::g_runner->dynamic_shared())
 
@@ -49,17 +49,17 @@ inline const LaunchSize& launch_size() {
   return g_runner->size();
 }
 
-/// The stream of a launch and the line that launches.
+/// The stream and the source line of a launch.
 struct LaunchPlace {
   cudaStream_t stream;
   std::source_location where;
   bool may_be_early = true;
-  /// Takes the place of whatever converts to a stream.
+  /// Constructs the place from any type that converts to a stream.
   template <class Stream>
   requires std::is_convertible_v<const Stream&, cudaStream_t>
   // NOLINTNEXTLINE(google-explicit-constructor)
   LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
-  /// Or of a LaunchContext.
+  /// Constructs the place from a LaunchContext.
   template <class Context>
   requires requires(const Context& context) { context.gpu; }
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -67,11 +67,11 @@ struct LaunchPlace {
       : stream(on.stream), where(at), may_be_early(!on.gpu.off.early) {}
 };
 
-/// Queues a kernel on a stream or adds it to what the stream captures; errors stay for cudaGetLastError().
+/// Queues a kernel on a stream, or adds it to the stream's capture. cudaGetLastError() returns errors.
 void launch_kernel(cudaStream_t stream, const LaunchSize& size, const void* function, std::function<void()> kernel);
 
 uint64_t now_ns();
-/// Aborts when it is not, as a GPU stops the kernel.
+/// Aborts if the address is misaligned. A GPU stops the kernel at a misaligned address.
 void check_aligned(const void* address, size_t alignment);
 void copy_16(void* shared, const void* global, bool valid);
 void commit_copies();
@@ -156,7 +156,7 @@ void launch_at(Start start, emulator::LaunchPlace place, void (*kernel)(Paramete
                size_t shared_bytes, Arguments&&... arguments) {
   static_assert((!std::is_reference_v<Parameters> && ...), "parameters of kernels are passed by value");
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "parameters of kernels are copied as bytes");
-  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "more parameters than every GPU takes");
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "GPUs take at most 4096 bytes of parameters");
   const auto* const function = reinterpret_cast<const void*>(kernel);
   if (start == Start::kEarly || shared_bytes > kPlainSharedBytes) prepare_kernel(function, shared_bytes);
   emulator::launch_kernel(

@@ -1,5 +1,5 @@
-// What devices/cuda/kernels/mma.h includes when SHOAL_CUDA_EMULATED: the lanes of a warp meet, and the last one
-// computes for all. Floats are summed as Hopper's tensor cores do it: what does not fit is cut off, not rounded.
+// Matrix instructions, included by devices/cuda/kernels/mma.h with SHOAL_CUDA_EMULATED. The lanes of a warp meet, and
+// the last lane computes the results of all lanes. As in Hopper's tensor cores, sums are truncated instead of rounded.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct MatrixLoad {
   const void* row;
 };
 
-// As Meeting::Compute.
+// Functions of type Meeting::Compute.
 void multiply_f16(const std::array<void*, 32>& lanes, uint32_t present);
 void multiply_bf16(const std::array<void*, 32>& lanes, uint32_t present);
 void load_matrices_4(const std::array<void*, 32>& lanes, uint32_t present);

@@ -1,8 +1,8 @@
-// What devices/cuda/kernels/wgmma.h includes when SHOAL_CUDA_EMULATED. A warp computes its own rows of a product, in
-// wgmma_wait(); until then its sums are NaN. Operands, with the rows of the other warps, are fetched by decoding their
-// descriptors, when the product begins and when it is waited for: shared memory that has changed in between, as that
-// which was not complete at the beginning, aborts the program. So do missing lanes, a group without wgmma_fence(), and
-// a warp that ends with products under way. Not seen: a missing fence_async().
+// Warpgroup products, included by devices/cuda/kernels/wgmma.h with SHOAL_CUDA_EMULATED. Each warp computes its own
+// rows of a product in wgmma_wait(); until then its sums are NaN. The operands of the whole warpgroup are decoded from
+// their descriptors twice: when the product begins and when it is waited for. The program aborts if shared memory has
+// changed in between, for example because copies were incomplete at the beginning. Missing lanes, a group without
+// wgmma_fence(), and a warp that ends with products in flight also abort. A missing fence_async() is not detected.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace emulator {
 
 enum class ProductOf : uint8_t { kHalves, kBrains };
 
-/// Addresses of dynamic shared memory, all that has any, begin behind what a GPU keeps for itself.
+/// The address of a place in dynamic shared memory. As on a GPU, the first 1 KiB of addresses is reserved.
 uint32_t shared_address(const void* shared);
 void fence_products(const std::source_location& where);
 void begin_product(ProductOf elements, float* sums, int sum_count, uint64_t a, uint64_t b,

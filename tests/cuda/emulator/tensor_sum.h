@@ -1,4 +1,4 @@
-// Sums of tensor cores, of mma_* and wgmma_*.
+// Sums of the tensor cores for mma_* and wgmma_*.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,8 +24,8 @@ inline double power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
 }
 
-/// As Hopper's tensor cores sum: all terms are cut to two bits more than an f32 of the largest one's size has, added
-/// exactly, and the sum is cut to an f32. What is cut off is lost towards zero, never rounded.
+/// Sums like Hopper's tensor cores. All terms are aligned to the exponent of the largest term and truncated to two bits
+/// more than an f32 has. The truncated terms are added exactly, and the sum is truncated to f32.
 template <size_t kCount>
 float sum_of(float start, const std::array<float, kCount>& a, const std::array<float, kCount>& b) {
   double products[kCount], largest = std::fabs(start), plain = start;
@@ -35,7 +35,7 @@ float sum_of(float start, const std::array<float, kCount>& a, const std::array<f
     plain += products[i];
   }
   if (largest == 0 || !std::isfinite(plain)) return static_cast<float>(plain);
-  constexpr int kKept = 25;  // bits behind the first
+  constexpr int kKept = 25;  // bits after the leading bit
   const int exponent = static_cast<int>(std::bit_cast<uint64_t>(largest) >> 52) - 1023 - kKept;
   const double units = power_of_two(-exponent);
   auto sum = static_cast<int64_t>(start * units);

@@ -1,6 +1,6 @@
-// Barriers of a block and what the lanes of a warp do together. Lanes meet: none goes on before all of the mask that
-// have not ended are there, at the same line. A value of a lane that takes no part (it has ended, or the block has no
-// such thread) is undefined on a GPU and aborts here.
+// Barriers of a block, and operations of the lanes of a warp. In an operation the lanes meet: each lane waits until all
+// lanes of the mask that have not ended are at the same line. A lane is missing if it has ended or if the block has no
+// such thread. On a GPU the value of a missing lane is undefined; here reading the value aborts.
 #pragma once
 
 #include <array>
@@ -29,10 +29,10 @@ inline int lane() {
   return static_cast<int>(g_thread->lane);
 }
 
-/// Aborts: `lane` reads what `source` does not give.
+/// Aborts, because `lane` reads a value from `source`, which does not take part.
 [[noreturn]] void missing_lane(unsigned lane, unsigned source);
 
-/// Calls function(lane, argument of the lane) for all that are present.
+/// Calls function(lane, argument of the lane) for all present lanes.
 template <class Argument, class Function>
 void for_lanes(const std::array<void*, 32>& arguments, uint32_t present, Function function) {
   for (uint32_t lanes = present; lanes != 0; lanes &= lanes - 1) {
@@ -64,7 +64,7 @@ T shuffle(uint32_t mask, T value, int source, const char* name, const std::sourc
   return exchange.out;
 }
 
-/// Leaves the combination of all lanes' values in each.
+/// Gives every lane the combination of all lanes' values.
 template <uint32_t (*kCombine)(uint32_t, uint32_t)>
 uint32_t combine_lanes(uint32_t mask, uint32_t value, const char* name, const std::source_location& where) {
   const auto compute = [](const std::array<void*, 32>& arguments, uint32_t present) {

@@ -1,16 +1,16 @@
-// What other blocks, GPUs and the host see of the words that kernels store with store_release() and store_pair(), and
-// when: SHOAL_EMULATED_WEAK=1. A block's words stay with it at first. Whenever all of its threads pause, each of them
-// becomes visible by the toss of a coin, as long as words for the same address stay in their order and a release comes
-// after all words before it; a block keeps 64 at most. All are visible at a fence, an atomic operation and the end of
-// the block. The block itself sees its words at once, if it loads them with load_acquire() and load_pair(). So it shows
-// when
+// Weak memory (SHOAL_EMULATED_WEAK=1) delays words that a block writes by store_release() and store_pair(). Other
+// blocks, other GPUs and the host see these words later. A block first buffers up to 64 words. Whenever all threads of
+// the block pause, a coin toss per word decides whether the word becomes visible. Words for one address stay in order,
+// and a release becomes visible after all earlier words. A fence, an atomic operation and the end of the block make all
+// words visible. The block itself sees its words immediately through load_acquire() and load_pair(). The mode detects
+// kernels that wrongly assume that
 //
-// - a packet's halves, or packets, are taken to arrive together or in order;
-// - what is stored after a release is taken to become visible after it;
-// - a store is taken to be visible before a later load is made, without a fence.
+// - a packet's halves, or several packets, arrive together or in order;
+// - a word that is stored after a release becomes visible after the release;
+// - a store is visible before a later load without a fence in between.
 //
-// Plain stores are visible at once, and plain loads never stale: nothing intercepts them. What orders them between
-// blocks and streams, or fails to, the thread sanitizer sees.
+// Plain stores are visible immediately, and plain loads never return stale data, because the emulator does not
+// intercept them. The thread sanitizer checks that kernels order plain accesses between blocks and streams.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@
 
 namespace shoal::cuda::emulator {
 
-/// A generator (xorshift).
+/// A random number generator (xorshift).
 uint64_t next_random(uint64_t& state);
 
-/// The words of one block; not thread-safe.
+/// The buffered words of one block. Not thread-safe.
 class StoreBuffer {
  public:
-  /// Asks for the mode; outside of blocks, and without it, words are stored at once.
+  /// Reads whether the mode is on. If it is off, or outside of blocks, words are not buffered.
   void start_block();
   void end_block();
-  void store(uint32_t* address, uint32_t value) { keep({address, value, true}); }  // a release
+  void store(uint32_t* address, uint32_t value) { keep({address, value, true}); }  // release semantics
   void store(uint64_t* address, uint64_t value) { keep({address, value, false}); }
-  /// What the block sees.
+  /// Returns the value that the block itself sees.
   uint32_t load(const uint32_t* address) const;
   uint64_t load(const uint64_t* address) const;
   void deliver_some();
@@ -39,11 +39,11 @@ class StoreBuffer {
   struct Word {
     void* address;
     uint64_t value;
-    bool release;  ///< of 32 bits; 64 bits in no order otherwise
+    bool release;  ///< true for 32-bit words; false for 64-bit words, which are unordered
   };
   static void deliver(const Word& word);
   void keep(const Word& word);
-  /// The latest one for an address; nullptr: none is kept.
+  /// The latest buffered word for an address, or nullptr.
   const Word* find(const void* address) const;
 
   bool keeps_ = false;
@@ -51,15 +51,15 @@ class StoreBuffer {
   uint64_t random_ = 0x9e3779b97f4a7c15;
 };
 
-// As platform.h has them; the host's words are visible at once.
+// Functions that platform.h declares. Words that the host stores are visible immediately.
 uint32_t load_acquire(const uint32_t* address);
 void store_release(uint32_t* address, uint32_t value);
 uint64_t load_word(const uint64_t* address);
 void store_word(uint64_t* address, uint64_t value);
-/// Before atomic operations.
+/// Makes all buffered words visible. Called before atomic operations.
 void deliver_stores();
-/// Of all OS threads. The thread sanitizer does not know fences: it gets an operation on a word that is theirs, which
-/// orders a fence behind all that came before it.
+/// A fence for all OS threads. The thread sanitizer ignores fences. So with this sanitizer each fence also updates one
+/// shared word, which orders the fence after all earlier fences.
 void fence();
 
 }  // namespace shoal::cuda::emulator

@@ -13,8 +13,8 @@
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr uint32_t kReserved = 1024;  // bytes at the beginning of shared memory that are not the kernel's
-constexpr int kDepth = 16;            // elements of k of a product
+constexpr uint32_t kReserved = 1024;  // bytes at the start of shared memory that do not belong to the kernel
+constexpr int kDepth = 16;            // size of one product along k, in elements
 
 [[noreturn]] void die(const std::string& message) {
   g_runner->die(*g_thread, message);
@@ -31,12 +31,12 @@ struct Descriptor {
         base_offset(static_cast<uint32_t>(bits >> 49 & 7)),
         swizzle(static_cast<uint32_t>(bits >> 62)) {}
 
-  /// Where chunk `chunk` (16 bytes) of row `row` lies: what the PTX manual draws for operands with k along rows.
+  /// Address of 16-byte chunk `chunk` of row `row`, as drawn in the PTX manual for operands with k along rows.
   uint32_t address_of(uint32_t row, uint32_t chunk) const {
     const uint32_t group = address + row / 8 * stride;
     if (swizzle == 0) return group + row % 8 * 16 + chunk * leading;
-    if (base_offset != 0) die("names an operand with a base offset, which is not emulated");
-    const uint32_t row_bytes = 256u >> swizzle;  // 128, 64, 32
+    if (base_offset != 0) die("uses an operand with a base offset, which is not emulated");
+    const uint32_t row_bytes = 256u >> swizzle;  // 128, 64 or 32
     const uint32_t plain = group + row % 8 * row_bytes + chunk * 16;
     return plain ^ (plain >> 7 & ((16u >> swizzle) - 1)) << 4;
   }
@@ -52,7 +52,7 @@ Row fetch(const Descriptor& descriptor, int row) {
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
     const uint32_t address = descriptor.address_of(static_cast<uint32_t>(row), chunk);
     if (address < kReserved || address - kReserved + 16 > g_runner->size().shared_bytes) {
-      die(fmt::format("multiplies shared memory at {:#x}, which the block does not have", address));
+      die(fmt::format("multiplies shared memory at {:#x}, which is outside of the block's shared memory", address));
     }
     std::memcpy(elements.data() + chunk * 8,
                 static_cast<const std::byte*>(g_runner->dynamic_shared()) + (address - kReserved), 16);
@@ -60,7 +60,7 @@ Row fetch(const Descriptor& descriptor, int row) {
   return elements;
 }
 
-/// The operands of a warpgroup: 64 rows of a, of which a warp multiplies 16, and all columns of b.
+/// The operands of a warpgroup: 64 rows of a (each warp multiplies 16 of them) and all columns of b.
 struct Operands {
   std::vector<Row> a, b;
   bool operator==(const Operands&) const = default;
@@ -69,12 +69,13 @@ struct Operands {
 struct Product {
   ProductOf elements;
   int columns;
-  int first_row;  ///< of a
+  int first_row;  ///< first row of a
   Descriptor a, b;
   unsigned group;
   Operands first_seen = {};
   std::array<float*, 32> sums = {};
-  /// What the sums of all lanes are while those are NaN; empty: an earlier product will leave it.
+  /// Saved sums of all lanes while the lanes' registers hold NaN. Empty while an earlier product still holds these
+  /// sums.
   std::vector<float> before = {};
 
   size_t sum_count() const { return static_cast<size_t>(columns) / 2; }
@@ -84,7 +85,7 @@ struct Product {
     for (int column = 0; column < columns; ++column) operands.b.push_back(fetch(b, column));
     return operands;
   }
-  /// Takes the sums away from the lanes.
+  /// Moves the lanes' sums to `before` and sets the lanes' registers to NaN.
   void take_sums() {
     for (float* const lane : sums) {
       before.insert(before.end(), lane, lane + sum_count());
@@ -92,7 +93,8 @@ struct Product {
     }
   }
   void finish() const {
-    if (operands() != first_seen) die("has changed shared memory that a product was reading, or it was not complete");
+    if (operands() != first_seen)
+      die("changed shared memory that a product was reading, or started a product with incomplete operands");
     const auto decode = [&](const Row& row) {
       std::array<float, kDepth> values;
       for (size_t i = 0; i < kDepth; ++i) {
@@ -112,7 +114,7 @@ struct Product {
   }
 };
 
-/// An argument of one lane.
+/// The argument of one lane when a product begins.
 struct Begin {
   ProductOf elements;
   float* sums;
@@ -122,13 +124,13 @@ struct Begin {
 
 }  // namespace
 
-/// A warp's products that have not been waited for.
+/// The products of one warp that are in flight.
 struct WarpProducts {
   std::list<Product> pending;
-  unsigned groups = 0;  ///< committed
-  bool fenced = false;  ///< for the group that is open
+  unsigned groups = 0;  ///< number of committed groups
+  bool fenced = false;  ///< wgmma_fence() was called for the open group
   ~WarpProducts() {
-    if (!pending.empty()) die("ends while products of its warp are under way");
+    if (!pending.empty()) die("ends while products of its warp are in flight");
   }
 };
 
@@ -136,7 +138,7 @@ namespace {
 
 WarpProducts& products_of_warp(uint32_t present) {
   if (present != 0xffffffff) {
-    die(fmt::format("is in a product of a warpgroup for which only the lanes {:#x} are there", present));
+    die(fmt::format("executes a warpgroup product with only lanes {:#x} present", present));
   }
   std::shared_ptr<WarpProducts>& products = g_thread->warp->products;
   if (products == nullptr) products = std::make_shared<WarpProducts>();
@@ -150,7 +152,7 @@ void meet(void* argument, Meeting::Compute compute, const char* name, const std:
 void begin(const std::array<void*, 32>& lanes, uint32_t present) {
   WarpProducts& products = products_of_warp(present);
   const int capability = generation(g_runner->gpu()).compute_capability;
-  if (capability != 90) die(fmt::format("multiplies by instructions of a warpgroup, which sm_{} lacks", capability));
+  if (capability != 90) die(fmt::format("uses a warpgroup instruction, which sm_{} lacks", capability));
   if (!products.fenced) die("begins a group of products without wgmma_fence()");
   const Begin& first = *static_cast<const Begin*>(lanes[0]);
   const int warp = static_cast<int>(g_thread->index.x / 32 % 4);
@@ -158,7 +160,7 @@ void begin(const std::array<void*, 32>& lanes, uint32_t present) {
                   Descriptor(first.a), Descriptor(first.b), products.groups};
   for (size_t lane = 0; lane < 32; ++lane) {
     const Begin& own = *static_cast<const Begin*>(lanes[lane]);
-    if (own.a != first.a || own.b != first.b) die("multiplies other operands than the rest of its warp");
+    if (own.a != first.a || own.b != first.b) die("multiplies different operands than the rest of its warp");
     product.sums[lane] = own.sums;
   }
   product.first_seen = product.operands();
@@ -188,7 +190,7 @@ uint32_t shared_address(const void* shared) {
   const std::ptrdiff_t offset =
       static_cast<const std::byte*>(shared) - static_cast<const std::byte*>(g_runner->dynamic_shared());
   if (offset < 0 || static_cast<size_t>(offset) > g_runner->size().shared_bytes) {
-    die("asks for the address of what is not in the block's dynamic shared memory");
+    die("asks for the shared address of memory outside of the block's dynamic shared memory");
   }
   return kReserved + static_cast<uint32_t>(offset);
 }

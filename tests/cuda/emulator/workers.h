@@ -1,6 +1,5 @@
-// OS threads that are kept for work which comes up now and then, all at the same time if need be: each piece of work
-// starts at once, on a thread that is free or a new one. Used by one stream: helpers of its launches, branches of
-// graphs.
+// A pool of OS threads without a limit. Each piece of work starts immediately, on a free thread or on a new thread.
+// Each stream has its own pool for helpers of its launches and for branches of graphs.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// NCCL's functions. What they do is in world.cpp.
+// The functions of NCCL's API. world.cpp implements the communication.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace {
 #endif
 constexpr int kVersion = SHOAL_STANDIN_VERSION;
 
-/// Ranks and worlds that there are, and those that were: a handle is never given twice.
+/// All ranks and worlds. The registry keeps ended ranks, so that no handle is used twice.
 struct Registry {
   std::mutex mutex;
   std::map<Comm*, std::shared_ptr<Comm>> ranks;
@@ -38,7 +38,7 @@ Registry& registry() {
   return registry;
 }
 
-/// Calls function(rank) for the rank of a handle, unless a test asked for another result.
+/// Calls function(rank) for the rank of a handle, unless a test has injected another result.
 template <class Function>
 Result with_rank(const char* name, Comm* handle, Function function) {
   std::shared_ptr<Comm> rank;
@@ -48,14 +48,14 @@ Result with_rank(const char* name, Comm* handle, Function function) {
     if (found != registry().ranks.end()) rank = found->second;
   }
   if (rank == nullptr) {
-    shoal_nccl_standin()->report(std::string(name) + " of a rank that is not there");
+    shoal_nccl_standin()->report(std::string(name) + " for an unknown rank");
     return Result::kInvalidArgument;
   }
   const Result asked = shoal_nccl_standin()->begin(name, rank->rank);
   return asked != Result::kSuccess ? asked : function(rank);
 }
 
-/// The emulated runtime of the program or plug-in that an address lies in.
+/// The emulated runtime of the program or plug-in that contains `address`.
 const Exported* runtime_of(void* address) {
   Dl_info info{};
   void* object = dladdr(address, &info) != 0 ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
@@ -64,7 +64,7 @@ const Exported* runtime_of(void* address) {
   return found != nullptr ? reinterpret_cast<decltype(&shoal_emulated_cuda)>(found)() : nullptr;
 }
 
-/// What the calling thread has put into a group.
+/// A launch that the calling thread has added to its current group.
 struct Entry {
   std::shared_ptr<Comm> rank;
   cudaStream_t stream;
@@ -83,7 +83,7 @@ Result launch(const Entry& entry) {
 
 Result add(const char* name, const std::shared_ptr<Comm>& rank, cudaStream_t stream, const Operation& operation) {
   if (rank->in_progress) {
-    shoal_nccl_standin()->report(std::string(name) + " before the last call was done");
+    shoal_nccl_standin()->report(std::string(name) + " before the previous call completed");
     return Result::kInvalidUsage;
   }
   auto entry = std::find_if(t_group.entries.begin(), t_group.entries.end(),
@@ -106,7 +106,7 @@ Result call(const char* name, Comm* handle, cudaStream_t stream, const Operation
   return with_rank(name, handle, [&](const auto& rank) { return add(name, rank, stream, operation); });
 }
 
-/// Two ranks on one GPU?
+/// Whether two ranks use the same GPU.
 bool is_shared(const std::vector<int>& gpus) {
   return std::set<int>(gpus.begin(), gpus.end()).size() < gpus.size();
 }
@@ -131,7 +131,7 @@ std::shared_ptr<World> world_of(const std::string& id, int ranks) {
 }  // namespace shoal::nccl_standin
 
 shoal::nccl_standin::Control* shoal_nccl_standin() {
-  static Control& control = *new Control;  // threads of a rank that never ends may outlive everything
+  static Control& control = *new Control;  // never freed: threads of a stalled rank may run until the process ends
   return &control;
 }
 

@@ -1,12 +1,16 @@
-// A stand-in for NCCL: a library with its functions (those of collectives/nccl/nccl_api.h), which exchanges the bytes
-// of ranks of one process, or of several on one computer, in the order of the streams of the emulated CUDA runtime. As
-// NCCL does, it waits for ever for a rank that does not come, says when a process has gone, loses what an aborted rank
-// has on its way to other processes, works on a call after it has returned ncclInProgress, refuses two ranks on one GPU
-// before 2.30, keeps captured calls in the graphs, and does not end a rank while a graph refers to it.
+// A stand-in for NCCL: a library with the functions of collectives/nccl/nccl_api.h. It exchanges the bytes of ranks of
+// one process, or of several processes on one computer, in the order of the emulated CUDA streams. It behaves like
+// NCCL:
 //
-// SHOAL_NCCL_STANDIN_DELAY: milliseconds that what a rank sends is on its way.
+// - The stand-in waits forever for a missing rank, but reports a process that has died.
+// - Messages of an aborted rank to other processes are lost if they are still in flight.
+// - The stand-in works on a call after the call has returned ncclInProgress.
+// - Before version 2.30 it refuses two ranks on one GPU.
+// - CUDA graphs contain captured calls. A rank is not destroyed while a graph refers to it.
 //
-// Tests make faults and look at the calls through Control, which they find by name in the loaded library. Thread-safe.
+// SHOAL_NCCL_STANDIN_DELAY delays each message to other processes by this number of milliseconds.
+//
+// Tests inject faults and inspect calls through Control, which they look up by name in the loaded library. Thread-safe.
 #pragma once
 
 #include <dlfcn.h>
@@ -28,23 +32,23 @@ class Control {
  public:
   using Result = collectives::nccl::Result;
 
-  /// Forgets faults, calls and problems.
+  /// Clears faults, recorded calls and problems.
   void reset() { *locked().data = {}; }
-  /// The nth call (1 = the next one) of a function by a rank returns `result` and does nothing; rank -1: by any, and of
-  /// functions that are of no rank.
+  /// Makes the nth call of function `name` by `rank` (1 = the next call) return `result` without any other effect. Rank
+  /// -1 matches calls of any rank, and calls that have no rank.
   void fail_call(const std::string& name, int rank, int nth, Result result) {
     locked()->faults.push_back({name, rank, nth - 1, result});
   }
-  /// ncclCommGetAsyncError gives it for a rank from now on.
+  /// Makes ncclCommGetAsyncError return `result` for the rank from the next call on.
   void set_async_error(int rank, Result result) { locked()->async_errors[rank] = result; }
   Result async_error(int rank) { return locked()->async_errors[rank]; }
-  /// The rank's ncclCommInitRankConfig never gets on, so that no rank's does.
+  /// Prevents ncclCommInitRankConfig from completing on this rank, and therefore on all ranks.
   void never_connect(int rank) { locked()->unconnected.insert(rank); }
   bool connects(int rank) { return !locked()->unconnected.contains(rank); }
-  /// What the rank queues from now on never ends.
+  /// Prevents operations that the rank runs later from completing.
   void stall(int rank) { locked()->stalled.insert(rank); }
   bool stalls(int rank) { return locked()->stalled.contains(rank); }
-  /// A call begins: the result that it must return at once, or success.
+  /// Counts a call. Returns the result of an injected fault, otherwise success.
   Result begin(const std::string& name, int rank) {
     const Locked data = locked();
     ++data->counts[name];
@@ -57,14 +61,15 @@ class Control {
     return Result::kSuccess;
   }
   void record(int rank, std::string call) { locked()->calls[rank].push_back(std::move(call)); }
-  /// "ncclBroadcast count=5 type=7 root=0" and the like, of a rank, since the last call.
+  /// Calls of a rank since the previous take_calls(), such as "ncclBroadcast count=5 type=7 root=0".
   std::vector<std::string> take_calls(int rank) { return std::exchange(locked()->calls[rank], {}); }
-  /// How often a function was called, by whichever rank, since reset().
+  /// Number of calls of a function by all ranks since reset().
   int count_calls(const std::string& name) { return locked()->counts[name]; }
   void report(std::string problem) { locked()->problems.push_back(std::move(problem)); }
-  /// What callers did wrong: ranks that do not agree, calls before the last one was done or after the end.
+  /// Reports of misuse: ranks that do not agree, calls before the previous call completed, and calls after a rank has
+  /// ended.
   std::vector<std::string> problems() { return locked()->problems; }
-  /// Ranks that have been made and not ended.
+  /// Number of ranks that were created and have not ended.
   int live_ranks() const { return live_ranks_; }
   void count_live_ranks(int change) { live_ranks_ += change; }
 
@@ -102,7 +107,7 @@ extern "C" __attribute__((visibility("default"))) shoal::nccl_standin::Control* 
 
 namespace shoal::nccl_standin {
 
-/// Control of a loaded library.
+/// Loads a stand-in library and returns its control.
 inline Control& control_of(const std::string& file) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());

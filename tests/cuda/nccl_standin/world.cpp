@@ -59,7 +59,7 @@ size_t bytes_of(DataType type) {
   }
 }
 
-/// Adds up in float, and in integers with wrap-around, in the order of the parts.
+/// Sums the parts in rank order. Floats are summed in f32; integer sums wrap around.
 static Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   switch (type) {
     case DataType::kFloat32:
@@ -136,7 +136,7 @@ void World::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>
   for (look(); !done(); look()) changed.wait_for(lock, std::chrono::microseconds(is_shared() ? 200 : 100'000));
 }
 
-void World::forget(uint64_t number) {
+void World::erase(uint64_t number) {
   const auto here = static_cast<size_t>(std::count(processes.begin(), processes.end(), getpid()));
   const Meeting& meeting = meetings[number];
   if (meeting.arrived == size() && meeting.done == here) meetings.erase(number);
@@ -161,13 +161,13 @@ void World::apply_part(Parcel parcel) {
     meeting.parts.resize(size());
     meeting.like = header;
   } else if (!agree(meeting.like, header)) {
-    shoal_nccl_standin()->report("rank " + std::to_string(header.rank) + " has another collective number " +
-                                 std::to_string(header.number) + " than the others");
-    return;  // it never takes place
+    shoal_nccl_standin()->report("rank " + std::to_string(header.rank) + ", collective number " +
+                                 std::to_string(header.number) + ": differs from the collective of the other ranks");
+    return;  // this collective never completes
   }
   meeting.parts[static_cast<size_t>(header.rank)] = std::move(parcel.data);
   ++meeting.arrived;
-  forget(header.number);
+  erase(header.number);
 }
 
 }  // namespace shoal::nccl_standin
@@ -257,7 +257,7 @@ uint64_t Comm::send(const Operation& operation) {
   return header.number;
 }
 
-// While it is delayed it can still be lost.
+// An abort of the rank loses messages that are still delayed.
 void Comm::give(Parcel parcel) {
   const char* text = std::getenv("SHOAL_NCCL_STANDIN_DELAY");
   if (text == nullptr) return world->give(parcel);
@@ -282,20 +282,20 @@ bool Comm::receive(const Operation& operation, uint64_t number, std::unique_lock
     const Bytes letter = std::move(letters.front());
     letters.pop_front();
     if (letter.size() != operation.count * bytes_of(operation.type)) {
-      shoal_nccl_standin()->report("rank " + std::to_string(rank) + " expected another number of bytes");
+      shoal_nccl_standin()->report("rank " + std::to_string(rank) + " expected a different number of bytes");
       return true;
     }
     std::memcpy(operation.out, letter.data(), letter.size());
     return true;
   }
   Meeting& meeting = world->meetings[number];
-  // Who only sends is done before the others have it, as with NCCL.
+  // As in NCCL, a rank that only sends completes before the other ranks have received the data.
   const bool waits = operation.kind != Kind::kBroadcast || operation.root != rank;
   world->wait(lock, [&] { return ended || !waits || meeting.arrived == world->size(); });
   if (ended) return false;
   take_result(operation, meeting);
   ++meeting.done;
-  world->forget(number);
+  world->erase(number);
   return true;
 }
 

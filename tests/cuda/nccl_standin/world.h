@@ -1,6 +1,6 @@
-// Inside the stand-in for NCCL: ranks and the world in which they meet. A rank's operations run in its stream, one
-// launch (a call, or a group of calls) after the other; each gives the world what it sends, then waits for what the
-// others send. Each process has a world of its own for an id.
+// Internals of the stand-in for NCCL: ranks, and the world in which they meet. A rank's operations run in its stream,
+// one launch (a call, or a group of calls) after the other. Each launch gives the rank's data to the world, then waits
+// for the data of the other ranks. Each process has its own World object for an id.
 #pragma once
 
 #include <atomic>
@@ -31,68 +31,69 @@ struct Operation {
   void* out = nullptr;
   size_t count = 0;
   DataType type = DataType::kInt8;
-  int root = 0;  ///< or the peer
+  int root = 0;  ///< root or peer
 };
 
 size_t bytes_of(DataType type);
 
 using Bytes = std::vector<std::byte>;
 
-/// Something that a rank tells all others: a header and data, which follow each other in the file.
+/// Header of a message from one rank to all other ranks. In the file the data follow the header.
 struct Header {
   enum What : uint32_t { kHello, kPart, kLetter, kFinal };
   What what = kHello;
-  int32_t rank = 0;  ///< that sends it
+  int32_t rank = 0;  ///< rank of the sender
   Kind kind = Kind::kAllReduce;
   DataType type = DataType::kInt8;
-  int32_t root = 0;     ///< or the peer, or the GPU of a hello
-  int32_t process = 0;  ///< in the file
+  int32_t root = 0;     ///< root or peer; the GPU for kHello
+  int32_t process = 0;  ///< process of the sender; used in the file only
   uint64_t number = 0, count = 0;
-  uint64_t size = 0;  ///< of the data, in the file
+  uint64_t size = 0;  ///< size of the data; used in the file only
 };
 struct Parcel {
   Header header;
   Bytes data = {};
 };
 
-/// Ranks made with one id, as this process sees them. Processes append their parcels to the file that the id names.
+/// The ranks of one id, as seen by this process. Processes append their messages to a file whose path is the id.
 struct World {
   World(const std::string& id, int ranks);
 
-  /// One collective, until every rank of this process has taken its result.
+  /// One collective. The meeting exists until every rank of this process has taken its result.
   struct Meeting {
     std::vector<Bytes> parts;
     Header like{};
     size_t arrived = 0, done = 0;
   };
 
-  std::mutex mutex;  ///< of all that follows
+  std::mutex mutex;  ///< guards all members below
   std::condition_variable changed;
-  std::vector<int> gpus;       ///< of the ranks that have come, -1 for the others
-  std::vector<int> processes;  ///< of the ranks that have come
-  std::vector<bool> gone;      ///< finalized
+  std::vector<int> gpus;       ///< GPU of each rank; -1 until the rank has connected
+  std::vector<int> processes;  ///< processes of the connected ranks
+  std::vector<bool> gone;      ///< whether each rank was finalized
   std::map<uint64_t, Meeting> meetings;
-  std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< from, to
-  bool is_lost = false;                                      ///< a process has gone before its ranks were finalized
+  std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< data of send and receive, by sender and receiver
+  bool is_lost = false;                                      ///< a process died before its ranks were finalized
   size_t size() const { return gpus.size(); }
-  /// Have all ranks come?
+  /// Whether all ranks have connected.
   bool is_whole() const;
 
-  /// A rank has met the others, or has ended: the file needs no name any more, and none if all are of this process.
+  /// Called when a rank has met the other ranks or has ended. Unlinks the file. If all ranks belong to this process,
+  /// also closes the file.
   void settle();
-  /// From a rank of this process to all; to other processes; to this one.
+  /// give() delivers the parcel to all ranks, tell_others() to other processes, and apply() to this process.
   void give(const Parcel& parcel);
   void tell_others(const Parcel& parcel);
   void apply(Parcel parcel, int process);
-  /// Takes the parcels of other processes.
+  /// Reads the messages of other processes.
   void look();
-  /// Waits with the mutex until `done` and looks meanwhile.
+  /// Waits until `done` returns true, and reads the messages of other processes meanwhile. The caller holds the mutex.
   void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
-  /// The meeting, once all have come and the ranks of this process have taken their results.
-  void forget(uint64_t number);
+  /// Erases the meeting if all ranks have arrived and the ranks of this process have taken their results.
+  void erase(uint64_t number);
 
  private:
-  /// Are there ranks of other processes, or may there be?
+  /// Whether other processes have ranks, or may still add ranks.
   bool is_shared() const;
   void apply_part(Parcel parcel);
 
@@ -101,25 +102,25 @@ struct World {
   size_t read_ = 0;
 };
 
-/// The world of an id, made by the first rank that asks.
+/// Returns the world of an id. The first call for an id creates the world.
 std::shared_ptr<World> world_of(const std::string& id, int ranks);
 
 }  // namespace shoal::nccl_standin
 
-/// ncclComm: a rank.
+/// ncclComm, which represents one rank.
 struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   Comm(std::shared_ptr<nccl_standin::World> of, int number, const cuda::emulator::Exported& runtime)
       : world(std::move(of)), rank(number), cuda(runtime) {}
 
-  /// Does `work` in another thread; the rank is in progress until then.
+  /// Runs `work` in another thread. The rank reports ncclInProgress until `work` returns.
   void start(std::function<Result()> work);
-  /// Queues a launch.
+  /// Queues a launch on a stream.
   Result queue(cudaStream_t stream, std::vector<nccl_standin::Operation> operations);
-  /// Comes to the world with a GPU, unless it is never to connect, and waits for the other ranks.
+  /// Announces the rank and its GPU, unless a test called never_connect(), and waits for the other ranks.
   Result meet_all(int gpu);
-  /// Waits until everything has been sent and the other ranks are as far.
+  /// Waits until this rank has sent all messages and the other ranks are also finalized.
   Result finalize();
-  /// Ends it; waits until nothing refers to it any more. Its parcels on their way are lost.
+  /// Ends the rank and waits until no queued or captured work refers to it. Messages in flight are lost.
   void end();
 
   const std::shared_ptr<nccl_standin::World> world;
@@ -133,15 +134,15 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   using Meeting = nccl_standin::World::Meeting;
 
   void run(const std::vector<nccl_standin::Operation>& operations);
-  /// The meeting's number; 0 for letters.
+  /// Returns the number of the meeting, or 0 for a send or receive.
   uint64_t send(const nccl_standin::Operation& operation);
   void give(nccl_standin::Parcel parcel);
-  /// Waits for it; false: ended.
+  /// Waits for the operation's result; returns false if the rank has ended.
   bool receive(const nccl_standin::Operation& operation, uint64_t number, std::unique_lock<std::mutex>& lock);
   void take_result(const nccl_standin::Operation& operation, const Meeting& meeting) const;
 
-  uint64_t meetings_ = 0;                               ///< in the order of the stream
-  int on_way_ = 0;                                      ///< parcels that are delayed
-  std::shared_ptr<int> use_ = std::make_shared<int>();  ///< also held by what is queued or captured
+  uint64_t meetings_ = 0;                               ///< number of this rank's collectives so far, in stream order
+  int on_way_ = 0;                                      ///< number of delayed messages
+  std::shared_ptr<int> use_ = std::make_shared<int>();  ///< queued and captured work also holds this pointer
   std::thread worker_;
 };

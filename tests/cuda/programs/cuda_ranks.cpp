@@ -1,8 +1,8 @@
-// CUDA devices of several processes: started by mpirun, each loads the plug-in (SHOAL_TEST_PLUGIN), on one machine with
-// as many emulated GPUs as ranks.
+// Collectives over CUDA devices of several processes. mpirun starts the processes on one machine with as many emulated
+// GPUs as ranks; each process loads the plug-in (SHOAL_TEST_PLUGIN).
 //
-//   mpirun -np 3 cuda_ranks suite nccl      every collective, right on every rank; auto and staged, too
-//   mpirun -np 2 cuda_ranks early nccl      one that is done first leaves nothing behind that others wait for
+//   mpirun -np 3 cuda_ranks suite nccl      all collectives; checks the results of all ranks; also for auto and staged
+//   mpirun -np 2 cuda_ranks early nccl      messages arrive even if their sender finishes first
 #include <fmt/format.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ std::unique_ptr<Communicator> make(const CudaProcessMesh& mesh, const collective
   return collectives::communicator_for(mesh.devices())(mesh.backends(), options);
 }
 
-/// A rank in each process.
+/// Assigns one rank to each process.
 std::vector<int> one_each(const ProcessGroup& group) {
   std::vector<int> process_of;
   for (int process = 0; process < group.size(); ++process) process_of.push_back(process);
@@ -36,18 +36,20 @@ std::string text_of(const collectives::CommunicatorTraits& traits) {
   return fmt::format("{} {} {}", fmt::join(traits.buffer_bytes, ","), traits.fused.row, traits.fused.elements);
 }
 
-/// It is what was foreseen, in every process.
+/// Checks that the communicator has the predicted traits in every process.
 void check_traits(ProcessGroup& group, const CudaProcessMesh& mesh, const Communicator& communicator,
                   const collectives::Options& options) {
   const auto foreseen = collectives::communicator_for(mesh.devices()).describe(mesh.devices(), options);
-  require<InternalError>(communicator.describe() == foreseen, "{} was foreseen and {} is there", text_of(foreseen),
+  require<InternalError>(communicator.describe() == foreseen,
+                         "the predicted traits are {}, but the communicator has {}", text_of(foreseen),
                          text_of(communicator.describe()));
   for (const std::string& text : group.gather(text_of(foreseen), "traits")) {
-    require<InternalError>(text == text_of(foreseen), "{} here, {} elsewhere", text_of(foreseen), text);
+    require<InternalError>(text == text_of(foreseen), "predicted traits differ: {} here, {} in another process",
+                           text_of(foreseen), text);
   }
 }
 
-/// Three times as it was recorded, if it can be.
+/// Records a collective if the communicator can record, and replays it three times.
 void check_recorded(CudaProcessMesh& mesh, Communicator& communicator) {
   if (!communicator.can_be_recorded()) return;
   CudaProcessCase one(mesh, collectives::all_reduce_case(mesh.size(), DType::kF32, 5000));
@@ -68,8 +70,8 @@ void check_recorded(CudaProcessMesh& mesh, Communicator& communicator) {
 
 void suite(ProcessGroup& group, const std::string& implementation) {
   std::vector<std::vector<int>> shapes{one_each(group), one_each(group)};
-  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // not in the order of processes
-  if (group.size() > 2) shapes.push_back({1, 2});                 // and not in all
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // ranks not in the order of processes
+  if (group.size() > 2) shapes.push_back({1, 2});                 // process 0 without ranks
   for (const std::vector<int>& shape : shapes) {
     CudaProcessMesh mesh(group, shape, plugin_devices());
     const auto options = mesh.options(implementation);
@@ -80,7 +82,7 @@ void suite(ProcessGroup& group, const std::string& implementation) {
       for (const auto& one : cuda_process_cases(mesh.size())) {
         all.push_back(std::make_unique<CudaProcessCase>(mesh, one));
         all.back()->queue(*communicator);
-        if (round == 0) mesh.synchronize();  // otherwise all are queued at once
+        if (round == 0) mesh.synchronize();  // the second round queues all cases at once
       }
       mesh.synchronize();
       for (const auto& one : all) require<CommError>(one->wrong().empty(), "wrong: {}", one->wrong());
@@ -91,7 +93,7 @@ void suite(ProcessGroup& group, const std::string& implementation) {
   if (group.own() == 0) fmt::print("{} is right in {} processes\n", implementation, group.size());
 }
 
-/// Process 0 is done with its communicator while what it has sent is still on its way.
+/// Process 0 destroys its communicator while its messages are still in flight.
 void early(ProcessGroup& group, const std::string& implementation) {
   CudaProcessMesh mesh(group, one_each(group), plugin_devices());
   auto communicator = make(mesh, mesh.options(implementation, milliseconds(4000)));

@@ -1,4 +1,4 @@
-// Streams of any device: queued access and graphs run in order, plans are reused, failures arrive at synchronize().
+// Streams of any device. Queued accesses and graphs run in order, plans are reused, and synchronize() reports failures.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@ namespace shoal::test {
 
 class BackendSuite : public DeviceFixture {
  protected:
-  /// A device of the family that is always there.
+  /// A device of the family that every machine has.
   static Device& other_device() { return Registry::instance().device("CPU0"); }
 
-  /// y = x * 2 + 1, twice over, with a view between.
+  /// Applies x * 2 + 1 twice, with a view in between.
   struct Doubler {
     explicit Doubler(int64_t length) {
       x = graph.input("x", DType::kF32, {length, 2, 1, 1});
@@ -31,7 +31,7 @@ class BackendSuite : public DeviceFixture {
   };
 };
 
-TEST_P(BackendSuite, HasAnIdentity) {
+TEST_P(BackendSuite, ReportsItsDeviceAndName) {
   const auto backend = new_backend();
   EXPECT_EQ(&backend->device(), &device());
   EXPECT_FALSE(backend->name().empty());
@@ -67,7 +67,7 @@ TEST_P(BackendSuite, QueuedWorkRunsInOrder) {
   for (int run = 0; run < kRuns; ++run) EXPECT_EQ(out[run], Doubler::expected(in[run])) << run;
 }
 
-TEST_P(BackendSuite, QueuedRectangles) {
+TEST_P(BackendSuite, CopiesQueuedRectangles) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {8, 4, 1, 1});
   x.buffer->memset(x, 0, 0, x.bytes());
@@ -75,7 +75,7 @@ TEST_P(BackendSuite, QueuedRectangles) {
   const Rows rows{8, 8, 4, 32};
   std::vector<float> back(8);
   Gate gate;
-  backend->enqueue(gate.task());  // where there are host tasks, nothing below waits
+  backend->enqueue(gate.task());  // if the device has host tasks, the calls below must not block
   backend->set_2d_async(x, host.data(), 8, rows);
   backend->get_2d_async(x, back.data(), 8, rows);
   gate.open = true;
@@ -85,7 +85,7 @@ TEST_P(BackendSuite, QueuedRectangles) {
   EXPECT_THROW(backend->get_2d_async(x, back.data(), 8, {8, 8, 5, 32}), InvalidArgument);
 }
 
-TEST_P(BackendSuite, PartsOfAGraphOneAfterTheOther) {
+TEST_P(BackendSuite, RunsAGraphInTwoParts) {
   const auto backend = new_backend();
   Doubler doubler(64);
   const int count = static_cast<int>(doubler.graph.nodes().size());
@@ -99,7 +99,7 @@ TEST_P(BackendSuite, PartsOfAGraphOneAfterTheOther) {
   EXPECT_EQ(get_floats(*doubler.y), Doubler::expected(values));
 }
 
-TEST_P(BackendSuite, AGraphCanBePlannedAgain) {
+TEST_P(BackendSuite, PlansAGraphRepeatedly) {
   const auto backend = new_backend();
   Doubler doubler(64);
   const std::vector<float> values = ramp(128);
@@ -112,14 +112,14 @@ TEST_P(BackendSuite, AGraphCanBePlannedAgain) {
   }
 }
 
-TEST_P(BackendSuite, APlanFreezesItsGraph) {
+TEST_P(BackendSuite, PlanFreezesItsGraph) {
   const auto backend = new_backend();
   Doubler doubler(4);
   const auto plan = backend->create_plan(doubler.graph);
   EXPECT_THROW(scale(doubler.graph, doubler.y, {}), InvalidArgument);
 }
 
-TEST_P(BackendSuite, APlanOfAnotherBackendIsRefused) {
+TEST_P(BackendSuite, RefusesPlansOfOtherBackends) {
   const auto backend = new_backend();
   const auto other = new_backend();
   Doubler doubler(4);
@@ -127,7 +127,7 @@ TEST_P(BackendSuite, APlanOfAnotherBackendIsRefused) {
   EXPECT_THROW(other->compute_async(*plan), InvalidArgument);
 }
 
-TEST_P(BackendSuite, WeightsWithoutMemoryAreNamed) {
+TEST_P(BackendSuite, NamesWeightsWithoutMemory) {
   const auto backend = new_backend();
   TensorContext context;
   Tensor* forgotten = context.add("forgotten", DType::kF32, {8, 1, 1, 1});
@@ -141,7 +141,7 @@ TEST_P(BackendSuite, WeightsWithoutMemoryAreNamed) {
   }
 }
 
-TEST_P(BackendSuite, WritesIntoACacheThroughViews) {
+TEST_P(BackendSuite, WritesCacheRowsAndReadsThemThroughViews) {
   const auto backend = new_backend();
   Tensor* cache = weights_.add("cache", DType::kF32, {4, 8, 1, 1}, Role::kCache);
   buffers_.push_back(allocate_tensors({&cache, 1}, device().buffer_type(), Usage::kAny));
@@ -166,7 +166,7 @@ TEST_P(BackendSuite, WritesIntoACacheThroughViews) {
   EXPECT_EQ(get_floats(*cache), expected);
 }
 
-TEST_P(BackendSuite, EmptyResultsAreNotRun) {
+TEST_P(BackendSuite, SkipsNodesWithEmptyResults) {
   const auto backend = new_backend();
   Doubler doubler(0);
   const auto plan = backend->create_plan(doubler.graph);
@@ -191,7 +191,7 @@ TEST_P(BackendSuite, CopiesBetweenTwoStreams) {
   from->synchronize();
 }
 
-TEST_P(BackendSuite, CopiesInsideOneStream) {
+TEST_P(BackendSuite, CopiesWithinOneStream) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {64, 1, 1, 1});
   Tensor& y = placed("y", {64, 1, 1, 1});
@@ -202,8 +202,8 @@ TEST_P(BackendSuite, CopiesInsideOneStream) {
   EXPECT_EQ(get_floats(y), values);
 }
 
-/// Streams of two families, one of which is held up while the host goes on.
-TEST_P(BackendSuite, CopiesToAnotherFamilyWithoutTheHost) {
+/// Copies between streams of two families. A gate blocks one of the streams while the host continues.
+TEST_P(BackendSuite, CopiesToAnotherFamilyWithoutBlockingTheHost) {
   const auto from = new_backend();
   const auto to = other_device().init("threads=1");
   Tensor& x = placed("x", {100, 7, 1, 1});
@@ -232,7 +232,7 @@ TEST_P(BackendSuite, CopiesToAnotherFamilyWithoutTheHost) {
   }
 }
 
-TEST_P(BackendSuite, CopiesFromAnotherFamilyWithoutTheHost) {
+TEST_P(BackendSuite, CopiesFromAnotherFamilyWithoutBlockingTheHost) {
   const auto from = other_device().init("threads=1");
   const auto to = new_backend();
   Tensor* x = weights_.add("x", DType::kF32, {100, 7, 1, 1});
@@ -256,7 +256,7 @@ TEST_P(BackendSuite, CopiesFromAnotherFamilyWithoutTheHost) {
   }
 }
 
-TEST_P(BackendSuite, AStreamThatFailedDoesNotHoldUpItsCopies) {
+TEST_P(BackendSuite, FailedStreamDoesNotBlockItsCopies) {
   const auto mine = new_backend();
   const auto other = other_device().init("threads=1");
   Tensor& x = placed("x", {64, 1, 1, 1});
@@ -283,7 +283,7 @@ TEST_P(BackendSuite, AStreamThatFailedDoesNotHoldUpItsCopies) {
   mine->synchronize();
 }
 
-TEST_P(BackendSuite, BadQueuedAccessFailsSomewhereAndNothingHangs) {
+TEST_P(BackendSuite, BadQueuedAccessFailsWithoutHanging) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {4, 1, 1, 1});
   std::vector<float> host(64);
@@ -298,7 +298,7 @@ TEST_P(BackendSuite, BadQueuedAccessFailsSomewhereAndNothingHangs) {
   backend->synchronize();
 }
 
-// Host tasks.
+// Tests of host tasks.
 
 TEST_P(BackendSuite, HostTasksRunInStreamOrder) {
   const auto backend = new_backend();
@@ -320,7 +320,7 @@ TEST_P(BackendSuite, HostTasksRunInStreamOrder) {
   EXPECT_EQ(seen.values, Doubler::expected(values));
 }
 
-TEST_P(BackendSuite, TheFirstFailureIsKeptAndLaterWorkSkipped) {
+TEST_P(BackendSuite, KeepsFirstFailureAndSkipsLaterWork) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {4, 1, 1, 1});
   set_floats(x, {1, 2, 3, 4});
@@ -342,13 +342,13 @@ TEST_P(BackendSuite, TheFirstFailureIsKeptAndLaterWorkSkipped) {
   }
   EXPECT_EQ(told, 1);
   EXPECT_EQ(get_floats(x), (std::vector<float>{1, 2, 3, 4})) << "work after a failure ran";
-  backend->synchronize();  // cleared
+  backend->synchronize();  // the failure is cleared
   backend->set_async(x, other.data(), 0, 16);
   backend->synchronize();
   EXPECT_EQ(get_floats(x), other);
 }
 
-TEST_P(BackendSuite, AnAbortCallbackTakesNoFailure) {
+TEST_P(BackendSuite, AbortCallbackDoesNotClearFailures) {
   const auto backend = new_backend();
   ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr}));
   EXPECT_TRUE(backend->set_abort_callback([] { return false; }));
@@ -356,7 +356,7 @@ TEST_P(BackendSuite, AnAbortCallbackTakesNoFailure) {
   EXPECT_TRUE(backend->set_abort_callback({}));
 }
 
-TEST_P(BackendSuite, ComputeGivesFailuresAsStatus) {
+TEST_P(BackendSuite, ComputeReturnsFailuresAsStatus) {
   const auto backend = new_backend();
   Doubler doubler(4);
   const auto plan = backend->create_plan(doubler.graph);
@@ -369,7 +369,7 @@ TEST_P(BackendSuite, ComputeGivesFailuresAsStatus) {
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
-TEST_P(BackendSuite, ThousandsOfSmallTasks) {
+TEST_P(BackendSuite, RunsThousandsOfSmallTasks) {
   const auto backend = new_backend();
   std::atomic<int> count{0};
   constexpr int kTasks = 20000;
@@ -382,7 +382,7 @@ TEST_P(BackendSuite, ThousandsOfSmallTasks) {
   EXPECT_EQ(count, kTasks);
 }
 
-TEST_P(BackendSuite, ABackendFinishesItsWorkBeforeItGoes) {
+TEST_P(BackendSuite, DestructorFinishesQueuedWork) {
   std::atomic<int> count{0};
   {
     const auto backend = new_backend();

@@ -1,5 +1,4 @@
-// Buffers of any device: placement with its checks, blocking access of every form, copies, and that nothing ever
-// writes outside the tensor it was asked to write.
+// Buffers of any device: checked placement, all variants of blocking access, copies, and no writes outside of tensors.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +24,14 @@ TEST_P(BufferSuite, AllocatesAlignedMemory) {
   }
 }
 
-TEST_P(BufferSuite, AllocatesNothing) {
+TEST_P(BufferSuite, AllocatesZeroBytes) {
   const auto buffer = type().allocate(0);
   ASSERT_NE(buffer, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->base()) % type().alignment(), 0U);
   buffer->clear(1);
 }
 
-TEST_P(BufferSuite, TooMuchNamesTheDeviceAndTheSizes) {
+TEST_P(BufferSuite, OutOfMemoryErrorNamesDeviceAndSize) {
   try {
     type().allocate(size_t{1} << 55);
     FAIL() << "32 PiB were allocated";
@@ -42,7 +41,7 @@ TEST_P(BufferSuite, TooMuchNamesTheDeviceAndTheSizes) {
   }
 }
 
-TEST_P(BufferSuite, PlacesWithChecks) {
+TEST_P(BufferSuite, PlaceChecksBoundsAndAlignment) {
   const size_t alignment = type().alignment();
   const auto buffer = type().allocate(4 * alignment);
   TensorContext context;
@@ -59,19 +58,19 @@ TEST_P(BufferSuite, PlacesWithChecks) {
   EXPECT_THROW(buffer->place(*fits, 0), InvalidArgument) << "placed twice";
 }
 
-TEST_P(BufferSuite, UsageIsRemembered) {
+TEST_P(BufferSuite, StoresItsUsage) {
   const auto buffer = type().allocate(64);
   EXPECT_EQ(buffer->usage(), Usage::kAny);
   buffer->set_usage(Usage::kWeights);
   EXPECT_EQ(buffer->usage(), Usage::kWeights);
 }
 
-TEST_P(BufferSuite, SetAndGetAnyByteRange) {
+TEST_P(BufferSuite, SetsAndGetsAnyByteRange) {
   Tensor& x = placed("x", {33, 7, 1, 1});
   const std::vector<float> values = ramp(33 * 7);
   set_floats(x, values);
   EXPECT_EQ(get_floats(x), values);
-  // Not aligned to elements: the bytes of a stored tensor are one sequence.
+  // The range is not aligned to elements, because a stored tensor is one sequence of bytes.
   std::vector<std::byte> expected(x.bytes());
   std::copy_n(reinterpret_cast<const std::byte*>(values.data()), expected.size(), expected.begin());
   const std::vector<std::byte> part(41, std::byte{0x5a});
@@ -82,8 +81,8 @@ TEST_P(BufferSuite, SetAndGetAnyByteRange) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + 11));
 }
 
-TEST_P(BufferSuite, FillReadsEachByteOfARange) {
-  constexpr int64_t kLarge = 2'300'007;  // more than lies in memory between
+TEST_P(BufferSuite, FillReadsEachByteOnce) {
+  constexpr int64_t kLarge = 2'300'007;  // larger than any staging memory
   Tensor& x = placed("x", {kLarge, 1, 1, 1});
   const std::vector<float> values = ramp(kLarge);
   const auto bytes = std::as_bytes(std::span(values));
@@ -102,7 +101,7 @@ TEST_P(BufferSuite, FillReadsEachByteOfARange) {
   EXPECT_THROW(x.buffer->fill(x, 0, 4, fails), InvalidArgument);
 }
 
-TEST_P(BufferSuite, RangesOutsideTheTensorAreRefused) {
+TEST_P(BufferSuite, RefusesRangesOutsideTheTensor) {
   Tensor& x = placed("x", {8, 2, 1, 1});
   std::vector<std::byte> bytes(256);
   EXPECT_THROW(tensor_set(x, bytes.data(), 0, 65), InvalidArgument);
@@ -111,10 +110,10 @@ TEST_P(BufferSuite, RangesOutsideTheTensorAreRefused) {
   EXPECT_THROW(x.buffer->memset(x, 0, 60, 5), InvalidArgument);
   EXPECT_THROW(x.buffer->set_2d(x, bytes.data(), 16, {0, 16, 3, 32}), InvalidArgument);
   EXPECT_THROW(x.buffer->get_2d(x, bytes.data(), 16, {0, 16, 3, ~size_t{0} / 2}), InvalidArgument);
-  tensor_set(x, bytes.data(), 64, 0);  // nothing, at the end: legal
+  tensor_set(x, bytes.data(), 64, 0);  // zero bytes at the end are legal
 }
 
-TEST_P(BufferSuite, MemsetOfARange) {
+TEST_P(BufferSuite, MemsetSetsOnlyItsRange) {
   Tensor& x = placed("x", {16, 1, 1, 1});
   x.buffer->memset(x, 0xff, 0, x.bytes());
   x.buffer->memset(x, 0, 4, 8);
@@ -131,10 +130,10 @@ TEST_P(BufferSuite, ClearSetsEveryByte) {
   EXPECT_EQ(std::count(got.begin(), got.end(), 0x21), static_cast<std::ptrdiff_t>(got.size()));
 }
 
-TEST_P(BufferSuite, RectanglesInBothDirections) {
+TEST_P(BufferSuite, CopiesRectanglesInBothDirections) {
   Tensor& x = placed("x", {10, 6, 1, 1});
   set_floats(x, ramp(60));
-  // Columns 2-4 of rows 1, 3 and 5, from a host array whose rows are 5 floats apart.
+  // Columns 2-4 of rows 1, 3 and 5. Rows of the host array are 5 floats apart.
   const std::vector<float> host = ramp(15, -1.0f);
   const Rows rows{(10 + 2) * sizeof(float), 3 * sizeof(float), 3, 20 * sizeof(float)};
   x.buffer->set_2d(x, host.data(), 5 * sizeof(float), rows);
@@ -148,11 +147,11 @@ TEST_P(BufferSuite, RectanglesInBothDirections) {
   for (size_t i = 0; i < 15; ++i) EXPECT_EQ(back[i], i % 5 < 3 ? host[i] : 99.0f) << i;
 }
 
-TEST_P(BufferSuite, ViewsAreReadAndWrittenInTheirOwnOrder) {
+TEST_P(BufferSuite, ReadsAndWritesViewsInViewOrder) {
   Tensor& x = placed("x", {3, 4, 1, 1});
   set_floats(x, ramp(12));
   Graph graph;
-  Tensor* turned = transpose(graph, &x);             // [4, 3]
+  Tensor* turned = transpose(graph, &x);             // shape [4, 3]
   Tensor* middle = slice(graph, turned, {0, 1, 2});  // columns 1 and 2
   Tensor* rows = slice(graph, &x, {0, 1, 2});        // elements 1 and 2 of each row
   for (Tensor* view : {turned, middle, rows}) Buffer::place_view(*view);
@@ -167,7 +166,7 @@ TEST_P(BufferSuite, ViewsAreReadAndWrittenInTheirOwnOrder) {
   EXPECT_EQ(get_floats(x), expected);
 }
 
-TEST_P(BufferSuite, AViewNeedsAPlacedBase) {
+TEST_P(BufferSuite, ViewsNeedAPlacedBase) {
   TensorContext context;
   Tensor* x = context.add("x", DType::kF32, {4, 4, 1, 1});
   Graph graph;
@@ -178,7 +177,7 @@ TEST_P(BufferSuite, AViewNeedsAPlacedBase) {
   EXPECT_THROW(tensor_get(*x, &value, 0, 4), InvalidArgument) << "no memory";
 }
 
-TEST_P(BufferSuite, CopiesWholeTensorsByAnyRoute) {
+TEST_P(BufferSuite, CopiesTensorsAndViews) {
   Tensor& x = placed("x", {5, 6, 1, 1});
   Tensor& y = placed("y", {5, 6, 1, 1});
   Tensor& t = placed("t", {6, 5, 1, 1});
@@ -190,10 +189,10 @@ TEST_P(BufferSuite, CopiesWholeTensorsByAnyRoute) {
   Buffer::place_view(*turned);
   tensor_copy(*turned, t);
   EXPECT_EQ(get_floats(t), get_floats(*turned));
-  EXPECT_THROW(tensor_copy(x, t), InvalidArgument) << "other shape";
+  EXPECT_THROW(tensor_copy(x, t), InvalidArgument) << "different shape";
 }
 
-TEST_P(BufferSuite, AnAliasIsAnotherName) {
+TEST_P(BufferSuite, AliasSharesTheBytes) {
   Tensor& x = placed("x", {3, 4, 1, 1});
   set_floats(x, ramp(12));
   TensorContext context;
@@ -203,7 +202,7 @@ TEST_P(BufferSuite, AnAliasIsAnotherName) {
   EXPECT_EQ(get_floats(*name), ramp(12));
   set_floats(*name, ramp(12, 3.0f));
   EXPECT_EQ(get_floats(x), ramp(12, 3.0f));
-  EXPECT_THROW(x.buffer->alias(*name, x), InvalidArgument) << "placed already";
+  EXPECT_THROW(x.buffer->alias(*name, x), InvalidArgument) << "already placed";
   EXPECT_THROW(x.buffer->alias(*other_shape, x), InvalidArgument);
   const auto backend = new_backend();
   std::vector<float> seen(12);
@@ -212,16 +211,16 @@ TEST_P(BufferSuite, AnAliasIsAnotherName) {
   backend->get_async(x, seen.data(), 0, 48);
   backend->synchronize();
   EXPECT_EQ(seen, values);
-  x.buffer->forget(*name);
+  x.buffer->unplace(*name);
   EXPECT_EQ(name->buffer, nullptr);
-  EXPECT_THROW(x.buffer->forget(*name), InvalidArgument) << "is not there any more";
+  EXPECT_THROW(x.buffer->unplace(*name), InvalidArgument) << "already removed";
   EXPECT_EQ(get_floats(x), values);
   x.buffer->alias(*name, x);
   EXPECT_EQ(get_floats(*name), values);
-  x.buffer->forget(*name);
+  x.buffer->unplace(*name);
 }
 
-TEST_P(BufferSuite, AnAliasOfAView) {
+TEST_P(BufferSuite, ViewsMayHaveAliases) {
   Tensor& x = placed("x", {3, 4, 1, 1});
   set_floats(x, ramp(12));
   TensorContext context;
@@ -233,14 +232,14 @@ TEST_P(BufferSuite, AnAliasOfAView) {
   turned->buffer->alias(*name, *turned);
   const std::vector<float> expected{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11};
   EXPECT_EQ(get_floats(*name), expected);
-  turned->buffer->forget(*turned);
+  turned->buffer->unplace(*turned);
   EXPECT_EQ(get_floats(*name), expected);
-  x.buffer->forget(*name);
+  x.buffer->unplace(*name);
   Buffer::place_view(*turned);
   EXPECT_EQ(get_floats(*turned), expected);
 }
 
-TEST_P(BufferSuite, ABufferThatGoesUnplacesItsTensors) {
+TEST_P(BufferSuite, ReleasedBufferUnplacesItsTensors) {
   TensorContext context;
   Tensor* x = context.add("x", DType::kF32, {3, 4, 1, 1});
   Tensor* name = context.add("name", DType::kF32, {3, 4, 1, 1});
@@ -268,12 +267,12 @@ TEST_P(BufferSuite, ABufferThatGoesUnplacesItsTensors) {
     Buffer::place_view(*view);
     EXPECT_EQ(get_floats(*view), (std::vector<float>{0, 6, 12, 18, 2, 8, 14, 20, 4, 10, 16, 22}));
     EXPECT_EQ(get_floats(*kept), ramp(12, 3.0f));
-    buffer.reset();  // must not touch what lies elsewhere by now
+    buffer.reset();  // must not touch tensors that now have other buffers
     EXPECT_EQ(get_floats(*x), ramp(12, 2.0f));
   }
 }
 
-TEST_P(BufferSuite, TensorsMayGoBeforeTheirBuffer) {
+TEST_P(BufferSuite, BufferMayOutliveItsTensors) {
   std::unique_ptr<Buffer> buffer;
   {
     TensorContext context;
@@ -285,7 +284,7 @@ TEST_P(BufferSuite, TensorsMayGoBeforeTheirBuffer) {
   }
   buffer->clear(1);
   buffer->reset();
-  // Most likely at the same addresses.
+  // The new tensor probably has the same address as the old tensor.
   TensorContext context;
   Tensor* x = context.add("x", DType::kF32, {5, 4, 1, 1});
   const auto other = allocate_tensors({&x, 1}, type(), Usage::kWeights);
@@ -294,7 +293,7 @@ TEST_P(BufferSuite, TensorsMayGoBeforeTheirBuffer) {
   EXPECT_EQ(get_floats(*x), ramp(20));
 }
 
-TEST_P(BufferSuite, ACopyOfATensorIsNotUnplaced) {
+TEST_P(BufferSuite, CopyOfATensorIsNotUnplaced) {
   Tensor copy;
   {
     TensorContext context;
@@ -303,14 +302,14 @@ TEST_P(BufferSuite, ACopyOfATensorIsNotUnplaced) {
     copy = *x;
     EXPECT_EQ(copy.buffer, buffer.get());
   }
-  EXPECT_NE(copy.data, nullptr) << "it is the business of who made it";
+  EXPECT_NE(copy.data, nullptr) << "the owner of the copy must clear it";
 }
 
-TEST_P(BufferSuite, NothingIsWrittenOutsideTheTensor) {
+TEST_P(BufferSuite, WritesNothingOutsideTheTensor) {
   TensorContext context;
   std::vector<Tensor*> tensors;
   for (const char* name : {"before", "x", "after"}) {
-    tensors.push_back(context.add(name, DType::kF32, {29, 3, 1, 1}));  // not a multiple of the alignment
+    tensors.push_back(context.add(name, DType::kF32, {29, 3, 1, 1}));  // size is not a multiple of the alignment
   }
   const auto buffer = allocate_tensors(tensors, type(), Usage::kAny);
   buffer->clear(0xa5);
@@ -330,7 +329,7 @@ TEST_P(BufferSuite, NothingIsWrittenOutsideTheTensor) {
   }
 }
 
-TEST_P(BufferSuite, QuantisedTensorsAreBytes) {
+TEST_P(BufferSuite, AccessesQuantisedTensorsAsBytes) {
   Tensor& x = placed("x", {64, 3, 1, 1}, DType::kQ8_0);
   std::vector<uint8_t> bytes(x.bytes());
   std::iota(bytes.begin(), bytes.end(), uint8_t{0});
@@ -340,7 +339,7 @@ TEST_P(BufferSuite, QuantisedTensorsAreBytes) {
   EXPECT_TRUE(std::equal(part.begin(), part.end(), bytes.begin() + 77));
 }
 
-TEST_P(BufferSuite, ZeroSizeTensorsAreOrdinary) {
+TEST_P(BufferSuite, AcceptsZeroSizeTensors) {
   Tensor& x = placed("x", {16, 0, 4, 1});
   EXPECT_NE(x.buffer, nullptr);
   tensor_set(x, nullptr, 0, 0);

@@ -1,4 +1,4 @@
-// What a conformance suite runs on, and the helpers that the suites share.
+// The parameters of the conformance suites and their shared helpers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,14 +19,14 @@
 namespace shoal::test {
 
 struct Exclusion {
-  std::string test;  ///< "BackendSuite.ComputesAGraph", or a suite's name for all of it
+  std::string test;  ///< "BackendSuite.ComputesAGraph", or the name of a suite to exclude all its tests
   std::string reason;
 };
 
 struct DeviceCase {
-  std::string name;                 ///< becomes part of the test's name
-  std::function<Device*()> device;  ///< nullptr: not present on this machine
-  std::string params;               ///< of init()
+  std::string name;                 ///< part of the test's name
+  std::function<Device*()> device;  ///< returns nullptr if this machine lacks the device
+  std::string params;               ///< parameters of init()
   std::vector<Exclusion> exclusions;
 };
 
@@ -37,7 +37,7 @@ inline std::string case_name(const testing::TestParamInfo<DeviceCase>& info) {
   return info.param.name;
 }
 
-/// Values 0, 1, 2, ... times a factor: no two elements are the same.
+/// Values 0, 1, 2, ... times a factor, so that no two elements are equal.
 inline std::vector<float> ramp(int64_t count, float factor = 1.0f) {
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * factor;

@@ -1,4 +1,4 @@
-// What a device says of itself, and how it is made into a stream.
+// Tests of the properties that a device reports, and of its init().
 #pragma once
 
 #include "tests/devices/conformance/case.h"
@@ -7,7 +7,7 @@ namespace shoal::test {
 
 class DeviceSuite : public DeviceFixture {};
 
-TEST_P(DeviceSuite, DescribesItself) {
+TEST_P(DeviceSuite, ReportsConsistentProperties) {
   const DeviceProps props = device().props();
   EXPECT_EQ(props.name, device().name());
   EXPECT_EQ(props.description, device().description());
@@ -19,7 +19,7 @@ TEST_P(DeviceSuite, DescribesItself) {
   EXPECT_LE(props.memory.free, props.memory.total);
 }
 
-TEST_P(DeviceSuite, CapabilitiesAreTrue) {
+TEST_P(DeviceSuite, CapabilitiesMatchBehaviour) {
   const DeviceCaps caps = device().props().caps;
   EXPECT_EQ(caps.events, device().new_event() != nullptr);
   EXPECT_EQ(caps.host_buffer, device().host_buffer_type() != nullptr);
@@ -46,7 +46,7 @@ TEST_P(DeviceSuite, WrapsHostMemoryWithoutACopy) {
   EXPECT_EQ(get_floats(*y), ramp(16, 3.0f));
 }
 
-TEST_P(DeviceSuite, UsesItsOwnMemory) {
+TEST_P(DeviceSuite, SupportsItsOwnBufferType) {
   EXPECT_EQ(&device().buffer_type().device(), &device());
   EXPECT_FALSE(device().buffer_type().name().empty());
   EXPECT_TRUE(device().supports_buffer_type(device().buffer_type()));
@@ -54,17 +54,17 @@ TEST_P(DeviceSuite, UsesItsOwnMemory) {
   EXPECT_EQ(alignment & (alignment - 1), 0U);
 }
 
-TEST_P(DeviceSuite, ViewsAreAlwaysSupported) {
+TEST_P(DeviceSuite, SupportsViews) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 4, 1, 1});
   EXPECT_TRUE(device().supports_op(*transpose(graph, x)));
   EXPECT_TRUE(device().supports_op(*reshape(graph, x, {16, 1, 1, 1})));
 }
 
-TEST_P(DeviceSuite, UnknownParametersAreRefused) {
+TEST_P(DeviceSuite, RefusesUnknownParameters) {
   try {
     device().init("nonsense=1");
-    FAIL() << "an unknown parameter was taken";
+    FAIL() << "an unknown parameter was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("nonsense"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("known"), std::string::npos) << error.what();
@@ -72,13 +72,13 @@ TEST_P(DeviceSuite, UnknownParametersAreRefused) {
   EXPECT_THROW(device().init("threads"), InvalidArgument);
 }
 
-TEST_P(DeviceSuite, AnyNumberOfStreams) {
+TEST_P(DeviceSuite, MakesSeveralStreams) {
   std::vector<std::unique_ptr<Backend>> backends;
   for (int i = 0; i < 8; ++i) backends.push_back(new_backend());
   for (const auto& backend : backends) backend->synchronize();
 }
 
-TEST_P(DeviceSuite, WhatLivesIsAUseOfItsFamily) {
+TEST_P(DeviceSuite, CountsLiveObjectsAsUsesOfTheFamily) {
   const BackendReg& family = device().reg();
   const int before = family.uses();
   {

@@ -1,4 +1,4 @@
-// Events of any device that has them: streams ordered without the host.
+// Events, for devices that have them: they order streams without the host.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace shoal::test {
 
 class EventSuite : public DeviceFixture {};
 
-TEST_P(EventSuite, AnEventNeverRecordedHoldsUpNobody) {
+TEST_P(EventSuite, UnrecordedEventDoesNotBlock) {
   const auto backend = new_backend();
   const auto event = device().new_event();
   ASSERT_NE(event, nullptr);
@@ -36,13 +36,13 @@ TEST_P(EventSuite, OneStreamWaitsForAnother) {
   event->record(*first);
   event->wait(*second);
   second->get_async(x, seen.data(), 0, 1024);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the second stream would be past the read by now
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a read that does not wait would end within this time
   gate.open = true;
   second->synchronize();
   EXPECT_EQ(seen, values);
 }
 
-TEST_P(EventSuite, AWaitRefersToTheRecordBeforeIt) {
+TEST_P(EventSuite, WaitIgnoresLaterRecords) {
   const auto first = new_backend();
   const auto second = new_backend();
   const auto event = device().new_event();
@@ -51,13 +51,13 @@ TEST_P(EventSuite, AWaitRefersToTheRecordBeforeIt) {
   Gate gate;
   ASSERT_TRUE(first->enqueue(gate.task()));
   event->record(*first);
-  second->synchronize();  // must not wait for the second record, which the gate holds up
+  second->synchronize();  // must not wait for the second record, which the gate blocks
   gate.open = true;
   event->synchronize();
   first->synchronize();
 }
 
-TEST_P(EventSuite, TheHostWaits) {
+TEST_P(EventSuite, HostWaitsForAnEvent) {
   const auto backend = new_backend();
   const auto event = device().new_event();
   std::atomic<int> count{0};
@@ -70,7 +70,7 @@ TEST_P(EventSuite, TheHostWaits) {
   EXPECT_EQ(count, 200);
 }
 
-TEST_P(EventSuite, AnEventMayGoBeforeItsWaitIsOver) {
+TEST_P(EventSuite, EventMayBeDestroyedDuringAWait) {
   const auto first = new_backend();
   const auto second = new_backend();
   Gate gate;
@@ -84,10 +84,10 @@ TEST_P(EventSuite, AnEventMayGoBeforeItsWaitIsOver) {
   second->synchronize();
 }
 
-/// Another family's stream runs code of the plug-in.
-TEST_P(EventSuite, APluginStaysWhileOthersWaitForIt) {
+/// The stream of another family runs code of the plug-in. The plug-in must stay loaded until this code has run.
+TEST_P(EventSuite, PluginStaysLoadedWhileAStreamWaitsForItsEvent) {
   BackendReg& family = device().reg();
-  if (Registry::instance().file_of(family).empty()) return;  // what cannot go
+  if (Registry::instance().file_of(family).empty()) return;  // built-in families cannot be unloaded
   const auto other = Registry::instance().device("CPU0").init("threads=1");
   const int before = family.uses();
   Gate gate;
@@ -105,7 +105,7 @@ TEST_P(EventSuite, APluginStaysWhileOthersWaitForIt) {
   EXPECT_EQ(family.uses(), before);
 }
 
-TEST_P(EventSuite, AFailedStreamStillReleasesOthers) {
+TEST_P(EventSuite, FailedStreamReleasesWaitingStreams) {
   const auto first = new_backend();
   const auto second = new_backend();
   const auto event = device().new_event();
@@ -119,7 +119,7 @@ TEST_P(EventSuite, AFailedStreamStillReleasesOthers) {
   EXPECT_THROW(first->synchronize(), DeviceError);
 }
 
-TEST_P(EventSuite, PingPong) {
+TEST_P(EventSuite, TwoStreamsTakeTurns) {
   const auto first = new_backend();
   const auto second = new_backend();
   const auto there = device().new_event();
@@ -127,7 +127,7 @@ TEST_P(EventSuite, PingPong) {
   static int value;
   value = 0;
   constexpr int kRounds = 1000;
-  const auto add = [](void*, const void*, bool) { ++value; };  // a race unless the events order it
+  const auto add = [](void*, const void*, bool) { ++value; };  // this is a data race unless the events order the tasks
   for (int round = 0; round < kRounds; ++round) {
     back->wait(*first);
     ASSERT_TRUE(first->enqueue({add, nullptr, nullptr}));

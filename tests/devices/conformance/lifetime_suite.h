@@ -1,4 +1,5 @@
-// What goes before what uses it, on any device: backends before plans, buffers before plans and queued work.
+// Objects that are destroyed while others still use them, on any device: backends before their plans, and buffers
+// before plans and queued work.
 #pragma once
 
 #include "tests/devices/conformance/case.h"
@@ -10,7 +11,7 @@ class LifetimeSuite : public DeviceFixture {
  protected:
   static constexpr int64_t kLength = 300;
 
-  /// y = x + w, with w in a buffer of its own.
+  /// y = x + w. The weight w has its own buffer.
   struct Sum {
     explicit Sum(Device& device) : type(device.buffer_type()) {
       w = weights.add("the_weight", DType::kF32, {kLength, 1, 1, 1});
@@ -42,7 +43,7 @@ class LifetimeSuite : public DeviceFixture {
   }
 };
 
-TEST_P(LifetimeSuite, APlanSaysThatItsWeightsHaveGone) {
+TEST_P(LifetimeSuite, PlanReportsFreedWeights) {
   const auto backend = new_backend();
   for (const bool by_reset : {false, true}) {
     Sum sum(device());
@@ -60,7 +61,7 @@ TEST_P(LifetimeSuite, APlanSaysThatItsWeightsHaveGone) {
   }
 }
 
-TEST_P(LifetimeSuite, APlanSaysThatTheRangeBeforeHasGone) {
+TEST_P(LifetimeSuite, PlanReportsDestroyedPlanOfPrecedingRange) {
   const auto backend = new_backend();
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {kLength, 1, 1, 1});
@@ -76,7 +77,7 @@ TEST_P(LifetimeSuite, APlanSaysThatTheRangeBeforeHasGone) {
   expect_refusal([&] { backend->compute_async(*second); }, {"h", "freed or reset", "new plan"});
 }
 
-TEST_P(LifetimeSuite, APlanThatIsKeptIsMadeAnewForWeightsPlacedAnew) {
+TEST_P(LifetimeSuite, CachedPlanIsReplacedAfterWeightsMove) {
   const auto backend = new_backend();
   Sum sum(device());
   backend->compute_async(sum.graph);
@@ -94,7 +95,7 @@ TEST_P(LifetimeSuite, APlanThatIsKeptIsMadeAnewForWeightsPlacedAnew) {
   EXPECT_EQ(get_floats(*sum.y), ramp(kLength, 5.0f));
 }
 
-TEST_P(LifetimeSuite, QueuedWorkSaysThatItsBufferHasGone) {
+TEST_P(LifetimeSuite, QueuedWorkReportsFreedBuffer) {
   const auto backend = new_backend();
   const std::vector<float> values = ramp(kLength, 7.0f);
   std::vector<float> seen(kLength);
@@ -110,30 +111,31 @@ TEST_P(LifetimeSuite, QueuedWorkSaysThatItsBufferHasGone) {
       sum.lose(by_reset);
       gate.open = true;
       expect_refusal([&] { backend->synchronize(); }, {"freed or reset"});
-      backend->synchronize();  // it is said once
+      backend->synchronize();  // the failure is reported only once
     }
   }
 }
 
-TEST_P(LifetimeSuite, APlanMayOutliveItsBackend) {
+TEST_P(LifetimeSuite, PlanMayOutliveItsBackend) {
   auto backend = new_backend();
   const auto other = new_backend();
   Sum sum(device());
   sum.graph.output(scale(sum.graph, sum.y, {2.0f, 0.0f}, "z"));
   auto plan = backend->create_plan(sum.graph);
   set_floats(*sum.x, ramp(kLength, 2.0f));
-  // Devices may make something of several nodes in the second run, and keep it for later ones.
+  // In the second run a device may combine several nodes, for example to a CUDA graph, and reuse the result in later
+  // runs.
   for (int i = 0; i < 3; ++i) backend->compute_async(*plan);
   backend.reset();
   EXPECT_FALSE(plan->has_backend());
-  expect_refusal([&] { other->compute_async(*plan); }, {"has gone"});
+  expect_refusal([&] { other->compute_async(*plan); }, {"was destroyed"});
   plan.reset();
   plan = other->create_plan(sum.graph);
   EXPECT_TRUE(plan->has_backend());
   EXPECT_EQ(other->compute(*plan), Status::kSuccess);
 }
 
-TEST_P(LifetimeSuite, WhatHasNoMemoryYetSaysWhatGivesIt) {
+TEST_P(LifetimeSuite, UnplacedTensorErrorSaysHowToPlaceIt) {
   Graph graph;
   TensorContext weights;
   Tensor* w = weights.add("w", DType::kF32, {4, 1, 1, 1});

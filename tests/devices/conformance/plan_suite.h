@@ -1,4 +1,5 @@
-// Plans of any device: segments with copies and shown nodes between them, shared memory, stopping, handing over.
+// Plans of any device: segments with copies and shown nodes between them, shared memory, aborts, and moves to other
+// graphs.
 #pragma once
 
 #include <atomic>
@@ -11,8 +12,8 @@ class PlanSuite : public DeviceFixture {
  protected:
   static constexpr int64_t kLength = 500;
 
-  /// A chain of segments of two nodes: sum i adds copy i to twice the sum before it. The second node of a segment is
-  /// the last that reads the first, which is shown: its memory may not be taken over.
+  /// A chain of segments with two nodes each. Node sum<i> adds copy<i> to twice the previous sum. The second node of a
+  /// segment is the last reader of the segment's sum. It must not overwrite the sum, because the sum is shown.
   struct Chain {
     explicit Chain(int segments) {
       Tensor* last = graph.input("x", DType::kF32, {kLength, 1, 1, 1});
@@ -41,7 +42,7 @@ class PlanSuite : public DeviceFixture {
     std::vector<Tensor*> copies, sums;
   };
 
-  /// Runs it segment by segment; what is read of each sum.
+  /// Runs the chain segment by segment and returns the values of each sum.
   static std::vector<std::vector<float>> run(Chain& chain, Backend& backend, GraphPlan& plan, float round) {
     std::vector<std::vector<float>> written, seen(chain.sums.size(), std::vector<float>(kLength));
     for (size_t i = 0; i < chain.sums.size(); ++i) written.push_back(Chain::copy(static_cast<int>(i), round));
@@ -66,7 +67,7 @@ class PlanSuite : public DeviceFixture {
     }
   }
 
-  /// y = x * 2 + 1, `count` times.
+  /// Applies x * 2 + 1 `count` times.
   struct Steps {
     Steps(int64_t length, int count) {
       x = graph.input("x", DType::kF32, {length, 1, 1, 1});
@@ -97,12 +98,12 @@ TEST_P(PlanSuite, SegmentsRunOneByOne) {
   EXPECT_EQ(plan->writable_from(*chain.graph.inputs()[0]), 0);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(plan->writable_from(*chain.copies[static_cast<size_t>(i)]), i);
   for (float round : {1.0f, 2.0f, 3.0f}) expect_sums(run(chain, *backend, *plan, round), round);
-  // x, the output, one copy and what two segments work with.
+  // x, the output, one copy and the working set of two segments.
   const size_t copies = std::max<size_t>(1, backend->members().size());
   EXPECT_LT(plan->allocated_bytes(), copies * 8 * device().buffer_type().alignment() + copies * 7 * kLength * 4);
 }
 
-TEST_P(PlanSuite, SegmentsOfAllSizesAtOnce) {
+TEST_P(PlanSuite, RunsSeveralSegmentsInOneCall) {
   const auto backend = new_backend();
   Steps steps(64, 7);
   const auto plan = backend->create_plan(steps.graph, {{1, 2, 5}});
@@ -120,23 +121,25 @@ TEST_P(PlanSuite, SegmentsOfAllSizesAtOnce) {
   EXPECT_EQ(seen, expected);
 }
 
-TEST_P(PlanSuite, BadPiecesAreRefused) {
+TEST_P(PlanSuite, RefusesInvalidPlanOptions) {
   const auto backend = new_backend();
   Steps steps(4, 5), other(4, 5);
   const GraphRange tail{&steps.graph, 2, 5};
   for (const std::vector<int>& cuts : {std::vector<int>{0}, {5}, {3, 2}, {2, 2}, {-1}}) {
     EXPECT_THROW(backend->create_plan(steps.graph, {cuts}), InvalidArgument) << cuts.back();
   }
-  EXPECT_THROW(backend->create_plan(tail, {{2}}), InvalidArgument) << "the first node";
-  EXPECT_THROW(backend->create_plan(tail, {{}, {steps.graph.nodes()[1]}}), InvalidArgument) << "before the range";
-  EXPECT_THROW(backend->create_plan(steps.graph, {{}, {other.y}}), InvalidArgument) << "of another graph";
-  EXPECT_THROW(backend->create_plan(steps.graph, {{}, {steps.x}}), InvalidArgument) << "no node";
+  EXPECT_THROW(backend->create_plan(tail, {{2}}), InvalidArgument) << "cut at the first node";
+  EXPECT_THROW(backend->create_plan(tail, {{}, {steps.graph.nodes()[1]}}), InvalidArgument) << "node before the range";
+  EXPECT_THROW(backend->create_plan(steps.graph, {{}, {other.y}}), InvalidArgument) << "node of another graph";
+  EXPECT_THROW(backend->create_plan(steps.graph, {{}, {steps.x}}), InvalidArgument) << "not a node";
   EXPECT_THROW(backend->create_plan(steps.graph, {{}, {nullptr}}), InvalidArgument);
   for (const LateInput& late : {LateInput{other.x, 0}, {steps.y, 0}, {nullptr, 0}, {steps.x, 2}, {steps.x, -1}}) {
     EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {late}}), InvalidArgument);
   }
-  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 1}}}), InvalidArgument) << "read before";
-  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 0}, {steps.x, 0}}}), InvalidArgument) << "twice";
+  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 1}}}), InvalidArgument)
+      << "read in an earlier segment";
+  EXPECT_THROW(backend->create_plan(steps.graph, {{1}, {}, {{steps.x, 0}, {steps.x, 0}}}), InvalidArgument)
+      << "given twice";
   const auto plan = backend->create_plan(steps.graph, {{1, 4}, {steps.y}});
   for (const auto& [first, last] : {std::pair(-1, 1), {2, 1}, {0, 4}, {4, 4}}) {
     EXPECT_THROW(backend->compute_async(*plan, first, last), InvalidArgument) << first << " " << last;
@@ -144,7 +147,7 @@ TEST_P(PlanSuite, BadPiecesAreRefused) {
   backend->synchronize();
 }
 
-TEST_P(PlanSuite, PlansTakeTurnsInAnArena) {
+TEST_P(PlanSuite, PlansShareAnArena) {
   const auto backend = new_backend();
   ComputeArena arena(*backend);
   EXPECT_EQ(arena.bytes(), 0U);
@@ -166,7 +169,7 @@ TEST_P(PlanSuite, PlansTakeTurnsInAnArena) {
   EXPECT_EQ(arena.bytes(), bytes);
 }
 
-TEST_P(PlanSuite, AnArenaMayGrowUnderItsPlans) {
+TEST_P(PlanSuite, ArenaMayGrowWhilePlansUseIt) {
   const auto backend = new_backend();
   ComputeArena arena(*backend);
   Steps small(100, 2), large(5000, 2);
@@ -179,9 +182,9 @@ TEST_P(PlanSuite, AnArenaMayGrowUnderItsPlans) {
   large.check(*backend, *second);
 }
 
-// Stopping.
+// Tests of aborts.
 
-TEST_P(PlanSuite, AGraphIsStoppedWithinANode) {
+TEST_P(PlanSuite, AbortStopsAfterAtMostOneNode) {
   const auto backend = new_backend();
   Steps steps(30000, 40);
   const auto plan = backend->create_plan(steps.graph, {{10, 20}});
@@ -192,24 +195,24 @@ TEST_P(PlanSuite, AGraphIsStoppedWithinANode) {
   set_floats(*steps.x, ramp(30000));
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
   EXPECT_GT(asked, kLimit * streams);
-  EXPECT_LE(asked, kLimit * streams + streams) << "some stream went on after it was told to stop";
+  EXPECT_LE(asked, kLimit * streams + streams) << "a stream ran on after the request to stop";
   asked = 0;
   backend->compute_async(*plan);
   try {
     backend->synchronize();
-    FAIL() << "it ran to its end";
+    FAIL() << "the run completed";
   } catch (const Aborted& error) {
-    EXPECT_NE(std::string(error.what()).find("step"), std::string::npos) << "names the node: " << error.what();
+    EXPECT_NE(std::string(error.what()).find("step"), std::string::npos) << "does not name the node: " << error.what();
   }
-  asked = kLimit * streams;  // at once
+  asked = kLimit * streams;  // aborts at the first call
   const std::vector<float> zeros(30000);
   set_floats(*steps.y, zeros);
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
   std::vector<float> one_step = ramp(30000);
   for (float& value : one_step) value = value * 2 + 1;
   const std::vector<float> left = get_floats(*steps.y);
-  EXPECT_TRUE(left == zeros || left == one_step) << "the node that was asked about may run, no other";
-  asked = -1000000;  // never
+  EXPECT_TRUE(left == zeros || left == one_step) << "only the node after the callback may run";
+  asked = -1000000;  // never aborts
   steps.check(*backend, *plan);
   ASSERT_TRUE(backend->set_abort_callback({}));
   asked = 0;
@@ -217,9 +220,9 @@ TEST_P(PlanSuite, AGraphIsStoppedWithinANode) {
   EXPECT_EQ(asked, 0);
 }
 
-// Handing over.
+// Tests of moving a plan to another graph.
 
-TEST_P(PlanSuite, APlanMovesToAGraphOfItsTopology) {
+TEST_P(PlanSuite, PlanMovesToAGraphOfSameTopology) {
   const auto backend = new_backend();
   auto graph = std::make_unique<Steps>(300, 5);
   const auto plan = backend->create_plan(graph->graph, {{2}, {graph->graph.nodes()[1]}});
@@ -230,8 +233,8 @@ TEST_P(PlanSuite, APlanMovesToAGraphOfItsTopology) {
     if (gone) graph.reset();
     ASSERT_TRUE(backend->update_plan(*plan, next->graph));
     if (!gone) {
-      EXPECT_EQ(before->buffer, nullptr) << "the tensors of the old graph have no memory any more";
-      EXPECT_NO_THROW(backend->create_plan(graph->graph)) << "it may have another plan";
+      EXPECT_EQ(before->buffer, nullptr) << "the tensors of the old graph no longer have memory";
+      EXPECT_NO_THROW(backend->create_plan(graph->graph)) << "the old graph may get a new plan";
     }
     next->check(*backend, *plan);
     EXPECT_EQ(plan->segments(), 2);
@@ -240,7 +243,7 @@ TEST_P(PlanSuite, APlanMovesToAGraphOfItsTopology) {
   }
 }
 
-TEST_P(PlanSuite, APlanStaysWhereTheTopologyIsAnother) {
+TEST_P(PlanSuite, PlanDoesNotMoveToOtherTopologies) {
   const auto backend = new_backend();
   Steps steps(300, 5), longer(300, 6), wider(301, 5);
   Steps other(300, 5);
@@ -253,7 +256,7 @@ TEST_P(PlanSuite, APlanStaysWhereTheTopologyIsAnother) {
   }
 }
 
-TEST_P(PlanSuite, RangesMoveOneAfterTheOther) {
+TEST_P(PlanSuite, PlansOfRangesMoveInOrder) {
   const auto backend = new_backend();
   Steps steps(300, 5), next(300, 5);
   const auto first = backend->create_plan({&steps.graph, 0, 2});
@@ -268,7 +271,7 @@ TEST_P(PlanSuite, RangesMoveOneAfterTheOther) {
     for (float& value : expected) value = value * 32 + 31;
     EXPECT_EQ(get_floats(*on.y), expected);
   };
-  EXPECT_FALSE(backend->update_plan(*second, next.graph)) << "what it reads is not there yet";
+  EXPECT_FALSE(backend->update_plan(*second, next.graph)) << "the values that it reads have not moved yet";
   EXPECT_EQ(next.y->buffer, nullptr);
   check(steps, 1.0f);
   ASSERT_TRUE(backend->update_plan(*first, next.graph));

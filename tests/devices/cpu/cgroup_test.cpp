@@ -1,4 +1,4 @@
-// Control groups of both versions, in folders made for the test.
+// Control groups of both versions, in folders that the test creates.
 #include "devices/cpu/cgroup.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A process in a group of version 2.
+/// A process in a version 2 group.
 struct Cgroup : testing::Test {
   Cgroup() {
     fs::create_directories(root / "app" / "web");
@@ -24,7 +24,7 @@ struct Cgroup : testing::Test {
     fs::create_directories((root / file).parent_path());
     std::ofstream(root / file) << text;
   }
-  /// One more line of mountinfo: the groups below `group` are seen at `point`.
+  /// Adds a line of mountinfo: `group` and its child groups are mounted at `point`.
   void mount(const char* group, const fs::path& point, const char* type) const {
     std::ofstream(root / "mounts", std::ios::app)
         << fmt::format("31 23 0:28 {} {} rw,relatime shared:9 - {}\n", group, point.string(), type);
@@ -34,7 +34,7 @@ struct Cgroup : testing::Test {
   const fs::path& root = folder.path();
 };
 
-TEST_F(Cgroup, NoFilesNoLimits) {
+TEST_F(Cgroup, MissingFilesMeanNoLimits) {
   EXPECT_FALSE(read().cores);
   EXPECT_FALSE(read().memory);
   EXPECT_TRUE(cgroup_folders(root / "absent", root / "mounts").empty());
@@ -46,7 +46,7 @@ TEST_F(Cgroup, NoFilesNoLimits) {
   EXPECT_FALSE(read().memory);
 }
 
-TEST_F(Cgroup, QuotaInCores) {
+TEST_F(Cgroup, RoundsQuotaUpToCores) {
   write("app/web/cpu.max", "400000 100000\n");
   EXPECT_EQ(read().cores, 4);
   write("app/web/cpu.max", "150000 100000\n");
@@ -57,7 +57,7 @@ TEST_F(Cgroup, QuotaInCores) {
   EXPECT_FALSE(read().cores);
 }
 
-TEST_F(Cgroup, PathsInMountinfoAreEscaped) {
+TEST_F(Cgroup, UnescapesPathsInMountinfo) {
   write("a b\\c/cpu.max", "200000 100000\n");
   write("self", "0::/my web\n");
   fs::remove(root / "mounts");
@@ -65,14 +65,14 @@ TEST_F(Cgroup, PathsInMountinfoAreEscaped) {
   EXPECT_EQ(read().cores, 2);
 }
 
-TEST_F(Cgroup, AParentMayLimitFurther) {
+TEST_F(Cgroup, StricterLimitsOfParentsApply) {
   write("app/web/cpu.max", "400000 100000\n");
   write("app/cpu.max", "300000 100000\n");
   write("cpu.max", "800000 100000\n");
   EXPECT_EQ(read().cores, 3);
 }
 
-TEST_F(Cgroup, PageCacheIsFree) {
+TEST_F(Cgroup, PageCacheCountsAsFree) {
   write("app/web/memory.max", "1000\n");
   write("app/web/memory.current", "900\n");
   write("app/web/memory.stat", "anon 300\nfile 600\ninactive_file 400\nactive_file 200\n");
@@ -85,7 +85,7 @@ TEST_F(Cgroup, PageCacheIsFree) {
   EXPECT_EQ(read().memory->free, 100U) << "the parent has no more";
 }
 
-/// A process in groups of version 1, beside an empty hierarchy of version 2.
+/// A process in version 1 groups, next to an empty version 2 hierarchy.
 struct CgroupV1 : Cgroup {
   CgroupV1() {
     write("self", "12:cpuset:/other\n5:memory:/app/web\n3:cpu,cpuacct:/app/web\n1:name=systemd:/x\n0::/\n");
@@ -105,14 +105,14 @@ struct CgroupV1 : Cgroup {
   }
 };
 
-TEST_F(CgroupV1, UnlimitedGroupsLimitNothing) {
+TEST_F(CgroupV1, GroupsMayBeUnlimited) {
   set_quota("cpu,cpuacct/app/web", -1);
   set_memory("memory/app/web", 9223372036854771712U, 1000);
   EXPECT_FALSE(read().cores);
   EXPECT_FALSE(read().memory);
 }
 
-TEST_F(CgroupV1, TheSmallestQuotaOfAllLevelsHolds) {
+TEST_F(CgroupV1, SmallestQuotaOfAllLevelsApplies) {
   set_quota("cpu,cpuacct/app/web", 350000);
   EXPECT_EQ(read().cores, 4);
   set_quota("cpu,cpuacct", -1);
@@ -120,7 +120,7 @@ TEST_F(CgroupV1, TheSmallestQuotaOfAllLevelsHolds) {
   EXPECT_EQ(read().cores, 1);
 }
 
-TEST_F(CgroupV1, PageCacheOfAllChildrenIsFree) {
+TEST_F(CgroupV1, PageCacheOfChildGroupsCountsAsFree) {
   set_memory("memory/app/web", 400 << 20, 300 << 20);
   write("memory/app/web/memory.stat",
         fmt::format("inactive_file 1\nactive_file 1\ntotal_inactive_file {}\ntotal_active_file {}\n", 100 << 20,
@@ -133,7 +133,7 @@ TEST_F(CgroupV1, PageCacheOfAllChildrenIsFree) {
   EXPECT_EQ(read().memory->free, size_t{10} << 20);
 }
 
-TEST_F(CgroupV1, ControllersOfTheSameHostMayHaveDifferentVersions) {
+TEST_F(CgroupV1, ControllersMayUseDifferentVersions) {
   set_memory("memory/app/web", 400 << 20, 0);
   write("self", "5:memory:/app/web\n0::/app\n");
   write("unified/app/cpu.max", "200000 100000\n");
@@ -142,7 +142,7 @@ TEST_F(CgroupV1, ControllersOfTheSameHostMayHaveDifferentVersions) {
   EXPECT_EQ(read().memory->total, size_t{400} << 20);
 }
 
-TEST_F(CgroupV1, OfSeveralMountsThatWhichIsSeenCounts) {
+TEST_F(CgroupV1, UsesTheMountThatIsNotHidden) {
   fs::remove(root / "mounts");
   mount("/", root / "hidden", "cgroup cgroup rw,memory");
   mount("/", root / "memory", "cgroup cgroup rw,memory");
@@ -151,9 +151,9 @@ TEST_F(CgroupV1, OfSeveralMountsThatWhichIsSeenCounts) {
   EXPECT_EQ(read().memory->total, size_t{400} << 20);
 }
 
-// Without a namespace of its own a container sees its group where the hierarchy begins, under the name that the host
-// has for it; with one it may see a name above the mount.
-TEST_F(CgroupV1, ContainersSeeTheirGroupAtTheMount) {
+// Without its own cgroup namespace, a container finds its group at the mount's root, although /proc/self/cgroup
+// contains the host's name of the group. With a namespace, the name may be above the mount.
+TEST_F(CgroupV1, ContainersFindTheirGroupAtTheMountRoot) {
   for (const char* group : {"/docker/42", "/docker/42/inner", "/", "/../other"}) {
     fs::remove(root / "mounts");
     mount("/docker/42", root / "memory", "cgroup cgroup rw,memory");

@@ -24,7 +24,7 @@ Device& cpu(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Two host tasks that each finish only when they have seen the other one running.
+/// Two host tasks that finish only if both run at the same time.
 struct Meeting {
   std::atomic<int> present{0};
   std::atomic<bool> missed{false};
@@ -39,7 +39,7 @@ struct Meeting {
   }
 };
 
-/// A chain of products that keeps a device busy, and its expected result.
+/// A chain of element-wise nodes that keeps a device busy, and its expected result.
 struct Chain {
   explicit Chain(int64_t length, int steps) : values(static_cast<size_t>(length)) {
     x = graph.input("x", DType::kF32, {length, 1, 1, 1});
@@ -58,15 +58,15 @@ struct Chain {
   std::vector<float> values;
 };
 
-TEST(CpuBackend, TwoDevicesComputeAtTheSameTime) {
+TEST(CpuBackend, StreamsOfTwoDevicesRunConcurrently) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   const auto first = cpu(0).init();
   const auto second = cpu(1).init();
   Chain a(5000, 20), b(5000, 20);
   const auto plan_a = first->create_plan(a.graph);
   const auto plan_b = second->create_plan(b.graph);
-  // Between two runs of its graph each stream waits until the other one is there too: without two streams that
-  // run at the same time neither would get past its meeting.
+  // Each stream waits for the other stream before its first run and between its two runs. If the streams did not run
+  // concurrently, neither stream would pass its meeting.
   Meeting before, between;
   for (auto [backend, plan, chain] : {std::tuple(first.get(), plan_a.get(), &a), {second.get(), plan_b.get(), &b}}) {
     backend->set_async(*chain->x, chain->values.data(), 0, chain->values.size() * 4);
@@ -85,7 +85,7 @@ TEST(CpuBackend, TwoDevicesComputeAtTheSameTime) {
 }
 
 TEST(CpuBackend, RunningAPlanAllocatesNothing) {
-  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer has an operator new of its own";
+  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer replaces operator new";
   const test::CpuConfiguration configuration("devices=2,threads=2");
   const auto backend = cpu(0).init();
   const auto other = cpu(1).init();
@@ -116,7 +116,7 @@ TEST(CpuBackend, RunningAPlanAllocatesNothing) {
   chain.check(10);
 }
 
-TEST(CpuBackend, HeldWorkStartsWhenItIsReleased) {
+TEST(CpuBackend, HeldWorkStartsAtTheLastRelease) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   const auto backend = cpu(0).init();
   std::atomic<int> done{0};
@@ -129,15 +129,15 @@ TEST(CpuBackend, HeldWorkStartsWhenItIsReleased) {
       backend->enqueue(task);
     }
     std::this_thread::sleep_for(5ms);
-    EXPECT_EQ(done, 0) << "the inner release is not the last";
+    EXPECT_EQ(done, 0) << "the inner release must not start the work";
     backend->enqueue(task);
   }
   const auto deadline = std::chrono::steady_clock::now() + 20s;
   while (done < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  EXPECT_EQ(done, 2) << "nothing waited, but the work was released";
+  EXPECT_EQ(done, 2) << "the last release must start the work";
 }
 
-TEST(CpuBackend, WhoeverWaitsForHeldWorkReleasesIt) {
+TEST(CpuBackend, WaitingReleasesHeldWork) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   const auto backend = cpu(0).init();
   const auto other = cpu(1).init();
@@ -160,13 +160,13 @@ TEST(CpuBackend, WhoeverWaitsForHeldWorkReleasesIt) {
   plan.reset();
 }
 
-TEST(CpuBackend, AGraphHasOnePlanAtATime) {
+TEST(CpuBackend, GraphHasOnePlanAtATime) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   const auto backend = cpu(0).init();
   const auto other = cpu(1).init();
   Chain chain(100, 3);
   auto plan = backend->create_plan(chain.graph);
-  const auto refused = testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("has a plan already, on CPU0"));
+  const auto refused = testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("already has a plan on CPU0"));
   EXPECT_THAT([&] { other->create_plan(chain.graph); }, refused);
   EXPECT_THAT([&] { backend->compute(chain.graph); }, refused);
   plan.reset();
@@ -182,7 +182,7 @@ TEST(CpuBackend, AGraphHasOnePlanAtATime) {
   chain.check(3);
 }
 
-TEST(CpuBackend, ARangeOutsideATensorIsRefusedWhenItIsQueued) {
+TEST(CpuBackend, RejectsRangesOutsideTensorsWhenWorkIsQueued) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   const auto backend = cpu(0).init();
   Chain chain(100, 1);
@@ -195,7 +195,7 @@ TEST(CpuBackend, ARangeOutsideATensorIsRefusedWhenItIsQueued) {
   chain.check(1);
 }
 
-TEST(CpuBackend, BadRangesAreRefused) {
+TEST(CpuBackend, RejectsInvalidGraphRanges) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   const auto backend = cpu(0).init();
   Chain chain(100, 2);
@@ -203,19 +203,19 @@ TEST(CpuBackend, BadRangesAreRefused) {
                                   GraphRange{&chain.graph, 2, 1}}) {
     EXPECT_THROW(backend->create_plan(range), InvalidArgument);
   }
-  scale(chain.graph, chain.y, {});  // a plan that was refused has frozen nothing
+  scale(chain.graph, chain.y, {});  // a rejected plan has frozen nothing
 }
 
-TEST(CpuBackend, TooLittleMemoryIsAStatusOfItsOwn) {
+TEST(CpuBackend, InsufficientMemoryHasItsOwnStatus) {
   const test::CpuConfiguration configuration("devices=1,threads=1,memory=1K");
   const auto backend = cpu(0).init();
   Chain chain(100000, 2);
   EXPECT_EQ(backend->compute(chain.graph), Status::kAllocationFailed);
 }
 
-TEST(CpuBackend, TwoDevicesRunPlansAtTheSameTime) {
+TEST(CpuBackend, PlansOnTwoDevicesRunConcurrently) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
-  // A plan on one device stops in its midst until that on the other is done, whichever device has it.
+  // The plan on one device pauses until the plan on the other device is done. Each device takes both roles.
   for (int slow : {0, 1}) {
     const auto busy = cpu(slow).init();
     const auto quick = cpu(1 - slow).init();
@@ -253,7 +253,7 @@ TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
     chains.push_back(std::make_unique<Chain>(20000, 10));
     plans.push_back(backends.back()->create_plan(chains.back()->graph));
   }
-  // A ring: each device takes its input from the one before it, several times around.
+  // A ring: each device gets its input from the previous device, for several rounds.
   const size_t bytes = chains[0]->values.size() * 4;
   backends[0]->set_async(*chains[0]->x, chains[0]->values.data(), 0, bytes);
   for (int round = 0; round < 5; ++round) {
@@ -267,8 +267,8 @@ TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
   chains[15]->check(10 * 16 * 5);
 }
 
-TEST(CpuBackend, AStepBeginsWhenTheOneBeforeIsDone) {
-  // Every part writes the number of its step into its slot; the parts of the next step check all slots.
+TEST(CpuBackend, StepsBeginAfterThePreviousStepEnds) {
+  // Every part writes its step number into its slot. The parts of the next step check all slots.
   static std::atomic<int> wrong;
   static std::atomic<int> most_parts;
   wrong = 0;
@@ -304,7 +304,7 @@ TEST(CpuBackend, AStepBeginsWhenTheOneBeforeIsDone) {
   EXPECT_EQ(most_parts, 4);
 }
 
-TEST(CpuBackend, SmallNodesAreDoneAlone) {
+TEST(CpuBackend, SmallNodesAreNotShared) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {8, 1, 1, 1});
   Tensor* large = graph.input("large", DType::kF32, {1000000, 1, 1, 1});
@@ -322,7 +322,7 @@ TEST(CpuBackend, SmallNodesAreDoneAlone) {
   for (const Step& step : compile_steps(whole(graph), 1)) EXPECT_TRUE(step.alone);
 }
 
-TEST(CpuBackend, ResultsDoNotDependOnTheTeam) {
+TEST(CpuBackend, ResultsDoNotDependOnTeamSize) {
   std::vector<std::vector<float>> results;
   for (const char* params : {"threads=1", "threads=2", "threads=5"}) {
     const auto backend = cpu(0).init(params);
@@ -342,7 +342,7 @@ TEST(CpuBackend, ResultsDoNotDependOnTheTeam) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-TEST(CpuBackend, APlanMayGoWhileItIsQueued) {
+TEST(CpuBackend, DestroyingAQueuedPlanWaitsForIt) {
   const auto backend = cpu(0).init();
   Chain chain(1000, 3);
   auto plan = backend->create_plan(chain.graph);
@@ -362,9 +362,9 @@ TEST(CpuBackend, APlanMayGoWhileItIsQueued) {
   backend->synchronize();
 }
 
-TEST(CpuBackend, QueuedWorkSaysThatThePlanOfItsTensorHasGone) {
+TEST(CpuBackend, QueuedWorkFailsIfItsPlanWasDestroyed) {
   const auto backend = cpu(0).init();
-  ComputeArena arena(*backend);  // whose memory stays
+  ComputeArena arena(*backend);  // keeps the memory after the plan is destroyed
   Chain chain(100, 2);
   for (const bool writes : {false, true}) {
     auto plan = backend->create_plan(chain.graph, {.arena = &arena});
@@ -382,7 +382,7 @@ TEST(CpuBackend, QueuedWorkSaysThatThePlanOfItsTensorHasGone) {
   }
 }
 
-TEST(CpuBackend, AWaitMayOutliveTheStreamItWaitsFor) {
+TEST(CpuBackend, WaitMayOutliveTheAwaitedStream) {
   const auto event = cpu(0).new_event();
   const auto second = cpu(0).init();
   for (int round = 0; round < 20; ++round) {
@@ -395,7 +395,7 @@ TEST(CpuBackend, AWaitMayOutliveTheStreamItWaitsFor) {
   second->synchronize();
 }
 
-TEST(CpuBackend, StreamsOfOtherFamiliesAreServed) {
+TEST(CpuBackend, WorksWithStreamsOfOtherFamilies) {
   const auto backend = cpu(0).init();
   const auto null = Registry::instance().init("NULL0");
   TensorContext context;
@@ -414,7 +414,7 @@ TEST(CpuBackend, StreamsOfOtherFamiliesAreServed) {
   EXPECT_THROW(event->record(*null), InvalidArgument);
 }
 
-TEST(CpuBackend, MisuseIsRefusedAtOnce) {
+TEST(CpuBackend, RejectsUnplacedTensorsWhenWorkIsQueued) {
   const auto backend = cpu(0).init();
   TensorContext context;
   Tensor* x = context.add("x", DType::kF32, {64, 1, 1, 1});

@@ -22,7 +22,7 @@ std::span<Device* const> cpus() {
   return Registry::instance().find_family("CPU")->devices();
 }
 
-TEST(CpuDevices, OnePerNodeByDefault) {
+TEST(CpuDevices, DefaultIsOneDevicePerNode) {
   const test::CpuConfiguration configuration("");
   if (std::getenv("SHOAL_CPU_DEVICES") != nullptr) GTEST_SKIP() << "SHOAL_CPU_DEVICES is set";
   ASSERT_EQ(cpus().size(), machine_nodes().size());
@@ -36,7 +36,7 @@ TEST(CpuDevices, OnePerNodeByDefault) {
   EXPECT_EQ(cpus()[0]->type(), DeviceType::kCpu);
 }
 
-TEST(CpuDevices, AnyNumber) {
+TEST(CpuDevices, NumberIsConfigurable) {
   const test::CpuConfiguration configuration("devices=5,threads=3");
   ASSERT_EQ(cpus().size(), 5U);
   EXPECT_EQ(cpus()[4]->name(), "CPU4");
@@ -46,14 +46,14 @@ TEST(CpuDevices, AnyNumber) {
   EXPECT_EQ(dynamic_cast<CpuBackend&>(*backend).threads(), 3);
 }
 
-TEST(CpuDevices, TheEnvironmentSaysHowMany) {
+TEST(CpuDevices, NumberComesFromTheEnvironment) {
   const char* before = std::getenv("SHOAL_CPU_DEVICES");
   const std::string saved = before != nullptr ? before : "";
   setenv("SHOAL_CPU_DEVICES", "7", 1);
   configure({});
   EXPECT_EQ(cpus().size(), 7U);
   configure("devices=2");
-  EXPECT_EQ(cpus().size(), 2U) << "configure() has the last word";
+  EXPECT_EQ(cpus().size(), 2U) << "configure() overrides the environment";
   setenv("SHOAL_CPU_DEVICES", "0", 1);
   configure({});
   EXPECT_EQ(cpus().size(), machine_nodes().size()) << "0 means off";
@@ -63,7 +63,7 @@ TEST(CpuDevices, TheEnvironmentSaysHowMany) {
   configure({});
 }
 
-TEST(CpuDevices, ConfigureChecks) {
+TEST(CpuDevices, InvalidParametersAreRejected) {
   EXPECT_THAT([] { configure("device=2"); }, ThrowsMessage<InvalidArgument>(HasSubstr("devices, threads")));
   EXPECT_THROW(configure("devices=-1"), InvalidArgument);
   EXPECT_THROW(configure("devices=many"), InvalidArgument);
@@ -71,7 +71,7 @@ TEST(CpuDevices, ConfigureChecks) {
   EXPECT_THAT([] { configure("devices=2"); }, ThrowsMessage<InvalidArgument>(HasSubstr("1 backends and buffers")));
 }
 
-TEST(CpuDevices, BuffersHoldOffAnotherConfiguration) {
+TEST(CpuDevices, BuffersPreventReconfiguration) {
   {
     const auto buffer = cpus()[0]->buffer_type().allocate(64);
     EXPECT_THROW(configure("devices=2"), InvalidArgument);
@@ -80,25 +80,26 @@ TEST(CpuDevices, BuffersHoldOffAnotherConfiguration) {
   EXPECT_EQ(cpus().size(), 2U);
 }
 
-TEST(CpuDevices, LimitsOfMemory) {
+TEST(CpuDevices, EnforceMemoryLimits) {
   const test::CpuConfiguration configuration("devices=2,memory=1M,max_size=600K");
   Device& device = *cpus()[1];
   EXPECT_EQ(device.memory().total, size_t{1} << 20);
   EXPECT_EQ(device.buffer_type().max_size(), size_t{600} << 10);
-  EXPECT_THAT([&] { device.buffer_type().allocate(700 << 10); },
-              ThrowsMessage<DeviceError>(HasSubstr("[CPU1] one allocation can have 600.0 KiB, 700.0 KiB were asked")));
+  EXPECT_THAT(
+      [&] { device.buffer_type().allocate(700 << 10); },
+      ThrowsMessage<DeviceError>(HasSubstr("[CPU1] one allocation is limited to 600.0 KiB, 700.0 KiB were requested")));
   auto first = device.buffer_type().allocate(600 << 10);
   EXPECT_EQ(device.memory().free, size_t{424} << 10);
   EXPECT_THAT([&] { device.buffer_type().allocate(500 << 10); },
               ThrowsMessage<DeviceError>(
                   HasSubstr("[CPU1] out of memory: 500.0 KiB asked for, 424.0 KiB free: use more devices")));
-  const auto other = cpus()[0]->buffer_type().allocate(500 << 10);  // each device has its own
+  const auto other = cpus()[0]->buffer_type().allocate(500 << 10);  // each device has its own limit
   first.reset();
   EXPECT_EQ(device.memory().free, size_t{1} << 20);
   const auto second = device.buffer_type().allocate(500 << 10);
 }
 
-TEST(CpuDevices, TensorsSpreadPastTheLargestAllocation) {
+TEST(CpuDevices, TensorsUseSeveralAllocationsIfNeeded) {
   const test::CpuConfiguration configuration("max_size=64K");
   TensorContext context;
   for (const char* name : {"a", "b", "c"}) context.add(name, DType::kF32, {12000, 1, 1, 1});
@@ -106,7 +107,7 @@ TEST(CpuDevices, TensorsSpreadPastTheLargestAllocation) {
   EXPECT_EQ(buffer->parts().size(), 3U);
 }
 
-TEST(CpuDevices, DevicesOfOneNodeReportTheirShareOfIt) {
+TEST(CpuDevices, DevicesReportTheirShareOfNodeMemory) {
   size_t one = 0;
   {
     const test::CpuConfiguration configuration("devices=1");
@@ -117,7 +118,7 @@ TEST(CpuDevices, DevicesOfOneNodeReportTheirShareOfIt) {
   EXPECT_EQ(cpus()[0]->memory().total, one / 4);
 }
 
-TEST(CpuDevices, DevicesOfBeforeKeepWorking) {
+TEST(CpuDevices, DevicesKeepWorkingAfterReconfiguration) {
   Device* before = cpus()[0];
   const test::CpuConfiguration configuration("devices=2");
   EXPECT_NE(cpus()[0], before);
@@ -129,7 +130,7 @@ TEST(CpuDevices, ReadEachOthersMemory) {
   EXPECT_TRUE(cpus()[0]->supports_buffer_type(cpus()[1]->buffer_type()));
   Device& null = Registry::instance().device("NULL0");
   EXPECT_FALSE(cpus()[0]->supports_buffer_type(null.buffer_type()));
-  // A plan whose weight lies where the device cannot read it says so.
+  // create_plan() reports a weight in memory that the device cannot read.
   TensorContext context;
   Tensor* weight = context.add("far", DType::kF32, {4, 1, 1, 1});
   const auto memory = allocate_tensors({&weight, 1}, null.buffer_type(), Usage::kWeights);
@@ -144,7 +145,7 @@ TEST(CpuDevices, UnsupportedNodesAreNamed) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* node = graph.output(rms_norm(graph, x, {}, "norm"));
-  node->dtype = DType::kF16;  // no kernel writes it
+  node->dtype = DType::kF16;  // no kernel writes this dtype
   EXPECT_FALSE(cpus()[0]->supports_op(*node));
   const auto backend = cpus()[0]->init();
   EXPECT_THAT([&] { backend->create_plan(graph); },
@@ -152,7 +153,7 @@ TEST(CpuDevices, UnsupportedNodesAreNamed) {
   EXPECT_EQ(x->buffer, nullptr);
 }
 
-TEST(CpuDevices, WorkspacesSuffiseForTheLargestTeam) {
+TEST(CpuDevices, WorkspacesSufficeForTheLargestTeam) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   Graph graph;
   Tensor* q = graph.input("q", DType::kF32, {64, 8, 4, 1});

@@ -21,7 +21,7 @@ BackendReg& family() {
   return *Registry::instance().find_family("CPU");
 }
 
-/// y = (a x) normalised: a product that is large enough for a team, and an op with a workspace of each thread.
+/// y = normalised (a x). The product is large enough for a team, and the norm has a workspace per thread.
 struct Work {
   Work() {
     a = weights.add("a", DType::kF32, {256, 192, 1, 1});
@@ -41,7 +41,7 @@ struct Work {
   Tensor *a, *x, *y;
 };
 
-TEST(CpuFunctions, AnUnknownFunctionIsNone) {
+TEST(CpuFunctions, UnknownFunctionIsNull) {
   EXPECT_EQ(family().function("nonsense"), nullptr);
   EXPECT_EQ(find_function(family(), functions::kSplitBufferType), nullptr);
 }
@@ -60,7 +60,7 @@ TEST(CpuFunctions, FeaturesNameTheInstructionSet) {
   EXPECT_THAT(value("hwloc"), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
-TEST(CpuFunctions, TheExtraBufferTypesAreThatOfMappedFilesAndThatOfPackedWeights) {
+TEST(CpuFunctions, ExtraBufferTypesAreTheMappedAndThePackedType) {
   Device& device = Registry::instance().device("CPU0");
   const auto types = find_function(family(), functions::kExtraBufferTypes)(device);
   ASSERT_EQ(types.size(), 2u);
@@ -78,7 +78,7 @@ TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {
   Work work;
   const auto plan = backend->create_plan(work.graph);
   const auto expected = work.run(*backend, *plan);
-  // More threads than the plan has workspaces for, fewer, and as many.
+  // The plan has workspaces for two threads. The backend is set to more threads, to fewer, and to two.
   for (const int threads : {5, 1, 3, 2}) {
     set_threads(*backend, threads);
     EXPECT_EQ(cpu.threads(), threads);
@@ -92,7 +92,7 @@ TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {
   EXPECT_EQ(cpu.threads(), 2);
 }
 
-TEST(CpuFunctions, KeptPlansAreMadeAnewForOtherThreads) {
+TEST(CpuFunctions, CachedPlansAreDroppedWhenThreadsChange) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   Work work;
   EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
@@ -102,7 +102,7 @@ TEST(CpuFunctions, KeptPlansAreMadeAnewForOtherThreads) {
   EXPECT_EQ(backend->compute(work.graph), Status::kSuccess);
 }
 
-TEST(CpuFunctions, EventsAndPlansOutliveTheOldThreads) {
+TEST(CpuFunctions, EventsAndPlansOutliveReplacedThreads) {
   const auto set_threads = find_function(family(), functions::kSetThreads);
   const auto backend = Registry::instance().init("CPU0:threads=2");
   const auto event = Registry::instance().device("CPU0").new_event();
@@ -113,11 +113,11 @@ TEST(CpuFunctions, EventsAndPlansOutliveTheOldThreads) {
   set_threads(*backend, 1);
   event->synchronize();
   event->wait(*backend);
-  plan.reset();  // waits for its last run, which was on the old thread
+  plan.reset();  // waits for its last run, on the replaced worker
   backend->synchronize();
 }
 
-TEST(CpuFunctions, AFailureIsThrownBeforeThreadsChange) {
+TEST(CpuFunctions, FailureIsThrownBeforeThreadsChange) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr});
   EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
@@ -125,11 +125,11 @@ TEST(CpuFunctions, AFailureIsThrownBeforeThreadsChange) {
   EXPECT_EQ(dynamic_cast<CpuBackend&>(*backend).threads(), 1);
 }
 
-TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
+TEST(CpuFunctions, AbortCallbackSurvivesAChangeOfThreads) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   bool stop = true;
   backend->set_abort_callback([&] { return stop; });
-  find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps it
+  find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps the callback
   Work work;
   const auto plan = backend->create_plan(work.graph);
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
@@ -140,7 +140,7 @@ TEST(CpuFunctions, TheAbortCallbackStopsARunAlsoOnOtherThreads) {
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
-TEST(CpuFunctions, WhatIsGivenUpFailsWithTheReason) {
+TEST(CpuFunctions, CancelledWorkFailsWithTheReason) {
   const auto backend = Registry::instance().init("CPU0:threads=2");
   Work work;
   const auto plan = backend->create_plan(work.graph);
@@ -149,23 +149,23 @@ TEST(CpuFunctions, WhatIsGivenUpFailsWithTheReason) {
   test::Gate gate;
   backend->enqueue(gate.task());
   backend->compute_async(*plan);
-  find_function(family(), functions::kGiveUp)(*backend, "rank 3 did not come");
+  find_function(family(), functions::kCancel)(*backend, "rank 3 did not come");
   gate.open = true;
   EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>("rank 3 did not come"));
-  EXPECT_THAT(test::get_floats(*work.y), testing::Each(-1.0f)) << "it has run all the same";
-  EXPECT_EQ(work.run(*backend, *plan), expected) << "what is queued later is wanted";
+  EXPECT_THAT(test::get_floats(*work.y), testing::Each(-1.0f)) << "the cancelled work has run";
+  EXPECT_EQ(work.run(*backend, *plan), expected) << "later work must run";
 }
 
-TEST(CpuFunctions, NothingIsLostThatEndsBeforeItIsGivenUp) {
+TEST(CpuFunctions, CancellationDoesNotAffectFinishedWork) {
   const auto backend = Registry::instance().init("CPU0:threads=2");
   Work work;
   const auto plan = backend->create_plan(work.graph);
   const std::vector<float> expected = work.run(*backend, *plan);
-  find_function(family(), functions::kGiveUp)(*backend, "too late");
+  find_function(family(), functions::kCancel)(*backend, "too late");
   EXPECT_EQ(work.run(*backend, *plan), expected);
 }
 
-TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
+TEST(CpuFunctions, WaitingForQueuedWorkEndsAtTheTimeLimit) {
   using functions::Activity;
   const auto wait_for_queued = find_function(family(), functions::kWaitForQueued);
   const auto at = [&](Backend& backend, std::chrono::nanoseconds time) {
@@ -174,7 +174,7 @@ TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   EXPECT_EQ(at(*backend, 0ns), Activity::kNone);
   test::Gate gate;
-  backend->hold();  // it waits for what is held, too
+  backend->hold();  // wait_for_queued also waits for held work
   backend->enqueue(gate.task());
   EXPECT_EQ(at(*backend, 0ns), Activity::kWorks);
   const auto begin = std::chrono::steady_clock::now();
@@ -198,11 +198,11 @@ TEST(CpuFunctions, QueuedWorkIsWaitedForForSoLongAtMost) {
   behind->synchronize();
 }
 
-TEST(CpuFunctions, OfOtherFamiliesBackendsAreRefused) {
+TEST(CpuFunctions, RejectBackendsOfOtherFamilies) {
   const auto other = Registry::instance().init("NULL0");
   EXPECT_THROW(find_function(family(), functions::kSetThreads)(*other, 2), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kExtraBufferTypes)(other->device()), InvalidArgument);
-  EXPECT_THROW(find_function(family(), functions::kGiveUp)(*other, "reason"), InvalidArgument);
+  EXPECT_THROW(find_function(family(), functions::kCancel)(*other, "reason"), InvalidArgument);
   EXPECT_THROW(find_function(family(), functions::kWaitForQueued)(*other, {}), InvalidArgument);
 }
 

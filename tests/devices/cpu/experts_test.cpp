@@ -1,5 +1,5 @@
-// A product with experts touches the weights of those that are chosen, and no others: theirs cannot be read while it
-// runs.
+// A product with experts reads only the weights of the chosen experts. The test makes all other weights unreadable
+// while the product runs.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,9 +15,9 @@ namespace shoal::cpu {
 namespace {
 
 constexpr int64_t kRowLength = 1024, kExperts = 6;
-constexpr std::array<int32_t, 4> kChosen{1, 4, 4, 1};  // two for each of two tokens
+constexpr std::array<int32_t, 4> kChosen{1, 4, 4, 1};  // two experts for each of two tokens
 
-/// Takes away the whole pages of a stretch of memory.
+/// While this object exists, the whole pages of a range of memory are unreadable.
 class Hidden {
  public:
   Hidden(std::byte* begin, size_t bytes) {
@@ -38,7 +38,7 @@ class Hidden {
 
 class Experts : public testing::TestWithParam<DType> {};
 
-TEST_P(Experts, ThatAreNotChosenAreNotRead) {
+TEST_P(Experts, UnusedExpertsAreNotRead) {
   Device& device = Registry::instance().device("CPU0");
   const auto backend = Registry::instance().init("CPU0:threads=2");
   for (BufferType* type : {&device.weights_type(), &device.buffer_type()}) {

@@ -1,4 +1,5 @@
-// Teams whose threads do not come, as beside other programs: a thread is held in a signal handler, wherever it is.
+// Teams with threads that do not run, as under load by other programs. A signal handler holds a thread at an arbitrary
+// point.
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -36,8 +37,9 @@ void hold(int) {
   --threads_held;
 }
 
-/// Holds threads until it goes. A test in which another one waits for them fails after 20 seconds. Not with the thread
-/// sanitizer, which runs handlers at the next call of the C library only: that may never come.
+/// Holds threads while this object exists. If another thread waits for a held thread, the test fails after 20 seconds.
+/// Does nothing under the thread sanitizer, which runs a signal handler only at the thread's next call of the C
+/// library. Such a call may never come.
 class Hold {
  public:
   explicit Hold(const std::vector<pthread_t>& threads) {
@@ -54,7 +56,7 @@ class Hold {
     held = false;
     while (threads_held > 0) std::this_thread::yield();
     sigaction(SIGUSR2, &before_, nullptr);
-    EXPECT_FALSE(expired) << "the team waited for a thread that was held";
+    EXPECT_FALSE(expired) << "the team waited for a held thread";
     expired = false;
   }
 
@@ -62,15 +64,15 @@ class Hold {
   struct sigaction before_ {};
 };
 
-/// The threads of a team besides the one that calls this, within Team::lead().
+/// All threads of a team except the calling thread. Call it inside Team::lead().
 std::vector<pthread_t> helpers_of(Team& team) {
   static std::vector<pthread_t> found;
   static std::atomic<int> arrived;
-  usable_cores();  // the machine is read at first use, under a lock
+  usable_cores();  // reads the machine now, because the first read takes a lock
   found.assign(static_cast<size_t>(team.size()), pthread_self());
   arrived = 0;
   Tensor node;
-  // All threads are needed: each waits for the others, as kernels must not.
+  // Every thread runs one part, because each part waits for all other parts. Kernels must not do this.
   const Step step{[](const TeamContext& ctx, Tensor&) {
                     found[static_cast<size_t>(ctx.part)] = pthread_self();
                     ++arrived;
@@ -82,7 +84,7 @@ std::vector<pthread_t> helpers_of(Team& team) {
   return found;
 }
 
-/// A chain in which every part adds the sum of all slots of the step before to its own.
+/// A chain of steps. Each slot of a step depends on the sum of all slots of the previous step.
 struct Chain {
   static constexpr int kParts = 3;
   explicit Chain(int length) : nodes(static_cast<size_t>(length)), slots(static_cast<size_t>(length + 1) * kParts, 1) {
@@ -109,14 +111,14 @@ std::vector<uint64_t> expected(int length) {
   return chain.slots;
 }
 
-TEST(HeldThreads, TheOthersDoEverything) {
+TEST(HeldThreads, OtherThreadsDoTheWorkOfHeldThreads) {
   constexpr int kLength = 1000;
   const std::vector<uint64_t> want = expected(kLength);
   Team team(Chain::kParts);
   team.lead([&] {
     std::vector<pthread_t> helpers = helpers_of(team);
     ASSERT_EQ(helpers.size(), 2U);
-    for (; !helpers.empty(); helpers.pop_back()) {  // two held, then one
+    for (; !helpers.empty(); helpers.pop_back()) {  // at first two threads are held, then one
       Chain chain(kLength);
       const Hold hold(helpers);
       EXPECT_EQ(team.run(chain.steps, Chain::kParts), nullptr);
@@ -124,11 +126,11 @@ TEST(HeldThreads, TheOthersDoEverything) {
     }
     Chain chain(kLength);
     team.run(chain.steps, Chain::kParts);
-    EXPECT_EQ(chain.slots, want) << "with threads that come late for what was done without them";
+    EXPECT_EQ(chain.slots, want) << "after threads were released late";
   });
 }
 
-TEST(HeldThreads, MayBeHeldAtAnyMoment) {
+TEST(HeldThreads, ThreadsMayBeHeldAtAnyMoment) {
   constexpr int kLength = 200;
   const std::vector<uint64_t> want = expected(kLength);
   Team team(Chain::kParts);
@@ -136,7 +138,7 @@ TEST(HeldThreads, MayBeHeldAtAnyMoment) {
     const std::vector<pthread_t> helpers = helpers_of(team);
     constexpr int kHolds = 60;
     std::atomic<int> holds{0};
-    // Thread 0 is held, too; each for about a millisecond.
+    // Thread 0 is also held. Each hold lasts about a millisecond.
     std::vector<pthread_t> all = helpers;
     all.push_back(pthread_self());
     std::thread tormentor([&] {
@@ -154,9 +156,9 @@ TEST(HeldThreads, MayBeHeldAtAnyMoment) {
   });
 }
 
-/// One thread stays at an item until all items are done that are not of the same piece.
-TEST(HeldThreads, HoldUpOnePieceOfTheirPart) {
-  constexpr int64_t kItems = 200, kHeld = 100;  // the first of part 1, whose first piece has 50
+/// One thread is held at an item until all items of other pieces are done.
+TEST(HeldThreads, HeldThreadDelaysOnlyItsPiece) {
+  constexpr int64_t kItems = 200, kHeld = 100;  // first item of part 1; its first piece has 50 items
   static std::atomic<int64_t> others;
   static std::atomic<bool> missed;
   static std::vector<std::atomic<int>> runs(kItems);
@@ -175,14 +177,14 @@ TEST(HeldThreads, HoldUpOnePieceOfTheirPart) {
   const Step step{run, &node};
   for (int round = 1; round <= 20; ++round) {
     others = 0;
-    Team team(2);  // a new one, of which no thread sleeps
+    Team team(2);  // a new team, in which no thread naps
     team.lead([&] { team.run({&step, 1}, 2); });
     for (const auto& count : runs) ASSERT_EQ(count, round);
   }
-  EXPECT_FALSE(missed) << "what was left of the part waited for the thread that had begun it";
+  EXPECT_FALSE(missed) << "the other pieces of the part waited for the held thread";
 }
 
-TEST(HeldThreads, WhoWaitsForThemSleeps) {
+TEST(HeldThreads, WaitingThreadsSleep) {
   static std::vector<pthread_t> threads;
   static std::atomic<int64_t> used;
   const auto run = [](const TeamContext& ctx, Tensor&) {
@@ -204,10 +206,10 @@ TEST(HeldThreads, WhoWaitsForThemSleeps) {
     threads.push_back(pthread_self());
     team.run({&step, 1}, 2);
   });
-  EXPECT_LT(used, 20'000'000) << "nanoseconds of processor time within 200 milliseconds";
+  EXPECT_LT(used, 20'000'000) << "nanoseconds of CPU time in 200 milliseconds";
 }
 
-TEST(Claims, PiecesHalveWhatIsLeft) {
+TEST(Claims, PiecesHalveTheRemainingItems) {
   std::vector<int64_t> sizes;
   for (int64_t piece = 0, end = 0; end < 13; ++piece) {
     const auto [first, last] = piece_of(13, piece);
@@ -221,13 +223,13 @@ TEST(Claims, PiecesHalveWhatIsLeft) {
   }
 }
 
-TEST(Claims, APartIsClaimedOnceAndNeverForAnEarlierStep) {
+TEST(Claims, PartsAreClaimedOncePerStepInStepOrder) {
   Claims claims(2);
   EXPECT_TRUE(claims.claim(0, 5));
   EXPECT_FALSE(claims.claim(0, 5));
   EXPECT_FALSE(claims.claim(0, 4));
   EXPECT_EQ(claims.next_piece(0, 5), 0);
-  EXPECT_EQ(claims.next_piece(1, 5), 0) << "of a part that was not begun";
+  EXPECT_EQ(claims.next_piece(1, 5), 0) << "the part was not claimed";
   EXPECT_FALSE(claims.claim(1, 4));
   EXPECT_TRUE(claims.claim(1, 5));
   EXPECT_EQ(claims.next_piece(1, 5), 1);

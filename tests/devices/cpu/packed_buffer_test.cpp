@@ -1,4 +1,4 @@
-// What is set and got of packed weights is what plain memory would give, whatever part of it is set and got.
+// Packed weights behave like weights in plain memory, whichever part of them is set or read.
 #include "devices/cpu/packed_buffer.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ struct Range {
   size_t offset, size;
 };
 
-/// Anything from nothing to all of it; often at the begin of a row, often short.
+/// A random range, from empty to the whole tensor; often at the beginning of a row, often short.
 Range random_range(Random& random, const Tensor& tensor) {
   const size_t bytes = tensor.bytes(), row = bytes_for(tensor.dtype, tensor.shape[0]);
   Range range{random() % (bytes + 1), 0};
@@ -73,7 +73,7 @@ Rows random_rows(Random& random, const Tensor& tensor) {
   return rows;
 }
 
-/// A weight in packed memory and one in plain memory, with the same views of both.
+/// Two equal weights with the same views, one in packed memory and one in plain memory.
 class Twins {
  public:
   Twins(DType dtype, const Shape& shape) {
@@ -90,7 +90,7 @@ class Twins {
   const Tensor& packed() const { return *packed_; }
   size_t faces() const { return faces_.size(); }
 
-  /// The same change to both, or the same look at both.
+  /// Changes both weights in the same way, or reads the same part of both.
   void access(Random& random) {
     const auto [packed, plain] = faces_[random() % faces_.size()];
     SCOPED_TRACE(describe(*plain));
@@ -191,7 +191,7 @@ class PackedBuffer : public ::testing::TestWithParam<DType> {
   int64_t block() const { return traits(dtype()).block_elems; }
 };
 
-TEST_P(PackedBuffer, EveryAccessIsThatOfPlainMemory) {
+TEST_P(PackedBuffer, AccessesMatchPlainMemory) {
   Random random(static_cast<uint64_t>(dtype()) + 1);
   for (const int64_t k : block() == 1 ? std::vector<int64_t>{1, 37, 130} : std::vector{block(), 3 * block()}) {
     for (const Shape& shape : {Shape{k, 16, 1, 1}, {k, 33, 1, 1}, {k, 17, 3, 1}, {k, 47, 2, 2}, {k, 15, 1, 1}}) {
@@ -209,8 +209,8 @@ TEST_P(PackedBuffer, EveryAccessIsThatOfPlainMemory) {
   }
 }
 
-/// The bytes lie in another order than in plain memory: else nothing above says anything.
-TEST_P(PackedBuffer, RowsLieSideBySide) {
+/// The bytes are in another order than in plain memory. Otherwise the tests above would prove nothing.
+TEST_P(PackedBuffer, RowsAreInterleaved) {
   if (!has_packed_form(dtype())) GTEST_SKIP() << "not packed";
   TensorContext weights;
   Tensor* weight = weights.add("w", dtype(), {2 * block(), 32, 1, 1});
@@ -223,7 +223,7 @@ TEST_P(PackedBuffer, RowsLieSideBySide) {
   EXPECT_EQ(bytes_of(*weight), bytes);
 }
 
-TEST_P(PackedBuffer, RowsTakeWholeGroupsAndLittleMore) {
+TEST_P(PackedBuffer, SizeIsWholeGroupsPlusLittlePadding) {
   BufferType& type = device().weights_type();
   const int64_t group = group_rows();
   TensorContext weights;
@@ -248,7 +248,7 @@ TEST_P(PackedBuffer, RowsTakeWholeGroupsAndLittleMore) {
   }
 }
 
-TEST_P(PackedBuffer, NeighboursAreLeftAlone) {
+TEST_P(PackedBuffer, WritesDoNotAffectNeighbouringTensors) {
   TensorContext weights;
   for (const int64_t rows : {17, 3, 33, 16, 1}) {
     weights.add(std::to_string(rows), dtype(), {3 * block(), rows, 2, 1});
@@ -274,8 +274,8 @@ TEST_P(PackedBuffer, NeighboursAreLeftAlone) {
   }
 }
 
-/// Each of four threads sets its own bytes; all of them have some of every row.
-TEST_P(PackedBuffer, ThreadsSetTheirBytesOfAGroup) {
+/// Each of four threads sets its own bytes; every row contains bytes of all threads.
+TEST_P(PackedBuffer, ThreadsSetBytesOfSharedGroups) {
   constexpr size_t kPiece = 7, kThreads = 4;
   TensorContext weights;
   Tensor* weight = weights.add("w", dtype(), {2 * block(), 2 * group_rows() + 17, 1, 1});
@@ -299,13 +299,13 @@ TEST_P(PackedBuffer, ThreadsSetTheirBytesOfAGroup) {
   }
 }
 
-/// Whole groups are set without a look at what was there, beside others who set parts of theirs.
-TEST_P(PackedBuffer, ThreadsSetWholeGroupsBesideParts) {
+/// One thread sets whole groups, without reading their old contents, while another thread sets a part of a group.
+TEST_P(PackedBuffer, ThreadsSetWholeAndPartialGroups) {
   const auto rows = static_cast<size_t>(group_rows());
   TensorContext weights;
   Tensor* weight = weights.add("w", dtype(), {2 * block(), 6 * group_rows(), 1, 1});
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
-  const size_t row = weight->strides[1], half = 3 * rows * row + 5;  // in the fourth group
+  const size_t row = weight->strides[1], half = 3 * rows * row + 5;  // inside the fourth group
   Random random(13);
   for (int round = 0; round < 20; ++round) {
     const Bytes expected = random_bytes(random, weight->bytes());
@@ -330,7 +330,7 @@ std::vector<DType> dtypes() {
 INSTANTIATE_TEST_SUITE_P(, PackedBuffer, ::testing::ValuesIn(dtypes()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// --- what lies in such a buffer ---
+// --- placement in packed memory ---
 
 Tensor* add_weight(TensorContext& weights, const char* name, int64_t rows = 33, DType dtype = DType::kQ4_0) {
   return weights.add(name, dtype, {128, rows, 1, 1});
@@ -345,7 +345,7 @@ Bytes filled(const Tensor& tensor, uint8_t value) {
   return Bytes(tensor.bytes(), static_cast<std::byte>(value));
 }
 
-TEST(PackedPlacement, TakesWeightsOnly) {
+TEST(PackedPlacement, AcceptsOnlyWeights) {
   BufferType& type = device().weights_type();
   TensorContext persistent;
   Graph graph;
@@ -366,10 +366,10 @@ TEST(PackedPlacement, TakesWeightsOnly) {
   Tensor* view = slice(graph, weight, {1, 1, 8});
   Buffer::place_view(*view);
   EXPECT_TRUE(is_packed(*view));
-  EXPECT_FALSE(packed_matrices(*view).has_value()) << "it begins inside a group";
+  EXPECT_FALSE(packed_matrices(*view).has_value()) << "the view begins inside a group";
 }
 
-TEST(PackedPlacement, ViewsOfWholeGroupsAreReadAsTheyLie) {
+TEST(PackedPlacement, ViewsOfWholeGroupsAreReadPacked) {
   TensorContext weights;
   Tensor* weight = weights.add("w", DType::kF32, {48, 3 * group_rows() + 17, 3, 2});
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
@@ -387,7 +387,7 @@ TEST(PackedPlacement, ViewsOfWholeGroupsAreReadAsTheyLie) {
   EXPECT_EQ(where(slice(graph, weight, {1, 0, 5})), 0u);
   EXPECT_EQ(where(slice(graph, weight, {1, 2 * group_rows(), 3})), 2 * all->group_bytes);
   EXPECT_EQ(where(slice(graph, slice(graph, weight, {3, 1, 1}), {2, 1, 2})), 4 * all->matrix_bytes);
-  EXPECT_EQ(where(slice(graph, weight, {1, 1, group_rows()})), std::nullopt) << "not the begin of a group";
+  EXPECT_EQ(where(slice(graph, weight, {1, 1, group_rows()})), std::nullopt) << "begins inside a group";
   EXPECT_EQ(where(slice(graph, weight, {0, 0, 32})), std::nullopt) << "parts of rows";
   EXPECT_EQ(where(transpose(graph, weight)), std::nullopt);
   EXPECT_EQ(where(permute(graph, weight, {0, 1, 3, 2})), std::nullopt) << "matrices in another order";
@@ -396,7 +396,7 @@ TEST(PackedPlacement, ViewsOfWholeGroupsAreReadAsTheyLie) {
   EXPECT_EQ(where(reshape(graph, weight, {24, -1, 3, 2})), std::nullopt) << "other rows";
 }
 
-TEST(PackedPlacement, AnotherNameIsForWholeWeights) {
+TEST(PackedPlacement, AliasesReferToWholeWeights) {
   TensorContext weights;
   Tensor* weight = add_weight(weights, "weight");
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
@@ -409,11 +409,11 @@ TEST(PackedPlacement, AnotherNameIsForWholeWeights) {
   EXPECT_TRUE(is_packed(*name));
   set_bytes(*name, random_bytes(random, weight->bytes()));
   EXPECT_EQ(bytes_of(*name), bytes_of(*weight));
-  memory->forget(*name);
+  memory->unplace(*name);
   memory->clear(3);
   EXPECT_EQ(bytes_of(*weight), filled(*weight, 3));
 
-  // A tensor of its own cannot say which rows of the weight it is.
+  // A tensor that is not a view cannot record which rows of the weight it refers to.
   Graph graph;
   Tensor* view = slice(graph, weight, {1, group_rows(), 17});
   Buffer::place_view(*view);
@@ -423,7 +423,7 @@ TEST(PackedPlacement, AnotherNameIsForWholeWeights) {
   EXPECT_EQ(part->data, nullptr);
 }
 
-TEST(PackedPlacement, ClearGivesEveryByteTheValue) {
+TEST(PackedPlacement, ClearingSetsEveryByte) {
   TensorContext weights;
   for (int i = 0; i < kDTypeCount; ++i) {
     weights.add(std::to_string(i), static_cast<DType>(i), {768, 33, 2, 1});
@@ -436,7 +436,7 @@ TEST(PackedPlacement, ClearGivesEveryByteTheValue) {
   }
 }
 
-TEST(PackedPlacement, WhatIsForgottenIsPackedNoMore) {
+TEST(PackedPlacement, UnplacedWeightsAreNoLongerPacked) {
   for (const bool all : {false, true}) {
     TensorContext weights;
     Tensor* weight = add_weight(weights, "weight");
@@ -447,23 +447,23 @@ TEST(PackedPlacement, WhatIsForgottenIsPackedNoMore) {
       weight->buffer = nullptr;
       weight->data = nullptr;
     } else {
-      memory->forget(*weight);
+      memory->unplace(*weight);
     }
     EXPECT_EQ(weight->buffer, nullptr);
-    // At its place lies something else now, which is not packed.
+    // Now a tensor that is not packed is placed at the same address.
     Tensor* plain = add_weight(weights, "plain", 8);
     memory->place(*plain, 0);
     memory->clear(9);
     EXPECT_EQ(bytes_of(*plain), filled(*plain, 9)) << all;
-    memory->forget(*plain);
+    memory->unplace(*plain);
     memory->place(*weight, 0);
     memory->clear(10);
     EXPECT_EQ(bytes_of(*weight), filled(*weight, 10)) << all;
   }
 }
 
-/// Graphs and models go before the buffers that their tensors lay in.
-TEST(PackedPlacement, ClearAfterTheTensorsAreGone) {
+/// Graphs and models are destroyed before the buffers of their tensors.
+TEST(PackedPlacement, BufferCanBeClearedAfterTensorsAreDestroyed) {
   auto weights = std::make_unique<TensorContext>();
   for (const char* name : {"a", "b", "c"}) add_weight(*weights, name);
   const auto memory = allocate_tensors(weights->tensors(), device().weights_type(), Usage::kWeights);
@@ -478,7 +478,7 @@ TEST(PackedPlacement, ClearAfterTheTensorsAreGone) {
   EXPECT_EQ(bytes_of(*same), filled(*same, 7));
 }
 
-TEST(PackedPlacement, CopiesBetweenPackedAndPlain) {
+TEST(PackedPlacement, CopiesBetweenPackedAndPlainMemory) {
   TensorContext weights;
   Tensor *packed = add_weight(weights, "packed"), *plain = add_weight(weights, "plain"),
          *back = add_weight(weights, "back");
@@ -494,7 +494,7 @@ TEST(PackedPlacement, CopiesBetweenPackedAndPlain) {
   set_bytes(*plain, Bytes(bytes.size()));
   tensor_copy(*back, *plain);
   EXPECT_EQ(bytes_of(*plain), bytes);
-  // Rows from another place in a group.
+  // Copies rows to another position in their group.
   Graph graph;
   Tensor *from = slice(graph, packed, {1, 5, 20}), *to = slice(graph, back, {1, 2, 20});
   Buffer::place_view(*from);

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
 
-/// All of them, so that whatever they are outside does not matter.
+/// Sets or unsets all variables, so that the environment of the test program has no effect.
 struct Variables {
   using Value = test::Environment::Value;
 
@@ -36,7 +36,7 @@ std::string refusal_of(const std::string& params) {
   return "";
 }
 
-TEST(CpuSettings, NothingIsNothing) {
+TEST(CpuSettings, AreEmptyByDefault) {
   const Variables variables;
   const Settings settings = read_settings({});
   EXPECT_EQ(settings.devices, 0);
@@ -45,7 +45,7 @@ TEST(CpuSettings, NothingIsNothing) {
   EXPECT_EQ(settings.slowdown.of(3, 1), 1);
 }
 
-TEST(CpuSettings, ParametersOneForEachOrOneForAll) {
+TEST(CpuSettings, ParametersApplyToOneOrAllDevices) {
   const Variables variables;
   const Settings settings = read_settings("devices=3,threads=1+3+2,slowdown=2.5,memory=1M");
   EXPECT_EQ(settings.devices, 3);
@@ -56,7 +56,7 @@ TEST(CpuSettings, ParametersOneForEachOrOneForAll) {
   EXPECT_EQ(settings.limits.memory, size_t{1} << 20);
 }
 
-TEST(CpuSettings, TheEnvironmentSaysWhatParametersDoNot) {
+TEST(CpuSettings, EnvironmentFillsMissingParameters) {
   const Variables variables("1,3", "1,2.5", "2");
   EXPECT_THAT(read_settings({}).threads.numbers, ElementsAre(1, 3));
   EXPECT_THAT(read_settings({}).slowdown.numbers, ElementsAre(1, 2.5));
@@ -66,7 +66,7 @@ TEST(CpuSettings, TheEnvironmentSaysWhatParametersDoNot) {
   EXPECT_THAT(settings.slowdown.numbers, ElementsAre(1, 1, 4));
 }
 
-TEST(CpuSettings, AListSaysHowManyDevices) {
+TEST(CpuSettings, ListLengthSetsTheNumberOfDevices) {
   {
     const Variables variables("1,3");
     EXPECT_EQ(devices_from_environment(), 2);
@@ -83,7 +83,7 @@ TEST(CpuSettings, AListSaysHowManyDevices) {
   EXPECT_EQ(devices_from_environment(), 0);
 }
 
-TEST(CpuSettings, CountsMustAgree) {
+TEST(CpuSettings, ListLengthsMustAgree) {
   {
     const Variables variables("1,3", std::nullopt, "3");
     EXPECT_EQ(refusal_of(""),
@@ -102,18 +102,18 @@ TEST(CpuSettings, CountsMustAgree) {
   EXPECT_THAT(refusal_of("devices=1,slowdown=2+2"), HasSubstr("'slowdown' has 2 numbers for 1 CPU device: give"));
 }
 
-TEST(CpuSettings, ThreadsAreCounted) {
+TEST(CpuSettings, RejectsInvalidThreadCounts) {
   const Variables variables;
   for (const char* bad : {"x", "-1", "1025", "1.5", "", "3x", "1,3"}) {
     EXPECT_THAT(refusal_of(std::string("threads=") + bad), HasSubstr("parameter")) << bad;
   }
-  EXPECT_EQ(read_settings("threads=0").threads.of(0, 7), 0) << "as many as there are cores";
+  EXPECT_EQ(read_settings("threads=0").threads.of(0, 7), 0) << "the number of cores";
   EXPECT_THAT(refusal_of("threads=1+0"),
               HasSubstr("parameter 'threads': number 2 must be a whole number from 1 to 1024, got '0'"));
   EXPECT_THAT(refusal_of("threads=1+"), HasSubstr("number 2 must be a whole number from 1 to 1024, got ''"));
 }
 
-TEST(CpuSettings, FactorsAreFiniteAndNotBelowOne) {
+TEST(CpuSettings, RejectsInvalidSlowdownFactors) {
   for (const char* bad : {"0.5", "0", "-3", "nan", "inf", "1e400", "2x", "fast", "1001", "1,0.99", "1,", ",1"}) {
     const Variables variables(std::nullopt, bad);
     EXPECT_THAT(refusal_of(""), HasSubstr("environment variable SHOAL_CPU_SLOWDOWN")) << bad;
@@ -125,7 +125,7 @@ TEST(CpuSettings, FactorsAreFiniteAndNotBelowOne) {
   for (const char* good : {"1", "1.0", "3.25", "1000"}) EXPECT_EQ(refusal_of(std::string("slowdown=") + good), "");
 }
 
-TEST(CpuSettings, DevicesAreMadeSo) {
+TEST(CpuSettings, DevicesUseTheSettings) {
   std::string plain;
   {
     const Variables variables(std::nullopt, std::nullopt, "2");
@@ -140,7 +140,7 @@ TEST(CpuSettings, DevicesAreMadeSo) {
     EXPECT_EQ(default_threads(*devices[0]), 1);
     EXPECT_EQ(default_threads(*devices[1]), 3);
     EXPECT_THAT(devices[1]->description(), HasSubstr("slowed 2.5x"));
-    EXPECT_NE(devices[1]->description(), plain) << "measurements are kept by it";
+    EXPECT_NE(devices[1]->description(), plain) << "measurements are keyed by the description";
     EXPECT_EQ(devices[0]->description().find("slowed"), std::string::npos);
   }
   configure({});

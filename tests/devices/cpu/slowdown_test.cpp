@@ -23,7 +23,7 @@ double seconds(Clock::time_point begin, Clock::time_point end) {
   return duration<double>(end - begin).count();
 }
 
-/// Machines may be busy: what must hold holds in the best of a few tries.
+/// Other programs may load the machine, so only the best of some tries must meet the limits.
 constexpr int kTries = 300;
 
 TEST(Slowdown, WaitsInProportion) {
@@ -43,21 +43,21 @@ TEST(Slowdown, WaitsInProportion) {
   }
 }
 
-TEST(Slowdown, AFactorOfOneWaitsForNothing) {
+TEST(Slowdown, FactorOneDoesNotWait) {
   int asked = 0;
   const auto end = Clock::now();
   EXPECT_FALSE(wait_in_proportion(end - std::chrono::seconds(1000), end, 1, [&] { return ++asked > 0; }));
   EXPECT_EQ(asked, 0);
 }
 
-TEST(Slowdown, AsksWhetherToStop) {
+TEST(Slowdown, StopCallbackEndsTheWait) {
   int asked = 0;
   const auto begin = Clock::now();
   EXPECT_TRUE(wait_in_proportion(begin, begin + std::chrono::hours(1), 1000, [&] { return ++asked == 3; }));
   EXPECT_EQ(asked, 3);
 }
 
-/// A product that a device computes for about a millisecond, in its caches.
+/// Products that a device computes in about a millisecond. All data fits into the caches.
 class Products {
  public:
   Products() : backend_(Registry::instance().device("CPU0").init("threads=1")) {
@@ -70,10 +70,10 @@ class Products {
   Backend& backend() { return *backend_; }
   GraphPlan& plan() { return *plan_; }
 
-  /// Of one run, by the stream's own clock.
+  /// Times of one run, recorded by host tasks in the stream.
   struct Times {
     Clock::time_point begin, end;
-    std::vector<Clock::time_point> asked;  ///< whether to stop
+    std::vector<Clock::time_point> asked;  ///< calls of the abort callback
   };
   Times run() {
     Times times;
@@ -96,24 +96,24 @@ class Products {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// How often a run asks whether to stop before its work is done.
+/// Number of calls of the abort callback in a run without slowdown.
 size_t questions_of_work() {
   const test::CpuConfiguration configuration("devices=1,slowdown=1");
   return Products().run().asked.size();
 }
 
-TEST(Slowdown, PiecesOfWorkTakeSoManyTimesAsLong) {
+TEST(Slowdown, FactorMultipliesTheTimeOfWork) {
   const size_t of_work = questions_of_work();
   const test::CpuConfiguration configuration("devices=1,slowdown=3");
   Products products;
-  // On a busy machine most runs may wait for too long.
+  // On a busy machine most runs may wait too long, so the test uses the lower quartile.
   double quartile = 0;
   for (int round = 0; round < 10 && std::abs(quartile - 3) > 0.06; ++round) {
     std::vector<double> ratios;
     for (int i = 0; i < 40; ++i) {
       const Products::Times times = products.run();
-      ASSERT_GT(times.asked.size(), of_work) << "nothing asks while it waits";
-      const auto waits = times.asked[of_work];  // as soon as the work is done
+      ASSERT_GT(times.asked.size(), of_work) << "the abort callback is not called during the wait";
+      const auto waits = times.asked[of_work];  // the first call after the work is done
       ratios.push_back(seconds(times.begin, times.end) / seconds(times.begin, waits));
     }
     std::nth_element(ratios.begin(), ratios.begin() + 10, ratios.end());
@@ -122,12 +122,12 @@ TEST(Slowdown, PiecesOfWorkTakeSoManyTimesAsLong) {
   EXPECT_NEAR(quartile, 3, 0.15);
 }
 
-TEST(Slowdown, CollectivesAndOtherHostTasksAreNotSlowed) {
+TEST(Slowdown, HostTasksAreNotSlowed) {
   const test::CpuConfiguration configuration("devices=1,slowdown=1000");
   Products products;
   double best = std::numeric_limits<double>::max();
   for (int i = 0; i < kTries && best > 0.5; ++i) {
-    // A millisecond of work would last for a second if it were slowed.
+    // If the host task were slowed, its millisecond of work would take a second.
     const auto begin = Clock::now();
     const auto work = [](void*, const void*, bool) {
       const auto end = Clock::now() + std::chrono::milliseconds(1);
@@ -141,7 +141,7 @@ TEST(Slowdown, CollectivesAndOtherHostTasksAreNotSlowed) {
   EXPECT_LT(best, 0.5);
 }
 
-TEST(Slowdown, ARunIsStoppedWhileItWaits) {
+TEST(Slowdown, AbortCallbackEndsTheWait) {
   const size_t of_work = questions_of_work();
   const test::CpuConfiguration configuration("devices=1,slowdown=1000");
   Products products;

@@ -1,4 +1,4 @@
-// Where the threads of teams run: each thread reads back what the system allows it.
+// The cores of teams: each thread reads back its affinity from the system.
 #include "devices/cpu/team.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ bool binding_works() {
   return works;
 }
 
-/// For each thread of a team, where it may run.
+/// The cores that each thread of a team may use.
 std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   static std::vector<Cores> seen;
   static std::atomic<int> arrived;
@@ -55,10 +55,10 @@ std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   const Step step{[](const TeamContext& ctx, Tensor&) {
                     seen[static_cast<size_t>(ctx.part)] = cores_of_this_thread();
                     ++arrived;
-                    while (arrived < ctx.parts) std::this_thread::yield();  // so that each thread does one part
+                    while (arrived < ctx.parts) std::this_thread::yield();  // so each thread runs one part
                   },
                   &node};
-  std::thread([&] {  // whose own cores do not matter any more
+  std::thread([&] {  // a thread of its own, because the team changes its affinity
     Team team(threads, cores);
     team.lead([&] { team.run({&step, 1}, threads); });
   })
@@ -66,7 +66,7 @@ std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   return seen;
 }
 
-TEST(Team, AllThreadsHaveTheCoresOfTheirDevice) {
+TEST(Team, AllThreadsRunOnTheGivenCores) {
   if (!binding_works()) GTEST_SKIP() << "binding threads is not permitted here";
   const Cores cores = all_cores(), last{cores.back()};
   for (int threads : {1, 2, 3}) {
@@ -75,7 +75,7 @@ TEST(Team, AllThreadsHaveTheCoresOfTheirDevice) {
   }
 }
 
-/// For each device, where the first thread of its team may run.
+/// For each device, the cores that the first thread of its team may use.
 std::vector<Cores> cores_of_devices(int devices, const char* params) {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<Cores> cores(static_cast<size_t>(devices));
@@ -101,7 +101,7 @@ TEST(Team, DevicesHaveDisjointCores) {
   EXPECT_FALSE(seen[0].empty() || seen[1].empty());
 }
 
-TEST(Team, MoreDevicesThanCoresAreNotHeldOnThem) {
+TEST(Team, DevicesThatOutnumberCoresAreNotBound) {
   if (!binding_works()) GTEST_SKIP() << "binding threads is not permitted here";
   const int devices = static_cast<int>(all_cores().size()) + 1;
   const test::CpuConfiguration configuration("devices=" + std::to_string(devices));
@@ -109,7 +109,7 @@ TEST(Team, MoreDevicesThanCoresAreNotHeldOnThem) {
   for (const Cores& seen : cores_of_devices(devices, "threads=1")) EXPECT_EQ(seen, all);
 }
 
-TEST(Team, MoreThreadsThanCoresHaveAll) {
+TEST(Team, ThreadsThatOutnumberCoresUseAllCores) {
   if (!binding_works()) GTEST_SKIP() << "binding threads is not permitted here";
   const test::CpuConfiguration configuration("devices=1");
   const Cores all = sorted(hardware_threads(all_cores()));

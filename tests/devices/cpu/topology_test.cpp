@@ -24,9 +24,9 @@ namespace {
 
 const std::vector<Node> kTwoNodes{{0, {0, 1, 2, 3}}, {2, {8, 9, 10, 11}}};
 
-constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< several huge pages and a bit
+constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< several huge pages and a remainder
 
-TEST(DivideCores, OnePerNodeByDefault) {
+TEST(DivideCores, DefaultIsOneDevicePerNode) {
   const auto sets = divide_cores(kTwoNodes, 0);
   ASSERT_EQ(sets.size(), 2U);
   EXPECT_EQ(sets[1].node, 2);
@@ -34,7 +34,7 @@ TEST(DivideCores, OnePerNodeByDefault) {
   EXPECT_FALSE(sets[1].shared);
 }
 
-TEST(DivideCores, EvenlyAndWithoutOverlap) {
+TEST(DivideCores, DevicesGetEvenDisjointCoreSets) {
   for (int devices = 1; devices <= 8; ++devices) {
     const auto sets = divide_cores(kTwoNodes, devices);
     ASSERT_EQ(sets.size(), static_cast<size_t>(devices));
@@ -49,14 +49,14 @@ TEST(DivideCores, EvenlyAndWithoutOverlap) {
   }
 }
 
-TEST(DivideCores, MemoryIsBoundOnlyInsideANode) {
+TEST(DivideCores, CoreSetsOfSeveralNodesHaveNoNodeNumber) {
   const auto sets = divide_cores(kTwoNodes, 3);
   EXPECT_EQ(sets[0].node, 0);
-  EXPECT_EQ(sets[1].node, -1);  // cores 2, 3 and 8
+  EXPECT_EQ(sets[1].node, -1);  // has cores 2, 3 and 8
   EXPECT_EQ(sets[2].node, 2);
 }
 
-TEST(DivideCores, MoreDevicesThanCoresShare) {
+TEST(DivideCores, DevicesThatOutnumberCoresShareThem) {
   const auto sets = divide_cores(kTwoNodes, 20);
   ASSERT_EQ(sets.size(), 20U);
   std::set<int> used;
@@ -68,7 +68,7 @@ TEST(DivideCores, MoreDevicesThanCoresShare) {
   EXPECT_EQ(used.size(), 8U);
 }
 
-TEST(DivideCores, InProportionToThreads) {
+TEST(DivideCores, CoreCountsAreProportionalToThreads) {
   const auto counts = [](int devices, const std::vector<int>& threads) {
     std::vector<size_t> sizes;
     std::multiset<int> all;
@@ -83,12 +83,12 @@ TEST(DivideCores, InProportionToThreads) {
   EXPECT_EQ(counts(2, {1, 3}), (std::vector<size_t>{2, 6}));
   EXPECT_EQ(counts(2, {3, 1}), (std::vector<size_t>{6, 2}));
   EXPECT_EQ(counts(3, {1, 3, 4}), (std::vector<size_t>{1, 3, 4}));
-  EXPECT_EQ(counts(3, {1, 100, 1}), (std::vector<size_t>{1, 6, 1})) << "none is left without a core";
+  EXPECT_EQ(counts(3, {1, 100, 1}), (std::vector<size_t>{1, 6, 1})) << "every device has a core";
   EXPECT_EQ(counts(3, {7, 7, 7}), (std::vector<size_t>{2, 3, 3})) << "as without threads";
   EXPECT_EQ(counts(3, {5}), (std::vector<size_t>{2, 3, 3})) << "one number for all";
 }
 
-TEST(DivideCores, DevicesWithAtMostOneThreadPerCoreHaveACoreForEach) {
+TEST(DivideCores, EveryThreadHasACoreIfThereAreEnough) {
   for (int a = 1; a <= 6; ++a) {
     for (int b = 1; a + b <= 7; ++b) {
       const std::vector<int> threads{a, b, 8 - a - b};
@@ -98,7 +98,7 @@ TEST(DivideCores, DevicesWithAtMostOneThreadPerCoreHaveACoreForEach) {
   }
 }
 
-TEST(DivideCores, ManyDevicesWithUnlikeThreadsShare) {
+TEST(DivideCores, UnevenDevicesShareCoresIfTheyOutnumberThem) {
   std::vector<int> threads(20, 1);
   threads[7] = 1000;
   for (const CoreSet& set : divide_cores(kTwoNodes, 20, threads)) {
@@ -118,7 +118,7 @@ TEST(Machine, HasCoresAndMemory) {
   }
 }
 
-TEST(Machine, BindsTheCallingThreadOnly) {
+TEST(Machine, BindsOnlyTheCallingThread) {
   const int core = machine_nodes()[0].cores.back();
   bool bound = false;
   cpu_set_t set;
@@ -132,13 +132,13 @@ TEST(Machine, BindsTheCallingThreadOnly) {
   EXPECT_TRUE(CPU_ISSET(core, &set));
 }
 
-TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
+TEST(Machine, AllocatedMemoryIsAlignedOrNull) {
   for (int node : {-1, machine_nodes()[0].number}) {
     for (size_t size : {size_t{0}, size_t{100}, size_t{1000000}, (size_t{4} << 20) - 1, size_t{4} << 20, kOdd}) {
       void* data = allocate_on_node(size, node);
       ASSERT_NE(data, nullptr);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
-      std::memset(data, 1, size);  // all of it is there
+      std::memset(data, 1, size);  // all of the memory is accessible
       free_memory(data, size);
     }
     for (size_t size : {~size_t{0}, ~size_t{0} - 4096, ~size_t{0} / 2, size_t{1} << 60}) {
@@ -147,19 +147,20 @@ TEST(Machine, MemoryIsAlignedAndFailureIsNull) {
   }
 }
 
-TEST(CoresOfTeam, AreThoseOfTheDevice) {
+TEST(CoresOfTeam, AreTheDeviceCoresUnlessCoresAreShared) {
   const CoreSet set{0, {machine_nodes()[0].cores.front()}};
   EXPECT_EQ(cores_of_team(set, 1), set.cores);
   EXPECT_GE(cores_of_team({0, set.cores, true}, 1).size(), static_cast<size_t>(usable_cores()))
-      << "the system balances what shares cores";
+      << "devices that share cores may use all cores";
 }
 
-// The machine is read once in a process: tests of other machines, or of other circumstances, run in processes of their
-// own, with the environment set here.
+// A process reads the machine only once. So tests of other machines or settings run in processes of their own, with
+// this environment.
 void run_alone(const std::string& environment, const std::string& test) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = fmt::format(
-      "{} '{}' --gtest_also_run_disabled_tests --gtest_filter=ProcessOf.DISABLED_{} 2>&1", environment, program, test);
+  const std::string command =
+      fmt::format("{} '{}' --gtest_also_run_disabled_tests --gtest_filter=ChildProcess.DISABLED_{} 2>&1", environment,
+                  program, test);
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;
@@ -174,45 +175,45 @@ std::vector<int> all_cores() {
   return cores;
 }
 
-TEST(ProcessOf, DISABLED_TheseCores) {
+TEST(ChildProcess, DISABLED_HasTheExpectedCores) {
   EXPECT_EQ(fmt::format("{}", fmt::join(all_cores(), ",")), std::getenv("TEST_CORES"));
 }
 
-TEST(Machine, KeepsItsCoresWhenOpenMpBindsThreads) {
+TEST(Machine, KeepsCoresWhenOpenMpBindsThreads) {
   const std::string cores = fmt::format("TEST_CORES={}", fmt::join(all_cores(), ","));
   for (const char* setting : {"OMP_PROC_BIND=false", "OMP_PROC_BIND=true", "OMP_PROC_BIND=spread OMP_PLACES=threads",
                               "OMP_NUM_THREADS=1", "OMP_DYNAMIC=true"}) {
-    run_alone(fmt::format("{} {}", cores, setting), "TheseCores");
+    run_alone(fmt::format("{} {}", cores, setting), "HasTheExpectedCores");
   }
 }
 
-TEST(Machine, HasOnlyTheCoresThatTheProcessMayUse) {
+TEST(Machine, HasOnlyCoresThatTheProcessMayUse) {
   const int last = all_cores().back();
   bool bound = false;
   std::thread([&] {
-    bound = bind_thread({&last, 1});  // programs that it starts inherit that
+    bound = bind_thread({&last, 1});  // child processes inherit the binding
     if (!bound) return;
     for (const char* setting : {"", "OMP_PROC_BIND=true"}) {
-      run_alone(fmt::format("TEST_CORES={} {}", last, setting), "TheseCores");
+      run_alone(fmt::format("TEST_CORES={} {}", last, setting), "HasTheExpectedCores");
     }
   }).join();
   if (!bound) GTEST_SKIP() << "binding threads is not permitted here";
 }
 
-TEST(ProcessOf, DISABLED_TwoNodesWithTwoThreadsPerCore) {
+TEST(ChildProcess, DISABLED_LargeTeamsUseOtherHardwareThreads) {
   ASSERT_EQ(all_cores(), (std::vector<int>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ(hardware_threads(std::vector<int>{2, 8}), (std::vector<int>{2, 8, 3, 9}));
   const auto sets = divide_cores(machine_nodes(), 0);
   ASSERT_EQ(sets.size(), 2U);
   const std::vector<int> cores{6, 8, 10}, all{6, 8, 10, 7, 9, 11};
-  EXPECT_EQ(cores_of_team(sets[1], 2), cores) << "another process may use some of them";
+  EXPECT_EQ(cores_of_team(sets[1], 2), cores) << "all cores of the device, because another process may use some cores";
   EXPECT_EQ(cores_of_team(sets[1], 3), cores);
   EXPECT_EQ(cores_of_team(sets[1], 4), all);
   EXPECT_EQ(cores_of_team(sets[1], 6), all);
   EXPECT_EQ(cores_of_team(sets[1], 7).size(), 12U);
 }
 
-TEST(Memory, IsZeroAfterwardsWhateverItsSize) {
+TEST(Memory, MemoryOfEverySizeCanBeZeroed) {
   for (const size_t size : {size_t{1}, size_t{5000}, (size_t{8} << 20) + 3, kOdd}) {
     auto* data = static_cast<std::byte*>(allocate_on_node(size, 0));
     ASSERT_NE(data, nullptr);
@@ -223,16 +224,16 @@ TEST(Memory, IsZeroAfterwardsWhateverItsSize) {
   }
 }
 
-TEST(CoresOfTeam, UseTheOtherHardwareThreadsOfACoreForMoreThreads) {
-  run_alone("HWLOC_SYNTHETIC='numa:2 core:3 pu:2'", "TwoNodesWithTwoThreadsPerCore");
+TEST(CoresOfTeam, IncludeOtherHardwareThreadsForLargeTeams) {
+  run_alone("HWLOC_SYNTHETIC='numa:2 core:3 pu:2'", "LargeTeamsUseOtherHardwareThreads");
 }
 
-TEST(ProcessOf, DISABLED_MemoryOfTwoNodes) {
+TEST(ChildProcess, DISABLED_MemoryIsBoundToItsNode) {
   ASSERT_EQ(machine_nodes().size(), 2U);
   for (size_t size : {size_t{100'000}, size_t{6} << 20, kOdd}) {
     void* data = allocate_on_node(size, 0);
     ASSERT_NE(data, nullptr);
-    unsigned long nodes[16] = {};  // NOLINT: the system's type
+    unsigned long nodes[16] = {};  // NOLINT: type of the system call
     int mode = -1;
     for (const size_t at : {size_t{0}, size - 1}) {
       ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, static_cast<char*>(data) + at, MPOL_F_ADDR),
@@ -242,23 +243,23 @@ TEST(ProcessOf, DISABLED_MemoryOfTwoNodes) {
     }
     std::memset(data, 1, size);
     free_memory(data, size);
-    std::vector<std::vector<char>> others;  // of many sizes: no remnant of the freed memory is left out
+    std::vector<std::vector<char>> others;  // vectors of many sizes, which would reuse any part of the freed memory
     for (size_t bytes = 8; bytes <= size; bytes += 1 + bytes / 4) {
       others.emplace_back(bytes);
       ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, others.back().data(), MPOL_F_ADDR), 0);
-      EXPECT_EQ(mode, MPOL_DEFAULT) << bytes << " bytes of the heap, after " << size << " on a node";
+      EXPECT_EQ(mode, MPOL_DEFAULT) << bytes << " bytes on the heap, after freeing " << size << " bytes on a node";
     }
   }
 }
 
 TEST(Machine, MemoryIsBoundToItsNode) {
   int mode = -1;
-  if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) != 0) GTEST_SKIP() << "the system has no policies";
-  if (all_cores().size() < 2) GTEST_SKIP() << "two cores are needed to pose as two nodes";
-  run_alone("HWLOC_SYNTHETIC='numa:2 core:1 pu:1' HWLOC_THISSYSTEM=1", "MemoryOfTwoNodes");
+  if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) != 0) GTEST_SKIP() << "no memory policies here";
+  if (all_cores().size() < 2) GTEST_SKIP() << "two cores are needed to simulate two nodes";
+  run_alone("HWLOC_SYNTHETIC='numa:2 core:1 pu:1' HWLOC_THISSYSTEM=1", "MemoryIsBoundToItsNode");
 }
 
-/// The line of /proc/self/smaps of this key for the mapping that holds an address; "" where there is none.
+/// The value of `key` in /proc/self/smaps for the mapping that contains an address; "" if absent.
 std::string mapping_line(const void* data, const std::string& key) {
   std::ifstream file("/proc/self/smaps");
   const auto address = reinterpret_cast<uintptr_t>(data);
@@ -274,7 +275,7 @@ std::string mapping_line(const void* data, const std::string& key) {
   return "";
 }
 
-TEST(Machine, LargeMemoryIsInHugePagesAndGoesBackToTheSystem) {
+TEST(Machine, LargeMemoryUsesHugePagesAndIsUnmappedWhenFreed) {
   std::string modes;
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), modes);
   auto* data = static_cast<std::byte*>(allocate_on_node(kOdd, machine_nodes()[0].number));

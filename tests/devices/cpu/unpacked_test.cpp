@@ -1,5 +1,5 @@
-// Graphs over packed weights give what they give over plain ones: to within rounding where kernels read packed rows,
-// and exactly where a plan unpacks them first.
+// Graphs over packed weights give the same results as plain weights: equal within rounding if kernels read packed rows,
+// and exactly equal if a plan unpacks the weights first.
 #include "devices/cpu/unpacked.h"
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ namespace shoal::cpu {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-/// Makes the result from weights and inputs that it adds.
+/// Adds weights and inputs, and returns the result.
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
-constexpr int32_t kIdLimit = 13;      // ids are below
-constexpr int64_t kEncodedRows = 37;  // that differ
+constexpr int32_t kIdLimit = 13;      // all ids are smaller than this
+constexpr int64_t kEncodedRows = 37;  // distinct encoded rows
 
 Device& device() {
   return Registry::instance().device("CPU0");
@@ -45,7 +45,7 @@ Bytes random_rows(DType dtype, int64_t length, int64_t rows, std::mt19937_64& ra
   return bytes;
 }
 
-/// Encoding takes most of the time of these tests: leaves are drawn from a few rows, which are encoded once.
+/// Encoding every row would take most of the time of these tests. So leaves repeat a few rows, which are encoded once.
 const Bytes& encoded_rows(DType dtype, int64_t length) {
   static std::map<std::pair<DType, int64_t>, Bytes> known;
   Bytes& rows = known[{dtype, length}];
@@ -76,7 +76,7 @@ struct Weights {
   std::unique_ptr<Buffer> memory;
 };
 
-/// A graph with its weights, which several graphs may share, in memory of one type.
+/// A graph with its weights in memory of one type. Several graphs may share the weights.
 class Placed {
  public:
   Placed(const Build& build, BufferType& type, std::shared_ptr<Weights> weights = std::make_shared<Weights>())
@@ -127,7 +127,7 @@ Outcome run(const Build& build, BufferType& type, Backend& backend) {
   return {placed.result(), plan->allocated_bytes()};
 }
 
-/// Sum of squared differences / sum of squared expected values, of f32.
+/// Sum of squared differences / sum of squared expected values, for f32.
 double error_of(const Bytes& got, const Bytes& expected) {
   const auto *a = reinterpret_cast<const float*>(got.data()), *b = reinterpret_cast<const float*>(expected.data());
   double off = 0, squares = 0;
@@ -138,7 +138,7 @@ double error_of(const Bytes& got, const Bytes& expected) {
 class PackedWeights : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
-  /// Not a multiple of 64 where the dtype lets it.
+  /// Row length. It is not a multiple of 64 if the dtype permits this.
   int64_t k() const {
     const int64_t block = traits(dtype()).block_elems;
     return block == 1 ? 75 : 3 * block;
@@ -146,7 +146,7 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
   Tensor* weight(TensorContext& w, int64_t rows, int64_t matrices = 1) const {
     return w.add("w", dtype(), {k(), rows, matrices, 1});
   }
-  /// Kernels read the rows as they lie: the plan needs no more memory than over plain ones.
+  /// Expects that kernels read the packed rows: the plan needs no more memory than with plain weights.
   void expect_read_packed(const Build& build, double tolerance) {
     for (const auto& backend : backends_) {
       const Outcome expected = run(build, device().buffer_type(), *backend);
@@ -157,7 +157,7 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
     }
   }
 
-  /// The plan has the weights of that size once more, in plain order. Some types lie plainly anyway.
+  /// Expects that the plan contains one unpacked copy of the weights. Some types are never packed.
   void expect_unpacked(const Build& build, size_t weight_bytes) {
     if (kernels().weights[static_cast<size_t>(dtype())].packed.pack == nullptr) weight_bytes = 0;
     for (const auto& backend : backends_) {
@@ -179,7 +179,7 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
   const std::unique_ptr<Backend> backends_[2] = {device().init("threads=1"), device().init("threads=2")};
 };
 
-TEST_P(PackedWeights, ProductsReadThemAsTheyLie) {
+TEST_P(PackedWeights, ProductsReadPackedRows) {
   const int64_t group = group_rows();
   for (const int64_t n : {1, 2, 7, 70}) {
     SCOPED_TRACE(n);
@@ -202,7 +202,7 @@ TEST_P(PackedWeights, ProductsReadThemAsTheyLie) {
   }
 }
 
-TEST_P(PackedWeights, ProductsWithExpertsReadThemAsTheyLie) {
+TEST_P(PackedWeights, ExpertProductsReadPackedRows) {
   for (const int64_t tokens : {1, 5, 40}) {
     const auto with_view = [&](auto&& view) {
       expect_read_packed(
@@ -217,7 +217,7 @@ TEST_P(PackedWeights, ProductsWithExpertsReadThemAsTheyLie) {
   }
 }
 
-TEST_P(PackedWeights, RowsAreReadAsTheyLie) {
+TEST_P(PackedWeights, GetRowsReadsPackedRows) {
   const auto with_view = [&](auto&& view) {
     expect_read_packed(
         [&](Graph& g, TensorContext& w) {
@@ -231,7 +231,7 @@ TEST_P(PackedWeights, RowsAreReadAsTheyLie) {
   with_view([](Graph& g, Tensor* w) { return slice(g, w, {2, 1, 1}); });
 }
 
-TEST_P(PackedWeights, OtherPartsOfThemAreUnpackedForProducts) {
+TEST_P(PackedWeights, IrregularViewsAreUnpackedForProducts) {
   const int64_t block = traits(dtype()).block_elems, rows = 2 * group_rows() + 17;
   for (const int64_t n : {1, 70}) {
     const auto with_view = [&](auto&& view) {
@@ -261,7 +261,7 @@ TEST_P(PackedWeights, OtherPartsOfThemAreUnpackedForProducts) {
       weight_bytes(rows, kIdLimit));
 }
 
-TEST_P(PackedWeights, OtherOpsHaveThemUnpacked) {
+TEST_P(PackedWeights, OpsWithoutPackedKernelsUnpackWeights) {
   const int64_t rows = 33;
   const auto with_op = [&](auto&& op) {
     expect_unpacked([&](Graph& g, TensorContext& w) { return op(g, weight(w, rows, 2)); }, weight_bytes(rows, 2));
@@ -278,7 +278,7 @@ TEST_P(PackedWeights, OtherOpsHaveThemUnpacked) {
   with_op([](Graph& g, Tensor* w) { return add(g, w, w); });
   with_op([](Graph& g, Tensor* w) { return glu_fused(g, slice(g, w, {0, 1, 74}), GluKind{}); });
   with_op([](Graph& g, Tensor* w) { return soft_max(g, w, nullptr, nullptr, {1.0f}); });
-  with_op([](Graph& g, Tensor* w) {  // as columns
+  with_op([](Graph& g, Tensor* w) {  // the weight is the matrix of columns
     return mul_mat(g, g.input("a", DType::kF32, {w->shape[0], 19, 1, 1}), w);
   });
   with_op([](Graph& g, Tensor* w) { return mul_mat(g, transpose(g, w), contiguous(g, transpose(g, w))); });
@@ -291,7 +291,7 @@ INSTANTIATE_TEST_SUITE_P(, PackedWeights, ::testing::ValuesIn(test::weight_types
 
 constexpr Shape kShape{64, 40, 1, 1};
 
-/// Two weights, each of which several nodes need unpacked, and one of these also as it lies.
+/// Uses two weights. Several nodes need each weight unpacked, and products also read both weights packed.
 Tensor* build_several(Graph& g, TensorContext& w) {
   const auto weight = [&](const char* name, DType dtype) {
     Tensor* known = w.find(name);
@@ -334,7 +334,7 @@ TEST(UnpackedPlans, EachWeightIsUnpackedOnce) {
   EXPECT_LE(packed.allocated, plain.allocated + weights + 256);
 }
 
-TEST(UnpackedPlans, RunsSeeTheWeightsOfTheirTime) {
+TEST(UnpackedPlans, EachRunSeesTheCurrentWeights) {
   Placed placed(build_several, device().weights_type());
   const auto backend = device().init("threads=2");
   const auto plan = backend->create_plan(placed.graph());
@@ -347,7 +347,7 @@ TEST(UnpackedPlans, RunsSeeTheWeightsOfTheirTime) {
   }
 }
 
-TEST(UnpackedPlans, SegmentsHaveWhatTheyNeed) {
+TEST(UnpackedPlans, SegmentsUnpackTheirWeights) {
   const auto backend = device().init("threads=2");
   for (int step : {1, 2, 3, 5}) {
     Placed placed(build_several, device().weights_type());
@@ -367,7 +367,7 @@ TEST(UnpackedPlans, SegmentsHaveWhatTheyNeed) {
   }
 }
 
-TEST(UnpackedPlans, RangesOfAGraphHaveWhatTheyNeed) {
+TEST(UnpackedPlans, GraphRangesUnpackTheirWeights) {
   const auto backend = device().init("threads=2");
   Placed placed(build_several, device().weights_type());
   const int nodes = static_cast<int>(placed.graph().nodes().size());
@@ -381,8 +381,8 @@ TEST(UnpackedPlans, RangesOfAGraphHaveWhatTheyNeed) {
   expect_close(placed.result(), expected_of(1, 2));
 }
 
-/// The first graph is gone when the plan runs for the second.
-TEST(UnpackedPlans, MoveToAnotherGraph) {
+/// The first graph is destroyed before the plan runs for the second.
+TEST(UnpackedPlans, PlansMoveToAnotherGraph) {
   const auto backend = device().init("threads=2");
   auto first = std::make_unique<Placed>(build_several, device().weights_type());
   const auto plan = backend->create_plan(first->graph(), {.cuts = {2, 4}});
@@ -401,10 +401,10 @@ TEST(UnpackedPlans, MoveToAnotherGraph) {
   run_for(*second, 2);
   run_for(*second, 3);
   EXPECT_EQ(plan->allocated_bytes(), allocated);
-  // The weights lie elsewhere by now: plain, and packed again.
+  // Now the weights move to plain memory, and then back to packed memory.
   for (BufferType* type : {&device().buffer_type(), &device().weights_type()}) {
     const std::shared_ptr<Weights> weights = second->weights();
-    for (Tensor* weight : weights->tensors.tensors()) weights->memory->forget(*weight);
+    for (Tensor* weight : weights->tensors.tensors()) weights->memory->unplace(*weight);
     weights->memory.reset();
     auto next = std::make_unique<Placed>(build_several, *type, weights);
     ASSERT_TRUE(backend->update_plan(*plan, next->graph()));

@@ -16,25 +16,25 @@
 namespace shoal::cpu {
 namespace {
 
-TEST(MaySpin, OnlyWhileEveryThreadHasACore) {
+TEST(MaySpin, IsTrueOnlyWhileEveryThreadHasACore) {
   const int cores = usable_cores();
-  ASSERT_TRUE(may_spin(Waiter::kHost)) << "a backend of another test is still there";
+  ASSERT_TRUE(may_spin(Waiter::kHost)) << "a backend of another test still exists";
   {
     const ThreadCount all(cores);
     EXPECT_TRUE(may_spin(Waiter::kWorker));
-    EXPECT_FALSE(may_spin(Waiter::kHost)) << "the host is one thread more";
+    EXPECT_FALSE(may_spin(Waiter::kHost)) << "the host is an additional thread";
     const ThreadCount one(1);
     EXPECT_FALSE(may_spin(Waiter::kWorker));
   }
   EXPECT_TRUE(may_spin(Waiter::kHost));
 }
 
-TEST(Counter, EveryWaiterSeesItsValue) {
-  for (int crowd : {0, 1000}) {  // spinning, and parking at once
+TEST(Counter, WaitersSeePublishedData) {
+  for (int crowd : {0, 1000}) {  // 0: threads spin; 1000: threads park at once
     const ThreadCount count(crowd);
     Counter counter;
     constexpr uint64_t kSteps = 2000;
-    std::vector<uint64_t> data(kSteps + 1, 0);  // published by the counter
+    std::vector<uint64_t> data(kSteps + 1, 0);  // published to the waiting threads by the counter
     std::vector<std::thread> waiters;
     for (int w = 0; w < 3; ++w) {
       waiters.emplace_back([&] {
@@ -53,7 +53,7 @@ TEST(Counter, EveryWaiterSeesItsValue) {
   }
 }
 
-/// How often a thread that only lets others run is let run itself while another one of the same core spins for 20 ms.
+/// Number of times that a yielding thread runs while another thread on the same core spins for 20 ms.
 int turns_beside_a_spinning_thread() {
   cpu_set_t core;
   CPU_ZERO(&core);
@@ -65,7 +65,7 @@ int turns_beside_a_spinning_thread() {
     sched_setaffinity(0, sizeof(core), &core);
     for (; !done; ++turns) std::this_thread::yield();
   });
-  std::thread([&] {  // a new one each time: it remembers what other programs took from it
+  std::thread([&] {  // a new thread for each call, because a thread remembers that a yield was costly
     sched_setaffinity(0, sizeof(core), &core);
     while (turns == 0) std::this_thread::yield();
     const Counter never;
@@ -79,16 +79,16 @@ int turns_beside_a_spinning_thread() {
   return while_spinning;
 }
 
-TEST(Counter, SpinningThreadsOfAllCoresLetHostThreadsRun) {
+TEST(Counter, SpinningThreadsYieldToHostThreads) {
   constexpr int kMany = 200, kTries = 200;
   const ThreadCount all(usable_cores());
-  int most = 0;  // other programs may have the core instead
+  int most = 0;  // other programs may take the core in some tries
   for (int i = 0; i < kTries && most < kMany; ++i) most = std::max(most, turns_beside_a_spinning_thread());
   EXPECT_GE(most, kMany);
 }
 
-TEST(Counter, AParkedThreadSleepsUntilItsValue) {
-  const ThreadCount crowd(1000);  // none spins
+TEST(Counter, ParkedThreadSleepsUntilItsValueIsReached) {
+  const ThreadCount crowd(1000);  // so no thread spins
   Counter counter;
   constexpr uint64_t kTarget = 200;
   std::atomic<bool> begun{false};
@@ -103,11 +103,11 @@ TEST(Counter, AParkedThreadSleepsUntilItsValue) {
   });
   while (!begun) std::this_thread::yield();
   for (uint64_t value = 1; value <= kTarget; ++value) {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));  // time enough to wake up and sleep again
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // long enough to wake up and sleep again
     counter.advance_to(value);
   }
   waiter.join();
-  EXPECT_LT(sleeps, 20) << "it was woken for values that it does not wait for";
+  EXPECT_LT(sleeps, 20) << "the thread was woken for other values";
 }
 
 TEST(Counter, ThreadsParkedForDifferentValuesAllWake) {
@@ -126,7 +126,7 @@ TEST(Counter, ThreadsParkedForDifferentValuesAllWake) {
   }
 }
 
-TEST(WorkQueue, FirstInFirstOutBetweenTwoThreads) {
+TEST(WorkQueue, IsFirstInFirstOutBetweenTwoThreads) {
   WorkQueue<uint64_t, 4> queue(2);
   Counter pushed;
   constexpr uint64_t kItems = 50000;

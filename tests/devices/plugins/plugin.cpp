@@ -1,4 +1,4 @@
-// A family with one device that is a NULL device by another name; macros say what is special about it, or wrong.
+// A family with one device, which is a NULL device under another name. Macros select special properties or defects.
 #include "devices/plugin.h"
 #include "base/error.h"
 #include "tests/support/null/null_device.h"

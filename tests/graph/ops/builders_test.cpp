@@ -1,4 +1,5 @@
-// Every builder of graph/ops/ops.h puts its sources and parameters where they belong: golden text.
+// Every builder of graph/ops/ops.h passes its sources and parameters to the right places. The nodes are compared as
+// golden text.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"
@@ -7,7 +8,7 @@
 namespace shoal {
 namespace {
 
-/// The graph's nodes as text, comments and leaves left out.
+/// The graph's nodes as text, without comments and leaves.
 std::string node_lines(const Graph& graph) {
   std::string text;
   for (const Tensor* node : graph.nodes()) {
@@ -17,7 +18,7 @@ std::string node_lines(const Graph& graph) {
   return text;
 }
 
-TEST(Builders, Rows) {
+TEST(Builders, PassArgumentsOfRowOps) {
   Graph g;
   TensorContext w;
   Tensor* table = w.add("t", DType::kF32, {4, 5, 1, 1});
@@ -32,7 +33,7 @@ TEST(Builders, Rows) {
             "%d = set_rows(%c, %a, %i) {ranges=[0:5]}\n");
 }
 
-TEST(Builders, ProductsAndElementWise) {
+TEST(Builders, PassArgumentsOfProductsAndElementWiseOps) {
   Graph g;
   TensorContext w;
   Tensor* a = w.add("a", DType::kF32, {4, 4, 2, 1});
@@ -63,7 +64,7 @@ TEST(Builders, ProductsAndElementWise) {
             "%r10 = glu(%b, _) {kind=reglu}\n");
 }
 
-TEST(Builders, AlongRows) {
+TEST(Builders, PassArgumentsOfOpsAlongRows) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 4, 1});
   Tensor* mask = g.input("m", DType::kF32, {8, 4, 1, 1});
@@ -98,7 +99,7 @@ TEST(Builders, AlongRows) {
             "%r12 = merge_attention(%r11, %l)\n");
 }
 
-TEST(Builders, WithAState) {
+TEST(Builders, PassArgumentsOfOpsWithState) {
   Graph g;
   const auto f32 = [&](const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
   Tensor* positions = g.input("p", DType::kI32, {3, 1, 1, 1});
@@ -111,7 +112,7 @@ TEST(Builders, WithAState) {
             "%r1 = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}\n");
 }
 
-TEST(Builders, DataMovementAndViews) {
+TEST(Builders, PassArgumentsOfDataMovementAndViews) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 1, 1});
   cast(g, x, DType::kBF16, "r0");
@@ -135,7 +136,7 @@ TEST(Builders, DataMovementAndViews) {
             "%r8 = permute(%x) {axes=[1,0,2,3]}\n");
 }
 
-TEST(Builders, Collectives) {
+TEST(Builders, PassArgumentsOfCollectives) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {6, 1, 1, 1});
   collective(g, Collective::kAllReduce, x, {.rank = 1, .counts = {}}, "r0");

@@ -1,5 +1,5 @@
-// Shape inference of every op: results and error messages, as rows of text. A row declares its leaves, then the
-// last line is the node under test, called %y.
+// Shape inference of every op: results and error messages. Each test case is a graph as text that declares its leaves;
+// its last line is the node under test, %y.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,7 +13,7 @@ namespace {
 
 struct Case {
   const char* text;
-  const char* expected;  ///< describe(y), or the error without "line n: "
+  const char* expected;  ///< describe(y), or the error message without "line n: "
 };
 
 void PrintTo(const Case& row, std::ostream* out) {
@@ -27,7 +27,7 @@ Tensor* parse_last(const Case& row, Graph& graph, TensorContext& weights) {
 
 class Infers : public testing::TestWithParam<Case> {};
 
-TEST_P(Infers, Result) {
+TEST_P(Infers, ExpectedDtypeAndShape) {
   Graph graph;
   TensorContext weights;
   const Tensor* y = parse_last(GetParam(), graph, weights);
@@ -101,7 +101,7 @@ const Case kResults[] = {
      "f32 [13, 8, 5, 3]"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [4, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [12, 8, 5]"},
     {"input %x f32 [1, 8, 5, 0]\ninput %l f32 [0, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [0, 8, 5]"},
-    // along tokens, with a state
+    // ops with a state
     {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
      "f32 [8, 8]"},
@@ -145,7 +145,7 @@ const Case kResults[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Ops, Infers, testing::ValuesIn(kResults));
 
-TEST(InferTable, EveryOpHasAResult) {
+TEST(InferTable, EveryOpHasAResultRow) {
   std::set<Op> seen;
   for (const Case& row : kResults) {
     Graph graph;
@@ -158,7 +158,7 @@ TEST(InferTable, EveryOpHasAResult) {
 }
 
 TEST(InferTable, EveryParameterIsPrintedAndReadBack) {
-  std::set<std::pair<size_t, std::string_view>> printed;  // by alternative of OpParams
+  std::set<std::pair<size_t, std::string_view>> printed;  // {index of the alternative in OpParams, parameter name}
   for (const Case& row : kResults) {
     Graph graph, back;
     TensorContext weights, of_back;
@@ -184,7 +184,7 @@ TEST(InferTable, EveryParameterIsPrintedAndReadBack) {
 
 class Refuses : public testing::TestWithParam<Case> {};
 
-TEST_P(Refuses, WithMessage) {
+TEST_P(Refuses, BadNodesWithTheExpectedMessage) {
   Graph graph;
   TensorContext weights;
   try {
@@ -208,7 +208,7 @@ const Case kErrors[] = {
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",
      "[get_rows y] expected ranges of indices >= 0, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"cache %c f32 [8, 4]\ninput %i i32 [3]\n%r = slice(%c) {axis=1, length=3}\n%y = set_rows(%c, %r, %i)",
-     "[set_rows y] expected rows from elsewhere, got a part of the cache, which changes while it is read: copy "
+     "[set_rows y] expected rows outside the cache, got a part of it, which changes while it is read: copy "
      "it first (contiguous) (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
@@ -252,7 +252,7 @@ const Case kErrors[] = {
     {"input %x i32 [8]\n%y = argmax(%x)", "[argmax y] expected x of a float dtype, got i32 (x: x i32 [8])"},
     {"input %x f32 [8]\n%y = top_k(%x) {k=9}", "[top_k y] expected k in [0, 8], got 9 (x: x f32 [8])"},
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 3]\ncache %v f16 [16, 20, 3]\n%y = attention(%q, %k, %v)",
-     "[attention y] expected heads that are a multiple of the 3 kv heads, got 8 "
+     "[attention y] expected a head count that is a multiple of the 3 kv heads, got 8 "
      "(q: q f32 [16, 5, 8], k: k f16 [16, 20, 3], v: v f16 [16, 20, 3])"},
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\ncache %v f16 [16, 21, 2]\n%y = attention(%q, %k, %v)",
      "[attention y] expected v of shape [16, 20, 2], got [16, 21, 2] "
@@ -266,12 +266,12 @@ const Case kErrors[] = {
      "(q: q f32 [16, 5, 8], k: k i32 [16, 20, 2], v: v f16 [16, 20, 2])"},
     {"input %q f32 [16, 5, 8, 2]\ncache %k f16 [16, 20, 2, 3]\ncache %v f16 [16, 20, 2, 3]\n"
      "%y = attention(%q, %k, %v)",
-     "[attention y] expected q of 1 or the 3 batches of k, got 2 "
+     "[attention y] expected q with 1 batch or the 3 batches of k, got 2 "
      "(q: q f32 [16, 5, 8, 2], k: k f16 [16, 20, 2, 3], v: v f16 [16, 20, 2, 3])"},
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\n%y = attention(%q, %k, %k) {parts=-1}",
      "[attention y] expected parts >= 0, got -1 (q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: k f16 [16, 20, 2])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [2, 8, 5]\n%y = merge_attention(%x, %l)",
-     "[merge_attention y] expected the lse of at least the 3 parts that there are, got 2 "
+     "[merge_attention y] expected the lse of at least the 3 given parts, got 2 "
      "(parts: x f32 [13, 8, 5, 3], lse: l f32 [2, 8, 5])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [3, 8, 4]\n%y = merge_attention(%x, %l)",
      "[merge_attention y] expected lse of shape [3, 8, 5], got [3, 8, 4] "
@@ -282,7 +282,7 @@ const Case kErrors[] = {
      "(x: x f32 [8, 5], weight: w f32 [4, 8], state: s f32 [8, 4], positions: p i32 [5])"},
     {"input %x f32 [8, 5]\nweight %w f32 [0, 8]\ninput %s f32 [8, 0]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
-     "[causal_conv y] expected at least one weight of each channel, got 0 "
+     "[causal_conv y] expected at least one weight per channel, got 0 "
      "(x: x f32 [8, 5], weight: w f32 [0, 8], state: s f32 [8, 0], positions: p i32 [5])"},
     {"input %x f16 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
@@ -291,7 +291,7 @@ const Case kErrors[] = {
     {"input %q f32 [8, 4, 5]\ninput %k f32 [8, 4, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
      "input %b f32 [6, 5]\ninput %s f32 [8, 8, 6]\ninput %p i32 [5]\n"
      "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
-     "[gated_delta y] expected heads of v that are a multiple of the 4 of q, got 6 "
+     "[gated_delta y] expected a number of v heads that is a multiple of the 4 q heads, got 6 "
      "(q: q f32 [8, 4, 5], k: k f32 [8, 4, 5], v: v f32 [8, 6, 5], decay: a f32 [6, 5], beta: b f32 [6, 5], "
      "state: s f32 [8, 8, 6], positions: p i32 [5])"},
     {"input %q f32 [8, 2, 5]\ninput %k f32 [8, 2, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
@@ -315,22 +315,22 @@ const Case kErrors[] = {
      "[reshape y] expected a contiguous tensor, got a view with gaps or permuted axes: use contiguous() first "
      "(x: t f32 [4, 6])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,5,1,1]}",
-     "[reshape y] expected 24 elements, got 25 of [5, 5] (x: x f32 [6, 4])"},
+     "[reshape y] expected 24 elements, got 25 in shape [5, 5] (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[-1,-1,1,1]}",
-     "[reshape y] expected axes >= 0 and at most one of -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
+     "[reshape y] expected axes >= 0, except at most one -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[-1,0,1,1]}",
-     "[reshape y] expected no axis of length 0 beside the inferred one, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
+     "[reshape y] expected no axis of length 0 next to the inferred axis, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,-1,1,1]}",
-     "[reshape y] expected a multiple of 5 elements for 5, -1, 1, 1, got 24 (x: x f32 [6, 4])"},
+     "[reshape y] expected a multiple of 5 elements for the shape 5, -1, 1, 1, got 24 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[9223372036854775807,-1,9223372036854775807,1]}",
-     "[reshape y] expected axes >= 0 and at most one of -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
+     "[reshape y] expected axes >= 0, except at most one -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
      "(x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=3, length=2}",
-     "[slice y] expected begin and length inside the 4 of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
+     "[slice y] expected begin and length within the 4 indices of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
     {"weight %x q8_0 [64]\n%y = slice(%x) {begin=16, length=32}",
      "[slice y] expected begin and length in whole blocks of 32 elements, got 16 and 32 (x: x q8_0 [64])"},
     {"weight %x q8_0 [64, 2]\n%y = permute(%x) {axes=[1,0,2,3]}",
-     "[permute y] expected axis 0 of a quantised tensor to stay, got axes 1, 0, 2, 3 (x: x q8_0 [64, 2])"},
+     "[permute y] expected axis 0 of a quantised tensor to stay in place, got axes 1, 0, 2, 3 (x: x q8_0 [64, 2])"},
     {"input %x f32 [6, 4]\n%y = permute(%x) {axes=[0,0,2,3]}",
      "[permute y] expected each of the axes 0, 1, 2, 3 once, got 0, 0, 2, 3 (x: x f32 [6, 4])"},
     {"input %x i64 [6]\n%y = all_reduce(%x)",

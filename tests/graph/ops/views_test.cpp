@@ -1,4 +1,4 @@
-// Strides and offsets of views: they follow from the structural op alone, and every element is where it should be.
+// Strides and offsets of views depend only on the view op, and every element is at the expected byte.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"
@@ -6,14 +6,14 @@
 namespace shoal {
 namespace {
 
-/// Byte of element (or block) `index` inside the tensor that owns the memory.
+/// Offset in bytes of element (or block) `index` in the tensor that owns the memory.
 size_t byte_of(const Tensor& tensor, const Shape& index) {
   size_t byte = tensor.view_offset;
   for (int axis = 0; axis < kMaxDims; ++axis) byte += static_cast<size_t>(index[axis]) * tensor.strides[axis];
   return byte;
 }
 
-TEST(Views, SliceOfEachAxis) {
+TEST(Views, SlicesEveryAxis) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {10, 6, 4, 3});
   const size_t strides[] = {4, 40, 240, 960};
@@ -27,7 +27,7 @@ TEST(Views, SliceOfEachAxis) {
   }
 }
 
-TEST(Views, SliceOfQuantisedRowsCountsBlocks) {
+TEST(Views, QuantisedSliceOffsetsCountBlocks) {
   TensorContext weights;
   Graph g;
   Tensor* w = weights.add("w", DType::kQ8_0, {128, 6, 1, 1});
@@ -69,7 +69,7 @@ TEST(Views, PermuteMovesEveryElement) {
   }
 }
 
-TEST(Views, TransposeTwiceIsContiguousAgain) {
+TEST(Views, TransposingTwiceGivesAContiguousTensor) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 6, 2, 1});
   Tensor* t = transpose(g, x);
@@ -90,7 +90,7 @@ TEST(Views, OuterAxesOfQuantisedTensorsMayBePermuted) {
   EXPECT_TRUE(p->is_row_contiguous());
 }
 
-TEST(Views, SetRowsIsAnAliasOfTheCache) {
+TEST(Views, SetRowsAliasesTheCache) {
   TensorContext weights;
   Graph g;
   Tensor* cache = weights.add("kc", DType::kF16, {8, 16, 2, 1}, Role::kCache);
@@ -104,11 +104,11 @@ TEST(Views, SetRowsIsAnAliasOfTheCache) {
     EXPECT_EQ(y->strides, cache->strides);
     EXPECT_FALSE(y->is_persistent());
   }
-  // What reads a part of the result sees the cache.
+  // A view of the result is also a view of the cache.
   EXPECT_EQ(slice(g, second, {1, 4, 2})->view_base, cache);
 }
 
-TEST(Views, EmptySlices) {
+TEST(Views, SlicesMayBeEmpty) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {4, 6, 1, 1});
   Tensor* none = slice(g, x, {1, 6, 0});

@@ -1,5 +1,5 @@
-// Model-based: tensors on a split device beside plain arrays. Whatever is done to both, by blocking and by queued
-// access, by copies and by graphs, they stay equal byte for byte.
+// Model-based test. Tensors on a split device and plain arrays get the same changes, by blocking and queued access,
+// copies and graphs. Tensor and array must stay equal byte for byte.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class CacheModel {
   }
 
   ~CacheModel() {
-    for (One& one : ones_) one.writer.reset();  // before the backend that made its plan
+    for (One& one : ones_) one.writer.reset();  // destroyed before the backend that made its plan
   }
   CacheModel(const CacheModel&) = delete;
   CacheModel& operator=(const CacheModel&) = delete;
@@ -94,7 +94,7 @@ class CacheModel {
     Tensor *rows = nullptr, *ids = nullptr;
     std::unique_ptr<GraphPlan> plan;
   };
-  /// A tensor of the split device, one like it on a simple device, and what both should hold.
+  /// A tensor of the split device, an equal tensor on a simple device, and the expected bytes of both.
   struct One {
     Tensor *tensor = nullptr, *beside = nullptr;
     Bytes plain, beside_plain;
@@ -132,18 +132,19 @@ class CacheModel {
     const size_t offset = rng_() % (one.plain.size() + 1);
     return {offset, rng_() % (one.plain.size() - offset + 1)};
   }
-  /// Rows inside the tensor and the stride that they have in host memory.
+  /// Random rows inside the tensor, and a stride for the host memory.
   Block block(const One& one) {
     const size_t bytes = one.plain.size();
     Rows rows;
     rows.row_bytes = 1 + rng_() % bytes;
-    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // else there is seldom a second row
+    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // makes several rows likely
     rows.stride = rows.row_bytes + rng_() % 7;
     rows.rows = 1 + rng_() % ((bytes - rows.row_bytes) / rows.stride + 1);
     rows.offset = rng_() % (bytes - rows.row_bytes - (rows.rows - 1) * rows.stride + 1);
     return {rows, rows.row_bytes + rng_() % 5};
   }
-  /// Below 0x40, so that every pattern is a finite number >= 0: the sum that a Partial tensor is keeps its bytes.
+  /// Random bytes below 0x40, so that every pattern is a finite number >= 0. The sum of a Partial tensor's addends (the
+  /// value and zeros) then has the same bytes.
   Bytes random_bytes(size_t size) {
     Bytes bytes(size);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(pick(0x40));
@@ -158,7 +159,7 @@ class CacheModel {
     ASSERT_EQ(got, expected) << what << " on " << ranks_ << " ranks";
   }
 
-  // What an access does to the plain array.
+  // The following functions access the plain array in the same way as the tensor.
   static Bytes part(const One& one, const Range& r) {
     const auto begin = one.plain.begin() + static_cast<ptrdiff_t>(r.offset);
     return {begin, begin + static_cast<ptrdiff_t>(r.size)};
@@ -269,7 +270,7 @@ class CacheModel {
     reads_.push_back({Bytes(b.host_bytes()), part(one, b)});
     backend_->get_2d_async(*one.tensor, reads_.back().got.data(), b.host_stride, b.rows);
   }
-  /// Queued on the simple device.
+  /// Queues a change on the simple device.
   void change_beside(One& one) {
     const Bytes& bytes = written_.emplace_back(random_bytes(one.beside_plain.size()));
     beside_backend_->set_async(*one.beside, bytes.data(), 0, bytes.size());
@@ -280,7 +281,7 @@ class CacheModel {
     change_beside(one);
     beside_backend_->copy_async(*one.beside, *backend_, *one.tensor);
     one.plain = one.beside_plain;
-    if (pick(2) == 0) change_beside(one);  // what is queued later must not be what was copied
+    if (pick(2) == 0) change_beside(one);  // a later change must not affect the copy
   }
   void copy_out_async() {
     One& one = any();
@@ -299,7 +300,7 @@ class CacheModel {
     writer->plan = backend.create_plan(writer->graph);
     return writer;
   }
-  /// A graph writes up to three rows: an id of -1 is none.
+  /// A graph writes up to three rows. An id of -1 writes no row.
   void set_rows() {
     One& one = any();
     const Tensor& t = *one.tensor;
@@ -357,7 +358,7 @@ void run_model(const Case& one, uint64_t seed, int steps) {
   if (!testing::Test::HasFatalFailure()) model.check_all();
 }
 
-/// Caches of all types, rows of `row` elements of which there are 12, for each of 4 heads.
+/// Caches of all types with 12 rows of `row` elements for each of 4 heads.
 Case caches(std::string name, int ranks, const Layout& layout, int64_t row = 64) {
   Case one{std::move(name), ranks, {}};
   for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
@@ -386,7 +387,7 @@ std::vector<Case> cases() {
 
 class CacheLayouts : public testing::TestWithParam<Case> {};
 
-TEST_P(CacheLayouts, BehaveAsPlainArrays) {
+TEST_P(CacheLayouts, BehaveLikePlainArrays) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     SCOPED_TRACE(seed);
     run_model(GetParam(), seed, 1000);
@@ -397,7 +398,7 @@ TEST_P(CacheLayouts, BehaveAsPlainArrays) {
 INSTANTIATE_TEST_SUITE_P(All, CacheLayouts, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-/// Eight tensors of any type, shape and layout, sums of addends included.
+/// Eight tensors of any type, shape and layout, including partial sums.
 Case random_case(uint64_t seed) {
   static constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kI32,
                                      DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kMXFP4};
@@ -414,7 +415,7 @@ Case random_case(uint64_t seed) {
   return one;
 }
 
-TEST(RandomTensors, BehaveAsPlainArrays) {
+TEST(RandomTensors, BehaveLikePlainArrays) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     run_model(random_case(seed), seed, 200);

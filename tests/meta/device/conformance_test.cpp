@@ -1,4 +1,4 @@
-// The conformance suites of devices on meta devices: they look like any other device.
+// Runs the conformance suites of devices on meta devices.
 #include "tests/devices/conformance.h"
 
 #include "devices/cpu/cpu_device.h"
@@ -8,7 +8,8 @@ namespace shoal::test {
 namespace {
 
 Device* meta_device(const char* params) {
-  cpu::configure("devices=8,threads=1");  // meta devices of earlier tests keep their members
+  cpu::configure("devices=8,threads=1");  // equal for all tests, because meta devices of earlier tests keep their
+                                          // members
   return &meta::family().create_device(params);
 }
 

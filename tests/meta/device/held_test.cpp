@@ -1,5 +1,5 @@
-// Waiting for a meta backend whose work is held: whichever way it is waited for, all members get their work first. Else
-// one waits in a collective for another until the time-out.
+// Waiting for a meta backend with held work. Each kind of wait must first release the work of all members. Otherwise
+// one member waits in a collective for another member until the timeout.
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"
@@ -40,7 +40,7 @@ struct WayToWait {
   void (*wait)(HeldRun&);
 };
 
-// Other than by destroying the backend, which is below.
+// All kinds of wait except the destructor of the backend, which is tested below.
 const WayToWait kWays[] = {
     {"Synchronize", [](HeldRun& held) { held.backend->synchronize(); }},
     {"FinishQueued", [](HeldRun& held) { finish_queued(*held.backend); }},
@@ -76,21 +76,21 @@ const WayToWait kWays[] = {
 
 class HeldMeta : public testing::TestWithParam<WayToWait> {};
 
-TEST_P(HeldMeta, GivesAllMembersTheirWorkBeforeItWaits) {
+TEST_P(HeldMeta, ReleasesHeldWorkOfAllMembersBeforeWaiting) {
   for (const int holds : {1, 2}) {
     HeldRun held;
     for (int i = 0; i < holds; ++i) held.backend->hold();
     held.backend->compute_async(*held.plan);
     GetParam().wait(held);
     for (int i = 0; i < holds; ++i) held.backend->release();
-    EXPECT_NO_THROW(held.backend->synchronize()) << "no time-out";
+    EXPECT_NO_THROW(held.backend->synchronize()) << "no timeout";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, HeldMeta, testing::ValuesIn(kWays),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(HeldMeta, IsDestroyedWithoutATimeOut) {
+TEST(HeldMeta, BackendWithHeldWorkIsDestroyedWithoutTimeout) {
   HeldRun held;
   held.backend->hold();
   held.backend->compute_async(*held.plan);

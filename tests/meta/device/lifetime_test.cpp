@@ -1,5 +1,5 @@
-// What goes before what uses it, where that is a meta device or what lies on one. What holds for every device is in
-// tests/devices/conformance/lifetime_suite.h.
+// Meta devices, and tensors on them, that are destroyed before their users. tests/devices/conformance/lifetime_suite.h
+// has the tests for all devices.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -61,17 +61,17 @@ auto says_device_has_gone() {
   return ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("META(CPU0,CPU1) has been destroyed"), HasSubstr("keep it")));
 }
 
-TEST_F(Lifetime, ADeviceMayGoBeforeItsPlanItsBackendAndItsBuffer) {
+TEST_F(Lifetime, PlanBackendAndBufferOutliveDevice) {
   plan();
   const std::vector<float> expected = result();
   mesh.device.reset();
-  // What is there goes on.
+  // Objects made before the device was destroyed continue to work.
   inputs();
   EXPECT_EQ(result(), expected);
   EXPECT_EQ(backend->name(), "META(CPU0,CPU1)");
   finish_queued(*backend);
   EXPECT_EQ(test::read_floats(*model.weights.find("up")).size(), 96u);
-  // What would need the device says so.
+  // Calls that need the device throw.
   EXPECT_THAT([&] { backend->device(); }, says_device_has_gone());
   EXPECT_THAT([&] { model.memory->type().device(); }, says_device_has_gone());
   plan_.reset();
@@ -85,7 +85,7 @@ TEST_F(Lifetime, ADeviceMayGoBeforeItsPlanItsBackendAndItsBuffer) {
   EXPECT_EQ(model.weights.find("up")->buffer, nullptr);
 }
 
-TEST_F(Lifetime, ADeviceMayGoWhileItsStreamsAreBusy) {
+TEST_F(Lifetime, DeviceMayBeDestroyedWhileStreamsAreBusy) {
   plan();
   test::Gate gate;
   ASSERT_TRUE(backend->enqueue(gate.task()));
@@ -97,7 +97,7 @@ TEST_F(Lifetime, ADeviceMayGoWhileItsStreamsAreBusy) {
   model.memory.reset();
 }
 
-TEST_F(Lifetime, EventsMayOutliveTheirDevice) {
+TEST_F(Lifetime, EventsOutliveDevice) {
   const auto event = mesh.device->new_event();
   event->record(*backend);
   mesh.device.reset();
@@ -105,7 +105,7 @@ TEST_F(Lifetime, EventsMayOutliveTheirDevice) {
   EXPECT_THAT([&] { event->device(); }, says_device_has_gone());
 }
 
-TEST_F(Lifetime, WeightsArePlacedAgainAfterTheirBufferHasGone) {
+TEST_F(Lifetime, WeightsCanBePlacedAgainAfterBufferIsFreed) {
   plan();
   const std::vector<float> expected = result();
   for (const bool by_reset : {true, false}) {
@@ -123,8 +123,8 @@ TEST_F(Lifetime, WeightsArePlacedAgainAfterTheirBufferHasGone) {
   }
 }
 
-/// A context that has gone leaves shards behind, which are not those of the tensor that comes to lie at its address.
-TEST_F(Lifetime, ShardsOfATensorThatHasGoneAreNotThoseOfAnother) {
+/// A destroyed context leaves shards behind. A new tensor at the same address must not get these shards.
+TEST_F(Lifetime, NewTensorDoesNotInheritShardsOfDestroyedTensor) {
   auto& type = mesh.device->buffer_type();
   alignas(Tensor) std::byte place[sizeof(Tensor)];
   const auto make = [&](int64_t rows) {

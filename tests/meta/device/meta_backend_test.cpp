@@ -22,13 +22,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// The decoder on two ranks, planned, with its inputs and what one device says.
-struct MetaBackendTest : testing::Test {
+/// The decoder on two ranks: a plan, inputs, and the expected logits, which one device computed.
+struct MetaBackendRuns : testing::Test {
   static MetaOptions options(std::chrono::milliseconds timeout) {
     return {.member_params = {}, .comm_timeout = timeout};
   }
 
-  MetaBackendTest() {
+  MetaBackendRuns() {
     const auto reference = mesh.other().init();
     Loaded one(text, mesh.other());
     const auto reference_plan = reference->create_plan(one.graph);
@@ -44,7 +44,7 @@ struct MetaBackendTest : testing::Test {
     ASSERT_EQ(got.size(), expected.size());
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
   }
-  /// After a failure: the next run is right.
+  /// Checks that the next run after a failure is right.
   void expect_recovered() {
     loaded.fill_inputs();
     backend->compute_async(*plan);
@@ -60,8 +60,8 @@ struct MetaBackendTest : testing::Test {
   std::vector<float> expected;
 };
 
-TEST_F(MetaBackendTest, RunningAPlanAllocatesNothing) {
-  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer has an operator new of its own";
+TEST_F(MetaBackendRuns, RunningPlanAllocatesNothing) {
+  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer replaces operator new";
   loaded.fill_inputs();
   const auto run = [&](int times) {
     for (int i = 0; i < times; ++i) {
@@ -78,8 +78,8 @@ TEST_F(MetaBackendTest, RunningAPlanAllocatesNothing) {
   expect_right();
 }
 
-TEST_F(MetaBackendTest, ACachedPlanIsFoundWithoutAllocating) {
-  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer has an operator new of its own";
+TEST_F(MetaBackendRuns, FindingCachedPlanAllocatesNothing) {
+  if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer replaces operator new";
   plan.reset();
   backend->plans().plan(loaded.graph);
   loaded.fill_inputs();
@@ -92,7 +92,7 @@ TEST_F(MetaBackendTest, ACachedPlanIsFoundWithoutAllocating) {
   expect_right();
 }
 
-TEST_F(MetaBackendTest, QueuesAndReturns) {
+TEST_F(MetaBackendRuns, QueuesWithoutWaiting) {
   loaded.fill_inputs();
   for (size_t member : {0u, 1u}) {
     test::Gate gate;
@@ -103,7 +103,7 @@ TEST_F(MetaBackendTest, QueuesAndReturns) {
     backend->compute_async(*plan);
     std::vector<float> queued(expected.size());
     backend->get_async(logits, queued.data(), 0, logits.bytes());
-    EXPECT_FALSE(gate.open) << "all of it was queued while a member was held up";
+    EXPECT_FALSE(gate.open) << "everything was queued while a member was blocked";
     EXPECT_THAT(queued, testing::Each(0.0f));
     gate.open = true;
     backend->synchronize();
@@ -112,7 +112,7 @@ TEST_F(MetaBackendTest, QueuesAndReturns) {
   }
 }
 
-TEST_F(MetaBackendTest, APlanThatIsRunningMayGo) {
+TEST_F(MetaBackendRuns, RunningPlanMayBeDestroyed) {
   loaded.fill_inputs();
   test::Gate gate;
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
@@ -122,7 +122,7 @@ TEST_F(MetaBackendTest, APlanThatIsRunningMayGo) {
     gate.open = true;
   });
   plan.reset();
-  EXPECT_TRUE(gate.open) << "it waits for what is queued";
+  EXPECT_TRUE(gate.open) << "the destructor waits for queued work";
   opener.join();
   backend->synchronize();
   plan = backend->create_plan(loaded.graph);
@@ -133,7 +133,7 @@ void boom(void*, const void*, bool failed) {
   if (!failed) throw DeviceError("the disk is on fire");
 }
 
-TEST_F(MetaBackendTest, AFailureOfOneMemberIsThrownAsItIs) {
+TEST_F(MetaBackendRuns, ThrowsMemberFailureUnchanged) {
   for (size_t member : {0u, 1u}) {
     SCOPED_TRACE(member);
     const auto begin = std::chrono::steady_clock::now();
@@ -145,13 +145,13 @@ TEST_F(MetaBackendTest, AFailureOfOneMemberIsThrownAsItIs) {
           backend->synchronize();
         },
         ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "the time-out is not waited for";
-    backend->synchronize();  // thrown once
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no timeout was waited for";
+    backend->synchronize();  // the failure is thrown only once
     expect_recovered();
   }
 }
 
-TEST_F(MetaBackendTest, AFailureBetweenRunsSkipsTheRest) {
+TEST_F(MetaBackendRuns, FailureBetweenRunsSkipsLaterRuns) {
   loaded.fill_inputs();
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[0]->enqueue({boom, nullptr, nullptr}));
@@ -161,12 +161,12 @@ TEST_F(MetaBackendTest, AFailureBetweenRunsSkipsTheRest) {
   expect_recovered();
 }
 
-TEST_F(MetaBackendTest, FailuresBecomeAStatus) {
+TEST_F(MetaBackendRuns, FailuresBecomeStatus) {
   loaded.fill_inputs();
   ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
   EXPECT_EQ(backend->compute(*plan), Status::kFailed);
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
-  // After a failure a new communicator is made in the next run: it may meet another failure.
+  // The run after a failure creates a new communicator, and may itself fail.
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
     EXPECT_EQ(backend->compute(*plan), Status::kFailed);
@@ -174,7 +174,7 @@ TEST_F(MetaBackendTest, FailuresBecomeAStatus) {
   expect_recovered();
 }
 
-TEST_F(MetaBackendTest, RefusesPlansOfOthers) {
+TEST_F(MetaBackendRuns, RefusesPlansOfOtherBackends) {
   const auto another = mesh.device->init("threads=1");
   EXPECT_THAT([&] { another->compute_async(*plan); },
               ThrowsMessage<InvalidArgument>(HasSubstr("the plan was made by another backend")));
@@ -186,8 +186,8 @@ TEST_F(MetaBackendTest, RefusesPlansOfOthers) {
   EXPECT_THROW(plan_of(*foreign), InvalidArgument);
 }
 
-/// The decoder in parts, each planned by itself, gives what it gives as a whole.
-TEST_F(MetaBackendTest, RunsAGraphInRanges) {
+/// The decoder in parts, each planned separately, gives the same result as the whole decoder.
+TEST_F(MetaBackendRuns, RunsGraphInRanges) {
   const int count = static_cast<int>(loaded.graph.nodes().size());
   plan.reset();
   for (int first = 1; first < count; first += 5) {
@@ -206,18 +206,18 @@ TEST_F(MetaBackendTest, RunsAGraphInRanges) {
   }
 }
 
-TEST_F(MetaBackendTest, RefusesTensorsOfAnotherMetaDevice) {
+TEST_F(MetaBackendRuns, RefusesTensorsOfAnotherMetaDevice) {
   const auto another = MetaDevice::create({mesh.members[1], &mesh.other()}, test::callback_for({}));
   const auto elsewhere = another->init("threads=1");
   plan.reset();
   EXPECT_THAT(
       [&] { elsewhere->create_plan(loaded.graph); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("lies on META(CPU0,CPU1), another device than META(CPU1,CPU2)")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("is stored on META(CPU0,CPU1) and cannot be used on META(CPU1,CPU2)")));
   plan = backend->create_plan(loaded.graph);
   expect_recovered();
 }
 
-TEST_F(MetaBackendTest, CollectivesAreNotForUsersGraphs) {
+TEST_F(MetaBackendRuns, RefusesCollectivesInUserGraphs) {
   const auto refused =
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("sum"), HasSubstr("is a collective"), HasSubstr("leave it out")));
   const auto single = mesh.other().init("threads=1");
@@ -228,14 +228,14 @@ TEST_F(MetaBackendTest, CollectivesAreNotForUsersGraphs) {
   }
 }
 
-TEST_F(MetaBackendTest, AGraphHasOnePlanAtATime) {
+TEST_F(MetaBackendRuns, GraphHasOnePlanAtATime) {
   const auto second = mesh.device->init("threads=1");
   EXPECT_THAT([&] { second->create_plan(loaded.graph); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("has a plan already")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("already has a plan")));
   expect_recovered();
 }
 
-TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
+TEST(MetaBackendPartial, TensorIsWrittenAndReadInStreamOrder) {
   const test::CpuMesh mesh(3, {{"w", Layout::partial()}});
   TensorContext context;
   Tensor* w = context.add("w", DType::kF32, {9000, 1, 1, 1});
@@ -244,14 +244,14 @@ TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
   std::vector<float> first(9000, 1.5f), second(9000), seen(9000), later(9000);
   for (size_t i = 0; i < second.size(); ++i) second[i] = static_cast<float>(i);
   std::vector<std::byte> odd(101);
-  for (int held : {0, 1, 2}) {  // whichever rank is behind
+  for (int held : {0, 1, 2}) {  // the rank that is delayed
     test::Gate gate;
     ASSERT_TRUE(backend->members()[held]->enqueue(gate.task()));
     backend->set_async(*w, first.data(), 0, 36000);
     backend->get_async(*w, seen.data(), 0, 36000);
     backend->set_async(*w, second.data(), 0, 36000);
     backend->get_async(*w, later.data(), 0, 36000);
-    backend->get_async(*w, odd.data(), 5, odd.size());  // from inside one element to inside another
+    backend->get_async(*w, odd.data(), 5, odd.size());  // the range starts and ends inside an element
     gate.open = true;
     backend->synchronize();
     EXPECT_EQ(seen, first) << held;
@@ -260,7 +260,7 @@ TEST(MetaBackendPartial, IsWrittenAndReadInStreamOrder) {
   }
 }
 
-/// The decoder over a communicator that is watched or at fault.
+/// The decoder with a communicator that counts calls or injects a fault.
 struct Faulty {
   explicit Faulty(const Fault& fault, std::chrono::milliseconds timeout = 20s)
       : mesh(2, test::llama_layouts({3, 1}), options(fault, timeout)), loaded(test::llama_graph(1), *mesh.device) {}
@@ -280,12 +280,12 @@ struct Faulty {
     return made;
   }
   int made_ = 0;
-  FaultyCommunicator* used = nullptr;  ///< made last
+  FaultyCommunicator* used = nullptr;  ///< the latest communicator
   test::CpuMesh mesh;
   test::Loaded loaded;
 };
 
-TEST(MetaBackendCommunicator, TheCollectivesOfThePlanAreWhatRuns) {
+TEST(MetaBackendCommunicator, RunsExactlyThePlannedCollectives) {
   Faulty faulty({});
   const auto backend = faulty.mesh.device->init();
   const auto plan = faulty.plan(*backend);
@@ -299,7 +299,7 @@ TEST(MetaBackendCommunicator, TheCollectivesOfThePlanAreWhatRuns) {
   }
 }
 
-TEST(MetaBackendCommunicator, ARankThatStallsIsNamedAndTheNextRunIsRight) {
+TEST(MetaBackendCommunicator, ErrorNamesStalledRankAndNextRunSucceeds) {
   Faulty faulty({Fault::kStall, 1, 1, 600ms}, 150ms);
   const auto backend = faulty.mesh.device->init();
   const auto plan = faulty.plan(*backend);
@@ -307,10 +307,10 @@ TEST(MetaBackendCommunicator, ARankThatStallsIsNamedAndTheNextRunIsRight) {
   EXPECT_THAT([&] { backend->synchronize(); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
   backend->compute_async(*plan);
   backend->synchronize();
-  EXPECT_EQ(faulty.made_, 2) << "a communicator that failed is not used again";
+  EXPECT_EQ(faulty.made_, 2) << "a failed communicator is not reused";
 }
 
-TEST(MetaBackendCommunicator, AResultThatIsWrongOnOneRankIsSeen) {
+TEST(MetaBackendCommunicator, CorruptedCollectiveChangesLogits) {
   std::vector<float> logits[2];
   for (int i = 0; i < 2; ++i) {
     Faulty one(i == 0 ? Fault{} : Fault{Fault::kCorrupt, 0, 0, 0ms});
@@ -323,9 +323,9 @@ TEST(MetaBackendCommunicator, AResultThatIsWrongOnOneRankIsSeen) {
   EXPECT_NE(logits[0], logits[1]);
 }
 
-TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
+TEST(MetaBackendTimeout, ErrorNamesMissingRank) {
   const test::CpuMesh mesh(2, test::llama_layouts({3, 1}),
-                           {.member_params = {}, .comm_timeout = 1500ms});  // enough for the good runs
+                           {.member_params = {}, .comm_timeout = 1500ms});  // long enough for runs without a fault
   test::Loaded loaded(test::llama_graph(1), *mesh.device);
   const auto backend = mesh.device->init("threads=1");
   const auto plan = backend->create_plan(loaded.graph);
@@ -336,7 +336,7 @@ TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
   test::Gate gate;
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   backend->compute_async(*plan);
-  // Rank 1 comes when rank 0 has given up.
+  // Rank 1 arrives after the timeout of rank 0.
   ASSERT_TRUE(backend->members()[0]->enqueue({[](void* object, const void*, bool failed) {
                                                 EXPECT_TRUE(failed);
                                                 static_cast<test::Gate*>(object)->open = true;
@@ -348,7 +348,7 @@ TEST(MetaBackendTimeout, NamesTheRankThatDidNotCome) {
   EXPECT_EQ(test::read_floats(*loaded.graph.find("logits")), expected);
 }
 
-struct MetaBackendLateEnd : testing::Test {
+struct MetaBackendLateRank : testing::Test {
   void compute() {
     loaded.fill_inputs();
     backend->compute_async(*plan);
@@ -363,11 +363,11 @@ struct MetaBackendLateEnd : testing::Test {
   test::Gate gate;
   test::TimeOuts time_outs{[&] { gate.open = true; }};
   const std::string message = "[" + mesh.device->name() +
-                              "] rank 1 of 2 did not finish within 2.000 s after the others; " +
+                              "] rank 1 of 2 did not finish within 2.000 s after the other ranks; " +
                               std::string(kTimeoutRemedy);
 };
 
-TEST_F(MetaBackendLateEnd, IsSaidAndOverWhenTheRankComesBack) {
+TEST_F(MetaBackendLateRank, IsReportedUntilItReturns) {
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   backend->synchronize();
@@ -375,16 +375,17 @@ TEST_F(MetaBackendLateEnd, IsSaidAndOverWhenTheRankComesBack) {
   EXPECT_EQ(open_timeouts(), 0);
 }
 
-TEST_F(MetaBackendLateEnd, IsSaidWhereTheOthersWaitForTheRank) {
+TEST_F(MetaBackendLateRank, IsReportedWhenOtherRanksWaitForIt) {
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
-  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // on rank 0, behind both
+  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // runs on rank 0 after all
+                                                                                       // earlier work of both ranks
   backend->synchronize();
   EXPECT_THAT(time_outs.messages(), testing::ElementsAre(message));
   EXPECT_EQ(open_timeouts(), 0);
 }
 
-TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatTheRankWaitsFor) {
+TEST_F(MetaBackendLateRank, IsNotReportedIfItWaitsForAnotherDevice) {
   const auto other = mesh.other().init();
   const auto event = mesh.other().new_event();
   ASSERT_TRUE(other->enqueue(gate.task()));
@@ -400,7 +401,7 @@ TEST_F(MetaBackendLateEnd, IsNotThatOfAnotherDeviceThatTheRankWaitsFor) {
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST_F(MetaBackendLateEnd, IsNotThatOfARankThatGetsOn) {
+TEST_F(MetaBackendLateRank, IsNotReportedIfItMakesProgress) {
   const auto sleep = [](void*, const void*, bool) { std::this_thread::sleep_for(600ms); };
   backend->compute_async(*plan);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(backend->members()[1]->enqueue({sleep, nullptr, nullptr}));
@@ -408,7 +409,7 @@ TEST_F(MetaBackendLateEnd, IsNotThatOfARankThatGetsOn) {
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST(MetaBackendMembers, OnesThatCannotSayWhetherTheyHaveEndedAreNobodysMeasure) {
+TEST(MetaBackendMembers, MayLackQueueState) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   test::ProxyDevice silent(Registry::instance().device("CPU1"));
   const auto device =
@@ -430,12 +431,12 @@ TEST(MetaBackendMembers, OnesThatCannotSayWhetherTheyHaveEndedAreNobodysMeasure)
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST_F(MetaBackendLateEnd, GivesUpWhatIsQueued) {
+TEST_F(MetaBackendLateRank, DropsQueuedWorkAfterTimeout) {
   compute();
   const std::vector<float> expected = logits();
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
-  // A graph of that rank alone.
+  // A graph that runs on rank 1 only.
   Graph own;
   Tensor* x = own.input("x", DType::kF32, {8, 1, 1, 1});
   own.output(scale(own, x, {2.0f, 0.0f}));
@@ -448,7 +449,7 @@ TEST_F(MetaBackendLateEnd, GivesUpWhatIsQueued) {
   EXPECT_EQ(logits(), expected);
 }
 
-TEST_F(MetaBackendLateEnd, IsOfMembersThatHaveWorkedTogether) {
+TEST_F(MetaBackendLateRank, IsNotReportedWithoutACollective) {
   compute();
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
   std::thread opens([&] {
@@ -460,7 +461,7 @@ TEST_F(MetaBackendLateEnd, IsOfMembersThatHaveWorkedTogether) {
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST(MetaBackendMembers, OneWithoutEventsDoesNotKeepUsFromWaitingForTheOthers) {
+TEST(MetaBackendMembers, MayLackEvents) {
   const auto meta = MetaDevice::create({&Registry::instance().device("CPU0"), &Registry::instance().device("NULL0")},
                                        test::callback_for({}));
   const auto backend = meta->init();
@@ -479,10 +480,10 @@ TEST(MetaBackendMembers, OneWithoutEventsDoesNotKeepUsFromWaitingForTheOthers) {
   });
   finish_queued(*backend);
   EXPECT_TRUE(done);
-  EXPECT_THROW(backend->synchronize(), DeviceError) << "the failure stays";
+  EXPECT_THROW(backend->synchronize(), DeviceError) << "the failure is kept";
 }
 
-TEST(MetaBackendFaults, ANodeThatFailsIsNamed) {
+TEST(MetaBackendFaults, ErrorNamesFailingNode) {
   BackendReg& family = *Registry::instance().find_family("NULL");
   Device& faulty = family.create_device("fail_node=y");
   const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &faulty}, test::callback_for({}));
@@ -495,7 +496,7 @@ TEST(MetaBackendFaults, ANodeThatFailsIsNamed) {
   }
 }
 
-TEST(MetaBackendFaults, ADeviceThatCannotCommunicateSaysSoWhenItIsPlanned) {
+TEST(MetaBackendFaults, PlanningRefusesMemberWithoutHostFunctions) {
   const auto meta = MetaDevice::create(
       {&Registry::instance().device("NULL0"), &Registry::instance().find_family("NULL")->create_device("")},
       test::callback_for(test::llama_layouts({3, 1})));

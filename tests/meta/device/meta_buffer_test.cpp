@@ -19,9 +19,9 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// One f32 [8, 6] tensor on two ranks and one beside them, with values.
-struct Copies : testing::Test {
-  Copies() {
+/// A tensor f32 [8, 6] on two ranks, a tensor of the same shape on another device, and values.
+struct MetaBufferTensors : testing::Test {
+  MetaBufferTensors() {
     sharded = context.add("sharded", DType::kF32, {8, 6, 1, 1});
     plain = context.add("plain", DType::kF32, {8, 6, 1, 1});
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.5f;
@@ -35,7 +35,7 @@ struct Copies : testing::Test {
   std::vector<float> values = std::vector<float>(48);
 };
 
-TEST_F(Copies, BothWays) {
+TEST_F(MetaBufferTensors, AreCopiedInBothDirections) {
   tensor_set(*plain, values.data(), 0, 192);
   tensor_copy(*plain, *sharded);
   EXPECT_EQ(test::read_floats(*sharded), values);
@@ -45,13 +45,13 @@ TEST_F(Copies, BothWays) {
   EXPECT_EQ(test::read_floats(*plain), values);
 }
 
-TEST_F(Copies, BetweenBackends) {
+TEST_F(MetaBufferTensors, AreCopiedBetweenBackendsInStreamOrder) {
   const auto meta = mesh.device->init();
   const auto simple = mesh.other().init();
   const std::vector<float> zeros(48);
   simple->set_async(*plain, values.data(), 0, 192);
   simple->copy_async(*plain, *meta, *sharded);
-  simple->set_async(*plain, zeros.data(), 0, 192);  // after the copy
+  simple->set_async(*plain, zeros.data(), 0, 192);  // must not affect the copy
   std::vector<float> seen(48), back(48);
   meta->get_async(*sharded, seen.data(), 0, 192);
   meta->copy_async(*sharded, *simple, *plain);
@@ -62,7 +62,7 @@ TEST_F(Copies, BetweenBackends) {
   EXPECT_EQ(back, values);
 }
 
-TEST_F(Copies, BetweenDifferentLayouts) {
+TEST_F(MetaBufferTensors, AreCopiedBetweenDifferentLayouts) {
   Tensor* other = context.add("other", DType::kF32, {8, 6, 1, 1});
   const auto meta = MetaDevice::create({mesh.members[1], mesh.members[0]},
                                        test::callback_for({{"other", split(0, 2, "7:{0} 1:{1}")}}));
@@ -72,7 +72,7 @@ TEST_F(Copies, BetweenDifferentLayouts) {
   EXPECT_EQ(test::read_floats(*other), values);
 }
 
-TEST_F(Copies, UsageReachesTheMembers) {
+TEST_F(MetaBufferTensors, PassUsageToMembers) {
   EXPECT_EQ(shard(*sharded, 0).buffer->usage(), Usage::kWeights);
   EXPECT_EQ(shard(*sharded, 1).buffer->usage(), Usage::kWeights);
   sharded_memory->set_usage(Usage::kCompute);
@@ -80,7 +80,7 @@ TEST_F(Copies, UsageReachesTheMembers) {
   for (int rank : {0, 1}) EXPECT_EQ(shard(*sharded, rank).buffer->usage(), Usage::kCompute);
 }
 
-TEST_F(Copies, PartsOfATensorAreWrittenByThreadsAtATime) {
+TEST_F(MetaBufferTensors, AcceptConcurrentWritesOfDifferentBytes) {
   sharded_memory->clear(0);
   std::vector<std::jthread> threads;
   const size_t bytes = values.size() * sizeof(float), piece = bytes / 4;
@@ -97,7 +97,7 @@ TEST_F(Copies, PartsOfATensorAreWrittenByThreadsAtATime) {
   EXPECT_THROW(shard(*sharded, -1), InvalidArgument);
 }
 
-TEST_F(Copies, ErrorsNameWhatIsWrong) {
+TEST_F(MetaBufferTensors, ErrorsNameTensorAndCause) {
   const auto message = [](const char* text) { return ThrowsMessage<InvalidArgument>(HasSubstr(text)); };
   std::vector<float> out(48);
   const auto backend = mesh.device->init();
@@ -105,16 +105,15 @@ TEST_F(Copies, ErrorsNameWhatIsWrong) {
   EXPECT_THAT([&] { tensor_get(*sharded, out.data(), 193, 0); }, message("[get sharded]"));
   EXPECT_THAT([&] { backend->set_async(*sharded, values.data(), 100, 100); }, message("exceed the tensor's 192 bytes"));
   EXPECT_THAT([&] { backend->get_async(*sharded, out.data(), 0, SIZE_MAX); }, message("exceed the tensor's 192 bytes"));
-  EXPECT_THAT([&] { sharded_memory->set(*plain, values.data(), 0, 4); }, message("lies in another buffer"));
-  EXPECT_THAT([&] { backend->set_async(*plain, values.data(), 0, 4); },
-              message("not lie in a buffer of a meta device"));
-  EXPECT_THAT([&] { layout_of(*plain); }, message("plain f32 [8, 6] does not lie in a buffer of a meta device"));
-  EXPECT_THAT([&] { allocated_per_rank(*plain_memory); }, message("not one of a meta device"));
+  EXPECT_THAT([&] { sharded_memory->set(*plain, values.data(), 0, 4); }, message("is placed in another buffer"));
+  EXPECT_THAT([&] { backend->set_async(*plain, values.data(), 0, 4); }, message("is not in a buffer of a meta device"));
+  EXPECT_THAT([&] { layout_of(*plain); }, message("plain f32 [8, 6] is not in a buffer of a meta device"));
+  EXPECT_THAT([&] { allocated_per_rank(*plain_memory); }, message("does not belong to a meta device"));
   EXPECT_THAT([&] { sharded_memory->place(*sharded, 0); }, message("placed already"));
   backend->synchronize();
 }
 
-TEST_F(Copies, ATensorWithoutAPlanSaysSo) {
+TEST_F(MetaBufferTensors, InputWithoutPlanHasNoShards) {
   Graph graph("g");
   Tensor* input = graph.input("x", DType::kF32, {4, 1, 1, 1});
   const auto buffer = mesh.device->buffer_type().allocate(64);
@@ -123,26 +122,26 @@ TEST_F(Copies, ATensorWithoutAPlanSaysSo) {
               ThrowsMessage<InvalidArgument>(HasSubstr("x f32 [4] has no shards yet; make a plan of its graph first")));
 }
 
-TEST_F(Copies, ATensorMayComeToLieWhereAViewWas) {
+TEST_F(MetaBufferTensors, MayReuseAddressOfView) {
   Tensor* fresh = context.add("fresh", DType::kF32, {8, 6, 1, 1});
   Graph graph("g");
   Tensor* view = transpose(graph, sharded);
   sharded->buffer->clear(0);
-  std::optional<Tensor> slot(*view);  // two tensors at one address, one after the other
+  std::optional<Tensor> slot(*view);  // holds two tensors at one address, one after the other
   Buffer::place_view(*slot);
   slot.emplace(*fresh);
   auto& buffer = *sharded->buffer;
   buffer.place(*slot, 0);
-  EXPECT_NE(mesh.device->shards().find(*slot), nullptr) << "it took what was the view's";
+  EXPECT_NE(mesh.device->shards().find(*slot), nullptr) << "the address belonged to a view before";
   tensor_set(*slot, values.data(), 0, 192);
   EXPECT_EQ(test::read_floats(*slot), values);
   EXPECT_THAT(test::read_floats(*sharded), Each(0.0f));
   buffer.clear(0);
   EXPECT_THAT(test::read_floats(*slot), Each(0.0f));
-  sharded_memory.reset();  // before the tensor
+  sharded_memory.reset();  // the buffer is destroyed before the tensor
 }
 
-TEST_F(Copies, PlacesSingleTensors) {
+TEST_F(MetaBufferTensors, CanBePlacedOneByOne) {
   Tensor* more[] = {context.add("a", DType::kF32, {5, 1, 1, 1}), context.add("b", DType::kF32, {3, 2, 1, 1})};
   auto buffer = mesh.device->buffer_type().allocate(256);
   buffer->place(*more[0], 0);
@@ -159,7 +158,7 @@ TEST_F(Copies, PlacesSingleTensors) {
   EXPECT_EQ(mesh.device->shards().find(*more[0]), nullptr);
 }
 
-TEST_F(Copies, ResetForgetsWhatWasPlaced) {
+TEST_F(MetaBufferTensors, ResetDropsPlacedShards) {
   const auto free = mesh.free();
   auto buffer = mesh.device->buffer_type().allocate(256);
   Tensor tensor = *context.add("a", DType::kF32, {5, 1, 1, 1});
@@ -167,7 +166,7 @@ TEST_F(Copies, ResetForgetsWhatWasPlaced) {
   buffer->reset();
   EXPECT_EQ(mesh.device->shards().find(tensor), nullptr);
   EXPECT_EQ(mesh.free(), free);
-  // Another tensor at the same address is another tensor.
+  // A new tensor at the same address gets new shards.
   tensor = *context.add("b", DType::kF32, {9, 3, 1, 1});
   buffer->place(tensor, 0);
   EXPECT_EQ(shard(tensor, 0).shape, (Shape{9, 3, 1, 1}));
@@ -179,8 +178,8 @@ Device& null_device(std::string_view params) {
   return Registry::instance().find_family("NULL")->create_device(params);
 }
 
-// Rows of a split tensor go straight to the members' memory; of others one read serves all members.
-TEST_F(Copies, FillReadsForEachMember) {
+// Rows of a split tensor are read directly into the members' memory. Any other tensor is read once for all members.
+TEST_F(MetaBufferTensors, FillReadsRowsForEachMember) {
   Tensor* columns = context.add("columns", DType::kF32, {8, 6, 1, 1});
   const auto meta = MetaDevice::create({mesh.members[0], mesh.members[1]},
                                        test::callback_for({{"columns", split(0, 2, "5:{0} 3:{1}")}}));
@@ -198,8 +197,9 @@ TEST_F(Copies, FillReadsForEachMember) {
   EXPECT_THAT(reads_of(*columns), testing::ElementsAre(192));
 }
 
-// A plan made before there is memory runs as it is where its shards were adopted, and is made again elsewhere.
-TEST_F(Copies, AdoptedShardsAreThoseOfThePlan) {
+// A plan made before memory is allocated runs unchanged if its shards were adopted. Otherwise the graph is planned
+// again.
+TEST_F(MetaBufferTensors, AdoptedShardsRunPreparedPlan) {
   for (const bool adopts : {true, false}) {
     TensorContext own;
     Tensor* weight = own.add("sharded", DType::kF32, {8, 6, 1, 1});
@@ -224,7 +224,7 @@ TEST_F(Copies, AdoptedShardsAreThoseOfThePlan) {
   }
 }
 
-TEST_F(Copies, AdoptedShardsOfAnotherTensorAreNotTaken) {
+TEST_F(MetaBufferTensors, IgnoreAdoptedShardsOfAnotherLayout) {
   TensorContext own;
   Tensor* weight = own.add("sharded", DType::kF32, {8, 6, 1, 1});
   ShardStore store(2);
@@ -234,7 +234,7 @@ TEST_F(Copies, AdoptedShardsOfAnotherTensorAreNotTaken) {
   EXPECT_EQ(layout_of(*weight), layout_of(*sharded)) << "as the callback says";
 }
 
-TEST(MetaBufferFailure, OfOneMemberReleasesTheRest) {
+TEST(MetaBufferFailure, AllocationErrorFreesMemoryOfOtherMembers) {
   for (bool last : {false, true}) {
     Device& healthy = null_device("");
     Device& full = null_device("fail_alloc_after=1K");
@@ -251,7 +251,7 @@ TEST(MetaBufferFailure, OfOneMemberReleasesTheRest) {
       EXPECT_EQ(tensor->data, nullptr);
       EXPECT_EQ(meta->shards().find(*tensor), nullptr);
     }
-    // Single tensors fail alike, and what fits can be placed afterwards.
+    // Placing a single tensor fails in the same way. Tensors that fit can be placed afterwards.
     const auto buffer = meta->buffer_type().allocate(4096);
     buffer->place(*tensors[0], 0);
     EXPECT_THROW(buffer->place(*tensors[1], 512), DeviceError);
@@ -264,7 +264,7 @@ TEST(MetaBufferFailure, OfOneMemberReleasesTheRest) {
   }
 }
 
-TEST(MetaBufferFailure, OfTheCallbackLeavesNothing) {
+TEST(MetaBufferFailure, CallbackErrorLeavesNothingPlaced) {
   Device& device = null_device("");
   const auto meta = MetaDevice::create({&device, &Registry::instance().device("NULL0")}, [](const Tensor& tensor) {
     return tensor.name == "bad" ? SplitState::split(1, {{3, 4}}) : SplitState::mirrored();
@@ -279,7 +279,7 @@ TEST(MetaBufferFailure, OfTheCallbackLeavesNothing) {
   EXPECT_EQ(tensors[0]->buffer, nullptr);
 }
 
-TEST(MetaBufferLimits, AMembersLargestAllocation) {
+TEST(MetaBufferLimits, RespectLargestAllocationOfEachMember) {
   Device& small = null_device("max_size=1K");
   const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &small}, test::callback_for({}));
   TensorContext context;
@@ -303,7 +303,8 @@ TEST(MetaBufferLimits, AMembersLargestAllocation) {
               ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
 }
 
-/// Products of experts, of which one of two ranks has none. It has memory for its addend only if the caller reads them.
+/// Products of experts on two ranks, one of which has no experts. The rank without experts has an addend only if the
+/// caller reads the products.
 struct ProductsOfOneRank {
   ProductsOfOneRank(const char* experts, const std::string& end)
       : mesh(2, {{"experts", Layout::split(2, parse_partition(2, experts))}}),
@@ -328,7 +329,7 @@ struct ProductsOfOneRank {
   std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
 };
 
-TEST(MetaBufferLimits, SumsWithoutAnAddendAreNeitherReadNorWritten) {
+TEST(MetaBufferLimits, RefuseAccessToSumsWithoutAddend) {
   for (const auto& [experts, missing] : {std::pair{"4:{0}", "rank 1"}, {"4:{1}", "rank 0"}}) {
     ProductsOfOneRank of(experts, "");
     Tensor& products = of.products;
@@ -347,7 +348,7 @@ TEST(MetaBufferLimits, SumsWithoutAnAddendAreNeitherReadNorWritten) {
   }
 }
 
-TEST(MetaBufferLimits, SumsThatTheCallerReadsHaveAllAddends) {
+TEST(MetaBufferLimits, OutputSumsHaveAllAddends) {
   for (const char* experts : {"4:{0}", "4:{1}"}) {
     ProductsOfOneRank of(experts, "output %products");
     const std::vector<float> values(12, 1.0f);

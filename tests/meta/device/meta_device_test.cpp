@@ -22,7 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(MetaDevice, IsADevice) {
+TEST(MetaDevice, ImplementsDeviceInterface) {
   const test::CpuMesh mesh(2);
   Device& device = *mesh.device;
   EXPECT_EQ(device.name(), "META(CPU0,CPU1)");
@@ -49,7 +49,7 @@ TEST(MetaDevice, IsADevice) {
   EXPECT_EQ(backend->members().size(), 2u);
 }
 
-TEST(MetaDevice, SumsTheMemoryOfItsMembers) {
+TEST(MetaDevice, SumsMemoryOfMembers) {
   const test::CpuMesh mesh(3);
   EXPECT_EQ(mesh.device->memory().free, 3 * mesh.members[0]->memory().free);
   EXPECT_EQ(mesh.device->memory().total, 3 * mesh.members[0]->memory().total);
@@ -61,7 +61,7 @@ TEST(MetaDevice, SumsTheMemoryOfItsMembers) {
   EXPECT_EQ(mesh.device->props().memory.free, mesh.device->memory().free);
 }
 
-TEST(MetaDevice, RunsWhatAllMembersRun) {
+TEST(MetaDevice, SupportsOpsThatAllMembersSupport) {
   const test::CpuMesh mesh(2);
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
@@ -70,7 +70,7 @@ TEST(MetaDevice, RunsWhatAllMembersRun) {
   EXPECT_EQ(mesh.device->supports_op(*reduced), mesh.members[0]->supports_op(*reduced));
 }
 
-TEST(MetaDevice, WithoutEventsWhereAMemberHasNone) {
+TEST(MetaDevice, HasNoEventsIfOneMemberHasNone) {
   const test::CpuMesh mesh(1);
   const auto meta =
       MetaDevice::create({mesh.members[0], &Registry::instance().device("NULL0")}, test::callback_for({}));
@@ -78,7 +78,7 @@ TEST(MetaDevice, WithoutEventsWhereAMemberHasNone) {
   EXPECT_FALSE(meta->props().caps.events);
 }
 
-TEST(MetaDevice, CreateChecksItsArguments) {
+TEST(MetaDevice, RejectsInvalidArguments) {
   const test::CpuMesh mesh(2);
   const auto message = [](const char* text) { return ThrowsMessage<InvalidArgument>(HasSubstr(text)); };
   const auto callback = test::callback_for({});
@@ -91,7 +91,7 @@ TEST(MetaDevice, CreateChecksItsArguments) {
               message("parameters are given for 2 devices"));
 }
 
-TEST(MetaDevice, IsNoMemberOfAnother) {
+TEST(MetaDevice, CannotBeMemberOfAnotherMetaDevice) {
   const test::CpuMesh mesh(3);
   const auto callback = test::callback_for({});
   const auto pair = MetaDevice::create({mesh.members[0], mesh.members[1]}, callback);
@@ -106,8 +106,8 @@ TEST(MetaDevice, IsNoMemberOfAnother) {
   EXPECT_THAT([&] { split(both, shares); }, refused);
 }
 
-/// Found by name, as one that a program has registered.
-TEST(MetaDevice, IsNoMemberOfAnotherByName) {
+/// The named member is a meta device that a program has registered.
+TEST(MetaDevice, CannotBeMemberByName) {
   const test::CpuMesh mesh(2);
   struct Named final : Device {
     std::string name() const override { return "PAIR"; }
@@ -120,15 +120,15 @@ TEST(MetaDevice, IsNoMemberOfAnotherByName) {
     BufferType& buffer_type() override { return Registry::instance().device("CPU0").buffer_type(); }
     bool supports_op(const Tensor&) const override { return true; }
   };
-  static Named named;  // the registry keeps it
+  static Named named;  // static, because the registry keeps a pointer to it
   if (Registry::instance().find_device("PAIR") == nullptr) Registry::instance().add_device(named);
-  family();  // is registered at its first use
+  family();  // the family registers itself at first use
   EXPECT_THAT([&] { Registry::instance().init("META:devices=CPU0,PAIR split=1,1"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("PAIR is a meta device")));
 }
 
-/// The callback's first word on a tensor holds as long as the tensor is placed.
-TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
+/// The callback's first answer for a tensor is valid as long as the tensor is placed.
+TEST(MetaDevice, KeepsFirstAnswerOfCallback) {
   const test::CpuMesh mesh(2);
   int asked = 0;
   const auto device = MetaDevice::create(mesh.members, [&](const Tensor&) {
@@ -141,11 +141,11 @@ TEST(MetaDevice, RemembersWhatTheCallbackSaid) {
   EXPECT_EQ(layout_of(*w).to_string(), "split 1 [4:{0} 4:{1}]");
   EXPECT_EQ(asked, 1);
   memory.reset();
-  EXPECT_TRUE(device->ask(*w).is_mirrored()) << "asked anew";
+  EXPECT_TRUE(device->ask(*w).is_mirrored()) << "asked again";
   EXPECT_EQ(asked, 2);
 }
 
-TEST(MetaDevice, AddendsOfAPartialWeightAreSetOneByOne) {
+TEST(MetaDevice, SetsAddendsOfPartialWeightSeparately) {
   const test::CpuMesh mesh(3, {{"bias", Layout::partial()}});
   TensorContext context;
   Tensor* bias = context.add("bias", DType::kF32, {4, 1, 1, 1});
@@ -163,7 +163,7 @@ struct MetaFamily : testing::Test {
   test::CpuMesh mesh{2};
 };
 
-TEST_F(MetaFamily, MakesDevicesFromText) {
+TEST_F(MetaFamily, CreatesDevicesFromText) {
   const auto backend = Registry::instance().init("META:devices=CPU0,CPU1 split=3,1");
   EXPECT_EQ(backend->device().type(), DeviceType::kMeta);
   EXPECT_EQ(backend->device().name(), "META(CPU0,CPU1)");
@@ -179,7 +179,7 @@ TEST_F(MetaFamily, MakesDevicesFromText) {
   EXPECT_EQ(even.ask(*context.add("e", DType::kF32, {4, 7, 1, 1})).to_string(), "split 1 [4:{0} 3:{1}]");
 }
 
-TEST_F(MetaFamily, BadParametersNameTheRemedy) {
+TEST_F(MetaFamily, ErrorsNameRemedy) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "META needs devices=NAME,NAME"},
       {"split=1,1", "META needs devices=NAME,NAME"},
@@ -193,7 +193,7 @@ TEST_F(MetaFamily, BadParametersNameTheRemedy) {
       {"devices=CPU0,CPU1 split=inf,1", "such as 3,1"},
       {"devices=CPU0,CPU1 split=nan,1", "such as 3,1"},
       {"devices=CPU0,CPU1 ratio=3,1", "it knows devices, split and axis"},
-      {"devices=CPU0,CPU1 axis=4", "bad axis \"4\": 0, 1, 2 or 3"},
+      {"devices=CPU0,CPU1 axis=4", "bad axis \"4\": give 0, 1, 2 or 3"},
       {"CPU0,CPU1", "CPU0,CPU1"}};
   for (const auto& [params, text] : cases) {
     EXPECT_THAT([&params = params] { Registry::instance().init(fmt::format("META:{}", params)); },
@@ -202,7 +202,7 @@ TEST_F(MetaFamily, BadParametersNameTheRemedy) {
   }
 }
 
-/// Three streams: two of a meta device (its weight w lies on rank 1 alone) and one of another device.
+/// Three streams: two of a meta device, whose weight w is on rank 1 only, and one of a simple device.
 struct MetaEvents : testing::Test {
   MetaEvents() {
     w = context.add("w", DType::kF32, {4, 2, 1, 1});
@@ -226,14 +226,14 @@ struct MetaEvents : testing::Test {
   test::Gate gate;
 };
 
-TEST_F(MetaEvents, ASimpleBackendWaitsForAllMembers) {
+TEST_F(MetaEvents, SimpleBackendWaitsForAllMembers) {
   ASSERT_TRUE(first->members()[1]->enqueue(gate.task()));
   first->set_async(*w, values.data(), 0, 32);
   event->record(*first);
   event->wait(*simple);
   auto& local = const_cast<Tensor&>(shard(*w, 1));
   simple->get_async(local, seen.data(), 0, 32);
-  pause();  // the other stream would be past its read by now
+  pause();  // without the wait, the other stream would have read by now
   EXPECT_FALSE(gate.open);
   gate.open = true;
   simple->synchronize();
@@ -241,7 +241,7 @@ TEST_F(MetaEvents, ASimpleBackendWaitsForAllMembers) {
   first->synchronize();
 }
 
-TEST_F(MetaEvents, AMetaBackendWaitsOnAllMembersWithoutTheHost) {
+TEST_F(MetaEvents, AllMembersWaitWithoutBlockingHost) {
   const auto theirs = mesh.other().new_event();
   ASSERT_TRUE(simple->enqueue(gate.task()));
   simple->set_async(*p, values.data(), 0, 32);
@@ -260,7 +260,7 @@ TEST_F(MetaEvents, AMetaBackendWaitsOnAllMembersWithoutTheHost) {
   simple->synchronize();
 }
 
-TEST_F(MetaEvents, TwoMetaBackendsAreOrdered) {
+TEST_F(MetaEvents, OrderTwoMetaBackends) {
   ASSERT_TRUE(first->members()[1]->enqueue(gate.task()));
   first->set_async(*w, values.data(), 0, 32);
   event->record(*first);
@@ -273,8 +273,8 @@ TEST_F(MetaEvents, TwoMetaBackendsAreOrdered) {
   first->synchronize();
 }
 
-TEST_F(MetaEvents, TheHostWaitsForAllMembers) {
-  event->synchronize();  // never recorded
+TEST_F(MetaEvents, HostWaitsForAllMembers) {
+  event->synchronize();  // does not wait, because the event was never recorded
   event->wait(*simple);
   ASSERT_TRUE(first->members()[1]->enqueue(gate.task()));
   first->set_async(*w, values.data(), 0, 32);
@@ -291,8 +291,8 @@ TEST_F(MetaEvents, TheHostWaitsForAllMembers) {
   EXPECT_THAT([&] { event->record(*simple); }, ThrowsMessage<InvalidArgument>(HasSubstr("cannot be recorded on CPU2")));
 }
 
-/// A cache [dim 4, rows 6, heads 3] whose heads lie on two ranks: rows [begin, begin + count) of all heads as one
-/// block.
+/// A cache [dim 4, rows 6, heads 3] with its heads on two ranks. The block that is saved has rows [begin, begin +
+/// count) of all heads.
 TEST(CacheState, IsSavedAndRestoredByRows) {
   const auto layout = Layout::split(2, parse_partition(2, "1:{1} 1:{0} 1:{1}"));
   const test::CpuMesh mesh(2, {{"k", layout}});
@@ -314,7 +314,7 @@ TEST(CacheState, IsSavedAndRestoredByRows) {
             std::memcmp(state.data() + head * count * kRow, bytes.data() + head * kHead + begin * kRow, count * kRow),
             0);
       }
-      // Restored on the same mesh and on one device; what is not in the state stays as it was.
+      // Restores the state on the same mesh and on one device. Bytes outside the state stay unchanged.
       for (Tensor* target : {k, one}) {
         target->buffer->memset(*target, 7, 0, bytes.size());
         target->buffer->set_2d(*target, state.data(), count * kRow, rows);

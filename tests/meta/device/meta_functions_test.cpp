@@ -27,7 +27,7 @@ class MetaFunctions : public testing::Test {
   std::vector<Device*> cpus_;
 };
 
-TEST_F(MetaFunctions, ThreadsOfAllMembers) {
+TEST_F(MetaFunctions, SetThreadsOfAllMembers) {
   const auto device = mirrored(cpus_);
   const auto backend = device->init("threads=1");
   Graph graph;
@@ -39,14 +39,14 @@ TEST_F(MetaFunctions, ThreadsOfAllMembers) {
   EXPECT_EQ(backend->compute(graph), Status::kSuccess);
 }
 
-TEST_F(MetaFunctions, ThreadsOfDevicesThatHaveNone) {
+TEST_F(MetaFunctions, RefuseThreadCountIfNoMemberHasOne) {
   const auto device = mirrored({Registry::instance().find_device("NULL0")});
   const auto backend = device->init();
   EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("META(NULL0) can be told how many threads")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("META(NULL0) has a thread count")));
 }
 
-TEST_F(MetaFunctions, RowsSplitByShares) {
+TEST_F(MetaFunctions, SplitRowsByShares) {
   const auto split = find_function(family(), functions::kSplitBufferType);
   const std::vector<double> shares{1, 0, 3}, even{1, 1, 1};
   BufferType& type = split(cpus_, shares);
@@ -64,7 +64,7 @@ TEST_F(MetaFunctions, RowsSplitByShares) {
   EXPECT_THROW(split(cpus_, negative), InvalidArgument);
 }
 
-TEST_F(MetaFunctions, AMetaDeviceIsAUseOfItsMembersFamilies) {
+TEST_F(MetaFunctions, MetaDeviceCountsAsUseOfMemberFamilies) {
   const BackendReg& cpu = *Registry::instance().find_family("CPU");
   const int before = cpu.uses();
   {
@@ -74,7 +74,7 @@ TEST_F(MetaFunctions, AMetaDeviceIsAUseOfItsMembersFamilies) {
   EXPECT_EQ(cpu.uses(), before);
 }
 
-/// A family of borrowed CPU devices that offers a communicator of its own.
+/// A family of borrowed CPU devices that offers its own communicator.
 class Offering final : public BackendReg {
  public:
   std::string name() const override { return "OFFERING"; }
@@ -122,10 +122,10 @@ TEST_F(MetaFunctions, MembersOfOneFamilyUseItsCommunicator) {
   };
   EXPECT_EQ(made_for({&first, &second}), 1);
   EXPECT_EQ(made_for({&first, &third}), 0) << "two families";
-  EXPECT_EQ(made_for(cpus_), 0) << "a family that offers none";
+  EXPECT_EQ(made_for(cpus_), 0) << "a family without a communicator";
 }
 
-TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
+TEST_F(MetaFunctions, MetaDeviceUsesCommunicatorOfItsFamily) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const auto run = [&](const MetaOptions& options) {
@@ -141,7 +141,7 @@ TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
     memory->clear(0);
     Graph graph;
     Tensor* sum = mul_mat(graph, weights.tensors()[0], graph.input("x", DType::kF32, {8, 2, 1, 1}));
-    graph.output(unary(graph, sum, UnaryKind::kSilu));  // needs the whole sum
+    graph.output(unary(graph, sum, UnaryKind::kSilu));  // needs the complete sum
     const auto backend = device->init("threads=1");
     Offering::made = 0;
     EXPECT_EQ(backend->compute(graph), Status::kSuccess);
@@ -150,23 +150,23 @@ TEST_F(MetaFunctions, AMetaDeviceAsksForTheCommunicator) {
   EXPECT_EQ(run({}), 1);
   MetaOptions named;
   named.communicator = collectives::make_host_communicator;
-  EXPECT_EQ(run(named), 0) << "the options named another";
+  EXPECT_EQ(run(named), 0) << "the options name another communicator";
 }
 
-TEST_F(MetaFunctions, AMetaDeviceRefusesACommunicatorWithOtherClasses) {
+TEST_F(MetaFunctions, RefuseCommunicatorWithOtherClassLayouts) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);
   EXPECT_THAT([&] { mirrored({&first, &second}); },
-              ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its compiler laid out the classes of shoal")));
+              ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its class layouts differ from this program's")));
   MetaOptions named;
   named.communicator = collectives::make_host_communicator;
-  EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's is not asked for";
+  EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's communicator is not used";
   Offering::offer.class_sizes = sizes;
   EXPECT_NO_THROW(mirrored({&first, &second}));
 }
 
-TEST_F(MetaFunctions, MetaDevicesOfMetaDevicesHaveACommunicatorToo) {
+TEST_F(MetaFunctions, MetaFamilyOffersCommunicator) {
   const collectives::CommunicatorFactory factory = collectives::factory_of(family());
   ASSERT_TRUE(factory);
   const auto backend = cpus_[0]->init();

@@ -1,5 +1,5 @@
-// Plans of meta devices after they are made: handed over to other graphs, stopped, seen under other names, and copies
-// between streams of meta devices.
+// Finished plans of meta devices: they are moved to other graphs, stopped, or read through aliases. The last tests copy
+// tensors between streams of meta devices.
 #include "meta/device/meta_plan.h"
 
 #include <gmock/gmock.h>
@@ -20,15 +20,15 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Weights and caches of the decoder on two ranks, and any number of graphs that use them.
-struct MetaPlanTest : testing::Test {
-  MetaPlanTest() {
+struct MetaPlan : testing::Test {
+  MetaPlan() {
     auto first = graph();
     memory = allocate_tensors(context.tensors(), mesh.device->buffer_type(), Usage::kWeights);
     for (Tensor* leaf : context.tensors()) fill(*leaf);
     const auto plan = backend->create_plan(*first);
     expected = run(*first, *plan);
   }
-  /// The graph again, with the same weights.
+  /// A new graph of the decoder with the same weights.
   std::unique_ptr<Graph> graph(int64_t tokens = 2) {
     TensorContext own;
     Graph text("text");
@@ -65,7 +65,7 @@ struct MetaPlanTest : testing::Test {
   std::vector<float> expected;
 };
 
-TEST_F(MetaPlanTest, IsHandedOverWithAllThatIsKnownOfIt) {
+TEST_F(MetaPlan, MovesUnchangedToEqualGraph) {
   auto old = graph();
   const auto plan = backend->create_plan(*old, {{7, 20}, {old->nodes()[3]}});
   const std::string text = to_string(plan_of(*plan));
@@ -83,7 +83,7 @@ TEST_F(MetaPlanTest, IsHandedOverWithAllThatIsKnownOfIt) {
   }
 }
 
-TEST_F(MetaPlanTest, StaysWithItsGraphWhereAnotherDoesNotFit) {
+TEST_F(MetaPlan, StaysIfOtherGraphDoesNotFit) {
   auto own = graph();
   auto other = graph(3);
   auto planned = graph();
@@ -91,12 +91,12 @@ TEST_F(MetaPlanTest, StaysWithItsGraphWhereAnotherDoesNotFit) {
   const auto another = backend->create_plan(*planned);
   EXPECT_FALSE(backend->update_plan(*plan, *other));
   EXPECT_EQ(other->find("logits")->buffer, nullptr);
-  EXPECT_THROW(backend->update_plan(*plan, *planned), InvalidArgument) << "it has a plan";
+  EXPECT_THROW(backend->update_plan(*plan, *planned), InvalidArgument) << "the graph already has a plan";
   EXPECT_EQ(run(*own, *plan), expected);
   EXPECT_EQ(run(*planned, *another), expected);
 }
 
-TEST_F(MetaPlanTest, IsNotHandedOverWhenAWeightHasMoved) {
+TEST_F(MetaPlan, StaysIfWeightsHaveMoved) {
   auto own = graph();
   const auto plan = backend->create_plan(*own);
   memory->reset();
@@ -106,13 +106,13 @@ TEST_F(MetaPlanTest, IsNotHandedOverWhenAWeightHasMoved) {
   EXPECT_FALSE(backend->update_plan(*plan, *next));
 }
 
-TEST_F(MetaPlanTest, RangesAreHandedOverInOrder) {
+TEST_F(MetaPlan, RangesMoveInOrder) {
   auto own = graph();
   const int count = static_cast<int>(own->nodes().size());
   const auto first = backend->create_plan({own.get(), 0, 12}, {{5}});
   const auto second = backend->create_plan({own.get(), 12, count}, {{20}});
   auto next = graph();
-  EXPECT_FALSE(backend->update_plan(*second, *next)) << "what it reads has no memory there yet";
+  EXPECT_FALSE(backend->update_plan(*second, *next)) << "its sources have no memory in that graph yet";
   ASSERT_TRUE(backend->update_plan(*first, *next));
   ASSERT_TRUE(backend->update_plan(*second, *next));
   own.reset();
@@ -120,33 +120,33 @@ TEST_F(MetaPlanTest, RangesAreHandedOverInOrder) {
   for (GraphPlan* part : {first.get(), second.get()}) backend->compute_async(*part);
   backend->synchronize();
   EXPECT_EQ(test::read_floats(*next->find("logits")), expected);
-  // What an earlier range makes elsewhere is not what the later one reads.
+  // The later range must not read a tensor that another plan of the earlier range made.
   auto last = graph();
   const auto begin = backend->create_plan({last.get(), 0, 12});
   EXPECT_FALSE(backend->update_plan(*second, *last));
 }
 
-TEST_F(MetaPlanTest, IsStoppedOnAllRanksWhereOneStops) {
+TEST_F(MetaPlan, StopsOnAllRanksIfOneRankStops) {
   auto own = graph();
   const auto plan = backend->create_plan(*own, {{15}});
   for (int stop = 0; stop < 40; stop += 3) {
     SCOPED_TRACE(stop);
     std::atomic<int> asked{0};
-    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // one rank, once
+    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // stops one rank once
     for (Tensor* input : own->inputs()) fill(*input);
     const auto begin = std::chrono::steady_clock::now();
     for (int segment : {0, 1}) backend->compute_async(*plan, segment, segment + 1);
-    EXPECT_THROW(backend->synchronize(), Aborted) << "the cause, not what follows from it";
+    EXPECT_THROW(backend->synchronize(), Aborted) << "the cause, not its consequence";
     EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
     asked = 0;
     EXPECT_EQ(backend->compute(*plan), Status::kAborted);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "the time-out is not waited for";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no timeout was waited for";
     ASSERT_TRUE(backend->set_abort_callback({}));
     EXPECT_EQ(run(*own, *plan), expected);
   }
 }
 
-TEST_F(MetaPlanTest, AnAliasShowsTheSum) {
+TEST_F(MetaPlan, AliasReadsWholeSum) {
   auto own = graph();
   const Tensor* sum = own->find("ffn_out");
   const auto plan = backend->create_plan(*own, {{sum->id + 1}, {sum}});
@@ -162,13 +162,13 @@ TEST_F(MetaPlanTest, AnAliasShowsTheSum) {
   EXPECT_EQ(test::read_floats(name), test::read_floats(*sum));
   EXPECT_EQ(queued, test::read_floats(*sum));
   EXPECT_NE(test::read_floats(shard(*sum, 0)), queued) << "an addend is not the sum";
-  name.buffer->forget(name);
+  name.buffer->unplace(name);
   EXPECT_EQ(name.buffer, nullptr);
   EXPECT_EQ(queued, test::read_floats(*sum));
-  EXPECT_THROW(context.tensors()[0]->buffer->forget(*context.tensors()[0]), InvalidArgument) << "no alias";
+  EXPECT_THROW(context.tensors()[0]->buffer->unplace(*context.tensors()[0]), InvalidArgument) << "not an alias";
 }
 
-/// Tensors of the same shape on two meta devices, which lie alike or not.
+/// Tensors of the same shape on two meta devices, with equal or different layouts.
 struct MetaCopies : testing::TestWithParam<const char*> {
   static Layout split(int axis, std::string_view runs) { return Layout::split(axis, parse_partition(2, runs)); }
   MetaCopies() {
@@ -190,7 +190,7 @@ struct MetaCopies : testing::TestWithParam<const char*> {
   std::vector<float> values = std::vector<float>(700), zeros = std::vector<float>(700);
 };
 
-TEST_P(MetaCopies, InStreamOrderWithoutTheHost) {
+TEST_P(MetaCopies, RunInStreamOrderWithoutWaitingOnHost) {
   const auto from = first->init("threads=1"), to = second->init("threads=1");
   for (int round = 0; round < 4; ++round) {
     std::vector<float> before(700), after(700), source(700);
@@ -213,7 +213,7 @@ TEST_P(MetaCopies, InStreamOrderWithoutTheHost) {
   }
 }
 
-TEST_P(MetaCopies, Blocking) {
+TEST_P(MetaCopies, WorkWithBlockingCalls) {
   tensor_set(*x, values.data(), 0, 2800);
   tensor_copy(*x, *y);
   EXPECT_EQ(test::read_floats(*y), values);
@@ -222,7 +222,7 @@ TEST_P(MetaCopies, Blocking) {
   EXPECT_EQ(test::read_floats(*x), values);
 }
 
-TEST_P(MetaCopies, InsideOneStream) {
+TEST_P(MetaCopies, WorkInsideOneStream) {
   Tensor* z = context.add("z", DType::kF32, {100, 7, 1, 1});
   const auto memory = allocate_tensors({&z, 1}, second->buffer_type(), Usage::kWeights);
   const auto backend = second->init("threads=1");

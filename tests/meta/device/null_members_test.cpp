@@ -1,4 +1,4 @@
-// Meta devices of NULL devices: what each member is asked to do can be looked at, and nothing runs.
+// Meta devices of NULL devices, which run nothing but record the calls that each member gets.
 #include <gmock/gmock.h>
 
 #include "collectives/communicator.h"
@@ -8,7 +8,7 @@
 namespace shoal::meta {
 namespace {
 
-/// Checks calls and exchanges nothing.
+/// Checks calls but exchanges nothing.
 class IdleCommunicator final : public collectives::Communicator {
  public:
   explicit IdleCommunicator(size_t ranks) : ranks_(static_cast<int>(ranks)) {}
@@ -27,7 +27,7 @@ std::unique_ptr<collectives::Communicator> make_idle_communicator(std::span<Back
   return std::make_unique<IdleCommunicator>(ranks.size());
 }
 
-TEST(NullMembers, RecordTheStepsOfAPlanWithCollectives) {
+TEST(NullMembers, RecordStepsOfPlanWithCollectives) {
   Device& other = Registry::instance().find_family("null")->create_device("");
   const auto device = MetaDevice::create({&Registry::instance().device("NULL0"), &other},
                                          test::callback_for({{"w", Layout::split(0, Partition::even(2, 4))}}),

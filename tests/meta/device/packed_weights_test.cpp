@@ -1,5 +1,5 @@
-// Weights that the members of a meta device keep in a layout of their own (Device::weights_type): whatever the plan
-// does with them, gathers and views included, gives what it gives with plain ones.
+// Weights that the members of a meta device store in their own layout (Device::weights_type). Every plan, including
+// gathers and views, gives the same results as with plain weights.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -10,7 +10,8 @@ namespace {
 using test::CpuMesh;
 using test::Loaded;
 
-/// Results of the last node, with weights in memory of both types; ranges of the graph are planned one by one, as cut.
+/// Compares the results of the last node for weights in both types of memory. The graph is planned in ranges that end
+/// at `cuts`.
 void expect_same(int ranks, const std::string& text, const test::Layouts& layouts, std::vector<int> cuts = {}) {
   CpuMesh mesh(ranks, layouts);
   ASSERT_NE(&mesh.device->weights_type(), &mesh.device->buffer_type());
@@ -38,7 +39,7 @@ test::Layouts divided(int axis, const std::vector<int64_t>& shares) {
   return {{"w", Layout::split(axis, Partition::from_shares(shares))}};
 }
 
-TEST(MetaPackedWeights, AreGatheredAsTheyAre) {
+TEST(MetaPackedWeights, AreGatheredLikePlainWeights) {
   for (const char* op : {"soft_max(%w, _, _)", "rms_norm(%w)", "sum_rows(%w)"}) {
     const std::string text = "weight %w f32 [64, 64]\n%y = " + std::string(op) + "\noutput %y\n";
     expect_same(2, text, divided(0, {32, 32}));
@@ -46,7 +47,7 @@ TEST(MetaPackedWeights, AreGatheredAsTheyAre) {
   }
 }
 
-TEST(MetaPackedWeights, AreMultipliedHoweverTheyLie) {
+TEST(MetaPackedWeights, AreMultipliedInEveryLayout) {
   const std::string text = "input %x f32 [64, 9]\nweight %w f32 [64, 96]\n%y = mul_mat(%w, %x)\noutput %y\n";
   expect_same(2, text, divided(1, {48, 48}));
   expect_same(2, text, divided(1, {56, 40}));
@@ -54,7 +55,7 @@ TEST(MetaPackedWeights, AreMultipliedHoweverTheyLie) {
   expect_same(3, text, divided(1, {91, 0, 5}));
 }
 
-TEST(MetaPackedWeights, ViewsOfThemAreReadInLaterRanges) {
+TEST(MetaPackedWeights, ViewsAreReadInLaterRanges) {
   const std::string text =
       "input %x f32 [64, 3]\nweight %w f32 [64, 96]\n%s = slice(%w) {axis=1, begin=3, length=40}\n%t = scale(%x) "
       "{scale=2}\n"

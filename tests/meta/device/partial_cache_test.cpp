@@ -1,4 +1,4 @@
-// Rows written into a cache that lies Partial: they are rounded once, as cast rounds, however the rows lie.
+// Rows written into a Partial cache are rounded once, as by cast, for any layout of the rows.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -9,7 +9,7 @@ namespace {
 
 class PartialCache : public testing::TestWithParam<DType> {};
 
-TEST_P(PartialCache, RoundsTheSumOfTheRowsOnce) {
+TEST_P(PartialCache, RoundsSumOfRowsOnce) {
   const std::string type(name_of(GetParam()));
   const std::string text = "weight %w f32 [1, 1]\ncache %k " + type +
                            " [1, 2]\ninput %x f32 [1, 2]\ninput %i i32 [2]\n%y = mul_mat(%w, %x)\n"
@@ -22,7 +22,7 @@ TEST_P(PartialCache, RoundsTheSumOfTheRowsOnce) {
     const auto backend = mesh.device->init();
     const auto plan = backend->create_plan(model.graph);
     if (rows_are_partial) {
-      // Of 3 times 1001 each addend would be rounded: bf16 has 8 bits.
+      // Multiplied by 1001, none of the addends is exact in bf16 (8 significant bits).
       for (int rank = 0; rank < 3; ++rank)
         test::write_values(shard(*model.weights.find("w"), rank), {0.75 + 0.25 * rank});
     } else {

@@ -11,8 +11,8 @@
 namespace shoal {
 namespace {
 
-/// The same on a simple device and on a meta device.
-struct PlanCacheTest : testing::TestWithParam<bool> {
+/// Tests that run on a simple device and on a meta device.
+struct PlanCacheRuns : testing::TestWithParam<bool> {
   Device& device() { return GetParam() ? *mesh.device : mesh.other(); }
   std::unique_ptr<Backend> init() { return device().init(GetParam() ? "" : "threads=1"); }
 
@@ -38,7 +38,7 @@ struct Scaled {
   Tensor *x, *y;
 };
 
-TEST_P(PlanCacheTest, MakesOnePlanForEachGraph) {
+TEST_P(PlanCacheRuns, MakeOnePlanPerGraph) {
   const auto backend = init();
   PlanCache& cache = backend->plans();
   Scaled a(2), b(3);
@@ -53,7 +53,7 @@ TEST_P(PlanCacheTest, MakesOnePlanForEachGraph) {
   EXPECT_EQ(cache.made(), 2u);
 }
 
-TEST_P(PlanCacheTest, WeightsThatWerePlacedAnewGetANewPlan) {
+TEST_P(PlanCacheRuns, ReplanAfterWeightsArePlacedAgain) {
   const auto backend = init();
   TensorContext context;
   Tensor* w = context.add("wq", DType::kF32, {32, 64, 1, 1});
@@ -77,25 +77,25 @@ TEST_P(PlanCacheTest, WeightsThatWerePlacedAnewGetANewPlan) {
   backend->plans().clear();
 }
 
-TEST_P(PlanCacheTest, TheLeastRecentlyUsedGoes) {
+TEST_P(PlanCacheRuns, EvictLeastRecentlyUsedPlan) {
   const auto backend = init();
   PlanCache cache(*backend, 2);
   Scaled a(1), b(2), c(3);
   cache.plan(*a.graph);
   cache.plan(*b.graph);
-  cache.plan(*a.graph);  // b is the oldest now
+  cache.plan(*a.graph);  // b is now the least recently used
   cache.plan(*c.graph);
   EXPECT_EQ(cache.size(), 2u);
   EXPECT_EQ(cache.made(), 3u);
   cache.plan(*a.graph);
   cache.plan(*c.graph);
   EXPECT_EQ(cache.made(), 3u);
-  EXPECT_EQ(b.y->buffer, nullptr) << "its plan took the memory with it";
+  EXPECT_EQ(b.y->buffer, nullptr) << "the evicted plan freed the memory";
   cache.plan(*b.graph);
   EXPECT_EQ(cache.made(), 4u);
 }
 
-TEST_P(PlanCacheTest, MoreGraphsThanPlans) {
+TEST_P(PlanCacheRuns, ReplanIfGraphsExceedCapacity) {
   const auto backend = init();
   std::vector<Scaled> graphs;
   for (int i = 1; i <= 20; ++i) graphs.emplace_back(static_cast<float>(i));
@@ -103,23 +103,23 @@ TEST_P(PlanCacheTest, MoreGraphsThanPlans) {
     for (Scaled& graph : graphs) graph.run_on(*backend);
   }
   EXPECT_EQ(backend->plans().size(), 16u);
-  EXPECT_EQ(backend->plans().made(), 60u) << "in turn, each graph has gone when it comes again";
+  EXPECT_EQ(backend->plans().made(), 60u) << "each plan was evicted before its graph ran again";
 }
 
-TEST_P(PlanCacheTest, AGraphMayGoBeforeItsPlan) {
+TEST_P(PlanCacheRuns, DropPlansOfDestroyedGraphs) {
   const auto backend = init();
   const auto free = device().memory().free;
   for (int i = 0; i < 40; ++i) {
     Scaled graph(static_cast<float>(i));
     graph.run_on(*backend);
-    EXPECT_LE(backend->plans().size(), 1u + (i > 0)) << "plans of graphs that are gone go";
+    EXPECT_LE(backend->plans().size(), 1u + (i > 0)) << "plans of destroyed graphs are dropped";
   }
   backend->plans().clear();
   EXPECT_EQ(backend->plans().size(), 0u);
   EXPECT_EQ(device().memory().free, free);
 }
 
-TEST_P(PlanCacheTest, APlanMayGoBeforeItsGraph) {
+TEST_P(PlanCacheRuns, FreeMemoryOfDestroyedPlans) {
   const auto backend = init();
   Scaled graph(2);
   const auto free = device().memory().free;
@@ -131,7 +131,7 @@ TEST_P(PlanCacheTest, APlanMayGoBeforeItsGraph) {
     EXPECT_EQ(graph.y->data, nullptr);
     EXPECT_EQ(device().memory().free, free);
   }
-  // And with the backend.
+  // Destroying the backend also frees the memory.
   {
     const auto another = init();
     graph.run_on(*another);
@@ -139,7 +139,7 @@ TEST_P(PlanCacheTest, APlanMayGoBeforeItsGraph) {
   EXPECT_EQ(graph.y->buffer, nullptr);
 }
 
-TEST_P(PlanCacheTest, AFailureLeavesTheCacheAsItWas) {
+TEST_P(PlanCacheRuns, KeepPlansAfterFailure) {
   const auto backend = init();
   Scaled good(2);
   good.run_on(*backend);
@@ -152,7 +152,7 @@ TEST_P(PlanCacheTest, AFailureLeavesTheCacheAsItWas) {
   good.run_on(*backend);
 }
 
-/// Weights that two contexts share, each with caches and graphs for 3, 2 and 1 tokens of its own.
+/// Weights that two contexts share. Each context has its own caches and graphs for 3, 2 and 1 tokens.
 class TwoContexts {
  public:
   explicit TwoContexts(Device& device) {
@@ -167,7 +167,7 @@ class TwoContexts {
     for (int i = 0; i < 2; ++i) backends_.push_back(device.init("threads=1"));
   }
 
-  /// All graphs in turn, the contexts alternating; what each one's output was.
+  /// Runs all graphs, alternating between the contexts, and returns their outputs.
   std::vector<std::vector<float>> round(uint64_t seed) {
     std::vector<std::vector<float>> outputs;
     for (size_t i : {0u, 3u, 1u, 4u, 2u, 5u}) {
@@ -207,7 +207,7 @@ TEST(PlanCache, TwoContextsShareWeightsAndPlanEachGraphOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PlanCacheTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Devices, PlanCacheRuns, testing::Bool(),
                          [](const auto& info) { return info.param ? "Meta" : "Simple"; });
 
 }  // namespace

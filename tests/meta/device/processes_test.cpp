@@ -1,4 +1,4 @@
-// Meta devices over several processes, which are threads: what is read in all of them.
+// Meta devices over several processes (here threads): reads in which all processes take part.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -18,8 +18,8 @@ using testing::ThrowsMessage;
 
 constexpr int64_t kRows = 6;
 
-/// The device of processes 0 and 1, with a tensor `w` of kRows rows, divided between them, and `whole`, in three
-/// processes, the last of which has no device in it.
+/// A device over processes 0 and 1 with two tensors of kRows rows. `divided` is split between the processes; both
+/// processes have all of `whole`. Process 2 has no member of the device.
 struct World {
   explicit World(ProcessGroup& group) {
     std::vector<Device*> own;
@@ -47,7 +47,7 @@ void in_three_processes(const std::function<void(ProcessGroup& group)>& function
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }
 
-TEST(MetaOverProcesses, ReadsWhatIsDividedBetweenThem) {
+TEST(MetaOverProcesses, ReadsTensorsDividedBetweenProcesses) {
   in_three_processes([](ProcessGroup& group) {
     World world(group);
     for (const Tensor* tensor : {world.whole, world.divided}) {
@@ -61,13 +61,13 @@ TEST(MetaOverProcesses, ReadsWhatIsDividedBetweenThem) {
   });
 }
 
-TEST(MetaOverProcesses, RefusesToReadForADeviceOfUnknownProcess) {
+TEST(MetaOverProcesses, RefusesReaderOfUnknownProcess) {
   in_three_processes([](ProcessGroup& group) {
     World world(group);
     const auto simple = Registry::instance().device("CPU2").init();
     float value = 0;
     EXPECT_THAT([&] { world.backend->get_async_for(*simple, *world.whole, &value, 0, sizeof(value)); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("is for CPU2, which is no meta device")));
+                ThrowsMessage<InvalidArgument>(HasSubstr("cannot be sent to CPU2, which is not a meta device")));
   });
 }
 

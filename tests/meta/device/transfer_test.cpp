@@ -13,7 +13,7 @@ namespace {
 using test::random_layout;
 using test::shard_elements;
 
-/// For each byte of [offset, offset + size): how many times it was touched on the rank, and from which shard byte.
+/// For each byte of [offset, offset + size): the number of accesses by the rank, and the accessed byte of the shard.
 struct Touch {
   int times = 0;
   size_t local = 0;
@@ -66,7 +66,7 @@ void expect_exact(const Tensor& tensor, const Shards& shards, int ranks, size_t 
     ASSERT_EQ(readers[i], 1) << "byte " << offset + i << " of " << shards.layout.to_string();
 }
 
-TEST(Transfer, EveryByteOfEveryRangeExactlyOnce) {
+TEST(Transfer, TouchesEveryByteOfEveryRangeOnce) {
   std::mt19937_64 rng(7);
   static constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0};
   for (int round = 0; round < 400; ++round) {
@@ -85,7 +85,7 @@ TEST(Transfer, EveryByteOfEveryRangeExactlyOnce) {
   }
 }
 
-TEST(Transfer, TheHeadersExample) {
+TEST(Transfer, MatchesHeaderExample) {
   TensorContext context;
   Tensor* tensor = context.add("t", DType::kF32, {8, 3, 1, 1});
   ShardStore store(2);

@@ -24,7 +24,7 @@ bool owns(const Partition& partition, int64_t index, int device) {
   return false;
 }
 
-/// Flat indices of the elements that a device holds, in the order in which it holds them.
+/// Flat indices of the elements that a device holds, in the order of its shard.
 Indices held(const Layout& layout, const Shape& shape, int device) {
   Indices indices;
   for (int64_t flat = 0; flat < count(shape); ++flat) {
@@ -38,7 +38,7 @@ Indices held(const Layout& layout, const Shape& shape, int device) {
   return indices;
 }
 
-/// Every element's owners, for comparing ownership independent of axes.
+/// Owners of every element, to compare ownership independently of axes.
 std::vector<Owners> owners_of(const Layout& layout, const Shape& shape, int devices) {
   std::vector<Owners> owners(count(shape));
   for (int d = 0; d < devices; ++d) {
@@ -47,7 +47,7 @@ std::vector<Owners> owners_of(const Layout& layout, const Shape& shape, int devi
   return owners;
 }
 
-/// By brute force: is there an axis of `to` on whose coordinate alone the owners depend?
+/// Decides by brute force whether the owners depend only on the coordinate of one axis of `to`.
 bool is_expressible(const std::vector<Owners>& owners, const Shape& to) {
   int64_t inner = 1;
   for (int b = 0; b < kMaxDims; ++b) {
@@ -131,35 +131,35 @@ TEST(Layout, ReshapeIsExactAndComplete) {
   EXPECT_GT(refused, 10000);
 }
 
-TEST(Layout, ReshapeExamples) {
+TEST(Layout, ReshapeMatchesExamples) {
   const auto split = [](int axis, const char* text) { return Layout::split(axis, parse_partition(2, text)); };
   EXPECT_EQ(reshape_layout(split(1, "6:{0} 2:{1}"), {32, 8, 1, 1}, {256, 1, 1, 1}), split(0, "192:{0} 64:{1}"));
   EXPECT_EQ(reshape_layout(split(0, "100:{0} 156:{1}"), {256, 1, 1, 1}, {32, 8, 1, 1}), std::nullopt);
   EXPECT_EQ(reshape_layout(split(0, "192:{0} 64:{1}"), {256, 5, 1, 1}, {32, 8, 5, 1}), split(1, "6:{0} 2:{1}"));
-  // Everything on one device: the heads, not the elements of a head, carry the split.
+  // Everything is on one device. The split axis becomes the axis of heads, not the axis of elements.
   EXPECT_EQ(reshape_layout(split(0, "256:{0}"), {256, 5, 1, 1}, {32, 8, 5, 1}), split(1, "8:{0}"));
-  // An inner axis that is merged with an outer one gives an interleaved partition.
+  // Merging an inner axis with an outer axis gives an interleaved partition.
   EXPECT_EQ(reshape_layout(split(0, "3:{0} 1:{1}"), {4, 3, 1, 1}, {12, 1, 1, 1})->to_string(),
             "split 0 [(3:{0} 1:{1}) x 3]");
   EXPECT_EQ(reshape_layout(Layout::partial(), {4, 3, 1, 1}, {12, 1, 1, 1}), Layout::partial());
   EXPECT_EQ(reshape_layout(Layout::mirrored(), {4, 3, 1, 1}, {12, 1, 1, 1}), Layout::mirrored());
 }
 
-TEST(Layout, ReshapeOfLongAxesIsQuick) {
+TEST(Layout, ReshapeOfLongAxesIsFast) {
   const Layout heads = Layout::split(0, Partition::even(64, 8192));
   const auto result = reshape_layout(heads, {8192, 4096, 1, 1}, {128, 64, 4096, 1});
   ASSERT_TRUE(result);
   EXPECT_EQ(*result, Layout::split(1, Partition::even(64, 64)));
 }
 
-TEST(Layout, ReshapeWithoutElements) {
+TEST(Layout, ReshapeWithoutElementsGivesEmptyShards) {
   const Layout split = Layout::split(1, Partition(2, {}));
   const auto result = reshape_layout(split, {4, 0, 3, 1}, {12, 0, 1, 1});
   ASSERT_TRUE(result);
   for (int d = 0; d < 2; ++d) EXPECT_EQ(count(result->local_shape({12, 0, 1, 1}, d)), 0);
 }
 
-TEST(Layout, SliceKeepsWhatADeviceHolds) {
+TEST(Layout, SliceKeepsElementsOnTheirDevices) {
   std::mt19937 random(5);
   const Shape shape{3, 8, 2, 1};
   for (int axis = 0; axis < kMaxDims; ++axis) {
@@ -177,7 +177,7 @@ TEST(Layout, SliceKeepsWhatADeviceHolds) {
               expected[on] = local.length;
               ASSERT_EQ(result.local_shape(sliced, d), expected);
               if (on != axis) continue;
-              // The local range holds the owned elements of the global range and nothing else.
+              // The local range contains exactly the owned elements of the global range.
               int64_t before = 0;
               for (int64_t i = 0; i < begin; ++i) before += owns(partition, i, d);
               ASSERT_EQ(local.begin, before);
@@ -189,7 +189,7 @@ TEST(Layout, SliceKeepsWhatADeviceHolds) {
   }
 }
 
-TEST(Layout, PermuteMovesTheAxis) {
+TEST(Layout, PermuteMovesSplitAxis) {
   std::array<int, 4> axes{0, 1, 2, 3};
   do {
     for (int axis = 0; axis < kMaxDims; ++axis) {
@@ -202,7 +202,7 @@ TEST(Layout, PermuteMovesTheAxis) {
   } while (std::next_permutation(axes.begin(), axes.end()));
 }
 
-TEST(Layout, LocalShapeAndText) {
+TEST(Layout, LocalShapeAndTextMatchExamples) {
   const Layout layout = Layout::split(1, parse_partition(3, "6:{0} 2:{1}"));
   EXPECT_EQ(layout.local_shape({256, 8, 1, 1}, 1), (Shape{256, 2, 1, 1}));
   EXPECT_EQ(layout.local_shape({256, 8, 1, 1}, 2), (Shape{256, 0, 1, 1}));
@@ -211,7 +211,7 @@ TEST(Layout, LocalShapeAndText) {
   EXPECT_EQ(Layout::partial().to_string(), "partial");
 }
 
-TEST(Layout, CheckNamesTheTensorAndTheSums) {
+TEST(Layout, ErrorsNameTensorAndSums) {
   const auto message = [](const Layout& layout, DType dtype, Shape shape) -> std::string {
     try {
       check_layout(layout, dtype, shape, 2, "blk.0.attn_q");

@@ -10,7 +10,7 @@
 namespace shoal::meta {
 namespace {
 
-/// The same thing told element by element: who owns each.
+/// The owners of every element.
 std::vector<Owners> elements_of(const Partition& partition) {
   std::vector<Owners> elements;
   for (const Run& run : partition.runs()) elements.insert(elements.end(), run.length, run.owners);
@@ -47,7 +47,7 @@ std::vector<int64_t> owned_elements(const Partition& partition, int device) {
   return indices;
 }
 
-/// Calls f(partition) for random partitions over 1..16 and 64 devices.
+/// Calls f(partition) for random partitions over 1 to 16 and 64 devices.
 template <class F>
 void for_random_partitions(F f) {
   std::mt19937 random(7);
@@ -63,7 +63,7 @@ TEST(Partition, NormalFormMergesAndDropsRuns) {
   EXPECT_EQ(p, parse_partition(3, "3:{0,1} 4:{2}"));
 }
 
-TEST(Partition, RefusesBadRuns) {
+TEST(Partition, RefusesInvalidRuns) {
   EXPECT_THROW(Partition(2, {{-1, {0}}}), InvalidArgument);
   EXPECT_THROW(Partition(2, {{1, {}}}), InvalidArgument);
   EXPECT_THROW(Partition(2, {{1, {2}}}), InvalidArgument);
@@ -72,14 +72,14 @@ TEST(Partition, RefusesBadRuns) {
   EXPECT_THROW(Partition::concat(std::vector{Partition::even(2, 4), Partition::even(3, 4)}), InvalidArgument);
 }
 
-TEST(Partition, EvenGivesTheFirstOnesMore) {
+TEST(Partition, EvenSplitGivesRemainderToFirstDevices) {
   EXPECT_EQ(Partition::even(2, 8).to_string(), "4:{0} 4:{1}");
   EXPECT_EQ(Partition::even(3, 8).to_string(), "3:{0} 3:{1} 2:{2}");
   EXPECT_EQ(Partition::even(4, 2).to_string(), "1:{0} 1:{1}");
   EXPECT_EQ(Partition::even(4, 0).to_string(), "empty");
 }
 
-TEST(Partition, ByRatioRoundsBoundariesToUnits) {
+TEST(Partition, RatioBoundariesAreRoundedToUnits) {
   const auto text = [](int64_t length, int64_t unit, std::vector<double> ratio) {
     return Partition::by_ratio(length, unit, ratio).to_string();
   };
@@ -102,14 +102,14 @@ TEST(Partition, SharesMayBeEmpty) {
   EXPECT_TRUE(p.owned_by(1).empty());
 }
 
-TEST(Partition, OwnedRunsOfSegments) {
+TEST(Partition, SegmentsHaveSeparateRuns) {
   const Partition qkv = parse_partition(2, "4:{0} 4:{1} 2:{0} 2:{1} 2:{0} 2:{1}");
   EXPECT_EQ(qkv.local_length(0), 8);
   EXPECT_THAT(qkv.owned_by(0), testing::ElementsAre(OwnedRun{0, 4, 0}, OwnedRun{8, 2, 4}, OwnedRun{12, 2, 6}));
   EXPECT_FALSE(qkv.is_rank_ordered());
 }
 
-TEST(Partition, NeighbouringRunsOfOneDeviceAreOneOwnedRun) {
+TEST(Partition, MergesNeighbouringRunsOfOneOwner) {
   const Partition p = parse_partition(2, "2:{0} 3:{0,1} 1:{1}");
   EXPECT_THAT(p.owned_by(0), testing::ElementsAre(OwnedRun{0, 5, 0}));
   EXPECT_THAT(p.owned_by(1), testing::ElementsAre(OwnedRun{2, 4, 0}));
@@ -117,7 +117,7 @@ TEST(Partition, NeighbouringRunsOfOneDeviceAreOneOwnedRun) {
   EXPECT_EQ(p.disjoint().to_string(), "5:{0} 1:{1}");
 }
 
-TEST(Partition, RankOrdered) {
+TEST(Partition, DetectsRankOrder) {
   EXPECT_TRUE(parse_partition(3, "2:{0} 2:{2}").is_rank_ordered());
   EXPECT_TRUE(Partition(3, {}).is_rank_ordered());
   EXPECT_FALSE(parse_partition(3, "2:{1} 2:{0}").is_rank_ordered());
@@ -125,7 +125,7 @@ TEST(Partition, RankOrdered) {
   EXPECT_FALSE(parse_partition(2, "2:{0,1}").is_rank_ordered());
 }
 
-TEST(Partition, OwnedByMatchesElements) {
+TEST(Partition, OwnedRunsMatchElements) {
   for_random_partitions([](const Partition& p) {
     for (int d = 0; d < p.devices(); ++d) {
       std::vector<int64_t> indices;
@@ -139,7 +139,7 @@ TEST(Partition, OwnedByMatchesElements) {
   });
 }
 
-TEST(Partition, CoversMatchesElements) {
+TEST(Partition, CoverageMatchesElements) {
   std::mt19937 random(3);
   int covered = 0, uncovered = 0;
   for (int trial = 0; trial < 2000; ++trial) {
@@ -158,7 +158,7 @@ TEST(Partition, CoversMatchesElements) {
   EXPECT_GT(uncovered, 100);
 }
 
-TEST(Partition, SliceConcatTileScaleMatchElements) {
+TEST(Partition, OperationsMatchElements) {
   for_random_partitions([](const Partition& p) {
     const std::vector<Owners> elements = elements_of(p);
     for (int64_t begin = 0; begin <= p.length(); begin += 3) {
@@ -183,7 +183,7 @@ TEST(Partition, SliceConcatTileScaleMatchElements) {
   });
 }
 
-TEST(Partition, UntileAndScaleDownRefuseWhatDoesNotFit) {
+TEST(Partition, UnequalPartsCannotBeUntiledOrScaledDown) {
   EXPECT_EQ(parse_partition(2, "2:{0} 2:{1} 2:{0} 1:{1}").untile(2), std::nullopt);
   EXPECT_EQ(parse_partition(2, "2:{0} 2:{1} 2:{1} 2:{0}").untile(2), std::nullopt);
   EXPECT_EQ(parse_partition(2, "3:{0} 1:{1}").scale_down(2), std::nullopt);
@@ -210,7 +210,7 @@ std::optional<Partition> group_by_definition(const Partition& p, int64_t g) {
   return result;
 }
 
-TEST(Partition, GroupMatchesItsDefinition) {
+TEST(Partition, GroupingMatchesDefinition) {
   int fits = 0, refused = 0;
   for_random_partitions([&](const Partition& p) {
     for (int64_t g : {1, 2, 3, 4, 6}) {
@@ -224,7 +224,7 @@ TEST(Partition, GroupMatchesItsDefinition) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(Partition, GroupExamples) {
+TEST(Partition, GroupingMatchesExamples) {
   EXPECT_EQ(parse_partition(3, "1:{0} 1:{1} 2:{2}").group(2)->to_string(), "1:{0,1} 1:{2}");
   EXPECT_EQ(parse_partition(2, "1:{0} 2:{1} 1:{0}").group(2)->to_string(), "2:{0,1}");
   // Device 0 has one head of the first KV head and two of the second.
@@ -239,7 +239,7 @@ TEST(Partition, TextFoldsRepetitions) {
   EXPECT_EQ(Partition::concat(parts).to_string(), "5:{0} (2:{1} 2:{0}) x 3");
 }
 
-TEST(Partition, TextIsReadBack) {
+TEST(Partition, TextRoundTrips) {
   for_random_partitions([](const Partition& p) {
     const std::string text = p.to_string();
     if (text.find('x') == std::string::npos) {

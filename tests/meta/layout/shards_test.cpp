@@ -22,7 +22,7 @@ TEST(ShardStore, MakesLocalTensors) {
   EXPECT_TRUE(shards.local[2]->is_contiguous());
   EXPECT_EQ(store.find(q), &shards);
   EXPECT_THROW(store.declare(q, Layout::mirrored()), InvalidArgument);
-  store.forget(q);
+  store.erase(q);
   EXPECT_EQ(store.find(q), nullptr);
   EXPECT_THROW(store.declare(q, Layout::split(1, Partition::even(2, 8))), InvalidArgument);
 }

@@ -23,13 +23,13 @@ TEST(SplitState, SegmentsBecomeRunsInDeviceOrder) {
   EXPECT_EQ(layout.to_string(), "split 1 [128:{0} 128:{1} 64:{0} 64:{1} 64:{0} 64:{1}]");
 }
 
-TEST(SplitState, RunsWithSeveralOwners) {
+TEST(SplitState, AcceptsRunsWithSeveralOwners) {
   const Tensor k = weight(DType::kF32, {256, 128, 1, 1});
   const Partition shared = Partition::even(8, 8).scale_up(32).group(2)->slice(0, 128);
   EXPECT_EQ(to_layout(SplitState::split(1, shared), k, 8), Layout::split(1, shared));
 }
 
-TEST(SplitState, MirroredAndPartial) {
+TEST(SplitState, ConvertsMirroredAndPartial) {
   const Tensor plain = weight(DType::kF16, {256, 4, 1, 1});
   EXPECT_EQ(to_layout(SplitState::mirrored(), plain, 2), Layout::mirrored());
   EXPECT_EQ(to_layout(SplitState::partial(), plain, 2), Layout::partial());
@@ -37,7 +37,7 @@ TEST(SplitState, MirroredAndPartial) {
               testing::HasSubstr("partial needs"));
 }
 
-TEST(SplitState, BadAnswersAreNamed) {
+TEST(SplitState, ErrorsDescribeBadAnswers) {
   const Tensor q = weight(DType::kF32, {256, 256, 1, 1});
   EXPECT_EQ(refusal(SplitState::split(1, {{192, 58}}), q, 2),
             "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 + 58)");
@@ -59,8 +59,8 @@ TEST(SplitState, BadAnswersAreNamed) {
   EXPECT_THAT(refusal(mirrored, q, 2), testing::HasSubstr("takes no segments"));
 }
 
-/// The numbers of "mirrored" and "partial" are no axes.
-TEST(SplitState, OnlyAxesAreSplit) {
+/// The numbers of "mirrored" and "partial" are not axes.
+TEST(SplitState, RefusesInvalidAxes) {
   const auto no_axis = [](int axis) {
     return testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("no axis " + std::to_string(axis)));
   };
@@ -71,13 +71,13 @@ TEST(SplitState, OnlyAxesAreSplit) {
   }
 }
 
-TEST(SplitState, NamesOfAxes) {
+TEST(SplitState, NamesAxes) {
   EXPECT_EQ(name_of(SplitAxis::k0), "axis 0");
   EXPECT_EQ(name_of(SplitAxis::kMirrored), "mirrored");
   EXPECT_EQ(name_of(SplitAxis::kPartial), "partial");
 }
 
-TEST(SplitState, Text) {
+TEST(SplitState, PrintsText) {
   EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
   EXPECT_EQ(SplitState::split(0, parse_partition(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
   EXPECT_EQ(SplitState::partial().to_string(), "partial");

@@ -1,5 +1,5 @@
-// top_k and argmax of split rows: which ranks send what, and the same result as one device gives, whatever the split,
-// with equals, infinities and NaN among the values.
+// top_k and argmax of split rows: the candidates of each rank are correct, and every split gives the results of one
+// device. Values include ties, infinities and NaN.
 #include "meta/plan/candidates.h"
 
 #include <fmt/format.h>
@@ -34,29 +34,31 @@ std::string candidates(const Tensor& node, int ranks, std::string_view row) {
   return found ? found->to_string() : "none";
 }
 
-TEST(Candidates, AreTheBestOfEachStretch) {
+TEST(Candidates, AreBestElementsOfEachStretch) {
   const Selection s(40, 5);
   EXPECT_EQ(candidates(*s.top, 2, "30:{0} 10:{1}"), "5:{0} 5:{1}");
   EXPECT_EQ(candidates(*s.best, 2, "30:{0} 10:{1}"), "1:{0} 1:{1}");
-  EXPECT_EQ(candidates(*s.top, 3, "3:{2} 30:{0} 7:{1}"), "3:{2} 5:{0} 5:{1}") << "a short stretch gives all it has";
-  EXPECT_EQ(candidates(*s.top, 3, "39:{0} 1:{2}"), "5:{0} 1:{2}") << "rank 1 has nothing";
+  EXPECT_EQ(candidates(*s.top, 3, "3:{2} 30:{0} 7:{1}"), "3:{2} 5:{0} 5:{1}")
+      << "a short stretch sends all its elements";
+  EXPECT_EQ(candidates(*s.top, 3, "39:{0} 1:{2}"), "5:{0} 1:{2}") << "rank 1 has no stretch";
   EXPECT_EQ(candidates(*s.top, 2, "40:{1}"), "5:{1}");
   EXPECT_EQ(candidate_bytes(*s.top, parse_partition(2, "5:{0} 5:{1}")), 10 * 2 * 4);
   const Selection many(40, 5, {3, 2, 1});
   EXPECT_EQ(candidate_bytes(*many.top, parse_partition(2, "5:{0} 5:{1}")), 6 * 10 * 2 * 4);
 }
 
-TEST(Candidates, AreNotThereWhereStretchesInterleaveOrAreShared) {
+TEST(Candidates, NeedOneUnsharedStretchPerRank) {
   const Selection s(40, 5);
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 20:{1} 10:{0}"), "none");
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 30:{0,1}"), "none");
   EXPECT_EQ(candidates(*Selection(40, 0).top, 2, "30:{0} 10:{1}"), "none");
   constexpr int64_t kMost = 1 << 24;
   EXPECT_EQ(candidates(*Selection(kMost, 2).top, 2, "16777215:{0} 1:{1}"), "2:{0} 1:{1}");
-  EXPECT_EQ(candidates(*Selection(kMost + 1, 2).top, 2, "16777216:{0} 1:{1}"), "none") << "f32 has no 2^24 + 1";
+  EXPECT_EQ(candidates(*Selection(kMost + 1, 2).top, 2, "16777216:{0} 1:{1}"), "none")
+      << "f32 cannot represent 2^24 + 1";
 }
 
-/// The selection by definition: NaN below everything, the lower index first among equals.
+/// The selection by definition: NaN is less than every value, and the lower index wins a tie.
 std::vector<double> best_of(const test::Values& values, int64_t length, int64_t k) {
   const auto below = [](double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; };
   std::vector<double> all;
@@ -71,7 +73,7 @@ std::vector<double> best_of(const test::Values& values, int64_t length, int64_t 
   return all;
 }
 
-/// Matches the values at these places.
+/// A matcher for places that select these values.
 auto best_values(const test::Values& values, int64_t length, int64_t k) {
   test::Values best = best_of(values, length, k);
   for (size_t i = 0; i < best.size(); ++i) {
@@ -81,8 +83,8 @@ auto best_values(const test::Values& values, int64_t length, int64_t k) {
   return testing::Pointwise(testing::NanSensitiveDoubleEq(), best);
 }
 
-/// Stretches of random lengths, some of them nothing, for the ranks in random order; or several for each, or shared
-/// ones.
+/// A random partition of three kinds: one stretch per rank in random rank order, possibly empty; several stretches per
+/// rank; or shared stretches.
 Partition any_partition(std::mt19937_64& random, int ranks, int64_t length) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   std::vector<int> order(static_cast<size_t>(ranks));
@@ -112,9 +114,9 @@ test::Values random_values(std::mt19937_64& random, int64_t count) {
   return values;
 }
 
-class SelectionOn : public testing::TestWithParam<int> {};
+class SplitSelection : public testing::TestWithParam<int> {};
 
-TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
+TEST_P(SplitSelection, EqualsOneDeviceWithTiesAndNaN) {
   const int ranks = GetParam();
   std::mt19937_64 random(static_cast<uint64_t>(ranks));
   int small_gathers = 0;
@@ -123,7 +125,8 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
     const int64_t k =
         1 + static_cast<int64_t>(random() % static_cast<uint64_t>(trial % 2 ? length : std::min<int64_t>(length, 4)));
     const char* dtype = std::array{"f32", "f16", "bf16"}[random() % 3];
-    // The sum makes an activation of it: it lies as the weight does, and is moved where that is cheaper.
+    // scale() makes an activation from the weight. The activation has the weight's layout and is converted if that is
+    // cheaper.
     const std::string text = fmt::format(
         "weight %x {} [{}, {}, {}]\n%s = scale(%x) {{scale=1}}\n%top = top_k(%s) {{k={}}}\n%best = argmax(%s)\n"
         "%e = reshape(%s) {{shape=[1,{},{},{}]}}\n%values = get_rows(%e, %top)\n%value = get_rows(%e, %best)\n"
@@ -155,7 +158,7 @@ TEST_P(SelectionOn, RandomSplitsWithEqualsGivesWhatOneDeviceGives) {
   EXPECT_GT(small_gathers, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SelectionOn, testing::Values(2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, SplitSelection, testing::Values(2, 3, 5));
 
 }  // namespace
 }  // namespace shoal::meta

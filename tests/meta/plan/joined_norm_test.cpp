@@ -16,18 +16,18 @@ using collectives::FusedNorm;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr size_t kRoom = 0x10000;  ///< for each tensor
+constexpr size_t kRoom = 0x10000;  ///< bytes reserved for each tensor
 
 struct PlacedOptions {
   std::vector<int> cuts = {};
-  const char* shown = nullptr;  ///< a node
+  const char* shown = nullptr;  ///< name of a shown node
   test::Layouts layouts = test::norm_layouts(2);
-  int64_t rows = 1000;  ///< that the communicator fuses at most
+  int64_t rows = 1000;  ///< maximum number of rows that the communicator fuses
   std::vector<DType> products = {};
 };
 
-/// A plan whose tensors all have addresses of their own, where there is no memory. Node i of a rank lies at
-/// (rank + 1) * 2^32 + i * kRoom, leaves behind the nodes.
+/// A plan without memory in which all tensors have fake addresses. Node i of a rank is at address (rank + 1) * 2^32 + i
+/// * kRoom. Leaves follow the nodes.
 struct Placed {
   explicit Placed(const std::string& text, const PlacedOptions& options = {}) : store(2) {
     parse_graph(text, graph, weights);
@@ -67,12 +67,12 @@ struct Placed {
     }
     throw std::runtime_error("no " + std::string(name));
   }
-  /// `result` comes to lie where `source` is, `offset` bytes on.
+  /// Moves `result` to the address of `source` plus `offset` bytes.
   Placed& put(int rank, std::string_view result, std::string_view source, size_t offset = 0) {
     local(rank, result).data = local(rank, source).data + offset;
     return *this;
   }
-  /// The tensors whose all_reduce takes the norm with it.
+  /// The tensors whose all_reduce is joined with the norm.
   std::vector<std::string> joined() const {
     std::vector<std::string> found;
     for (const Step& step : plan.steps) {
@@ -80,7 +80,7 @@ struct Placed {
     }
     return found;
   }
-  /// Those whose product, too, on any rank.
+  /// The tensors whose all_reduce is also joined with the product, on any rank.
   std::vector<std::string> with_product() const {
     std::vector<std::string> found;
     for (size_t step = 0; step < plan.steps.size(); ++step) {
@@ -92,7 +92,7 @@ struct Placed {
   FusedNorm call(size_t step, size_t rank) const {
     return joined_norm(*plan.ranks[rank].graph, plan.steps[step].ranges[rank], plan.steps[step].tensor.c_str());
   }
-  /// Can all calls be made with the addresses that there are?
+  /// True if all calls can be made with the present addresses.
   bool can_run() const {
     try {
       for (size_t step = 0; step < plan.steps.size(); ++step) {
@@ -113,7 +113,7 @@ struct Placed {
 using Names = std::vector<std::string>;
 const Names kBoth{"y", "y2"}, kSecond{"y2"}, kFirst{"y"}, kNone;
 
-TEST(JoinedNorm, ThePlanShowsWhatRuns) {
+TEST(JoinedNorm, PlanShowsJoinedNodes) {
   Placed placed(test::norm_graph(3));
   EXPECT_EQ(placed.joined(), kBoth);
   EXPECT_EQ(steps_text(placed.plan), R"(steps (nodes of the local graphs)
@@ -129,7 +129,7 @@ TEST(JoinedNorm, ThePlanShowsWhatRuns) {
   EXPECT_THAT(local_text(placed.plan, 1), HasSubstr("step 2 compute\n     6  "));
 }
 
-TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
+TEST(JoinedNorm, CallMatchesItsNodes) {
   Placed placed(test::norm_graph(3));
   const auto at = [&](std::string_view name) { return reinterpret_cast<const float*>(placed.local(1, name).data); };
   const FusedNorm first = placed.call(1, 1);
@@ -150,7 +150,7 @@ TEST(JoinedNorm, TheCallHasWhatTheNodesHave) {
   EXPECT_EQ(second.normed, at("m2"));
 }
 
-TEST(JoinedNorm, ACallMayBeginWithTheProductOfOneRow) {
+TEST(JoinedNorm, CallMayBeginWithProductOfOneRow) {
   Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
   EXPECT_EQ(placed.with_product(), kBoth);
   EXPECT_EQ(steps_text(placed.plan), R"(steps (nodes of the local graphs)
@@ -165,31 +165,33 @@ TEST(JoinedNorm, ACallMayBeginWithTheProductOfOneRow) {
   EXPECT_EQ(placed.call(3, 0).residual, reinterpret_cast<const float*>(placed.local(0, "r").data));
   const RankPlan& rank = placed.plan.ranks[1];
   ASSERT_EQ(rank.fused.size(), 2u);
-  EXPECT_EQ(rank.fused[0].begin, placed.local(1, "y").id) << "what the product reads stays until all is done";
+  EXPECT_EQ(rank.fused[0].begin, placed.local(1, "y").id) << "sources of the product stay until the call ends";
 }
 
-TEST(JoinedNorm, OtherProductsStayApart) {
+TEST(JoinedNorm, UnsupportedProductsAreNotJoined) {
   const auto with_product = [](const std::string& text, PlacedOptions options = {}) {
     options.products = {DType::kF32};
     return Placed(text, options).with_product();
   };
-  EXPECT_EQ(with_product(test::norm_graph(2)), kNone) << "of several rows";
+  EXPECT_EQ(with_product(test::norm_graph(2)), kNone) << "a product of several rows";
   EXPECT_EQ(Placed(test::norm_graph(1), {.products = {DType::kF16, DType::kQ4_K}}).with_product(), kNone)
-      << "weights that the communicator does not know";
+      << "weight types that the communicator does not support";
   EXPECT_EQ(Placed(test::norm_graph(1)).with_product(), kNone);
-  EXPECT_EQ(with_product(test::norm_graph(1), {.rows = 0}), kNone) << "it fuses nothing";
-  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {1}}), kSecond) << "a cut before it: the step has nothing else";
-  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {2}}), kSecond) << "behind it";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.rows = 0}), kNone) << "the communicator fuses nothing";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {1}}), kSecond)
+      << "a cut before the product: the step has no other node";
+  EXPECT_EQ(with_product(test::norm_graph(1), {.cuts = {2}}), kSecond) << "a cut after the product";
   const auto with_late = [&](const std::string& late) {
     std::string text = test::norm_graph(1);
     const std::string product = "%y = mul_mat(%down, %h)\n";
     return text.replace(text.find(product), product.size(), product + late);
   };
-  EXPECT_EQ(with_product(with_late("%v = unary(%x) {kind=silu}\noutput %v\n")), kSecond) << "something runs in between";
-  EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view does not";
+  EXPECT_EQ(with_product(with_late("%v = unary(%x) {kind=silu}\noutput %v\n")), kSecond)
+      << "another node runs in between";
+  EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view runs nothing";
 }
 
-TEST(JoinedNorm, ProductsThatOthersReadOrMakeStayApart) {
+TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
   const auto with_product = [](const std::string& text, PlacedOptions options = {}) {
     options.products = {DType::kF32};
     return Placed(text, options).with_product();
@@ -202,9 +204,10 @@ TEST(JoinedNorm, ProductsThatOthersReadOrMakeStayApart) {
     return text.replace(text.find(product), product.size(), nodes);
   };
   EXPECT_EQ(with_product(product_as("%d = scale(%down) {scale=2, bias=0}\n%y = mul_mat(%d, %h)\n")), kSecond)
-      << "a matrix that is computed";
-  EXPECT_EQ(with_product(product_as("%g = cast(%h) {dtype=f16}\n%y = mul_mat(%down, %g)\n")), kSecond) << "of halves";
-  // Of a rank with no part of it nothing runs in between.
+      << "a computed matrix";
+  EXPECT_EQ(with_product(product_as("%g = cast(%h) {dtype=f16}\n%y = mul_mat(%down, %g)\n")), kSecond)
+      << "a column of f16";
+  // If a rank has no part of the product, it runs no node between product and all_reduce.
   const auto split = [](int axis, int64_t first) {
     return Layout::split(axis, Partition::from_shares(std::vector<int64_t>{first, 96 - first}));
   };
@@ -217,8 +220,8 @@ TEST(JoinedNorm, ProductsThatOthersReadOrMakeStayApart) {
   }
 }
 
-/// As with memory for the nodes of a call.
-TEST(JoinedNorm, MemoryIsPlannedForProductsToo) {
+/// The memory plan keeps the product's column apart from the results of the call.
+TEST(JoinedNorm, MemoryIsPlannedForJoinedProducts) {
   Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
   for (RankPlan& rank : placed.plan.ranks) {
     MemoryPlanOptions options;
@@ -234,48 +237,49 @@ TEST(JoinedNorm, MemoryIsPlannedForProductsToo) {
       };
       const MemoryPlace result = place(name), source = place(column);
       EXPECT_TRUE(result.offset + result.size <= source.offset || source.offset + source.size <= result.offset)
-          << name << " lies on the column of the product";
+          << name << " overlaps the column of the product";
     }
   }
 }
 
-TEST(JoinedNorm, ValuesThatOthersReadAreNotLeftOut) {
+TEST(JoinedNorm, ValuesWithOtherReadersAreComputed) {
   EXPECT_EQ(Placed(test::norm_graph(1, "output %out\noutput %n")).joined(), kSecond);
   EXPECT_EQ(Placed(test::norm_graph(1, "output %out", "%also = unary(%n) {kind=silu}")).joined(), kSecond);
   EXPECT_EQ(Placed(test::norm_graph(1, "output %out\noutput %r\noutput %m\noutput %m2")).joined(), kBoth)
-      << "the call writes these";
+      << "the call writes these values";
   Placed read_again(
       test::norm_graph(1, "output %out", "%v = reshape(%n) {shape=[32,2,1,1]}\n%also = unary(%v) {kind=silu}"));
-  EXPECT_EQ(read_again.joined(), kSecond) << "through a view";
+  EXPECT_EQ(read_again.joined(), kSecond) << "read through a view";
   Placed reduced(test::norm_graph(1, "output %out\noutput %also", "%also = unary(%y) {kind=silu}"));
   EXPECT_EQ(reduced.joined(), kSecond) << "the sum of the ranks is read twice";
 }
 
-TEST(JoinedNorm, ShownValuesAreNotLeftOut) {
+TEST(JoinedNorm, ShownValuesAreComputed) {
   for (const auto& [name, expected] : {std::pair{"n", kSecond}, {"n2", kFirst}, {"m", kBoth}, {"r", kBoth}}) {
     EXPECT_EQ(Placed(test::norm_graph(1), {.shown = name}).joined(), expected) << name;
   }
 }
 
-TEST(JoinedNorm, NothingIsJoinedOverACut) {
+TEST(JoinedNorm, NothingIsJoinedAcrossCut) {
   for (int node = 1; node < 11; ++node) {
     Placed placed(test::norm_graph(1), {.cuts = {node}});
-    // Nodes 0 h, 1 y, 2 r, 3 n, 4 m, 5 h2, 6 y2, 7 r2, 8 n2, 9 m2, 10 out. An all_reduce goes before its reader.
+    // Nodes 0 h, 1 y, 2 r, 3 n, 4 m, 5 h2, 6 y2, 7 r2, 8 n2, 9 m2, 10 out. The all_reduce of y and y2 is just before r
+    // and r2.
     const bool cuts_first = node == 3 || node == 4, cuts_second = node == 8 || node == 9;
     EXPECT_EQ(placed.joined(), cuts_first ? kSecond : cuts_second ? kFirst : kBoth) << node;
   }
 }
 
-TEST(JoinedNorm, ShapesThatTheCallDoesNotKnow) {
+TEST(JoinedNorm, UnsupportedShapesAreNotJoined) {
   EXPECT_EQ(Placed(test::norm_graph(3, "output %out", "", "[64, 3]")).joined(), kNone) << "a weight for each row";
   EXPECT_EQ(Placed(test::norm_graph(3), {.rows = 2}).joined(), kNone) << "the communicator fuses fewer rows";
   EXPECT_EQ(Placed(test::norm_graph(3), {.rows = 3}).joined(), kBoth);
-  EXPECT_EQ(Placed(test::norm_graph(1), {.rows = 0}).joined(), kNone) << "it fuses nothing";
+  EXPECT_EQ(Placed(test::norm_graph(1), {.rows = 0}).joined(), kNone) << "the communicator fuses nothing";
   EXPECT_EQ(Placed(test::norm_graph(1), {.layouts = {}}).joined(), kNone) << "no collectives";
 }
 
-// The call may read it before earlier work has ended.
-TEST(JoinedNorm, AWeightThatIsComputedOrWrittenIsNone) {
+// The call may read the factor before earlier work has finished, so the factor must be a weight that nothing writes.
+TEST(JoinedNorm, ComputedOrWrittenFactorsAreNotJoined) {
   const auto with = [](std::string_view from, std::string_view to) {
     std::string text = test::norm_graph(1);
     const size_t at = text.find(from);
@@ -291,7 +295,7 @@ TEST(JoinedNorm, AWeightThatIsComputedOrWrittenIsNone) {
   EXPECT_EQ(with("weight %scale", "input %scale"), kNone);
 }
 
-TEST(JoinedNorm, ResultsMayTakeThePlacesOfWhatIsRead) {
+TEST(JoinedNorm, ResultsMayReuseMemoryOfSources) {
   for (const char* sum : {"y", "x"}) {
     Placed placed(test::norm_graph(2));
     EXPECT_TRUE(placed.put(0, "r", sum).put(1, "r", sum).can_run());
@@ -307,24 +311,24 @@ TEST(JoinedNorm, ResultsMayTakeThePlacesOfWhatIsRead) {
   EXPECT_NE(last.call(1, 0).sum, nullptr);
   Placed unused(test::norm_graph(2));
   for (int rank : {0, 1}) unused.put(rank, "n", "y", 64).put(rank, "y.all_reduce.2", "x", 8);
-  EXPECT_TRUE(unused.can_run()) << "they are not written";
+  EXPECT_TRUE(unused.can_run()) << "the call does not write these values";
 }
 
-TEST(JoinedNorm, ResultsMayNotLieElsewhereOnWhatIsRead) {
+TEST(JoinedNorm, ResultsPartlyOverlappingSourcesAreRefused) {
   for (int rank : {0, 1}) {
     for (const char* result : {"r", "m"}) {
       for (const char* source : {"x", "y"}) {
         for (size_t offset : {size_t{4}, size_t{256}, size_t{508}}) {
           Placed placed(test::norm_graph(2));
-          EXPECT_FALSE(placed.put(rank, result, source, offset).can_run()) << result << " on " << source;
+          EXPECT_FALSE(placed.put(rank, result, source, offset).can_run()) << result << " overlaps " << source;
         }
         Placed behind(test::norm_graph(2));
-        EXPECT_TRUE(behind.put(rank, result, source, 512).can_run()) << result << " behind " << source;
+        EXPECT_TRUE(behind.put(rank, result, source, 512).can_run()) << result << " after " << source;
       }
       for (size_t offset : {size_t{0}, size_t{252}}) {
         Placed placed(test::norm_graph(2));
         placed.local(rank, "scale").data = placed.local(rank, result).data + offset;
-        EXPECT_FALSE(placed.can_run()) << result << " on the weight";
+        EXPECT_FALSE(placed.can_run()) << result << " overlaps the weight";
       }
     }
     Placed shifted(test::norm_graph(2));
@@ -332,8 +336,8 @@ TEST(JoinedNorm, ResultsMayNotLieElsewhereOnWhatIsRead) {
   }
 }
 
-/// With rows of all sizes beside other tensors, memory as it is planned lets all calls be made.
-TEST(JoinedNorm, MemoryIsPlannedForWhatRunsAsOne) {
+/// For several numbers of rows and alignments, the planned memory allows all calls.
+TEST(JoinedNorm, MemoryIsPlannedForJoinedNodes) {
   for (int64_t rows : {1, 2, 3, 7, 64}) {
     for (size_t alignment : {size_t{1}, size_t{64}, size_t{4096}}) {
       Placed placed(test::norm_graph(rows));
@@ -355,13 +359,13 @@ TEST(JoinedNorm, MemoryIsPlannedForWhatRunsAsOne) {
   }
 }
 
-TEST(JoinedNorm, ACommunicatorThatCannotSaysSo) {
+TEST(JoinedNorm, CommunicatorWithoutKernelRefusesCall) {
   const auto backend = Registry::instance().init("CPU0");
   const auto communicator = collectives::make_host_communicator(std::array{backend.get()});
   FusedNorm norm;
   norm.what = "y";
   EXPECT_THAT([&] { communicator->enqueue_fused(0, norm); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("[all_reduce_norm y] the communicator 'host' cannot")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("[all_reduce_norm y] the communicator 'host' has no such call")));
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A plan made without memory on the null device, which needs no scratch memory: the same on every machine.
+/// A plan without memory on the null device. The null device needs no scratch memory, so the plan is the same on every
+/// machine.
 struct Planned {
   Planned(const std::string& text, int ranks, const test::Layouts& layouts) : store(ranks) {
     parse_graph(text, graph, weights);
@@ -47,7 +48,7 @@ std::vector<std::string> collectives(const Plan& plan) {
   return found;
 }
 
-TEST(Plan, OfALlamaLayerOnTwoDevices) {
+TEST(Plan, PrintsLlamaLayerOnTwoDevices) {
   EXPECT_EQ(to_string(llama({3, 1}).plan), R"(plan of llama on 2 devices
 layouts
   embd                         f32   [32, 40]             mirrored
@@ -112,7 +113,7 @@ memory in bytes
 )");
 }
 
-TEST(Plan, OfALlamaLayerOnThreeDevices) {
+TEST(Plan, PrintsLlamaLayerOnThreeDevices) {
   const Planned three = llama({2, 1, 1});
   EXPECT_EQ(steps_text(three.plan), R"(steps (nodes of the local graphs)
      0  compute         dev0: 0-18, dev1: 0-18, dev2: 0-18
@@ -123,7 +124,7 @@ TEST(Plan, OfALlamaLayerOnThreeDevices) {
 )");
 }
 
-TEST(Plan, ALayerCostsTwoAllReducesWhateverTheRatio) {
+TEST(Plan, LayerNeedsTwoAllReducesAtAnyRatio) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out"};
   for (const std::vector<int64_t>& shares : std::vector<std::vector<int64_t>>{
            {2, 2}, {3, 1}, {1, 3}, {4, 0}, {0, 4}, {2, 1, 1}, {1, 0, 3}, {1, 1, 1, 1}, {0, 2, 0, 2}}) {
@@ -135,7 +136,7 @@ TEST(Plan, ALayerCostsTwoAllReducesWhateverTheRatio) {
   }
 }
 
-TEST(Plan, LogitsThatTheDeviceReadsAreGathered) {
+TEST(Plan, GathersLogitsReadByDevice) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out", "all_gather logits"};
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{3, 1}, {2, 1, 1}}) {
     const Planned planned = llama(shares, 2, "%p = soft_max(%logits, _, _)\noutput %p");
@@ -145,24 +146,24 @@ TEST(Plan, LogitsThatTheDeviceReadsAreGathered) {
   }
 }
 
-TEST(Plan, OfLogitsThatTheDeviceSelectsFromOnlyCandidatesAreGathered) {
+TEST(Plan, GathersOnlyCandidatesForSelection) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out", "all_gather best.candidates"};
   struct Case {
     std::vector<int64_t> shares;
     int64_t k, sent;
   };
-  // Of 40 logits.
+  // `sent` of 40 logits are gathered.
   for (const auto& [shares, k, sent] : {Case{{3, 1}, 1, 2}, {{2, 1, 1}, 1, 3}, {{3, 1}, 5, 10}, {{2, 1, 1}, 5, 15}}) {
     const std::string op = k == 1 ? "argmax(%logits)" : fmt::format("top_k(%logits) {{k={}}}", k);
     const Planned planned = llama(shares, 2, fmt::format("%best = {}\noutput %best", op));
     EXPECT_EQ(collectives(planned.plan), expected);
-    // A value and a place for each.
+    // The bytes of two all_reduces and of the candidates, each of which has a value and a place.
     EXPECT_EQ(planned.plan.collective_bytes(), 2 * (2 * 32 * 4) + sent * 2 * 4);
     EXPECT_EQ(planned.plan.layout(*planned.graph.find("best")), Layout::mirrored());
   }
 }
 
-TEST(Plan, TooManyCandidatesAreNoneAndTheRowIsGathered) {
+TEST(Plan, GathersRowInsteadOfTooManyCandidates) {
   const Planned planned = llama({2, 1, 1}, 2, "%best = top_k(%logits) {k=9}\noutput %best");
   EXPECT_EQ(collectives(planned.plan).back(), "all_gather logits") << "27 values and places against 40 values";
 }
@@ -174,7 +175,7 @@ TEST(Plan, OneDeviceNeedsNoCollective) {
   EXPECT_EQ(planned.plan.ranks[0].memory.communication, 0u);
 }
 
-TEST(Plan, JsonSaysTheSameAsTheText) {
+TEST(Plan, JsonMatchesPlan) {
   const Planned planned = llama({2, 1, 1});
   const Plan& plan = planned.plan;
   const auto json = nlohmann::json::parse(to_json(plan));
@@ -217,9 +218,7 @@ TEST(Plan, JsonSaysTheSameAsTheText) {
   }
 }
 
-/// Every node of every local graph stands in exactly one step, in order, but for views where nothing else is to do; a
-/// collective is one node of its kind.
-TEST(Plan, PrintsALocalGraphCutIntoItsSteps) {
+TEST(Plan, PrintsLocalGraphByStep) {
   const Partition columns = parse_partition(2, "512:{0} 256:{1}");
   const Planned p(
       test::kFeedForward, 2,
@@ -240,7 +239,9 @@ TEST(Plan, PrintsALocalGraphCutIntoItsSteps) {
               ThrowsMessage<InvalidArgument>(HasSubstr("no rank 2; give one of 0 to 1")));
 }
 
-TEST(Plan, StepsCoverTheLocalGraphs) {
+/// Every node of a local graph is in exactly one step, in order. Only views may be outside all steps, if a step for
+/// these views would have no other nodes. A collective step has one node of its kind.
+TEST(Plan, StepsCoverLocalGraphs) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Planned planned(one.graph, one.ranks, one.layouts);
@@ -266,7 +267,7 @@ TEST(Plan, StepsCoverTheLocalGraphs) {
   }
 }
 
-TEST(Plan, KnowsItsTensorsOnly) {
+TEST(Plan, RefusesTensorsOfOtherGraphs) {
   const Planned planned = llama({3, 1});
   EXPECT_TRUE(planned.plan.layout(*planned.graph.find("attn_out")).is_partial());
   EXPECT_TRUE(planned.plan.layout(*planned.weights.find("wq")).is_split(1));
@@ -275,7 +276,7 @@ TEST(Plan, KnowsItsTensorsOnly) {
               ThrowsMessage<InvalidArgument>(HasSubstr("stranger f32 [1] is not part of the plan of llama")));
 }
 
-TEST(Plan, NamesALeafThatIsNotOnTheDevice) {
+TEST(Plan, ErrorNamesLeafMissingOnDevice) {
   TensorContext weights;
   Graph graph("g");
   parse_graph("weight %w f32 [4]\n%y = scale(%w) {scale=2}\noutput %y\n", graph, weights);
@@ -287,8 +288,8 @@ TEST(Plan, NamesALeafThatIsNotOnTheDevice) {
               ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [4] has no layout; declare it")));
 }
 
-/// What is planned is what is allocated, to the byte: as the plan, its buffers and the devices themselves say.
-TEST(PlanMemory, IsWhatTheDevicesGive) {
+/// The planned memory equals the allocated memory to the byte, as reported by the plan, its buffers and the devices.
+TEST(PlanMemory, EqualsAllocatedMemory) {
   for (uint64_t seed = 1000; seed < 1150; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     SCOPED_TRACE(seed);
@@ -326,7 +327,7 @@ TEST(PlanMemory, IsWhatTheDevicesGive) {
   }
 }
 
-TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
+TEST(PlanMemory, IncludesPlacedWeightsAndCaches) {
   const test::CpuMesh mesh(2, {{"w", Layout::split(1, parse_partition(2, "24:{0} 8:{1}"))},
                                {"k", Layout::split(0, parse_partition(2, "16:{0} 48:{1}"))}});
   test::Loaded model(
@@ -336,7 +337,7 @@ TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
   const auto backend = mesh.device->init();
   const auto plan = backend->create_plan(model.graph);
   const Plan& made = plan_of(*plan);
-  EXPECT_EQ(made.ranks[0].memory.weights, 24u * 256 + 64) << "w, and n rounded up";
+  EXPECT_EQ(made.ranks[0].memory.weights, 24u * 256 + 64) << "w and n, rounded up";
   EXPECT_EQ(made.ranks[1].memory.weights, 8u * 256 + 64);
   EXPECT_EQ(made.ranks[0].memory.cache, 16u * 6 * 4);
   EXPECT_EQ(made.ranks[1].memory.cache, 48u * 6 * 4);
@@ -346,8 +347,8 @@ TEST(PlanMemory, OfWhatIsPlacedIsInThePlan) {
   EXPECT_THAT(to_string(made), testing::HasSubstr(std::to_string(24 * 256 + 64)));
 }
 
-/// A reshape that cannot keep the cut of a weight: the text says that every run gathers it.
-TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
+/// A reshape cannot keep the split of a weight. The text says that every run gathers the weight.
+TEST(Plan, NamesCollectivesThatDependOnWeightsOnly) {
   const auto plan_with = [](const Layout& layout) {
     const test::CpuMesh mesh(2, {{"w", layout}});
     test::Loaded model(
@@ -368,13 +369,13 @@ TEST(Plan, CollectivesOfWeightsAloneAreNamed) {
   };
   const auto [gathered, text] = plan_with(Layout::split(1, parse_partition(2, "1:{0} 3:{1}")));
   EXPECT_EQ(gathered, "w\n");
-  EXPECT_THAT(text, testing::HasSubstr("of weights alone, repeated in each run"));
+  EXPECT_THAT(text, testing::HasSubstr("depends only on weights, repeated in each run"));
   const auto [nothing, without] = plan_with(Layout::mirrored());
   EXPECT_EQ(nothing, "");
   EXPECT_THAT(without, testing::Not(testing::HasSubstr("repeated")));
 }
 
-TEST(PlanMemory, WeightsAndCachesTogetherAreTheSameBytes) {
+TEST(PlanMemory, PersistentMemoryEqualsAllocatedMemory) {
   const test::CpuMesh mesh(3, test::llama_layouts({2, 1, 1}));
   test::Loaded loaded(test::llama_graph(2), *mesh.device);
   const auto planned = persistent_memory(loaded.weights.tensors(), mesh.device->shards(), mesh.members);
@@ -386,7 +387,7 @@ TEST(PlanMemory, WeightsAndCachesTogetherAreTheSameBytes) {
   EXPECT_EQ(planned[0].cache, 2u * 8 * 16 * 2 * 2);
 }
 
-TEST(PlanMemory, SpreadsOverAllocationsWhereTheDeviceAsks) {
+TEST(PlanMemory, IsSpreadOverAllocationsOfLimitedSize) {
   BackendReg& family = *Registry::instance().find_family("NULL");
   Device& small = family.create_device("max_size=1K");
   const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &small}, test::callback_for({}));

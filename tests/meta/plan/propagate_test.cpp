@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// A graph from text, propagated from the layouts of its leaves by name ("mirrored" where absent).
+/// A graph from text, propagated from the given layouts of its leaves. Leaves that are not listed are mirrored.
 struct Propagated {
   Propagated(const std::string& text, int ranks, std::map<std::string, Layout> layouts, const CostModel& model = {})
       : layouts(std::move(layouts)) {
@@ -44,7 +44,7 @@ struct Propagated {
   Propagation result;
 };
 
-TEST(Propagate, AFeedForwardAsTheHeaderTells) {
+TEST(Propagate, FeedForwardMatchesHeaderExample) {
   const Propagated p(test::kFeedForward, 2,
                      {{"gate", split(1, 2, "384:{0} 384:{1}")},
                       {"up", split(1, 2, "384:{0} 384:{1}")},
@@ -64,7 +64,7 @@ TEST(Propagate, AFeedForwardAsTheHeaderTells) {
   EXPECT_EQ(p.choice("n").factor, -1);
 }
 
-TEST(Propagate, PrintsALineForEachNode) {
+TEST(Propagate, PrintsOneLinePerNode) {
   Propagated p(test::kFeedForward, 2,
                {{"gate", split(1, 2, "384:{0} 384:{1}")},
                 {"up", split(1, 2, "384:{0} 384:{1}")},
@@ -80,7 +80,7 @@ n            rms_norm   whole: mirrored -> mirrored
 )");
 }
 
-TEST(Propagate, UnevenAndEmptySharesTakeTheSameWay) {
+TEST(Propagate, StrategiesDoNotDependOnShares) {
   for (const char* runs : {"767:{0} 1:{1}", "768:{1}", "1:{1} 700:{0} 67:{1}"}) {
     const Propagated p(test::kFeedForward, 2,
                        {{"gate", split(1, 2, runs)}, {"up", split(1, 2, runs)}, {"down", split(0, 2, runs)}});
@@ -96,7 +96,7 @@ TEST(Propagate, AsksForEachLeafOnce) {
                                    testing::Pair("x", 1)));
 }
 
-TEST(Propagate, NeverSplitsWhatNobodySplit) {
+TEST(Propagate, KeepsGraphsWithMirroredLeavesMirrored) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Propagated p(one.graph, one.ranks, {});
@@ -106,7 +106,7 @@ TEST(Propagate, NeverSplitsWhatNobodySplit) {
   }
 }
 
-TEST(Propagate, EveryNodeOfEveryGraphHasAValidChoice) {
+TEST(Propagate, EveryNodeHasValidChoice) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     SCOPED_TRACE(seed);
@@ -120,13 +120,13 @@ TEST(Propagate, EveryNodeOfEveryGraphHasAValidChoice) {
         check_layout(choice.sources[i], node->src[i]->dtype, node->src[i]->shape, one.ranks, node->src[i]->name);
       }
       if (node->op == Op::kSetRows) {
-        EXPECT_EQ(choice.result, p.layout_of(*node->src[0])) << "a cache stays where it is";
+        EXPECT_EQ(choice.result, p.layout_of(*node->src[0])) << "a cache stays in place";
       }
     }
   }
 }
 
-TEST(Propagate, IsTheSameEveryTime) {
+TEST(Propagate, IsDeterministic) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Propagated a(one.graph, one.ranks, one.layouts), b(one.graph, one.ranks, one.layouts);
@@ -134,8 +134,8 @@ TEST(Propagate, IsTheSameEveryTime) {
   }
 }
 
-TEST(Propagate, AMirroredBiasIsCut) {
-  // Cutting what every rank has costs no collective, however large the weight and however many pieces it takes.
+TEST(Propagate, SplitsMirroredBias) {
+  // Splitting a mirrored weight needs no collective, even if the weight is large and every rank takes several pieces.
   const Propagated cut(R"(
 input %x f32 [64]
 weight %w f32 [64, 6144]
@@ -149,7 +149,7 @@ output %o
   EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
 }
 
-/// A head that is the embedding too: every rank has all of its table.
+/// An output head that is tied to the embedding. Every rank has the whole table.
 const std::string kTiedHead = R"(
 input %x f32 [64]
 weight %w f32 [64, 512]
@@ -164,7 +164,7 @@ std::map<std::string, Layout> tied_head_layouts() {
   return {{"w", split(1, 2, "256:{0} 256:{1}")}, {"v", split(0, 2, "256:{0} 256:{1}")}};
 }
 
-TEST(Propagate, ATiedHeadThatIsSelectedFromIsDivided) {
+TEST(Propagate, DividesTiedHeadForSelection) {
   const std::string graph = kTiedHead + R"(
 %ids = top_k(%logits) {k=40}
 %elements = reshape(%logits) {shape=[1,32000,1,1]}
@@ -177,17 +177,17 @@ output %best
   EXPECT_TRUE(p.choice("ids").by_candidates);
   EXPECT_EQ(p.of("ids"), "mirrored");
   EXPECT_TRUE(p.choice("best").selected);
-  EXPECT_EQ(p.of("best"), "mirrored") << "values come with their places";
+  EXPECT_EQ(p.of("best"), "mirrored") << "values are gathered with their places";
   EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
               testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
                                  "16000:{1}] -> mirrored"));
-  // Another node needs them whole: every rank makes all of them, as without a selection.
+  // Another node needs the whole logits, so every rank computes all of the logits, as without a selection.
   const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, tied_head_layouts());
   EXPECT_EQ(whole_too.of("logits"), "mirrored");
   EXPECT_FALSE(whole_too.choice("ids").by_candidates);
 }
 
-TEST(Propagate, ATiedHeadThatIsScaledAndCappedIsDivided) {
+TEST(Propagate, DividesScaledAndCappedTiedHead) {
   const std::string graph = kTiedHead + R"(
 %of_cap = scale(%logits) {scale=0.5}
 %bent = unary(%of_cap) {kind=tanh}
@@ -208,14 +208,15 @@ output %best
   }
   const Propagated p(graph + selected, 2, tied_head_layouts());
   EXPECT_TRUE(p.choice("ids").by_candidates);
-  // Another node needs them whole.
+  // Another node needs the whole logits.
   EXPECT_EQ(Propagated(graph + "%p = soft_max(%bent, _, _)\noutput %capped\noutput %p\n", 2, tied_head_layouts())
                 .of("logits"),
             "mirrored");
 }
 
-TEST(Propagate, APartialSumThatSomebodyNeedsWholeIsReducedForAll) {
-  // %a could pass the partial sum on; %n needs it whole, so %a takes the whole too and nothing is reduced twice.
+TEST(Propagate, ReducesPartialSumOnceForAllUsers) {
+  // %a could pass the partial sum on. But %n needs the complete sum, so %a takes the complete sum and nothing is
+  // reduced twice.
   const Propagated p(R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 8]
@@ -233,7 +234,7 @@ output %z
   EXPECT_EQ(p.of("a"), "mirrored");
 }
 
-TEST(Propagate, TwoPartialSumsAreAddedBeforeTheyAreReduced) {
+TEST(Propagate, AddsPartialSumsBeforeReduction) {
   const Propagated p(R"(
 input %x f32 [8, 3]
 weight %v f32 [8, 8]
@@ -249,8 +250,8 @@ output %n
   EXPECT_EQ(p.of("a"), "partial");
 }
 
-TEST(Propagate, ProductsWithTheSplitWeightOfTwoUsesDiffer) {
-  // A tied embedding split by its rows: a look-up adds up, a product keeps the rows apart.
+TEST(Propagate, UsesOfTiedEmbeddingHaveDifferentStrategies) {
+  // A tied embedding split by rows: the lookup gives a partial sum, the product gives split rows.
   const Propagated p(R"(
 input %ids i32 [3]
 weight %e f32 [8, 10]
@@ -265,14 +266,14 @@ output %l
   EXPECT_EQ(p.of("l"), "split 0 [7:{0} 3:{1}]");
 }
 
-TEST(Propagate, ARangeTakesWhatEarlierOnesMade) {
+TEST(Propagate, RangeUsesLayoutsOfEarlierRanges) {
   TensorContext weights;
   Graph graph("ranges");
   parse_graph(test::kFeedForward, graph, weights);
   const Layout half = split(0, 2, "384:{0} 384:{1}");
   const auto outside = [&](const Tensor& tensor) {
     if (tensor.name == "h" || tensor.name == "down") return half;
-    EXPECT_EQ(tensor.name, "x") << "nothing else is read by the range";
+    EXPECT_EQ(tensor.name, "x") << "the range reads no other tensor";
     return Layout::mirrored();
   };
   const Propagation p = propagate({&graph, 3, 6}, 2, outside);
@@ -281,9 +282,9 @@ TEST(Propagate, ARangeTakesWhatEarlierOnesMade) {
   EXPECT_TRUE(p.at(graph.find("n")).result.is_mirrored());
 }
 
-TEST(Propagate, TheCostModelDecides) {
-  // k is split on the weight, x lies split on columns. Either x is sent so that k fits and the sum is reduced, or the
-  // weight is made whole, which is the better the less it costs to move a weight.
+TEST(Propagate, CostModelChoosesReductionOrGather) {
+  // The weight is split on k and x is split on columns. Either x is redistributed along k and the sum is reduced, or
+  // the weight is gathered, which wins if moving a weight is cheap.
   constexpr const char* kText = R"(
 weight %w f32 [64, 4]
 cache %x f32 [64, 4096]
@@ -300,7 +301,7 @@ output %n
   EXPECT_NE(Propagated(kText, 2, layouts, model).sources("y")[0], "mirrored");
 }
 
-TEST(CheapestSource, PrefersWhatIsThereAndThenWhatMovesLeast) {
+TEST(CheapestSource, PrefersExistingLayoutThenLeastTraffic) {
   TensorContext context;
   const Tensor& x = *context.add("x", DType::kF32, {1024, 4, 1, 1});
   const CostModel model;
@@ -311,8 +312,8 @@ TEST(CheapestSource, PrefersWhatIsThereAndThenWhatMovesLeast) {
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, Layout::mirrored()), 1u);
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, half), 0u);
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, other), 1u) << "slices of the whole cost no collective";
-  EXPECT_EQ(cheapest({Layout::partial(), half}, Layout::mirrored()), 1u) << "gathering is half a reduction";
-  EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of equals";
+  EXPECT_EQ(cheapest({Layout::partial(), half}, Layout::mirrored()), 1u) << "gathering costs half as much as reducing";
+  EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of several equal costs";
 }
 
 /// Two ranks that multiply with `rate` operations/s, and links of `bandwidth` bytes/s.
@@ -330,9 +331,9 @@ CostModel model_of(double rate, double bandwidth) {
   return CostModel::of(std::move(machine), std::vector<std::string>{"A", "B"});
 }
 
-TEST(Propagate, LinksDecideWhetherAProductIsDividedOrMirrored) {
-  // The cache lies split on what is contracted, so that a divided product is a sum of the ranks' parts, [1024, 512];
-  // made whole first, the product of the mirrored weight needs 64 columns of it sent, and every rank does all of it.
+TEST(Propagate, LinkSpeedDecidesWhetherProductIsDivided) {
+  // The cache is split on the contracted axis. A divided product gives a partial sum [1024, 512]. Otherwise 64 x 512
+  // values of the cache are gathered, and every rank computes the whole product.
   constexpr const char* kText = R"(
 weight %w f32 [64, 1024]
 cache %x f32 [64, 512]
@@ -345,8 +346,8 @@ output %n
   EXPECT_EQ(Propagated(kText, 2, layouts, model_of(1e15, 1e8)).of("y"), "mirrored") << "fast ranks, slow links";
 }
 
-TEST(Propagate, SlowDevicesCount) {
-  // What is divided evenly takes as long as the slower rank's half.
+TEST(Propagate, SlowestRankDeterminesComputeCost) {
+  // An evenly divided product takes as long as the slower rank needs for its half of the work.
   auto machine = std::make_shared<machine::MachineModel>();
   for (const double rate : {1e12, 1e9}) {
     machine::DeviceModel device;

@@ -1,4 +1,4 @@
-// What propagation has chosen, as text: a line for each node, what it needs and what it gives.
+// Text of the choices of propagation, one line per node: the layouts of its sources and of its result.
 //   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace shoal::meta {
 
-/// "split k [384:{0} 384:{1}]", "candidates [20:{0} 20:{1}]", "candidates" of a look-up, "whole" or, for views and
-/// concat, "on runs".
+/// "split k [384:{0} 384:{1}]", "candidates [20:{0} 20:{1}]", "candidates" for a lookup, "whole", or "on runs" for
+/// views and concat.
 inline std::string strategy_text(const Tensor& node, const NodeChoice& choice) {
   if (choice.factor >= 0) {
     const char letter = rule_for(node)->factors[choice.factor].letter;

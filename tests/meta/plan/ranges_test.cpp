@@ -1,4 +1,4 @@
-// Graphs that are planned range by range on a meta device, each range with local graphs of its own.
+// Graphs that are planned range by range on a meta device. Each range has its own local graphs.
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"
@@ -14,7 +14,7 @@ Layout even(int axis, int64_t length) {
   return Layout::split(axis, Partition::even(2, length));
 }
 
-/// Plans of the ranges that end before these nodes, and of the rest.
+/// Plans the ranges that end before the nodes `ends`, and the remaining range.
 std::vector<std::unique_ptr<GraphPlan>> plan_ranges(Backend& backend, Graph& graph, std::vector<int> ends) {
   ends.push_back(static_cast<int>(graph.nodes().size()));
   std::vector<std::unique_ptr<GraphPlan>> plans;
@@ -26,7 +26,7 @@ std::vector<std::unique_ptr<GraphPlan>> plan_ranges(Backend& backend, Graph& gra
   return plans;
 }
 
-/// The outputs of all ranges equal those of the whole graph on one device, wherever it is cut.
+/// For every pair of cuts, the outputs of all ranges equal the outputs of the whole graph on one device.
 void check_all_cuts(const std::string& text, const test::Layouts& layouts) {
   for (int ranks : {1, 2}) {
     test::CpuMesh mesh(ranks, ranks == 1 ? test::Layouts{} : layouts);
@@ -54,7 +54,7 @@ void check_all_cuts(const std::string& text, const test::Layouts& layouts) {
   }
 }
 
-TEST(MetaRanges, ViewsOfAnEarlierRangesViewsReachAsFar) {
+TEST(MetaRanges, ViewsOfEarlierViewsHaveFullRange) {
   check_all_cuts(R"(
 input %x f32 [8, 4]
 weight %w f32 [8, 6]
@@ -72,7 +72,7 @@ output %d
                  {{"w", even(0, 8)}});
 }
 
-TEST(MetaRanges, ACacheIsWrittenAgainInALaterRange) {
+TEST(MetaRanges, LaterRangeMayWriteCacheAgain) {
   check_all_cuts(R"(
 input %x f32 [4, 2]
 input %slots6.i i32 [2]
@@ -88,9 +88,9 @@ output %c
                  {{"k", even(0, 4)}});
 }
 
-// A sum of a mirrored tensor and a partial cache's view takes the other ranks' addend as it is; what is written into
-// the cache afterwards must not reach it.
-TEST(MetaRanges, AnAddendThatIsACachesViewIsTakenBeforeTheNextWrite) {
+// In a sum of a mirrored tensor and a view of a partial cache, ranks above 0 use the view as their addend. Later writes
+// into the cache must not change this addend.
+TEST(MetaRanges, CacheViewAddendIsCopiedBeforeNextWrite) {
   const std::string text = R"(
 input %x f32 [8, 1]
 input %slots1.i i32 [1]
@@ -112,8 +112,9 @@ output %n
   EXPECT_TRUE(plan_of(*plan).layout(*loaded.graph.find("s")).is_partial());
 }
 
-// Written before its first segment, it is read by the second range, after others of the first could have had its place.
-TEST(MetaRanges, ALateInputThatALaterRangeReadsStays) {
+// The input is written before its first segment, and the second range reads it. Meanwhile the first range must not
+// reuse its memory.
+TEST(MetaRanges, LateInputIsKeptForLaterRange) {
   const std::string text = R"(
 input %x f32 [64]
 input %e f32 [64]

@@ -1,5 +1,5 @@
-// Every pair of layouts: the local graphs and the collective that redistribute() makes are run on the CPU, with the
-// collective done by plain copies here, and each rank's result is compared element by element.
+// Tests every pair of layouts. The local graphs of redistribute() run on the CPU, plain copies replace the collective,
+// and each rank's result is compared element by element.
 #include "meta/plan/redistribute.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ void write(Tensor& tensor, const Values& values) {
   tensor_set(tensor, values.data(), 0, values.size() * sizeof(float));
 }
 
-/// The collective of a step, by the book.
+/// Reference implementation of a step's collective.
 void run_collective(const std::vector<Tensor*>& nodes) {
   const size_t n = nodes.size();
   std::vector<Values> in, out(n);
@@ -65,7 +65,7 @@ void run_collective(const std::vector<Tensor*>& nodes) {
 
 using Memory = std::vector<GraphBuffers>;
 
-/// Runs the builder's graphs with the given inputs. `outputs` are kept in the memory that it returns.
+/// Runs the builder's graphs with the given inputs. Returns the memory of `outputs`.
 Memory run(LocalBuilder& builder, const Locals& inputs, const Locals& outputs, const std::vector<Values>& data) {
   Device& device = Registry::instance().device("CPU0");
   const auto backend = device.init("threads=1");
@@ -99,7 +99,7 @@ Values pick(const Values& global, const std::vector<int64_t>& elements) {
   return values;
 }
 
-/// How the global values lie under a layout: Partial as unequal addends that are exact in f32.
+/// Shards of the global values in a layout. The addends of Partial differ between ranks and are exact in f32.
 std::vector<Values> shards(const Values& global, const Shape& shape, const Layout& layout, int ranks) {
   std::vector<Values> out;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -139,7 +139,7 @@ void expect_redistributed(const Shape& shape, const Layout& from, const Layout& 
   }
 }
 
-TEST(Redistribute, AnyLayoutToAnyOther) {
+TEST(Redistribute, ConvertsAnyLayoutToAnyOther) {
   std::mt19937_64 rng(11);
   for (int round = 0; round < 1500; ++round) {
     const int ranks = 1 + static_cast<int>(rng() % 4);
@@ -153,7 +153,7 @@ TEST(Redistribute, AnyLayoutToAnyOther) {
   }
 }
 
-TEST(Redistribute, RankOrderedOutermostNeedsNoReordering) {
+TEST(Redistribute, RankOrderedOutermostAxisNeedsNoReordering) {
   LocalBuilder builder(2, "test");
   const Layout from = Layout::split(0, parse_partition(2, "6:{0} 2:{1}"));
   Locals inputs;
@@ -162,7 +162,7 @@ TEST(Redistribute, RankOrderedOutermostNeedsNoReordering) {
   }
   redistribute(builder, inputs, {8, 1, 1, 1}, from, Layout::mirrored(), "x");
   const auto steps = builder.finish();
-  ASSERT_EQ(steps.size(), 1u);  // one all_gather and nothing that runs around it
+  ASSERT_EQ(steps.size(), 1u);  // one all_gather and no other node
   EXPECT_EQ(steps[0].collective, Collective::kAllGather);
 }
 

@@ -53,7 +53,7 @@ weight %down f32 [4, 8, 6]
 output %y
 )";
 
-/// Three experts in two slices, each with its own products.
+/// Three experts in two slices. Each slice has its own products.
 constexpr const char* kSlices = R"(
 input %x f32 [8, 1, 5]
 input %ids3.e i32 [2, 5]
@@ -80,7 +80,7 @@ weight %down f32 [2, 8, 6]
 output %y
 )";
 
-/// Experts divided over some ranks.
+/// Experts divided among some ranks.
 struct Divided {
   Divided(int ranks, const std::string& runs, const std::string& text = kExperts) : ranks(ranks), text(text) {
     const Partition experts = parse_partition(ranks, runs);
@@ -106,7 +106,7 @@ struct Divided {
     });
   }
 
-  /// Nodes of an op on a rank.
+  /// Number of nodes of an op on a rank.
   int nodes(Op op, int rank) const {
     return count([&](const Plan& plan) {
       const auto all = plan.ranks[static_cast<size_t>(rank)].graph->nodes();
@@ -134,7 +134,7 @@ struct Divided {
 
   std::string differs(uint64_t seed = 1) const { return test::check_case(random_case(seed), members()); }
 
-  /// The same where ranges, segments and what is shown are drawn.
+  /// Like differs(), but with random ranges, segments and shown nodes.
   std::string differs_in_pieces(uint64_t seed) const {
     auto devices = members();
     devices.resize(static_cast<size_t>(ranks));
@@ -157,7 +157,7 @@ class Routed : public testing::Test {
   test::CpuConfiguration configuration_{"devices=8,threads=1"};
 };
 
-TEST_F(Routed, ExpertsThatLieWholeAreReducedOnce) {
+TEST_F(Routed, WholeExpertsAreReducedOnce) {
   for (const auto& [ranks, runs] :
        std::vector<std::pair<int, std::string>>{{2, "3:{0} 3:{1}"},
                                                 {2, "1:{0} 5:{1}"},
@@ -172,7 +172,7 @@ TEST_F(Routed, ExpertsThatLieWholeAreReducedOnce) {
   }
 }
 
-TEST_F(Routed, IsPrintedAsByExpert) {
+TEST_F(Routed, StrategyIsPrintedAsByExpert) {
   const std::string text = Divided(2, "3:{0} 3:{1}").propagated();
   EXPECT_THAT(text, HasSubstr("h            glu        by expert: partial, partial -> partial\n"));
   EXPECT_THAT(text, HasSubstr("gs           add        by expert: partial, partial -> partial\n"));
@@ -186,8 +186,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-/// A rank without experts has no products, and nothing that would be made of them.
-TEST_F(Routed, ProductsOfNothingAreLeftOut) {
+/// A rank without experts omits the products and all nodes that depend on them.
+TEST_F(Routed, ZeroProductsArePruned) {
   const Divided divided(3, "2:{0} 4:{2}");
   for (const auto& [op, count] : std::vector<std::pair<Op, int>>{
            {Op::kMulMatId, 3}, {Op::kGetRows, 2}, {Op::kGlu, 1}, {Op::kContiguous, 1}, {Op::kSumRows, 1}}) {
@@ -195,11 +195,11 @@ TEST_F(Routed, ProductsOfNothingAreLeftOut) {
     EXPECT_EQ(divided.nodes(op, 1), 0) << name_of(op);
     EXPECT_EQ(divided.nodes(op, 2), count) << name_of(op);
   }
-  EXPECT_EQ(divided.nodes(Op::kFill, 1), 1) << "what is reduced";
+  EXPECT_EQ(divided.nodes(Op::kFill, 1), 1) << "the reduced value";
   EXPECT_EQ(divided.nodes(Op::kFill, 0), 0);
 }
 
-TEST_F(Routed, RanksHaveTheProductsOfTheirSlices) {
+TEST_F(Routed, RanksHaveProductsOfTheirSlices) {
   for (const auto& [ranks, runs] : std::vector<std::pair<int, std::string>>{
            {4, "2:{0} 1:{2} 2:{1} 1:{3}"}, {2, "3:{0} 3:{1}"}, {3, "3:{0} 2:{1} 1:{2}"}}) {
     const Divided divided(ranks, runs, kSlices);
@@ -211,7 +211,7 @@ TEST_F(Routed, RanksHaveTheProductsOfTheirSlices) {
     }
     for (uint64_t seed = 1; seed < 4; ++seed) EXPECT_EQ(divided.differs(seed), "") << runs;
   }
-  // One that has some of both.
+  // Rank 0 has experts of both slices.
   const Divided both(2, "2:{0} 1:{1} 3:{0}", kSlices);
   EXPECT_EQ(both.nodes(Op::kMulMatId, 0), 6);
   EXPECT_EQ(both.nodes(Op::kMulMatId, 1), 3);
@@ -219,7 +219,7 @@ TEST_F(Routed, RanksHaveTheProductsOfTheirSlices) {
   EXPECT_EQ(both.differs(), "");
 }
 
-TEST_F(Routed, WhatIsLeftOutCanBeReadAllTheSame) {
+TEST_F(Routed, PrunedValuesCanBeRead) {
   for (const Divided& divided : {Divided(3, "2:{0} 4:{2}"), Divided(2, "6:{1}"), Divided(2, "3:{0} 3:{1}", kSlices),
                                  Divided(3, "3:{0} 2:{1} 1:{2}", kSlices)}) {
     for (uint64_t seed = 1; seed <= 12; ++seed) EXPECT_EQ(divided.differs_in_pieces(seed), "") << seed << divided.text;
@@ -231,8 +231,8 @@ TEST_F(Routed, WhatIsLeftOutCanBeReadAllTheSame) {
   }
 }
 
-/// What is not 0 where a rank has nothing is summed before.
-TEST_F(Routed, OtherThingsAreReducedFirst) {
+/// A sum is reduced before a node that would not keep its zero rows.
+TEST_F(Routed, UnroutableNodesAreReducedFirst) {
   const auto check = [](const std::string& from, const std::string& to) {
     const Divided divided(2, "2:{0} 4:{1}", replaced(kExperts, from, to));
     EXPECT_GT(divided.collectives(), 1) << to;
@@ -243,16 +243,16 @@ TEST_F(Routed, OtherThingsAreReducedFirst) {
   check("%gc = clamp(%gs) {min=-inf,max=7}", "%gc = clamp(%gs) {min=0.5,max=7}");
   check("%sum = add(%h, %once)", "%sum = add(%h, %weights)");
   check("%h = glu(%gc, %us) {kind=geglu_quick}", "%h = div(%gc, %us)");
-  // Rows of other tokens, or in another order.
+  // Ids of other tokens, or ids in another order, prevent routing.
   check("%d = mul_mat_id(%down, %sum, %ids6.e)", "input %ids6.f i32 [2, 5]\n%d = mul_mat_id(%down, %sum, %ids6.f)");
   check("%ub = get_rows(%up_bias, %flat)", "input %ids6.g i32 [10]\n%ub = get_rows(%up_bias, %ids6.g)");
-  // Of another slice.
+  // The products of each slice are multiplied by experts of the other slice.
   const Divided crossed(2, "3:{0} 3:{1}",
                         replaced(kSlices, "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[0:3,1099511627776:3]}",
                                  "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[1099511627776:3,0:3]}"));
   EXPECT_GT(crossed.collectives(), 1);
   EXPECT_EQ(crossed.differs(), "");
-  // Other experts in the second products.
+  // The experts of the second products are divided differently.
   Divided other(2, "2:{0} 4:{1}");
   other.layouts["down"] = Layout::split(2, parse_partition(2, "3:{0} 3:{1}"));
   EXPECT_GT(other.collectives(), 1);
@@ -261,7 +261,7 @@ TEST_F(Routed, OtherThingsAreReducedFirst) {
   EXPECT_EQ(other.differs(), "");
 }
 
-TEST_F(Routed, AnythingBetweenGivesTheSame) {
+TEST_F(Routed, EqualsOneDeviceWithAnyOpBetween) {
   const char* const kNodes[] = {"unary(%us) {kind=silu}",
                                 "unary(%us) {kind=softplus}",
                                 "scale(%us) {scale=3}",
@@ -287,8 +287,8 @@ TEST_F(Routed, AnythingBetweenGivesTheSame) {
   }
 }
 
-/// The table of functions that give 0 for 0 is right, and complete.
-TEST_F(Routed, KnowsWhichFunctionsVanish) {
+/// The table of functions with f(0) = 0 is correct and complete.
+TEST_F(Routed, TableOfZeroPreservingFunctionsIsComplete) {
   const auto backend = Registry::instance().device("CPU0").init("");
   for (int kind = 0; kind < static_cast<int>(UnaryKind::kCount); ++kind) {
     Graph graph("zero");
@@ -296,7 +296,7 @@ TEST_F(Routed, KnowsWhichFunctionsVanish) {
     Tensor* y = graph.output(unary(graph, x, static_cast<UnaryKind>(kind), "y"));
     test::TensorValues leaves{{x, {0.0}}};
     EXPECT_EQ(keeps_zeros(*y, 0), test::run_graph(*backend, graph, leaves).at(y)[0] == 0)
-        << to_string(*y) << ": see kVanishing in meta/plan/routed.cpp";
+        << to_string(*y) << ": see kZeroPreserving in meta/plan/routed.cpp";
   }
 }
 

@@ -1,5 +1,5 @@
-// Plans in segments: cuts, shown nodes and copies that are written between the segments, on meta devices and, because
-// the same must hold there, on one CPU device.
+// Plans in segments: cuts, shown nodes, and copies that are written between segments. All tests run on meta devices and
+// on one CPU device and expect the same results.
 #include <gmock/gmock.h>
 
 #include <random>
@@ -19,13 +19,13 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Segment in which a node runs.
+/// The segment in which a node runs.
 int segment_of(const PlanOptions& options, int node) {
   const auto after = std::upper_bound(options.cuts.begin(), options.cuts.end(), node);
   return static_cast<int>(after - options.cuts.begin());
 }
 
-/// First segment in which each input is used; 0 where it is not.
+/// The first segment that uses each input; 0 for unused inputs.
 std::map<const Tensor*, int> first_uses(const Graph& graph, const PlanOptions& options) {
   std::map<const Tensor*, int> uses;
   for (const Tensor* node : graph.nodes()) {
@@ -42,7 +42,7 @@ class Pieces {
  public:
   explicit Pieces(uint64_t seed) : one_(test::random_case(seed)), rng_(seed), mesh_(one_.ranks, one_.layouts) {}
 
-  /// "" when every shown node has the value that it has on one device, else what is wrong.
+  /// Returns "" if every shown node has the same value as on one device, otherwise a description of the difference.
   std::string check(bool on_meta) {
     const test::Results expected = all_nodes();
     Device& device = on_meta ? static_cast<Device&>(*mesh_.device) : mesh_.other();
@@ -67,7 +67,7 @@ class Pieces {
  private:
   int pick(int n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
 
-  /// Of one device, where every node is an output.
+  /// Results of one device with every node as an output.
   test::Results all_nodes() {
     test::Loaded loaded(one_.graph, mesh_.other(), one_.seed);
     for (Tensor* node : loaded.graph.nodes()) loaded.graph.output(node);
@@ -91,7 +91,7 @@ class Pieces {
       if (pick(rate) == 0) options.cuts.push_back(i);
     }
     for (const Tensor* node : graph.nodes()) {
-      // A later write would change a cache that is shown only by the time the reference is read.
+      // Caches are not shown: the reference is read at the end, when later writes have changed them.
       if (!node->storage()->is_persistent() && pick(3) == 0) options.shown.push_back(node);
     }
     const auto uses = first_uses(graph, options);
@@ -125,7 +125,7 @@ class Pieces {
     for (int segment = 0; segment < plan.segments(); ++segment) {
       backend.compute_async(plan, segment, segment + 1);
       backend.synchronize();
-      write(segment + 1);  // what was shown is there until the next segment runs
+      write(segment + 1);  // shown values are valid until the next segment runs
       for (const Tensor* node : options.shown) {
         if (segment_of(options, node->id) == segment) found[node->name] = result(*node);
       }
@@ -140,7 +140,7 @@ class Pieces {
   test::CpuMesh mesh_;
 };
 
-TEST(Segments, ShowWhatOneDeviceComputes) {
+TEST(Segments, ShownValuesEqualOneDevice) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     for (bool on_meta : {true, false}) {
       SCOPED_TRACE(fmt::format("seed {}, {}", seed, on_meta ? "meta device" : "one device"));
@@ -150,8 +150,8 @@ TEST(Segments, ShowWhatOneDeviceComputes) {
   }
 }
 
-/// The decoder in all ways to cut it once or twice.
-TEST(Segments, OfALlamaLayer) {
+/// Cuts the decoder at every node and at every pair of nodes.
+TEST(Segments, LlamaLayerMayBeCutAnywhere) {
   const test::CpuMesh mesh(2, test::llama_layouts({3, 1}));
   const auto backend = mesh.device->init("threads=1");
   std::vector<float> expected;
@@ -173,7 +173,7 @@ TEST(Segments, OfALlamaLayer) {
   }
 }
 
-TEST(Segments, AreShownInThePlan) {
+TEST(Segments, ArePrintedInPlan) {
   const test::CpuMesh mesh(2, {{"w", Layout::split(1, parse_partition(2, "3:{0} 1:{1}"))},
                                {"v", Layout::split(0, parse_partition(2, "3:{0} 1:{1}"))}});
   test::Loaded loaded(R"(
@@ -205,8 +205,8 @@ output %d
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
-/// Each segment shows one value, and takes one copy: their memory is used again and again.
-TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
+/// Each segment shows one value and needs one copied input. Later segments reuse the memory of both.
+TEST(Segments, CopiesAndShownNodesReuseMemory) {
   const test::CpuMesh mesh(2);
   std::string text, nodes;
   constexpr int kSteps = 16;
@@ -221,11 +221,12 @@ TEST(Segments, CopiesAndShownNodesTakeTurnsInMemory) {
   options.shown.assign(loaded.graph.nodes().begin(), loaded.graph.nodes().end());
   for (int i = 0; i < kSteps; ++i) options.late.push_back({loaded.graph.inputs()[static_cast<size_t>(i)], i});
   const auto plan = backend->create_plan(loaded.graph, options);
-  for (const size_t bytes : allocated_per_rank(*plan)) EXPECT_LE(bytes, 4u * 4096) << "of 16 inputs and 16 nodes";
+  for (const size_t bytes : allocated_per_rank(*plan))
+    EXPECT_LE(bytes, 4u * 4096) << "instead of memory for 16 inputs and 16 nodes";
 }
 
-/// The second rank has no node in the first segment, so that both segments begin there with the same node.
-TEST(Segments, ALateInputBeforeASegmentWithoutNodes) {
+/// The second rank has no node in the first segment, so both of its segments begin at the same node.
+TEST(Segments, LateInputIsWritableBeforeEmptySegment) {
   const test::CpuMesh mesh(2, {{"w", Layout::partial()}});
   test::Loaded loaded(R"(
 input %x f32 [8]
@@ -242,10 +243,10 @@ output %y
   EXPECT_EQ(plan->writable_from(*x), 0);
 }
 
-/// The value of an addition to a partial sum is, on all ranks but one, the sum itself, which is older.
-TEST(Segments, AShownSumOutlivesItsAddend) {
+/// %b adds a mirrored value to the partial sum %a. On all ranks except rank 0, %b is the addend of %a itself.
+TEST(Segments, ShownSumOutlivesItsAddend) {
   const test::CpuMesh mesh(2, {{"w", Layout::split(0, parse_partition(2, "3:{0} 5:{1}"))}});
-  // More values in the second segment than fit beside the addend in what the first one leaves behind.
+  // The values of the second segment need more memory than the first segment leaves free next to the addend.
   std::string text = R"(
 input %x f32 [8]
 input %z f32 [16]
@@ -281,7 +282,7 @@ weight %w f32 [8, 16]
   for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], one_sum[i], 1e-5) << i;
 }
 
-/// Weights that live elsewhere and are copied in for a run are cut as if they lived on the mesh.
+/// Weights that are stored elsewhere and copied to the mesh for a run are split as if they were stored on the mesh.
 struct StreamedWeights : testing::Test {
   StreamedWeights() {
     weight = context.add("w", DType::kF32, {16, 12, 1, 1});
@@ -308,7 +309,7 @@ struct StreamedWeights : testing::Test {
   std::unique_ptr<Buffer> memory;
 };
 
-TEST_F(StreamedWeights, LieAsTheCallbackSaysOfTheOriginals) {
+TEST_F(StreamedWeights, HaveLayoutsOfTheirOriginals) {
   const auto backend = mesh.device->init("threads=1");
   const auto plan = backend->create_plan(graph);
   EXPECT_EQ(layout_of(*wx), split(1, "8:{0} 4:{1}"));
@@ -324,7 +325,7 @@ TEST_F(StreamedWeights, LieAsTheCallbackSaysOfTheOriginals) {
   tensor_set(*ids, used, 0, sizeof(used));
   const auto* bytes = reinterpret_cast<const std::byte*>(weight->data);
   backend->set_async(*wx, bytes, 0, weight->bytes());
-  // Only the experts that are used; of each half a row too much.
+  // Copies only the selected experts.
   const auto* all = reinterpret_cast<const std::byte*>(experts->data);
   const size_t size = experts->bytes() / 4;
   copied_experts->buffer->memset(*copied_experts, 0xff, 0, experts->bytes());
@@ -350,7 +351,7 @@ TEST_F(StreamedWeights, LieAsTheCallbackSaysOfTheOriginals) {
   }
 }
 
-TEST_F(StreamedWeights, ACopyOfANodeIsMirrored) {
+TEST_F(StreamedWeights, CopyOfNodeIsMirrored) {
   Graph other("other");
   Tensor* copy = other.copy_of(*y);
   other.output(scale(other, copy, {2, 0}));

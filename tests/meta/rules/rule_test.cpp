@@ -10,14 +10,14 @@
 namespace shoal::meta {
 namespace {
 
-class RuleTest : public testing::Test {
+class RuleFactors : public testing::Test {
  protected:
   Tensor* f32(Shape shape) { return g.input(fmt::format("in{}", g.inputs().size()), DType::kF32, shape); }
   Tensor* i32(Shape shape) { return g.input(fmt::format("in{}", g.inputs().size()), DType::kI32, shape); }
   Graph g;
 };
 
-TEST_F(RuleTest, ParsesFactorsAndTerms) {
+TEST_F(RuleFactors, AreParsedWithTheirTerms) {
   Tensor* node = mul_mat(g, f32({6, 5, 2, 1}), f32({6, 3, 4, 1}));
   const Rule rule = parse_rule("k m c/2 d, k n c d -> m n c d | sum k | linear 0 1", *node);
   ASSERT_EQ(rule.factors.size(), 5u);
@@ -34,35 +34,35 @@ TEST_F(RuleTest, ParsesFactorsAndTerms) {
   EXPECT_EQ(rule.find('z'), -1);
 }
 
-TEST_F(RuleTest, NormalFormIsReadBack) {
+TEST_F(RuleFactors, NormalFormRoundTrips) {
   Tensor* node = add(g, f32({4, 3, 1, 1}), f32({4, 1, 1, 1}));
   const std::string text = to_string(parse_rule("a b 1 1, a 1 1 1->a b 1 1|linear 0+1", *node));
   EXPECT_EQ(text, "a b, a -> a b | linear 0+1");
   EXPECT_EQ(to_string(parse_rule(text, *node)), text);
 }
 
-TEST_F(RuleTest, RefusesMalformedText) {
+TEST_F(RuleFactors, RefuseMalformedText) {
   const Tensor& node = *add(g, f32({4, 3, 1, 1}), f32({4, 1, 1, 1}));
   for (const char* bad : {
            "a b, a",                       // no result
-           "a b -> a b",                   // a source too few
-           "a b, a, a -> a b",             // one too many
-           "a b, - -> a b",                // the source is there
-           "a b, b -> a b",                // lengths of b disagree
-           "a 1, a -> a b",                // not of length 1
-           "a a, a -> a b",                // twice in an operand
-           "a b, (a) -> a b",              // marked differently
-           "a c, a -> a b",                // c is lost
+           "a b -> a b",                   // one source missing
+           "a b, a, a -> a b",             // one source too many
+           "a b, - -> a b",                // '-' for a source that is present
+           "a b, b -> a b",                // lengths of b differ
+           "a 1, a -> a b",                // '1' on an axis of another length
+           "a a, a -> a b",                // a twice in an operand
+           "a b, (a) -> a b",              // a is marked as whole in one operand only
+           "a c, a -> a b",                // c is neither in the result nor summed
            "a b, a -> a b | sum b",        // summed and in the result
            "a b, a -> a b | sum q",        // no such factor
            "a b, a -> a b | linear 2",     // no such source
            "a b, a -> a b | linear",       // empty clause
            "a b, a -> a b | quadratic 0",  // unknown clause
-           "a b, a 1 1 1 1 -> a b",        // five axes
-           "A b, A -> A b",                // no lower-case letter
+           "a b, a 1 1 1 1 -> a b",        // five axes in an operand
+           "A b, A -> A b",                // not a lower-case letter
            "3*a b, 3*a -> 3*a b",          // 3 does not divide 4
            "a (b, a -> a (b",              // open bracket
-           "x*a b, a -> a b",              // no number
+           "x*a b, a -> a b",              // not a number
            "a [b]/1 2, a -> a [b]",        // the term 2 has no letter
        }) {
     EXPECT_THROW(parse_rule(bad, node), InvalidArgument) << bad;
@@ -75,7 +75,7 @@ TEST_F(RuleTest, RefusesMalformedText) {
   }
 }
 
-TEST_F(RuleTest, WorkedExampleOfMulMat) {
+TEST_F(RuleFactors, MatchMulMatExampleOfHeader) {
   const Tensor& node = *mul_mat(g, f32({256, 768, 1, 1}), f32({256, 4, 1, 1}));
   const Rule rule = *rule_for(node);
   const int m = rule.find('m'), k = rule.find('k');
@@ -90,7 +90,7 @@ TEST_F(RuleTest, WorkedExampleOfMulMat) {
   EXPECT_EQ(result_layout(rule, k, parse_partition(2, "128:{0} 128:{0,1}")), std::nullopt);
 }
 
-TEST_F(RuleTest, GroupsFollowTheHeads) {
+TEST_F(RuleFactors, KvGroupsAreSplitWithTheirHeads) {
   const Tensor& node =
       *attention(g, f32({8, 3, 8, 1}), f32({8, 5, 4, 1}), f32({8, 5, 4, 1}), nullptr, nullptr, nullptr, {});
   const Rule rule = *rule_for(node);
@@ -102,11 +102,11 @@ TEST_F(RuleTest, GroupsFollowTheHeads) {
   ASSERT_TRUE(back);
   EXPECT_EQ(back->factor, h);
   EXPECT_EQ(back->partition, parse_partition(2, "6:{0} 2:{1}"));
-  // A head and a half of a group's two: no uniform mapping.
+  // The cut is inside a KV group, after one and a half groups of two heads, so the mapping is not uniform.
   EXPECT_EQ(operand_layout(rule, h, parse_partition(2, "3:{0} 5:{1}"), rule.sources[1]), std::nullopt);
 }
 
-TEST_F(RuleTest, RepetitionsAreSplitAlike) {
+TEST_F(RuleFactors, RepetitionsAreSplitAlike) {
   const Tensor& node = *glu_fused(g, f32({12, 2, 1, 1}), GluKind::kSwiglu);
   const Rule rule = *rule_for(node);
   const auto from_segments = factor_split(rule, rule.sources[0], split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
@@ -115,11 +115,11 @@ TEST_F(RuleTest, RepetitionsAreSplitAlike) {
   EXPECT_EQ(result_layout(rule, from_segments->factor, from_segments->partition), split(0, 2, "4:{0} 2:{1}"));
   EXPECT_EQ(operand_layout(rule, from_segments->factor, from_segments->partition, rule.sources[0]),
             split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
-  // Without segments the halves do not line up.
+  // Without segments the two halves have different cuts.
   EXPECT_FALSE(factor_split(rule, rule.sources[0], split(0, 2, "6:{0} 6:{1}")));
 }
 
-TEST_F(RuleTest, BlocksAreNotCut) {
+TEST_F(RuleFactors, BlocksAreNotCut) {
   Tensor* weight = g.input("w", DType::kQ8_0, {96, 5, 1, 1});
   const Rule rule = *rule_for(*mul_mat(g, weight, f32({96, 4, 1, 1})));
   const int k = rule.find('k');
@@ -129,7 +129,7 @@ TEST_F(RuleTest, BlocksAreNotCut) {
   EXPECT_FALSE(factor_split(rule, rule.sources[1], split(0, 2, "48:{0} 48:{1}")));
 }
 
-TEST_F(RuleTest, WholeAbsentAndMissingFactorsGiveNothing) {
+TEST_F(RuleFactors, AreNotSplitIfWholeAbsentOrMissing) {
   const Rule norm = *rule_for(*rms_norm(g, f32({12, 2, 1, 1}), {}));
   EXPECT_FALSE(factor_split(norm, norm.sources[0], split(0, 2, "6:{0} 6:{1}")));
   EXPECT_FALSE(operand_layout(norm, norm.find('a'), Partition::even(2, 12), norm.sources[0]));
@@ -140,7 +140,7 @@ TEST_F(RuleTest, WholeAbsentAndMissingFactorsGiveNothing) {
   EXPECT_FALSE(factor_split(sum, sum.sources[1], split(0, 2, "1:{0}")));
 }
 
-TEST_F(RuleTest, AnAxisOfLengthOneMayBeSplit) {
+TEST_F(RuleFactors, AxisOfLengthOneMayBeSplit) {
   const Rule rule = *rule_for(*scale(g, f32({4, 1, 1, 1}), {2.0f, 0.0f}));
   const auto one = factor_split(rule, rule.sources[0], split(1, 3, "1:{2}"));
   ASSERT_TRUE(one);
@@ -152,20 +152,20 @@ std::vector<IndexRange> ranges(const Tensor& node, char letter, const Partition&
   return std::get<SelectParams>(local_params(node, rule, rule.find(letter), partition, device)).ranges;
 }
 
-TEST_F(RuleTest, SelectedRangesOfADevice) {
+TEST_F(RuleFactors, SelectedRangesFollowPartition) {
   Tensor* table = f32({4, 9, 1, 1});
   const Tensor& all = *get_rows(g, table, i32({5, 1, 1, 1}));
   const Partition rows = parse_partition(3, "3:{0} 4:{1} 2:{0}");
   EXPECT_THAT(ranges(all, 'r', rows, 0), testing::ElementsAre(IndexRange{0, 3}, IndexRange{7, 2}));
   EXPECT_THAT(ranges(all, 'r', rows, 1), testing::ElementsAre(IndexRange{3, 4}));
-  // Nothing at all is said, since no ranges would mean every row.
+  // One empty range, because an empty list of ranges would mean every row.
   EXPECT_THAT(ranges(all, 'r', rows, 2), testing::ElementsAre(IndexRange{0, 0}));
   EXPECT_TRUE(ranges(all, 'r', parse_partition(2, "9:{1}"), 1).empty());
-  // A split of another factor leaves them alone.
+  // A split of another factor does not change the ranges.
   EXPECT_TRUE(ranges(all, 'x', Partition::even(3, 4), 1).empty());
 }
 
-TEST_F(RuleTest, SelectedRangesAreComposed) {
+TEST_F(RuleFactors, SelectedRangesAreComposed) {
   const SelectParams some{{{10, 4}, {40, 5}}};
   const Tensor& node = *get_rows(g, f32({4, 9, 1, 1}), i32({5, 1, 1, 1}), some);
   const Partition rows = parse_partition(2, "2:{0} 3:{1} 4:{0}");
@@ -173,7 +173,7 @@ TEST_F(RuleTest, SelectedRangesAreComposed) {
   EXPECT_THAT(ranges(node, 'r', rows, 1), testing::ElementsAre(IndexRange{12, 2}, IndexRange{40, 1}));
 }
 
-TEST_F(RuleTest, RepeatGetsItsLocalShape) {
+TEST_F(RuleFactors, RepeatNodeGetsLocalShape) {
   const Tensor& node = *repeat(g, f32({6, 3, 1, 1}), {12, 3, 5, 1});
   const Rule rule = *rule_for(node);
   const Partition a = parse_partition(3, "4:{0} 2:{2}");

@@ -1,4 +1,4 @@
-// Every rule of the table by brute force, and the validator itself: it must notice rules that are wrong.
+// Checks every rule of the table by brute force. Also checks that the validator detects wrong rules.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ struct CaseGraph {
   TensorContext weights;
 };
 
-/// Factors that a rule lets be split.
+/// The factors that may be split according to a rule.
 std::string splittable(const meta::Rule& rule) {
   std::string letters;
   for (const meta::Factor& factor : rule.factors) {
@@ -30,11 +30,11 @@ std::string splittable(const meta::Rule& rule) {
   return letters;
 }
 
-/// Ops that compute and need no rule: concat maps layouts on runs, and fill has no source that could be split.
+/// Ops that compute but need no rule: concat maps layouts on runs, and fill has no source to split.
 constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill};
 
-TEST(RuleValidator, EveryRuleIsRightAndComplete) {
-  std::map<std::string, bool> used;  // allowed misses that are still needed
+TEST(RuleValidator, EveryRuleIsCorrectAndComplete) {
+  std::map<std::string, bool> used;  // expected missing splits, and whether the test has found each of them
   std::map<Op, std::set<char>> splittable_in, exercised_in;
   const std::vector<AllowedMiss> allowed = allowed_misses();
   for (const std::string& text : rule_cases()) {
@@ -64,7 +64,7 @@ TEST(RuleValidator, EveryRuleIsRightAndComplete) {
   }
   for (const AllowedMiss& miss : allowed) {
     EXPECT_TRUE(used[fmt::format("{} {}", name_of(miss.op), miss.what)])
-        << name_of(miss.op) << " " << miss.what << " is allowed to be missing, but it is not";
+        << name_of(miss.op) << " " << miss.what << " is listed as missing, but the rule allows it";
   }
 }
 
@@ -76,7 +76,7 @@ struct BrokenRule {
 };
 
 const BrokenRule kBroken[] = {
-    // Rules that allow too much.
+    // Rules that allow wrong splits.
     {"input %x f32 [5, 3, 2]\n%y = rms_norm(%x)", "a b c -> a b c", "factor a", false},
     {"input %x f32 [5, 3, 2]\n%y = soft_max(%x, _, _)", "s t h, -, - -> s t h", "factor s", false},
     {"input %x f32 [8, 3, 5]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=8}", "d h t, t, - -> d h t | linear 0",
@@ -88,17 +88,18 @@ const BrokenRule kBroken[] = {
      "d t h, d (s) h, (e) (s) h, -, -, - -> (e) h t | sum d | linear 2", "factor d", false},
     {"cache %c f32 [4, 7]\ninput %x f32 [4, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
      "x [r], x i, i -> x [r] | sum i", "factor i", false},
-    // Letters on the wrong axes: the lengths agree, the meaning does not.
+    // Letters on wrong axes that have the correct lengths.
     {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v, _, _, _)",
      "(d) t h, (d) (s) h, (e) (s) h, -, -, - -> (e) t h | linear 2", "factor h", false},
-    // Wrong claims of linearity; the first two are homogeneous, so that plain shares would not show it.
+    // Rules that claim too much linearity. The first two functions are homogeneous, so positive shares would not detect
+    // the error.
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=relu}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=abs}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = scale(%x) {scale=2, bias=1}", "a b -> a b | linear 0", "linear 0", false},
     {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = add(%a, %b)", "a b, a b -> a b | linear 0 0+1", "linear 0", false},
     {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = mul(%a, %b)", "a b, a b -> a b | linear 0 1 0+1", "linear 0+1",
      false},
-    // Rules that allow too little.
+    // Rules that forbid correct splits.
     {"input %x f32 [5, 3, 2]\n%y = rms_norm(%x)", "(a) (b) c -> (a) (b) c", "factor b", true},
     {"input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)", "(k) m, (k) n -> m n | linear 0 1", "factor k",
      true},
@@ -108,7 +109,7 @@ const BrokenRule kBroken[] = {
     {"input %a f32 [5, 3]\ninput %b f32 [5, 3]\n%y = sub(%a, %b)", "a b, a b -> a b", "linear 0+1", true},
 };
 
-TEST(RuleValidator, NoticesBrokenRules) {
+TEST(RuleValidator, DetectsBrokenRules) {
   for (const BrokenRule& broken : kBroken) {
     const CaseGraph one(broken.graph);
     const RuleVerdict verdict = validate_rule(one.graph, meta::parse_rule(broken.rule, one.node()));
@@ -119,7 +120,7 @@ TEST(RuleValidator, NoticesBrokenRules) {
   }
 }
 
-TEST(RuleValidator, NoticesUnitsThatCutBlocks) {
+TEST(RuleValidator, DetectsUnitsThatCutBlocks) {
   const CaseGraph one("input %a q8_0 [96, 5]\ninput %b f32 [96, 3]\n%y = mul_mat(%a, %b)");
   meta::Rule rule = *meta::rule_for(one.node());
   EXPECT_THAT(validate_rule(one.graph, rule).findings, testing::IsEmpty());
@@ -127,13 +128,13 @@ TEST(RuleValidator, NoticesUnitsThatCutBlocks) {
   const RuleVerdict verdict = validate_rule(one.graph, rule);
   ASSERT_EQ(verdict.findings.size(), 1u);
   EXPECT_THAT(to_string(verdict.findings[0]),
-              testing::AllOf(testing::HasSubstr("mul_mat factor k is wrong"), testing::HasSubstr("blocks of 32")));
+              testing::AllOf(testing::HasSubstr("mul_mat factor k is wrong"), testing::HasSubstr("block size 32")));
 }
 
-TEST(RuleValidator, NoticesGroupsThatAreNot) {
+TEST(RuleValidator, DetectsSwappedAxes) {
   const CaseGraph one("input %x f32 [12, 3]\n%y = glu(%x, _) {kind=swiglu}");
   meta::Rule rule = *meta::rule_for(one.node());
-  rule.sources[0].axes[0] = {rule.find('b'), 1, 1};  // the two axes mixed up
+  rule.sources[0].axes[0] = {rule.find('b'), 1, 1};  // the two axes are swapped
   rule.sources[0].axes[1] = {rule.find('a'), 1, 1};
   EXPECT_FALSE(validate_rule(one.graph, rule).findings.empty());
 }
@@ -167,7 +168,7 @@ constexpr const char* kStructural[] = {
 
 constexpr int kMostTrials = 40;
 
-/// With leaves that the callback is asked about, and its last node as output.
+/// Turns all inputs into weights, because the callback chooses layouts of weights. Also makes the last node an output.
 std::string to_lay_out(std::string text) {
   for (size_t at = text.find("input %"); at != std::string::npos; at = text.find("input %")) {
     text.replace(at, 5, "weight");
@@ -184,7 +185,7 @@ std::vector<std::string> graphs_to_lay_out() {
 
 class EveryLayout : public testing::TestWithParam<int> {};
 
-TEST_P(EveryLayout, OfTheSourcesGivesWhatOneDeviceGives) {
+TEST_P(EveryLayout, EqualsOneDevice) {
   const CpuConfiguration configuration("devices=3,threads=1");
   LayoutTrials trials(GetParam());
   for (const std::string& text : graphs_to_lay_out()) {
@@ -196,11 +197,11 @@ TEST_P(EveryLayout, OfTheSourcesGivesWhatOneDeviceGives) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryLayout, testing::Values(2, 3));
 
-TEST(LayoutTrials, ShowRulesThatAllowTooMuch) {
+TEST(LayoutTrials, DetectTooPermissiveRules) {
   const CpuConfiguration configuration("devices=3,threads=1");
   for (const BrokenRule& broken : kBroken) {
-    if (broken.missing) continue;  // slower, but right
-    // Lowering gives what all ranks have to one rank's addend, whatever the rule says of add.
+    if (broken.missing) continue;  // a missing split is slower, but correct
+    // Lowering adds a mirrored source of add on one rank only, whatever the rule says.
     if (CaseGraph(broken.graph).node().op == Op::kAdd) continue;
     LayoutTrials trials(2, [&](const Tensor&) { return std::optional<std::string>(broken.rule); });
     EXPECT_NE(trials.run(to_lay_out(broken.graph), 500).problem, "") << broken.rule << "\nfor\n" << broken.graph;

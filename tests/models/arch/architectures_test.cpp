@@ -1,6 +1,7 @@
-// Every architecture against Hugging Face transformers: tiny random models (scripts/reference, written when tests are
-// built) give the logits of tests/models/references, after prompts of 1, 7 and 300 tokens and token by token, on 1 to 8
-// devices, even and uneven; and models in which one element of the formula is another do not.
+// Compares every architecture with Hugging Face transformers. scripts/reference creates tiny random models when tests
+// are built. Their logits must match tests/models/references for prompts of 1, 7 and 300 tokens, evaluated as a whole
+// and token by token, on 1 to 8 devices, with even and uneven shares. Mutated models, in which one element of the
+// formula is changed, must give other logits.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,14 +19,14 @@
 namespace shoal::models {
 namespace {
 
-// Of f32 arithmetic; what a mutation changes is 1e-5 or more (make_references.py).
+// Errors of f32 arithmetic are below kClose. A mutation causes an error of 1e-5 or more (make_references.py).
 constexpr double kClose = 1e-9, kOther = 1e-6;
 
 std::string model_path(const std::string& name) {
   return fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
 }
 
-/// What a prompt is answered with: logits of some of its positions.
+/// Expected logits at some positions of a prompt.
 struct Answer {
   std::vector<int32_t> ids, rows;
   std::vector<float> logits;
@@ -65,7 +66,7 @@ std::vector<std::string> cases() {
   return names(SHOAL_SOURCE_DIR "/tests/models/references");
 }
 
-/// How far logits are from the reference's.
+/// Distance of logits from the reference.
 class Distance {
  public:
   void add(std::span<const float> found, std::span<const float> expected) {
@@ -96,8 +97,8 @@ SessionOptions session_options(int64_t context, int64_t batch) {
   return options;
 }
 
-/// The error of a prompt that is evaluated in pieces, each up to a position with a reference, the last `singles` tokens
-/// one by one.
+/// Error of a prompt that is evaluated in pieces. Each piece ends at a position that has reference logits. The last
+/// `singles` tokens are evaluated one by one.
 double error_of(Session& session, const Answer& answer, int singles) {
   Distance error;
   const size_t vocab = answer.logits.size() / answer.rows.size(), end = answer.ids.size();
@@ -126,7 +127,7 @@ double error_of_last(Session& session, const Answer& answer) {
 
 class References : public ::testing::TestWithParam<std::tuple<std::string, DevicesAndShares>> {};
 
-TEST_P(References, LogitsAreThoseOfTransformers) {
+TEST_P(References, LogitsMatchTransformers) {
   const auto& [name, mesh] = GetParam();
   const ReferenceCase reference(name);
   const auto context = reference.file.get<uint32_t>("reference.context");
@@ -152,10 +153,10 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_{}{}", name, mesh.devices, *mesh.ratio != 0 ? "_uneven" : "");
     });
 
-/// All models with experts, which lie whole on devices.
+/// Every model with experts. Devices hold whole experts.
 class WholeExperts : public ::testing::TestWithParam<DevicesAndShares> {};
 
-TEST_P(WholeExperts, GiveTheLogitsOfTransformers) {
+TEST_P(WholeExperts, LogitsMatchTransformers) {
   const DevicesAndShares& mesh = GetParam();
   PlacementOptions options{mesh.ratio, 1};
   options.experts = ExpertSplit::kWhole;
@@ -185,10 +186,10 @@ INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
                            return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
                          });
 
-/// All models with latent caches, of which devices have a part each.
+/// Every model with latent caches. The rows of the caches are divided among devices.
 class LatentRows : public ::testing::TestWithParam<DevicesAndShares> {};
 
-TEST_P(LatentRows, GiveTheLogitsOfTransformers) {
+TEST_P(LatentRows, LogitsMatchTransformers) {
   const DevicesAndShares& mesh = GetParam();
   PlacementOptions options{mesh.ratio, 1};
   options.latent = LatentSplit::kRows;
@@ -221,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(All, LatentRows,
 
 class Mutations : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Mutations, ChangeTheLogits) {
+TEST_P(Mutations, ChangeLogits) {
   const std::string& name = GetParam();
   const ReferenceCase reference(name);
   const auto context = reference.file.get<uint32_t>("reference.context");
@@ -241,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const 
   return name;
 });
 
-/// The worst answer of a file of the same model.
+/// Largest error of the logits of another file of the same model, over all prompts.
 double error_of_other_file(const std::string& name, const std::string& variant) {
   const ReferenceCase reference(name);
   const auto context = reference.file.get<uint32_t>("reference.context");
@@ -251,7 +252,7 @@ double error_of_other_file(const std::string& name, const std::string& variant) 
   return most;
 }
 
-/// The file with one more key, and with another one whose name is as long as keeps tensors aligned.
+/// Adds a key to a file. Adds a second key whose length keeps the tensors aligned.
 template <class T>
 std::string with_key(const std::string& text, const std::string& key, T value) {
   constexpr GgufType kType = std::is_same_v<T, bool> ? GgufType::kBool : GgufType::kU32;
@@ -268,15 +269,15 @@ std::string with_key(const std::string& text, const std::string& key, T value) {
          entry(std::string(kAlignment - both % kAlignment, 'x')) + text.substr(kHeader);
 }
 
-class KeysOf : public ::testing::TestWithParam<std::string> {};
+class ModelKeys : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(KeysOf, TheModelAreAllRead) {
+TEST_P(ModelKeys, AreAllRead) {
   for (const char* variant : {"", ".saved"}) {
     EXPECT_THAT(open_model(model_path(GetParam() + variant))->hparams.unread_keys, ::testing::IsEmpty()) << variant;
   }
 }
 
-TEST_P(KeysOf, TheModelThatNothingReadsAreNamed) {
+TEST_P(ModelKeys, UnreadKeysAreReported) {
   const std::string text = test::text_of(model_path(GetParam()));
   const auto architecture = open_model(model_path(GetParam()))->architecture->name;
   const test::TemporaryFile changed(GetParam() + "-more-keys.gguf");
@@ -287,33 +288,33 @@ TEST_P(KeysOf, TheModelThatNothingReadsAreNamed) {
   }
 }
 
-TEST_P(KeysOf, SaversChangeNothing) {
+TEST_P(ModelKeys, KeysOfSaverDoNotChangeLogits) {
   EXPECT_LE(error_of_other_file(GetParam(), "saved"), kClose);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, KeysOf, ::testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, ModelKeys, ::testing::ValuesIn(cases()), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
 
-TEST(Lfm2, ObeysItsWindow) {
+TEST(Lfm2, AppliesSlidingWindow) {
   const std::string text = test::text_of(model_path("lfm2"));
   const test::TemporaryFile changed("lfm2-window.gguf", with_key(text, "lfm2.attention.sliding_window", 29));
   const ReferenceCase reference("lfm2");
   LoadedModel loaded(changed.path, 1, "", session_options(320, 512));
   EXPECT_LE(error_of_last(*loaded.session, reference.answers[1]), kClose);  // 7 tokens
-  EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300
+  EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300 tokens
 }
 
-TEST(OllamaFiles, AnswerAsOthersOfTheModel) {
+TEST(OllamaFiles, GiveReferenceLogits) {
   for (const char* name : {"gpt-oss", "gemma3", "lfm2", "qwen35", "qwen35-draft", "qwen35moe", "qwen3next"}) {
     EXPECT_LE(error_of_other_file(name, "ollama"), kClose) << name;
     EXPECT_THAT(open_model(model_path(fmt::format("{}.ollama", name)))->hparams.unread_keys, ::testing::IsEmpty());
   }
 }
 
-TEST(OllamaFiles, NameTheOrderOfValueHeads) {
+TEST(OllamaFiles, OrderOfValueHeadsIsChecked) {
   const test::TemporaryFile changed("value-heads.gguf");
   for (const auto& [name, reordered] : {std::pair("qwen35", true), {"qwen3next", false}}) {
     const std::string key = fmt::format("{}.ssm.v_head_reordered", name), text = test::text_of(model_path(name));
@@ -324,18 +325,20 @@ TEST(OllamaFiles, NameTheOrderOfValueHeads) {
   }
 }
 
-TEST(OllamaFiles, HaveTensorsThatArePassedOver) {
-  EXPECT_THAT(open_model(model_path("qwen35.ollama"))->passed_over, ::testing::ElementsAre("a.", "mm.", "mtp.", "v."));
-  EXPECT_THAT(open_model(model_path("gpt-oss.ollama"))->passed_over, ::testing::IsEmpty());
+TEST(OllamaFiles, ImageAndSoundTensorsAreIgnored) {
+  EXPECT_THAT(open_model(model_path("qwen35.ollama"))->ignored_prefixes,
+              ::testing::ElementsAre("a.", "mm.", "mtp.", "v."));
+  EXPECT_THAT(open_model(model_path("gpt-oss.ollama"))->ignored_prefixes, ::testing::IsEmpty());
 }
 
-/// Of a layer: of rows of activations, and of two sums of squares.
+/// Numbers of all-reduces per layer: of activations (`rows`), and of two sums of squares (`small`).
 struct Reductions {
   int64_t rows = 0, small = 0;
 };
 
-/// After attention and after the feed-forward block; one where the two stand side by side, and one more where experts
-/// and a dense block are each normed; and a small one where q and k are normed as a whole.
+/// Usually there is one all-reduce after attention and one after the feed-forward block. There is only one if both
+/// blocks run in parallel, and one more if experts and a dense block are normalised separately. A small all-reduce is
+/// added if q and k are normalised over all heads.
 Reductions reductions_of(const Model& model) {
   const std::string_view architecture = model.architecture->name;
   if (architecture == "command-r" || architecture == "cohere2") return {1, 0};
@@ -343,9 +346,9 @@ Reductions reductions_of(const Model& model) {
   return {2, architecture == "olmo2" || architecture == "minimax-m2" ? 1 : 0};
 }
 
-class LayersOf : public ::testing::TestWithParam<std::string> {};
+class ModelLayers : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
+TEST_P(ModelLayers, UseExpectedNumberOfAllReduces) {
   const auto model = open_model(model_path(GetParam()));
   const Reductions each = reductions_of(*model);
   const auto check = [&](const DevicesAndShares& mesh, ExpertSplit experts) {
@@ -361,7 +364,7 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
       EXPECT_EQ(std::count_if(of->steps.begin(), of->steps.end(), is_collective), reductions);
       EXPECT_LE(reductions, (each.rows + each.small) * model->hparams.layers) << mesh.devices;
       EXPECT_GE(reductions, each.rows * model->hparams.layers)
-          << mesh.devices;  // no small one if one device has all heads
+          << mesh.devices;  // no small all-reduce if one device has all heads
     }
     const int64_t least = model->hparams.layers * each.rows * model->hparams.embd;
     const int64_t floats = plan.step.on().collective_bytes() / static_cast<int64_t>(sizeof(float));
@@ -375,20 +378,20 @@ TEST_P(LayersOf, TakeNoMoreReductionsThanTheyMust) {
   }
 }
 
-TEST_P(LayersOf, HaveUnits) {
+TEST_P(ModelLayers, EverySplitGroupCanBeDivided) {
   const auto model = open_model(model_path(GetParam()));
   const auto units = split_units(model->hparams, model->split_tensors());
   EXPECT_TRUE(units.contains(CutGroup::kFeedForward));
   for (const auto& [group, count] : units) EXPECT_GE(count, 1) << static_cast<int>(group);
 }
 
-// So that devices can do both in one launch.
-TEST_P(LayersOf, TurnHeadsNextToTheWritesOfTheCache) {
+// If the nodes are adjacent, devices can fuse RoPE and the cache write into one launch.
+TEST_P(ModelLayers, RopeDirectlyPrecedesCacheWrites) {
   const auto model = open_model(model_path(GetParam()));
   const Placement placement(*model, cpu_devices(1), {"", 1});
   const ModelPlan plan(*model, placement, session_options(320, 48));
   const auto nodes = plan.step.graph.graph->nodes();
-  const bool tempered = plan.step.graph.temperature != nullptr;  // queries are multiplied in between
+  const bool tempered = plan.step.graph.temperature != nullptr;  // queries are multiplied by factors after RoPE
   const auto& layers = model->hparams.per_layer;
   const bool shared = std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.kv_layer >= 0; });
   int turned = 0;
@@ -405,7 +408,7 @@ TEST_P(LayersOf, TurnHeadsNextToTheWritesOfTheCache) {
   EXPECT_GT(turned, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayersOf, ::testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, ModelLayers, ::testing::ValuesIn(cases()), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

@@ -1,5 +1,5 @@
-// Gemma 4 beyond its logits, which architectures_test.cpp compares: what files say of layers, what layers share, and
-// layers on different devices.
+// Properties of Gemma 4 other than its logits, which architectures_test.cpp compares: keys per layer, shared caches,
+// and layers on different devices.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Of 7 layers the second, the fourth and the last see everything; the last three read what the third and fourth keep.
+// 7 layers: the second, the fourth and the last have no window; the last three read the caches of the third and fourth.
 const std::string kEmbeddings = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 const std::string kWithExperts = SHOAL_REFERENCE_MODELS "/gemma4-experts.gguf";
 
-/// What opening says of the model with some keys replaced by those that `keys` writes.
+/// Error on opening the model without the key `without` and with the keys that `keys` writes.
 std::string refusal_with(const std::string& without, const std::function<void(test::GgufWriter&)>& keys) {
   const GgufFile whole(kEmbeddings);
   test::GgufWriter writer;
@@ -40,7 +40,7 @@ std::string refusal_with(const std::string& without, const std::function<void(te
   return message_of([&] { open_model(path); });
 }
 
-TEST(Gemma4, LayersHaveHeadsAndRotationsOfTheirKind) {
+TEST(Gemma4, HeadsAndRopeDependOnLayerType) {
   const Hparams h = open_model(kEmbeddings)->hparams;
   std::vector<int64_t> kv_layers, dims, ff;
   for (const LayerHparams& layer : h.per_layer) {
@@ -65,7 +65,7 @@ TEST(Gemma4, LayersHaveHeadsAndRotationsOfTheirKind) {
   EXPECT_EQ(experts.layer(1).kv_heads, 1);
 }
 
-TEST(Gemma4, RefusesWhatCannotBeRight) {
+TEST(Gemma4, RefusesInvalidKeys) {
   const std::string kPattern = "attention.sliding_window_pattern";
   EXPECT_THAT(refusal_with(kPattern, [](test::GgufWriter&) {}),
               HasSubstr("'gemma4.attention.sliding_window_pattern' is missing"));
@@ -75,18 +75,18 @@ TEST(Gemma4, RefusesWhatCannotBeRight) {
   EXPECT_THAT(with_count("attention.shared_kv_layers", 7),
               HasSubstr("'gemma4.attention.shared_kv_layers' is 7 of 7 layers"));
   EXPECT_THAT(with_count("attention.shared_kv_layers", 6),
-              HasSubstr("is 6, but no layer before 1 is of the kind of layer 1"));
+              HasSubstr("is 6, but no layer before 1 has the attention type of layer 1"));
   EXPECT_THAT(with_count("rope.dimension_count_swa", 18), HasSubstr("must be even and at most the head's 16"));
   EXPECT_THAT(
       refusal_with("attention.head_count_kv",
                    [](test::GgufWriter& writer) {
                      writer.add_array("gemma4.attention.head_count_kv", std::vector<uint32_t>{2, 2, 2, 2, 2, 3, 2});
                    }),
-      HasSubstr("gives layer 5 other heads than layer 2, whose keys and values it reads"));
+      HasSubstr("gives layer 5 a different number of heads than layer 2, although both share keys and values"));
 }
 
-// The models' makers publish these, too, and leave them out when they are loaded.
-TEST(Gemma4, LayersThatShareACacheMayHaveKeysAndValuesInTheFile) {
+// The published model has these tensors, although its own code ignores them.
+TEST(Gemma4, UnusedKeyAndValueWeightsAreAccepted) {
   const auto with_tensor = [](const std::string& name, std::vector<int64_t> dims) {
     return refusal_with("context_length", [&](test::GgufWriter& writer) {
       writer.add<uint32_t>("gemma4.context_length", 512);
@@ -99,7 +99,7 @@ TEST(Gemma4, LayersThatShareACacheMayHaveKeysAndValuesInTheFile) {
   EXPECT_THAT(with_tensor("blk.5.attn_sinks.weight", {6, 1}), HasSubstr("'blk.5.attn_sinks.weight' is not part of"));
 }
 
-TEST(Gemma4, LayersThatShareACacheWriteNothing) {
+TEST(Gemma4, LayersWithSharedCacheDoNotWrite) {
   const auto model = open_model(kEmbeddings);
   KvCache cache;
   declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
@@ -116,7 +116,7 @@ TEST(Gemma4, LayersThatShareACacheWriteNothing) {
                                 "blk.3.keys"));
 }
 
-TEST(Gemma4, PromptsPassTheLastLayersForWantedTokensOnly) {
+TEST(Gemma4, LastLayersComputeOnlyWantedTokens) {
   const auto model = open_model(kEmbeddings);
   KvCache cache;
   declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
@@ -134,17 +134,17 @@ TEST(Gemma4, PromptsPassTheLastLayersForWantedTokensOnly) {
   EXPECT_EQ(built.logits->shape[1], 3);
 }
 
-/// Where parts of the model lie.
+/// A placement of the model on devices.
 struct Gemma4Place {
   const char* name;
   std::vector<int> groups;
   std::function<void(PlacementOptions&)> edit;
-  int splits;  ///< of a single token's graph
+  int splits;  ///< number of splits in the graph for a single token
 };
 
-class Gemma4Places : public ::testing::TestWithParam<Gemma4Place> {};
+class Gemma4Placements : public ::testing::TestWithParam<Gemma4Place> {};
 
-TEST_P(Gemma4Places, GiveWhatOneDeviceGives) {
+TEST_P(Gemma4Placements, LogitsMatchOneDevice) {
   SessionOptions options;
   options.context = 192, options.batch = 16;
   options.dtype_k = options.dtype_v = DType::kF32;
@@ -162,7 +162,7 @@ TEST_P(Gemma4Places, GiveWhatOneDeviceGives) {
   std::vector<int32_t> text(75);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>(i * 37 % 100);
   ASSERT_NO_FATAL_FAILURE(compare(text));
-  // Several outputs, and windows that have gone round.
+  // Compares several outputs after the rings have wrapped around.
   ASSERT_NO_FATAL_FAILURE(compare({text.begin(), text.begin() + 14}, 5));
   ASSERT_NO_FATAL_FAILURE(compare(text));
   for (const int32_t token : {5, 6, 7}) ASSERT_NO_FATAL_FAILURE(compare({token}));
@@ -174,13 +174,14 @@ void place_by_layers(PlacementOptions& where) {
 }
 
 const Gemma4Place kGemma4Placed[] = {
-    // The embedding is the head, too, and lies with the last layers: there, to the first ones, and back.
+    // The embedding is also the output head and is placed with the last layers. So data moves from the last device to
+    // the first device and back.
     {"two_devices", {1, 1}, place_by_layers, 3},
     {"three_devices", {1, 1, 1}, place_by_layers, 3},
-    // A split more where factors of rope are brought.
+    // One split more than with two_devices, to stream the RoPE factors.
     {"two_groups", {2, 3}, place_by_layers, 4},
     {"uneven_groups", {3, 2}, [](PlacementOptions& where) { place_by_layers(where), where.ratio = "3,1"; }, 1},
-    // Layers 4 to 6 read what the host keeps: there and back for each of them.
+    // Layers 4 to 6 read caches on the host, which takes two copies for each layer.
     {"some_layers_on_the_host", {2}, [](PlacementOptions& where) { where.device_layers = 3; }, 10},
     {"caches_on_the_host", {2}, [](PlacementOptions& where) { where.cache_on_host = true; }, 15},
     {"layer_embeddings_on_the_host",
@@ -191,7 +192,7 @@ const Gemma4Place kGemma4Placed[] = {
      3},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Gemma4Places, ::testing::ValuesIn(kGemma4Placed),
+INSTANTIATE_TEST_SUITE_P(All, Gemma4Placements, ::testing::ValuesIn(kGemma4Placed),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

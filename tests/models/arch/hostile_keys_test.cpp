@@ -1,5 +1,5 @@
-// Every number that an architecture reads from a file, replaced by one that cannot be right: the model is refused in
-// one line, or it opens and can be planned.
+// Replaces each number that an architecture reads from a file by an invalid number. The model must either be refused
+// with a one-line error, or open and be planned.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::array<uint32_t, 9> kNumbers{0, 1, 2, 3, 5, 64, 1u << 30, 1u << 31, std::numeric_limits<uint32_t>::max()};
 
-/// A place in a file where one of the architecture's numbers stands.
+/// Location of one of the architecture's numbers in a file.
 struct Place {
   std::string key;
   size_t offset = 0;
 };
 
-/// Of an array the first and the last element.
+/// Locations of all numbers. For an array, only the locations of the first and the last element.
 std::vector<Place> places_of(const std::string& text, const std::string& architecture) {
   const GgufFile file("reference", std::as_bytes(std::span(text)));
   std::vector<Place> places;
@@ -39,7 +39,7 @@ std::vector<Place> places_of(const std::string& text, const std::string& archite
   return places;
 }
 
-/// "" where it opens and can be planned, else why not.
+/// Returns "" if the model opens and can be planned, else the error.
 std::string outcome_of(const std::string& path) {
   try {
     const auto model = open_model(path);
@@ -54,7 +54,7 @@ std::string outcome_of(const std::string& path) {
 
 class HostileKeys : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(HostileKeys, AreRefusedInOneLineOrHarmless) {
+TEST_P(HostileKeys, AreHarmlessOrRefusedInOneLine) {
   const std::string path = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, GetParam());
   const std::string original = test::text_of(path), architecture = open_model(path)->hparams.architecture;
   const test::TemporaryFile changed(std::string(GetParam()) + "-hostile.gguf");

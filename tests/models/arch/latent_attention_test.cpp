@@ -1,5 +1,6 @@
-// Latent attention: the form whose cache keeps one row for each token against the one that keeps keys and values of
-// each head, of the same weights, on any devices; what they cost between devices; hyper-parameters.
+// Latent attention: compares models that cache one row per token with models that cache keys and values of each head.
+// Both have the same weights and run on any devices. Also checks the communication between devices and the
+// hyper-parameters.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kLayers = 3, kEmbd = 64, kHeads = 6, kPlain = 16, kTurned = 8, kRank = 32, kValues = 16, kVocab = 96;
 constexpr int64_t kHeadRows = kPlain + kValues;
 
-/// A small random model of both forms; the elements of a tensor follow from its name.
+/// A small random model, with a cache of rows or of heads. The elements of a tensor depend only on its name.
 struct SyntheticLatent {
   bool keeps_rows = true;
   int64_t query_rank = 24;
@@ -78,7 +79,8 @@ struct SyntheticLatent {
     add(prefix + "ffn_down_shexp.weight", {64, kEmbd});
   }
 
-  /// What makes the keys and values of each head: one tensor, or a transposed one of keys and one of values.
+  /// Adds the matrices that compute the keys and values of each head: one tensor for both, or a transposed tensor for
+  /// keys and a tensor for values.
   void add_heads(test::GgufWriter& writer, const std::string& prefix) const {
     const std::vector<int64_t> dims{kRank, kHeads * kHeadRows};
     const std::vector<float> both = elements(prefix + "attn_kv_b.weight", dims);
@@ -156,7 +158,7 @@ SessionOptions in_f32() {
   return options;
 }
 
-/// Logits after a prompt in uneven batches, then after each of the single tokens behind it.
+/// Logits after a prompt in uneven batches and after each of several single tokens.
 std::vector<float> answer(const std::string& path, const LatentMesh& mesh, const SessionOptions& options) {
   LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
   std::vector<float> out;
@@ -179,7 +181,7 @@ double nmse(const std::vector<float>& found, const std::vector<float>& expected)
   return difference / all;
 }
 
-TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
+TEST(LatentAttention, CachedRowsGiveSameLogitsAsCachedHeads) {
   for (const int64_t query_rank : {0, 24}) {
     SyntheticLatent model{.keeps_rows = false, .query_rank = query_rank};
     const std::vector<float> expected = answer(model.write(), {1, ""}, in_f32());
@@ -198,7 +200,7 @@ TEST(LatentAttention, RowsGiveWhatKeysAndValuesOfHeadsGive) {
   }
 }
 
-TEST(LatentAttention, TypesThatRowsCannotHaveAreRefusedAlikeOnAnyDevices) {
+TEST(LatentAttention, RefusesUnsupportedCacheTypesOnAnyDevices) {
   const auto model = open_model(SyntheticLatent{}.write());
   for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL}) {
     for (const int devices : {1, 2, 3}) {
@@ -218,11 +220,11 @@ TEST(LatentAttention, TypesThatRowsCannotHaveAreRefusedAlikeOnAnyDevices) {
   }
 }
 
-TEST(LatentAttention, TakesTwoReductionsALayerOnAnyDevices) {
+TEST(LatentAttention, NeedsTwoReductionsPerLayerOnAnyDevices) {
   for (const bool keeps_rows : {true, false}) {
     const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());
     for (const LatentMesh& mesh : kLatentMeshes) {
-      // What one device has all of costs as much to compute everywhere.
+      // If one device has all heads, a plan that computes all heads on every device is equally fast.
       if (!keeps_rows && std::string_view(mesh.ratio) == "0,1,0") continue;
       SCOPED_TRACE(fmt::format("{} devices {} rows {}", mesh.devices, mesh.ratio, keeps_rows));
       const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
@@ -241,7 +243,7 @@ TEST(LatentAttention, TakesTwoReductionsALayerOnAnyDevices) {
   }
 }
 
-TEST(LatentAttention, KeepsOneRowOfATokenOnEachDevice) {
+TEST(LatentAttention, EachDeviceCachesOneRowPerToken) {
   const auto model = open_model(SyntheticLatent{}.write());
   EXPECT_EQ(model->hparams.head_dim_k, kRank + kTurned);
   SessionOptions options;
@@ -265,7 +267,7 @@ PlacementOptions by_rows(const char* ratio = "") {
   return options;
 }
 
-TEST(LatentAttention, DevicesHaveAPartOfTheRows) {
+TEST(LatentAttention, CacheRowsAreDividedAmongDevices) {
   const auto model = open_model(SyntheticLatent{}.write());
   SessionOptions options;
   options.context = 64;
@@ -284,14 +286,14 @@ TEST(LatentAttention, DevicesHaveAPartOfTheRows) {
     }
     EXPECT_EQ(persistent_use(*model, placement, options, {})[0].use.cache, plan.memory[0].use.cache);
   }
-  // Where one device has everything there is nothing to divide.
+  // If one device has all layers and heads, there is nothing to divide.
   for (const LatentMesh& mesh : {LatentMesh{1, ""}, LatentMesh{3, "0,1,0"}}) {
     const Placement placement(*model, cpu_devices(mesh.devices), by_rows(mesh.ratio));
     EXPECT_EQ(placement.latent_parts(), 1);
   }
 }
 
-TEST(LatentAttention, RowsTakeThreeExchangesMoreInALayer) {
+TEST(LatentAttention, DividedRowsNeedThreeMoreCollectivesPerLayer) {
   const auto model = open_model(SyntheticLatent{}.write());
   for (const LatentMesh& mesh : {LatentMesh{2, ""}, {3, ""}, {4, ""}, {8, ""}, {2, "3,1"}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
@@ -300,7 +302,7 @@ TEST(LatentAttention, RowsTakeThreeExchangesMoreInALayer) {
     std::vector<const meta::Plan*> plans{&plan.step.on()};
     for (const PlannedGraph& prompt : plan.prompts) plans.push_back(&prompt.on());
     for (const meta::Plan* of : plans) {
-      // Queries and what parts count, or what they give, are gathered; sums of it are scattered, or reduced.
+      // Queries and partial results are all-gathered. Sums are reduce-scattered or all-reduced.
       const int gathered = of->count(Collective::kAllGather), scattered = of->count(Collective::kReduceScatter);
       EXPECT_EQ(gathered, 2 * kLayers) << to_string(*of);
       EXPECT_LE(of->count(Collective::kAllReduce) + scattered, 3 * kLayers);
@@ -309,7 +311,7 @@ TEST(LatentAttention, RowsTakeThreeExchangesMoreInALayer) {
   }
 }
 
-TEST(LatentAttention, TextsGoOnInAnyForm) {
+TEST(LatentAttention, SavedStatesContinueWithAnyLatentSplit) {
   const std::string path = SyntheticLatent{}.write();
   struct Form {
     int devices;
@@ -339,10 +341,10 @@ TEST(LatentAttention, TextsGoOnInAnyForm) {
     for (const Form& to : forms) {
       options.context = to.context;
       LoadedModel second(path, cpu_groups({to.devices}), to.placement, options);
-      second.session->evaluate(text.first(9));  // to be replaced
+      second.session->evaluate(text.first(9));  // overwritten by the state
       restore_state(*second.session, state);
       EXPECT_EQ(second.session->position(), 6);
-      EXPECT_EQ(save_state(*second.session), state) << "the same bytes, wherever they lie";
+      EXPECT_EQ(save_state(*second.session), state) << "the same bytes on any devices";
       EXPECT_LE(nmse(go_on(*second.session), expected), 1e-10) << from.devices << " to " << to.devices;
     }
   }
@@ -352,7 +354,7 @@ Hparams hparams_of(const SyntheticLatent& model) {
   return open_model(model.write())->hparams;
 }
 
-TEST(LatentAttention, YarnScalesScoresAndNotLengths) {
+TEST(LatentAttention, YarnScalesScoresButNotVectors) {
   SyntheticLatent model;
   EXPECT_FLOAT_EQ(hparams_of(model).attention.scale, 1 / std::sqrt(24.0f));
   model.scaling = "yarn";
@@ -365,7 +367,7 @@ TEST(LatentAttention, YarnScalesScoresAndNotLengths) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1 / 40.0f);
 }
 
-TEST(LatentAttention, GatingFollowsFromTheKeyAndElseFromTheModel) {
+TEST(LatentAttention, GatingComesFromKeyOrModel) {
   SyntheticLatent model;
   EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSoftMax);
   EXPECT_FALSE(hparams_of(model).routing.normalised);
@@ -374,7 +376,7 @@ TEST(LatentAttention, GatingFollowsFromTheKeyAndElseFromTheModel) {
   EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSigmoid);
   EXPECT_EQ(hparams_of(model).routing.group_best, 2);
 
-  // GLM 4.7 Flash is told by its layers and its vocabulary.
+  // GLM 4.7 Flash is recognised by its layers and its vocabulary.
   test::GgufWriter writer;
   writer.add("general.architecture", "deepseek2").add("deepseek2.attention.layer_norm_rms_epsilon", 1e-5f);
   const std::map<std::string, uint32_t> counts{{"block_count", 47},
@@ -399,7 +401,7 @@ TEST(LatentAttention, GatingFollowsFromTheKeyAndElseFromTheModel) {
   EXPECT_EQ(read_hparams(GgufFile(path), architecture.rope, architecture.read).routing.gating, Gating::kSigmoid);
 }
 
-TEST(LatentAttention, LengthsMustBelongTogether) {
+TEST(LatentAttention, RefusesInconsistentLengths) {
   const auto refused = [](const std::string& key, uint32_t value, const char* message) {
     SyntheticLatent model;
     model.counts = {{key, value}};
@@ -407,7 +409,7 @@ TEST(LatentAttention, LengthsMustBelongTogether) {
                 ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("deepseek2." + key), HasSubstr(message))));
   };
   refused("attention.key_length", 48, "is 48; it should be 40");
-  refused("attention.value_length", 16, "is 16; it should be the latent row's 32");
+  refused("attention.value_length", 16, "is 16; it should be 32, the length of the latent row");
   refused("attention.head_count_kv", 2, "is 2; it should be 1");
   refused("rope.dimension_count", 24, "is 24; it must be less than the 24 elements of a head");
 }

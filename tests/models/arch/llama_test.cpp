@@ -1,5 +1,5 @@
-// The Llama graph against a plain float64 forward pass, for the variants that the model of the repository does not
-// have, on one device and on meta devices; and the plans that the graph becomes.
+// Compares the Llama graph with a plain float64 forward pass, on one device and on meta devices. The variants are
+// features that the repository's model does not have. Also checks the plans of the graph.
 #include "models/arch/architecture.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ const Variant kVariants[] = {
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.scaling.factor", 4.0f); };
      }},
-    // Turns of the 8 pairs in 32 positions: 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ...; so the blend is over pairs 1 to 5.
+    // The 8 pairs rotate 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ... times in 32 positions, so pairs 1 to 5 are blended.
     {"yarn",
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) {
@@ -91,7 +91,7 @@ struct Ranks {
 
 class LlamaVariant : public ::testing::TestWithParam<std::tuple<Variant, Ranks>> {};
 
-TEST_P(LlamaVariant, AgreesWithThePlainForwardPass) {
+TEST_P(LlamaVariant, MatchesPlainForwardPass) {
   const auto& [variant, mesh] = GetParam();
   SyntheticModel synthetic;
   variant.edit(synthetic);
@@ -100,7 +100,7 @@ TEST_P(LlamaVariant, AgreesWithThePlainForwardPass) {
   options.batch = 4;
   LoadedModel loaded(synthetic.write(), mesh.devices, mesh.ratio, options);
   PlainLlama plain(*loaded.model);
-  // A prompt in uneven batches, then single tokens.
+  // Evaluates a prompt in uneven batches, then single tokens.
   loaded.session->evaluate({kText.data(), 7});
   for (size_t length = 7; length <= kText.size(); ++length) {
     if (length > 7) loaded.session->evaluate({&kText[length - 1], 1});
@@ -121,11 +121,11 @@ INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
                                               *mesh.ratio != 0 ? "_uneven" : "");
                          });
 
-/// Types of weights, on devices some of which have no block of an axis. The errors allowed are twice the largest
-/// measured.
-class LlamaOfType : public ::testing::TestWithParam<DType> {};
+/// Compares models with weights of each type. Some devices have no quantisation block of a divided axis. Error limits
+/// are twice the largest measured errors.
+class LlamaWeightTypes : public ::testing::TestWithParam<DType> {};
 
-TEST_P(LlamaOfType, AgreesWithThePlainForwardPass) {
+TEST_P(LlamaWeightTypes, MatchesPlainForwardPass) {
   SyntheticModel synthetic;
   synthetic.dtype = GetParam();
   synthetic.h.embd = 256, synthetic.h.ff = 512, synthetic.h.heads = 8;
@@ -133,7 +133,7 @@ TEST_P(LlamaOfType, AgreesWithThePlainForwardPass) {
   const std::string path = synthetic.write();
   SessionOptions options;
   options.dtype_k = options.dtype_v = DType::kF32;
-  options.batch = 4;  // more columns are rounded to 8 bits
+  options.batch = 4;  // larger batches round columns to 8 bits
   std::vector<double> expected;
   for (const Ranks& mesh : {Ranks{1, ""}, {2, ""}, {3, "5,0,2"}}) {
     LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
@@ -157,10 +157,10 @@ std::vector<DType> types_of_weights() {
   return types;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaOfType, ::testing::ValuesIn(types_of_weights()),
+INSTANTIATE_TEST_SUITE_P(All, LlamaWeightTypes, ::testing::ValuesIn(types_of_weights()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-/// Collectives other than all-reduces.
+/// Number of collectives other than all-reduces.
 int other_collectives(const meta::Plan& plan) {
   int count = 0;
   for (const meta::Step& step : plan.steps) {
@@ -182,19 +182,19 @@ void expect_two_all_reduces(const Model& model, const Ranks& mesh) {
     EXPECT_EQ(p->count(Collective::kAllReduce), 2 * model.hparams.layers);
     EXPECT_EQ(other_collectives(*p), 0);
   }
-  // What is reduced is one row of activations for each token.
+  // Each all-reduce sums one row of activations per token.
   int64_t row = model.hparams.embd * static_cast<int64_t>(sizeof(float));
   EXPECT_EQ(plan.step.on().collective_bytes(), 2 * model.hparams.layers * row);
 }
 
 class LlamaPlan : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(LlamaPlan, HasTwoAllReducesALayerAndNothingElse) {
+TEST_P(LlamaPlan, HasOnlyTwoAllReducesPerLayer) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Ranks& mesh : kMeshes) expect_two_all_reduces(*model, mesh);
 }
 
-TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
+TEST_P(LlamaPlan, StoresUnsharedWeightsOnce) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Ranks& mesh : kMeshes) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
@@ -210,14 +210,14 @@ TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
       }
       size_t slice = tensor->bytes() / tensor->shape[shards.layout.axis];
       if (shards.layout.axis == 0) {
-        expected += tensor->bytes();  // only query heads and columns, which no two share
+        expected += tensor->bytes();  // cut along axis 0: query heads and columns, which devices never share
         EXPECT_TRUE(shards.layout.partition.is_disjoint());
         continue;
       }
       for (const meta::Run& run : shards.layout.partition.runs()) expected += slice * run.length * run.owners.size();
     }
     EXPECT_EQ(found, expected);
-    // Without sharing, the split tensors add up to the file's bytes.
+    // Without shared heads, the split tensors add up to the bytes of the file.
     if (mesh.devices <= 4) {
       size_t mirrored = 0;
       for (const Tensor* tensor : model->weights.tensors()) {
@@ -228,14 +228,14 @@ TEST_P(LlamaPlan, HoldsEachWeightOnceButForMirroredAndSharedOnes) {
   }
 }
 
-TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
+TEST_P(LlamaPlan, MemoryTableMatchesAllocations) {
   for (const Ranks& mesh : {Ranks{1, ""}, {2, "3,1"}, {3, "5,0,2"}, {5, ""}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
     SessionOptions options;
     options.batch = 32;
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio, options);
     ModelPlan plan(*loaded.model, loaded.placement, options);
-    // The longest prompts of different shapes, then single tokens: the most that a session holds.
+    // The longest prompts of four shapes, and single tokens, need the maximum memory of a session.
     for (int64_t tokens : {32, 16, 8, 4, 1}) loaded.session->evaluate(std::vector<int32_t>(tokens, 5));
     loaded.session->logits();
     std::vector<size_t> compute(mesh.devices);
@@ -255,7 +255,7 @@ TEST_P(LlamaPlan, MemoryTableIsWhatIsAllocated) {
   }
 }
 
-/// Of each output, with k of each device.
+/// Number of candidates per output, if each device offers its k best tokens.
 int64_t candidates_of(const Model& model, const Placement& placement, int64_t k) {
   const Tensor& head = *model.weights.find("output.weight");
   const meta::Layout layout = meta::to_layout((*placement.policy_of(0))(head), head, placement.policy_of(0)->devices());
@@ -266,7 +266,7 @@ int64_t candidates_of(const Model& model, const Placement& placement, int64_t k)
   return count;
 }
 
-TEST_P(LlamaPlan, SelectingTokensOnTheDevicesCostsOneSmallAllGather) {
+TEST_P(LlamaPlan, SelectionOnDevicesNeedsOneSmallAllGather) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Ranks& mesh : kMeshes) {
     for (const BatchShape& shape : {BatchShape{1, 1}, {8, 3}}) {
@@ -279,7 +279,7 @@ TEST_P(LlamaPlan, SelectingTokensOnTheDevicesCostsOneSmallAllGather) {
       EXPECT_EQ(with_best.count(Collective::kAllReduce), 2 * model->hparams.layers);
       EXPECT_EQ(with_best.count(Collective::kAllGather), 1);
       EXPECT_EQ(other_collectives(with_best), 1);
-      // It moves one candidate of each device, its logit and its id, for each output and nothing else.
+      // For each output, each device sends only one candidate (logit and id).
       const int64_t row = model->hparams.embd * static_cast<int64_t>(sizeof(float));
       const int64_t candidates = candidates_of(*model, placement, 1) * shape.outputs * 8;
       EXPECT_EQ(with_best.collective_bytes(), 2 * model->hparams.layers * row * shape.tokens + candidates);
@@ -287,7 +287,7 @@ TEST_P(LlamaPlan, SelectingTokensOnTheDevicesCostsOneSmallAllGather) {
   }
 }
 
-TEST_P(LlamaPlan, CandidatesInPlaceOfLogits) {
+TEST_P(LlamaPlan, CandidatesReplaceLogits) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Ranks& mesh : kMeshes) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
@@ -305,7 +305,7 @@ TEST_P(LlamaPlan, CandidatesInPlaceOfLogits) {
   }
 }
 
-TEST_P(LlamaPlan, TheBestTokenOnTheDevicesIsThatOfTheLogits) {
+TEST_P(LlamaPlan, BestTokenOnDevicesMatchesLogits) {
   for (const Ranks& mesh : {Ranks{1, ""}, {2, "30:25"}, {3, "5,0,2"}, {5, ""}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio);
@@ -337,14 +337,14 @@ TEST_P(LlamaPlan, TheBestTokenOnTheDevicesIsThatOfTheLogits) {
 INSTANTIATE_TEST_SUITE_P(All, LlamaPlan, ::testing::Values<std::string>("f16", "q8_0", "q4_k_m", "q4_0"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(LlamaPlanVariants, ExpertsTakeTwoAllReducesALayerToo) {
+TEST(LlamaPlanVariants, ExpertsNeedTwoAllReducesPerLayer) {
   SyntheticModel synthetic;
   synthetic.h.experts = 4, synthetic.h.experts_used = 2;
   auto model = open_model(synthetic.write());
   for (const Ranks& mesh : {Ranks{2, ""}, {3, ""}, {2, "3,1"}}) expect_two_all_reduces(*model, mesh);
 }
 
-TEST(LlamaPlanVariants, AKvHeadThatSomeDevicesShareTakesNoMore) {
+TEST(LlamaPlanVariants, SharedKvHeadNeedsNoExtraReductions) {
   SyntheticModel synthetic;
   synthetic.h.kv_heads = 1;
   auto model = open_model(synthetic.write());
@@ -352,7 +352,7 @@ TEST(LlamaPlanVariants, AKvHeadThatSomeDevicesShareTakesNoMore) {
     expect_two_all_reduces(*model, mesh);
 }
 
-TEST(LlamaPlanVariants, AHeadThatIsTheEmbeddingTooIsDividedAsTheWeightsAre) {
+TEST(LlamaPlanVariants, TiedHeadIsDividedByShares) {
   SyntheticModel synthetic;
   synthetic.tied = true;
   synthetic.h.vocab = 800;
@@ -375,7 +375,7 @@ TEST(LlamaPlanVariants, AHeadThatIsTheEmbeddingTooIsDividedAsTheWeightsAre) {
   }
 }
 
-TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
+TEST(LlamaPlanVariants, ComputeMemoryShrinksWithDevices) {
   auto model = open_model(tiny_model_path("f16"));
   auto compute = [&](int devices) {
     Placement placement(*model, cpu_devices(devices), {{}, 1});
@@ -384,7 +384,7 @@ TEST(LlamaPlanVariants, ComputeMemoryShrinksWithTheNumberOfDevices) {
     for (const DeviceUse& use : plan.memory) most = std::max(most, use.use.compute);
     return static_cast<double>(most);
   };
-  // Heads and columns are divided; the residual stream and its norms lie whole on every device.
+  // Heads and columns are divided. The residual stream and its norms are mirrored.
   EXPECT_LT(compute(2), 0.66 * compute(1));
   EXPECT_LT(compute(4), 0.48 * compute(1));
 }

@@ -1,4 +1,5 @@
-// Opening models: hyper-parameters and tensors that do not hold together are refused with one line that names them.
+// Opening models: invalid hyper-parameters and mismatched tensors are refused with one line that names the key or
+// tensor.
 #include "models/arch/model.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ std::string refusal_of(const SyntheticModel& model) {
   return "it opened";
 }
 
-TEST(Hparams, ReadsWhatTheFileSays) {
+TEST(Hparams, ReadsKeys) {
   SyntheticModel synthetic;
   synthetic.keys = [](test::GgufWriter& writer) {
     writer.add<std::string>("llama.rope.scaling.type", "yarn").add("llama.rope.scaling.factor", 4.0f);
@@ -51,7 +52,7 @@ TEST(Hparams, ReadsWhatTheFileSays) {
   EXPECT_EQ(h.rope.original_context, 16);
 }
 
-TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
+TEST(Hparams, AbsentKeysHaveDefaults) {
   SyntheticModel synthetic;
   synthetic.h.kv_heads = 4;
   synthetic.without_keys = {"attention.head_count_kv", "attention.key_length", "attention.value_length"};
@@ -64,8 +65,8 @@ TEST(Hparams, DefaultsWhatTheFileLeavesOut) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
 }
 
-// 0 groups, and a gating that the file does not say, mean what absent keys do.
-TEST(Hparams, ZerosOfExpertsMeanNone) {
+// 0 groups and gating 0 mean the same as absent keys.
+TEST(Hparams, ZeroExpertKeysCountAsAbsent) {
   for (const bool zeros : {false, true}) {
     SyntheticModel synthetic;
     synthetic.h.architecture = "glm4moe";
@@ -81,10 +82,10 @@ TEST(Hparams, ZerosOfExpertsMeanNone) {
   }
 }
 
-TEST(Hparams, ReadsCountsOfEachLayer) {
+TEST(Hparams, ReadsCountsPerLayer) {
   SyntheticModel synthetic;
   synthetic.h.per_layer.assign(2, synthetic.h);
-  EXPECT_TRUE(open_model(synthetic.write())->hparams.per_layer.empty());  // an array of the same is one number
+  EXPECT_TRUE(open_model(synthetic.write())->hparams.per_layer.empty());  // an array of equal numbers
   synthetic.h.per_layer[1].heads = 6, synthetic.h.per_layer[1].kv_heads = 1, synthetic.h.per_layer[1].ff = 32;
   const auto model = open_model(synthetic.write());
   EXPECT_EQ(model->hparams.layer(0).group(), 2);
@@ -105,7 +106,7 @@ TEST(Hparams, ReadsCountsOfEachLayer) {
   EXPECT_THAT(refused({2}), HasSubstr("'llama.attention.head_count_kv' has 1 entries for 2 layers"));
 }
 
-/// A key of the file and a value that cannot be right.
+/// A key with an invalid value.
 struct BadKey {
   const char* name;
   std::function<void(test::GgufWriter&)> write;
@@ -117,12 +118,12 @@ BadKey bad(const char* name, T value, const char* message) {
   return {name, [=](test::GgufWriter& writer) { writer.add(std::string("llama.") + name, value); }, message};
 }
 
-TEST(Hparams, RefusesWhatCannotBeRight) {
+TEST(Hparams, RefusesInvalidKeys) {
   const BadKey cases[] = {
       bad("block_count", uint32_t{0}, "llama.block_count"),
-      bad("block_count", uint32_t{4000000000}, "'llama.block_count' is 4000000000, more than the 65536"),
+      bad("block_count", uint32_t{4000000000}, "'llama.block_count' is 4000000000; the largest valid value is 65536"),
       bad("embedding_length", uint32_t{0}, "llama.embedding_length"),
-      bad("embedding_length", uint32_t{0xffffffff}, "'llama.embedding_length' is 4294967295, more than"),
+      bad("embedding_length", uint32_t{0xffffffff}, "'llama.embedding_length' is 4294967295; the largest"),
       bad("feed_forward_length", uint32_t{0}, "llama.feed_forward_length"),
       bad("context_length", uint32_t{0}, "llama.context_length"),
       bad("attention.head_count", uint32_t{0}, "llama.attention.head_count"),
@@ -135,11 +136,11 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
       bad("rope.dimension_count", uint32_t{18}, "'llama.rope.dimension_count' is 18; it must be even and at most"),
       bad("rope.dimension_count", uint32_t{7}, "'llama.rope.dimension_count' is 7; it must be even"),
       bad("rope.freq_base", -1.0f, "'llama.rope.freq_base' should be a positive number"),
-      bad("rope.scaling.factor", -2.0f, "'llama.rope.scaling.factor' should be a number from 0 on, found -2"),
+      bad("rope.scaling.factor", -2.0f, "'llama.rope.scaling.factor' should be a number >= 0, found -2"),
       bad("rope.scaling.factor", std::numeric_limits<float>::infinity(), "'llama.rope.scaling.factor' should be"),
-      bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number from 0 on"),
+      bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number >= 0"),
       bad("rope.scaling.attn_factor", 0.0f, "'llama.rope.scaling.attn_factor' should be a positive number"),
-      bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; known are none, linear, yarn and longrope"),
+      bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; supported are none, linear, yarn and longrope"),
       bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
       bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
   };
@@ -151,7 +152,7 @@ TEST(Hparams, RefusesWhatCannotBeRight) {
   }
 }
 
-/// What the rope keys of a file come to.
+/// RopeParams that result from the rope keys of a file.
 RopeParams rope_of(const std::string& type, std::vector<std::pair<std::string, float>> numbers) {
   SyntheticModel synthetic;
   synthetic.keys = [&](test::GgufWriter& writer) {
@@ -161,7 +162,7 @@ RopeParams rope_of(const std::string& type, std::vector<std::pair<std::string, f
   return open_model(synthetic.write())->hparams.rope;
 }
 
-TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
+TEST(Hparams, ReadsRopeFactorLikeLlamaCpp) {
   struct Case {
     const char* type;
     std::vector<std::pair<std::string, float>> numbers;
@@ -176,7 +177,7 @@ TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
       {"linear", {{"scaling.factor", 0.0f}}, 1.0f},
       {"linear", {{"scaling.factor", 4.0f}}, 0.25f},
       {"linear", {{"scale_linear", 8.0f}}, 0.125f},
-      // The new name wins, even where it says "none".
+      // rope.scaling.factor takes precedence over the older key, even if its value 0 means "none".
       {"linear", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 0.25f},
       {"linear", {{"scaling.factor", 0.0f}, {"scale_linear", 8.0f}}, 1.0f},
       {"none", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 1.0f},
@@ -193,7 +194,7 @@ TEST(Hparams, TakesTheRopeFactorAsOtherReadersOfTheFileDo) {
   }
 }
 
-TEST(Hparams, ReadsTheYarnKeys) {
+TEST(Hparams, ReadsYarnKeys) {
   RopeParams rope = rope_of("yarn", {{"scaling.factor", 4.0f},
                                      {"scaling.yarn_ext_factor", 0.5f},
                                      {"scaling.yarn_attn_factor", 1.5f},
@@ -201,24 +202,24 @@ TEST(Hparams, ReadsTheYarnKeys) {
                                      {"scaling.yarn_beta_fast", 16.0f},
                                      {"scaling.yarn_beta_slow", 2.0f}});
   EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
-  EXPECT_FLOAT_EQ(rope.attn_factor * (1 + 0.1f * std::log(4.0f)), 4.5f);  // which the rotation multiplies by
+  EXPECT_FLOAT_EQ(rope.attn_factor * (1 + 0.1f * std::log(4.0f)), 4.5f);  // times the rope op's magnitude
   EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
-  EXPECT_EQ(rope.original_context, 64);  // the model's own where the file names no other
+  EXPECT_EQ(rope.original_context, 64);  // the model's own context, since the file has no original context
   rope = rope_of("yarn", {});
   EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
-  // OLMo 3's, whatever the file calls it: not once more on top of the rotation's own.
+  // OLMo 3's magnitude includes the magnitude of the rope op, which must not be applied twice.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.2079441541679836f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
-  // Savers write these where the model has none.
+  // Savers write these keys if the model has no magnitude.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f},
                           {"scaling.attn_factor", 1.0f},
                           {"scaling.yarn_attn_factor", 1.0f},
                           {"scaling.yarn_ext_factor", -1.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
   EXPECT_FLOAT_EQ(rope.ext_factor, 1.0f);
-  // The magnitude counts for every type; the rest of them only for yarn.
+  // scaling.attn_factor is used with every type, the other keys only with yarn.
   rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
 }
@@ -226,13 +227,13 @@ TEST(Hparams, ReadsTheYarnKeys) {
 TEST(Hparams, RefusesEmbeddingModels) {
   SyntheticModel synthetic;
   synthetic.keys = [](test::GgufWriter& writer) { writer.add("llama.attention.causal", false); };
-  EXPECT_THAT(refusal_of(synthetic), EndsWith(".gguf: key 'llama.attention.causal' is false, so this is an embedding "
-                                              "model, which is not supported; use a model that generates text"));
+  EXPECT_THAT(refusal_of(synthetic), EndsWith(".gguf: key 'llama.attention.causal' is false: embedding models are not "
+                                              "supported; use a model that generates text"));
   synthetic.keys = [](test::GgufWriter& writer) { writer.add("llama.attention.causal", true); };
   EXPECT_EQ(refusal_of(synthetic), "it opened");
 }
 
-TEST(Hparams, ZerosOfUnreadKeysMeanNone) {
+TEST(Hparams, UnreadKeysWithZerosAreNotReported) {
   SyntheticModel synthetic;
   synthetic.keys = [](test::GgufWriter& writer) {
     writer.add("llama.attention.clamp_kqv", 0.0f).add("llama.ssm.dt_b_c_rms", false);
@@ -247,7 +248,7 @@ TEST(Hparams, ZerosOfUnreadKeysMeanNone) {
               ::testing::ElementsAre("llama.attention.clamp_kqv", "llama.ssm.dt_b_c_rms", "llama.attention.flags"));
 }
 
-TEST(Hparams, DescriptionsOfRopeChangeNothing) {
+TEST(Hparams, DescriptiveRopeKeysAreNotReported) {
   SyntheticModel synthetic;
   synthetic.keys = [](test::GgufWriter& writer) {
     writer.add("llama.rope.mrope_interleaved", true).add("llama.rope.type", std::string("mrope"));
@@ -258,7 +259,7 @@ TEST(Hparams, DescriptionsOfRopeChangeNothing) {
   EXPECT_THAT(open_model(synthetic.write())->hparams.unread_keys, ::testing::ElementsAre("llama.rope.type"));
 }
 
-TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
+TEST(Model, RefusesUnknownArchitectures) {
   SyntheticModel synthetic;
   synthetic.h.architecture = "mamba";
   EXPECT_THAT(
@@ -266,7 +267,7 @@ TEST(Model, RefusesAnArchitectureItDoesNotKnow) {
       HasSubstr(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama, mistral3, qwen2, "));
 }
 
-TEST(Model, ShowsNamesFromTheFileEscaped) {
+TEST(Model, EscapesNamesFromFile) {
   SyntheticModel synthetic;
   synthetic.h.architecture = std::string("ll\x1b[2J\0ma\r", 10);
   EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"(architecture 'll\x1b[2J\x00ma\r' is not supported)"));
@@ -282,29 +283,29 @@ TEST(Model, ShowsNamesFromTheFileEscaped) {
 
   synthetic = {};
   synthetic.keys = [](test::GgufWriter& writer) { writer.add<std::string>("llama.rope.scaling.type", "y\x1b\narn"); };
-  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\narn'; known are)"));
+  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\narn'; supported are)"));
 }
 
-TEST(Model, NamesAMissingTensor) {
+TEST(Model, ErrorNamesMissingTensor) {
   SyntheticModel synthetic;
   synthetic.edit = [](TensorSpec& spec) { return spec.name != "blk.1.ffn_down.weight"; };
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.1.ffn_down.weight' is missing"));
 }
 
-TEST(Model, TheArchitectureSaysWhichBiasesThereAre) {
-  SyntheticModel synthetic;  // llama's tensors
+TEST(Model, ArchitectureDecidesWhichBiasesExist) {
+  SyntheticModel synthetic;  // has the tensors of Llama
   synthetic.h.architecture = "qwen2";
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.0.attn_q.bias' is missing"));
   synthetic.biases = true;
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.0.ffn_gate.bias' is not part of a qwen2 model"));
-  // Any may have those of attention.
+  // Any architecture may have attention biases.
   synthetic.edit = [](TensorSpec& spec) {
     return spec.name.ends_with("weight") || spec.name.find("ffn") == std::string::npos;
   };
   EXPECT_EQ(refusal_of(synthetic), "it opened");
 }
 
-TEST(Model, NamesBothShapesOfAWrongOne) {
+TEST(Model, ErrorNamesExpectedAndFoundShape) {
   SyntheticModel synthetic;
   synthetic.edit = [](TensorSpec& spec) {
     if (spec.name == "blk.0.attn_q.weight") spec.shape[1] = 48;
@@ -313,7 +314,7 @@ TEST(Model, NamesBothShapesOfAWrongOne) {
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("'blk.0.attn_q.weight' should be [64, 64], found [64, 48]"));
 }
 
-TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
+TEST(Model, RefusesUnknownTensors) {
   SyntheticModel synthetic;
   synthetic.edit = [](TensorSpec& spec) {
     if (spec.name == "output.weight") spec.name = "output_extra.weight";
@@ -322,7 +323,7 @@ TEST(Model, RefusesATensorThatTheGraphWouldLeaveOut) {
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
 }
 
-/// What opening says of a model that has `name` as `dtype` with these dimensions.
+/// Error on opening a model in which tensor `name` has this dtype and these dimensions.
 std::string message_with(const std::string& name, DType dtype, const std::vector<int64_t>& dims) {
   SyntheticModel synthetic;
   synthetic.biases = synthetic.rope_factors = true;
@@ -335,8 +336,8 @@ std::string message_with(const std::string& name, DType dtype, const std::vector
   return refusal_of(synthetic);
 }
 
-TEST(Model, RefusesNormsAndBiasesThatAreNotF32) {
-  // As a matrix of one row it is the same tensor.
+TEST(Model, RefusesNormsAndBiasesUnlessF32) {
+  // All these shapes describe the same tensor.
   for (const std::vector<int64_t>& dims : {std::vector<int64_t>{64}, {64, 1}, {64, 1, 1, 1}}) {
     for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
                              "blk.0.attn_q.bias", "blk.1.attn_output.bias"}) {
@@ -349,7 +350,7 @@ TEST(Model, RefusesNormsAndBiasesThatAreNotF32) {
   EXPECT_THAT(message_with("rope_freqs.weight", DType::kF16, {8}), HasSubstr("should be f32, found f16"));
 }
 
-TEST(Model, RefusesWeightsThatAreIntegers) {
+TEST(Model, RefusesIntegerWeights) {
   for (const char* name : {"token_embd.weight", "output.weight"}) {
     for (DType dtype : {DType::kI32, DType::kI64}) {
       EXPECT_THAT(message_with(name, dtype, {64, 96}),
@@ -365,14 +366,14 @@ TEST(Model, RefusesWeightsThatAreIntegers) {
   }
 }
 
-TEST(Model, AMatrixOfOneRowMayBeOfAnyType) {
+TEST(Model, MatrixOfOneRowMayHaveAnyType) {
   SyntheticModel synthetic;
   synthetic.h.experts = 1, synthetic.h.experts_used = 1;
   synthetic.dtype = DType::kF16;
   EXPECT_EQ(refusal_of(synthetic), "it opened");
 }
 
-TEST(KvCache, RefusesTypesThatItCannotHold) {
+TEST(KvCache, RefusesUnsupportedTypes) {
   Hparams h = SyntheticModel().h;
   auto message = [&](const KvCacheOptions& options) -> std::string {
     KvCache cache;
@@ -388,14 +389,13 @@ TEST(KvCache, RefusesTypesThatItCannotHold) {
   EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
-  EXPECT_THAT(message({.rows = 64, .parts = 2}),
-              HasSubstr("2 parts of a cache are not possible; use 1, or several where "));
+  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 cache parts are not possible; use 1, or several if "));
   h.kv_heads = 1, h.values_in_keys = true;
   EXPECT_EQ(message({.rows = 64, .parts = 2}), "declared");
-  EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 parts of a cache are not possible"));
+  EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 cache parts are not possible"));
 }
 
-TEST(KvCache, QuantisesKeysAndValuesEachIfTheyCanBe) {
+TEST(KvCache, QuantisesKeysAndValuesSeparately) {
   Hparams h = SyntheticModel().h;
   h.head_dim_k = 48, h.head_dim_v = 64;
   for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL}) {
@@ -409,7 +409,7 @@ TEST(KvCache, QuantisesKeysAndValuesEachIfTheyCanBe) {
               fmt::format("cached keys of 2 of 2 layers are f16: heads of 48 elements do not fill the blocks of {}",
                           name_of(dtype)));
     EXPECT_EQ(other_types(cache, DType::kF16, dtype), "");
-    // Nothing is quantised of what was asked for.
+    // Keys alone cannot be quantised, so the request is refused.
     KvCache keys;
     EXPECT_THAT(
         [&] {
@@ -419,7 +419,7 @@ TEST(KvCache, QuantisesKeysAndValuesEachIfTheyCanBe) {
             HasSubstr("heads of 48 elements do not fill the blocks of 32 that ")));
   }
   h.kv_heads = 1, h.values_in_keys = true;
-  h.head_dim_k = 64, h.head_dim_v = 48;  // the first elements of the keys
+  h.head_dim_k = 64, h.head_dim_v = 48;  // values are the first elements of the keys
   KvCache latent;
   EXPECT_THAT(
       [&] {
@@ -429,7 +429,7 @@ TEST(KvCache, QuantisesKeysAndValuesEachIfTheyCanBe) {
 }
 
 TEST(KvCache, PartsFillEvenly) {
-  // Positions 0 3 6 9 | 1 4 7 | 2 5 8.
+  // The three parts have positions 0 3 6 9 | 1 4 7 | 2 5 8.
   constexpr int64_t kParts = 3, kRows = 4;
   const int64_t rows[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3};
   for (int64_t position = 0; position < 10; ++position) {

@@ -1,5 +1,5 @@
-// What files of nvfp4 weights have beside them: factors of products (X.scale), of a matrix or one for each expert; and
-// those of activations, which do not count (X.input_scale).
+// Tensors that accompany nvfp4 weights. X.scale has factors of products, one per matrix or per expert. X.input_scale
+// has factors of activations, which shoal ignores.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@ namespace {
 
 const std::vector<int32_t> kScaledText{3, 14, 15, 92, 65, 35};
 
-/// The logits with these factors of matrices; 0: without any. Powers of two, of which those of matrices that follow
-/// each other cancel exactly.
+/// Logits of a model whose matrices are scaled by powers of two, derived from `factor`; 0: without scales. The scales
+/// of consecutive matrices cancel exactly, unless `only_first`.
 std::vector<float> logits_with(float factor, int64_t experts, const char* devices_ratio, int devices,
                                bool only_first = false) {
   SyntheticModel model;
@@ -51,7 +51,7 @@ std::vector<float> logits_with(float factor, int64_t experts, const char* device
   return {logits.begin(), logits.end()};
 }
 
-TEST(ProductScales, MultiplyTheProducts) {
+TEST(ProductScales, MultiplyProducts) {
   for (const int64_t experts : {0, 4}) {
     for (const int devices : {1, 2}) {
       SCOPED_TRACE(testing::Message() << experts << " experts, " << devices << " devices");
@@ -69,8 +69,8 @@ std::vector<float> logits_of_scaled(const SyntheticModel& model) {
   return {logits.begin(), logits.end()};
 }
 
-// With one expert the file has the same numbers in the same order, whether gate and up are one matrix or two.
-TEST(ProductScales, MultiplyThoseOfGateAndUpInOne) {
+// With one expert, a fused matrix of gate and up has the same numbers in the same order as two matrices.
+TEST(ProductScales, MultiplyFusedGateAndUp) {
   const auto logits = [](bool fused, float factor) {
     SyntheticModel model;
     model.dtype = DType::kNVFP4;
@@ -97,7 +97,7 @@ TEST(ProductScales, MultiplyThoseOfGateAndUpInOne) {
   EXPECT_NE(logits(true, 4), logits(true, 1));
 }
 
-TEST(ProductScales, MultiplyTheLogits) {
+TEST(ProductScales, MultiplyLogits) {
   SyntheticModel model;
   model.dtype = DType::kNVFP4;
   model.h.embd = 64, model.h.ff = 128;

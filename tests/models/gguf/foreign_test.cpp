@@ -1,4 +1,4 @@
-// Files that are no models: each kind is named in one line with its remedy.
+// Files that are not models: the error is one line that names the kind of file and a remedy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ const FormatCase kFormats[] = {
 
 class ForeignFormat : public testing::TestWithParam<FormatCase> {};
 
-TEST_P(ForeignFormat, IsNamedWithARemedy) {
+TEST_P(ForeignFormat, ErrorNamesFormatAndRemedy) {
   const FormatCase& c = GetParam();
   const Bytes image = bytes_of(c.text);
   try {
@@ -87,7 +87,7 @@ std::vector<ContentCase> contents() {
 
 class ForeignContent : public testing::TestWithParam<ContentCase> {};
 
-TEST_P(ForeignContent, IsNamedWithARemedy) {
+TEST_P(ForeignContent, ErrorNamesContentAndRemedy) {
   const Bytes image = GetParam().file.image();
   const test::TemporaryFile file("m.gguf", std::string(reinterpret_cast<const char*>(image.data()), image.size()));
   try {

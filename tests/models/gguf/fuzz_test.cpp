@@ -1,6 +1,6 @@
-// Damaged files: a small valid file cut at every length and with random bytes changed. Whatever comes out must be a
-// file that can be read to its last byte, or a shoal::Error. Images are heap blocks of exact size, so that the address
-// sanitizer sees a read past the end.
+// Damaged files: a small valid file is cut at every length, or random bytes are changed. The file must then be readable
+// to its last byte, or raise a shoal::Error. Images are heap blocks of exact size, so that the address sanitizer
+// detects reads past the end.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -37,7 +37,7 @@ uint64_t sum_of(std::span<const std::byte> bytes) {
   return sum;
 }
 
-// Reads everything that the file offers.
+// Reads everything in the file.
 uint64_t touch(const GgufFile& file) {
   uint64_t sum = 0;
   for (const GgufTensor& tensor : file.tensors()) {
@@ -66,7 +66,7 @@ Outcome open_copy(std::span<const std::byte> bytes) {
   try {
     const GgufFile file("fuzz", {copy.get(), bytes.size()});
     EXPECT_GE(touch(file), 0u);
-    EXPECT_THROW(Tokenizer{file}, Error);  // the vocabulary lacks byte tokens, however it is damaged
+    EXPECT_THROW(Tokenizer{file}, Error);  // the vocabulary always lacks byte tokens
     return Outcome::kRead;
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
@@ -89,7 +89,7 @@ TEST(GgufFuzz, ChangedBytesAreReadOrRefused) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Bytes image = original;
-    // Extreme values find more than random ones: 0, ff, 7f, 80, or one flipped bit.
+    // Extreme values find more faults than random values: 0, ff, 7f, 80, or one flipped bit.
     for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
       const size_t at = random() % image.size();
       const std::byte choices[] = {std::byte{0}, std::byte{0xff}, std::byte{0x7f}, std::byte{0x80},
@@ -99,7 +99,7 @@ TEST(GgufFuzz, ChangedBytesAreReadOrRefused) {
     ++outcomes[static_cast<int>(open_copy(image))];
     if (HasFailure()) return;
   }
-  // Both outcomes must be common, or the mutations test nothing.
+  // Both outcomes must be common; otherwise the mutations test nothing.
   EXPECT_GT(outcomes[0], 500);
   EXPECT_GT(outcomes[1], 500);
 }

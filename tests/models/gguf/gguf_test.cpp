@@ -1,4 +1,5 @@
-// Well-formed files: what was written is what is read; access by key with exact types; the small models.
+// Well-formed files: reading returns the written values, and access requires the exact type of a key. Also checks the
+// small models.
 #include "models/gguf/gguf.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr uint32_t kSupportedVersions[] = {2, 3};
 
-// The message of the InvalidArgument that `action` throws; empty when it throws none.
+// Message of the InvalidArgument that `action` throws; "" if it throws none.
 template <class Action>
 std::string error_of(Action action) {
   try {
@@ -38,7 +39,7 @@ std::string error_of(Action action) {
   return "";
 }
 
-// A directory of its own for one test, removed with its files.
+// A separate directory per test, removed with its files.
 class Gguf : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
@@ -90,7 +91,7 @@ TEST_F(Gguf, ReadsArrays) {
   EXPECT_EQ(file.get_array<float>("floats").size(), 2u);
 }
 
-TEST_F(Gguf, OptionalAccess) {
+TEST_F(Gguf, OptionalAccessRequiresMatchingType) {
   GgufWriter writer;
   writer.add<uint32_t>("n", 7);
   const Bytes image = writer.image();
@@ -101,7 +102,7 @@ TEST_F(Gguf, OptionalAccess) {
   EXPECT_FALSE(file.find<uint32_t>("m").has_value());
   EXPECT_TRUE(file.has("n"));
   EXPECT_FALSE(file.has("m"));
-  // Present but of another type is an error, not "absent".
+  // A key of another type is an error and does not count as absent.
   EXPECT_THROW(file.find<float>("n"), InvalidArgument);
   EXPECT_THROW(file.get_or<std::string>("n", "x"), InvalidArgument);
 }
@@ -160,7 +161,7 @@ TEST_F(Gguf, ReadsTensors) {
   }
 }
 
-TEST_F(Gguf, HonoursAlignment) {
+TEST_F(Gguf, AppliesAlignment) {
   const std::vector<float> values{1.0f, 2.0f, 3.0f};
   for (const uint32_t alignment : {8u, 64u, 4096u}) {
     GgufWriter writer;
@@ -178,7 +179,7 @@ TEST_F(Gguf, HonoursAlignment) {
   }
 }
 
-TEST_F(Gguf, AFileWithoutKeysAndTensorsIsValid) {
+TEST_F(Gguf, FileWithoutKeysAndTensorsIsValid) {
   const Bytes image = GgufWriter().image();
   EXPECT_EQ(image.size(), 24u);
   EXPECT_TRUE(GgufFile("test", image).tensors().empty());
@@ -199,7 +200,7 @@ TEST_F(Gguf, MovingKeepsViewsValid) {
   EXPECT_EQ(value, 2.5f);
 }
 
-TEST_F(Gguf, UnusableFilesAreNamed) {
+TEST_F(Gguf, ErrorsNameUnusableFiles) {
   const auto open = [](const std::string& path) { return error_of([&] { GgufFile file(path); }); };
   EXPECT_THAT(open(path("none.gguf")), AllOf(HasSubstr("none.gguf: cannot open"), HasSubstr("No such file")));
   EXPECT_THAT(open(path("")), HasSubstr("is a directory"));
@@ -209,13 +210,13 @@ TEST_F(Gguf, UnusableFilesAreNamed) {
   EXPECT_THAT(open(path("pipe")), HasSubstr("not a regular file"));
 }
 
-// Root may read everything, so the test becomes another user for a moment.
-TEST_F(Gguf, UnreadableFileIsNamed) {
+// Root can read every file, so the test temporarily switches to another user.
+TEST_F(Gguf, ErrorNamesUnreadableFile) {
   constexpr uid_t kNobody = 65534;
   GgufWriter().write(path("model.gguf"));
   ASSERT_EQ(chmod(path("model.gguf").c_str(), 0), 0);
   const uid_t user = geteuid();
-  if (user == 0 && seteuid(kNobody) != 0) GTEST_SKIP() << "root may read every file, and cannot become nobody here";
+  if (user == 0 && seteuid(kNobody) != 0) GTEST_SKIP() << "root can read every file and cannot switch users here";
   const std::string message = error_of([&] { GgufFile file(path("model.gguf")); });
   ASSERT_EQ(seteuid(user), 0);
   EXPECT_THAT(message, HasSubstr("cannot open the model file: Permission denied"));
@@ -229,7 +230,7 @@ TEST_F(Gguf, ErrorsAreOneLine) {
   EXPECT_THAT(message, AllOf(HasSubstr("'two\\nlines\\x1b[31m' occurs twice"), Not(HasSubstr("\n"))));
 }
 
-TEST_F(Gguf, SmallModelHasWhatItsDescriptionSays) {
+TEST_F(Gguf, SmallModelMatchesItsDescription) {
   const GgufFile file(test::model_file("tiny-kjv-5m-q4_k_m.gguf"));
   EXPECT_EQ(file.version(), 3u);
   EXPECT_EQ(file.file_bytes(), 3174464u);
@@ -247,8 +248,8 @@ TEST_F(Gguf, SmallModelHasWhatItsDescriptionSays) {
   EXPECT_EQ(parameters / 4, 5246208);
 }
 
-// Dequantising a quantised file gives the F16 file's weights within the precision of its types, so offsets, shapes
-// and block layouts all mean what the files' makers meant.
+// A dequantised file has the weights of the F16 file within the precision of its types. This shows that offsets, shapes
+// and block layouts are read correctly.
 TEST_F(Gguf, QuantisedModelsHoldTheSameWeights) {
   const GgufFile reference(test::model_file("tiny-kjv-5m-f16.gguf"));
   const std::pair<const char*, double> cases[] = {{"tiny-kjv-5m-q8_0.gguf", 0.01}, {"tiny-kjv-5m-q4_k_m.gguf", 0.12}};

@@ -1,4 +1,4 @@
-// Models larger than the machine's memory are used where the file is mapped. The files here are holes: none is read.
+// Models larger than the machine's memory are used in the mapping. The files are sparse and never read.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Memory and swap: what the system would have to have for a copy.
+/// Total memory and swap, which limits a copy.
 size_t all_memory() {
   struct sysinfo info{};
   EXPECT_EQ(sysinfo(&info), 0);
@@ -30,7 +30,7 @@ int overcommit_mode() {
   return std::stoi(test::text_of("/proc/sys/vm/overcommit_memory"));
 }
 
-/// A file with one and a half times as much in weights as there is memory.
+/// A file whose weights are 1.5 times as large as the memory.
 class LargeMapping : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +41,7 @@ class LargeMapping : public ::testing::Test {
     try {
       hollow.write(path_);
     } catch (const std::filesystem::filesystem_error& error) {
-      GTEST_SKIP() << "no file of this size, even of holes, can be here: " << error.what();
+      GTEST_SKIP() << "no sparse file of this size is possible here: " << error.what();
     }
     ASSERT_GT(std::filesystem::file_size(path_), all_memory());
   }
@@ -50,8 +50,8 @@ class LargeMapping : public ::testing::Test {
   const std::string path_ = folder_.path() / "large.gguf";
 };
 
-TEST_F(LargeMapping, CanBeWrittenToWhichTheFileNeverSees) {
-  if (overcommit_mode() == 2) GTEST_SKIP() << "the system answers for all that could be written";
+TEST_F(LargeMapping, WritesNeverReachTheFile) {
+  if (overcommit_mode() == 2) GTEST_SKIP() << "the system reserves memory for all writable pages";
   GgufFile file(path_);
   const std::span<std::byte> bytes = file.unlock_tensors();
   ASSERT_EQ(bytes.size(), file.tensor_span().size());
@@ -62,7 +62,7 @@ TEST_F(LargeMapping, CanBeWrittenToWhichTheFileNeverSees) {
   EXPECT_EQ(stored.get(), 0);
 }
 
-/// What this process counts as data, which ulimit -d limits, in bytes.
+/// Bytes of this process that count as data. ulimit -d limits these bytes.
 size_t data_bytes() {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
@@ -71,7 +71,7 @@ size_t data_bytes() {
   return 0;
 }
 
-TEST_F(LargeMapping, WhereTheSystemRefusesItTheMessageSaysWhatToDo) {
+TEST_F(LargeMapping, ErrorNamesRemedyIfSystemRefuses) {
   auto model = open_model(path_);
   const auto load = [&] {
     const size_t most = data_bytes() + (size_t{1} << 30);
@@ -85,10 +85,9 @@ TEST_F(LargeMapping, WhereTheSystemRefusesItTheMessageSaysWhatToDo) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(
-      load(), ::testing::ExitedWithCode(1),
-      "large.gguf: the system does not let .* of weights be used where the file is mapped, and CPU0 has .* free "
-      "for a copy; lift the limit .vm.overcommit_memory=2, ulimit -d., or use a smaller model");
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(1),
+              "large.gguf: the system refuses a writable mapping for .* of weights, and CPU0 has only .* free for a "
+              "copy; lift the limit .vm.overcommit_memory=2, ulimit -d., or use a smaller model");
 }
 
 }  // namespace

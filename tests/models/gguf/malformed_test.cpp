@@ -1,5 +1,5 @@
-// Malformed files: every class of fault that GGUF readers are known to have fallen for. Each file differs from a
-// valid one in the named field only, and the error must name that field.
+// Malformed files: every class of fault that is known from GGUF readers. Each file differs from a valid file only in
+// the named field, and the error must name that field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ Bytes joined(const Parts&... parts) {
 
 using Spoil = std::function<void(GgufWriter&)>;
 
-// The error for a valid file with one key and one tensor after `spoil` has changed it.
+// Error for a valid file with one key and one tensor after `spoil` has changed the file.
 std::string error_after(const Spoil& spoil) {
   GgufWriter writer;
   writer.add<uint32_t>("answer", 42).add_tensor(tensor("first"));
@@ -56,7 +56,7 @@ std::string error_after(const Spoil& spoil) {
   return "it opened";
 }
 
-/// Another tensor, which `change` spoils.
+/// Adds another tensor, changed by `change`.
 Spoil second(GgufTensorSpec spec, const std::function<void(GgufTensorSpec&)>& change = {}) {
   if (change) change(spec);
   return [spec](GgufWriter& w) { w.add_tensor(spec); };
@@ -77,7 +77,7 @@ struct Fault {
   std::string says;
 };
 
-/// Numbers that a field cannot have.
+/// Adds one case for each invalid number of a field.
 template <class T, class Make, class Says>
 void each(std::vector<Fault>& faults, const std::string& name, const std::vector<T>& values, Make make, Says says) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -108,17 +108,17 @@ std::vector<Fault> faults() {
       {"LongestTensorName", second(tensor(std::string(64, 'n'))), "it opened"},
       {"LongTensorName", second(tensor(std::string(65, 'n'))), "allows 64"},
       {"EmptyTensorName", second(tensor("")), "a tensor name is empty"},
-      // The elements fit in 63 bits; their bytes wrap to 0, or to a few when padding is added.
-      {"ByteCountThatWraps", second(tensor("bad", {int64_t{1} << 62})), "do not fit in 64 bits of bytes"},
+      // The number of elements fits in 63 bits. The number of bytes wraps to 0, or to a few bytes with padding.
+      {"ByteCountThatWraps", second(tensor("bad", {int64_t{1} << 62})), "need more than 2^64 bytes"},
       {"ByteCountThatWrapsPadded", second(tensor("bad", {4, 1073741823, 1073741825})),
        "tensor 'bad': 18446744073709551600 bytes at offset 32"},
       {"BlockMultiple",
        second(tensor("bad", {48, 2}, 102), [](auto& spec) { spec.type = traits(DType::kQ8_0).gguf_type; }),
-       "tensor 'bad': row length 48 is no multiple of the 32"},
+       "tensor 'bad': row length 48 is not a multiple of the 32"},
       {"DataShorterThanShape", second(tensor("bad", {9}, 32)),
        "tensor 'bad': 36 bytes at offset 32 of the tensor data, which has 64 bytes"},
       {"OffsetNotAligned", second(tensor("bad", {1}, 32), [](auto& spec) { spec.offset = 36; }),
-       "tensor 'bad': offset 36 is no multiple of the alignment 32"},
+       "tensor 'bad': offset 36 is not a multiple of the alignment 32"},
       {"AlignmentLargerThanTheFile", added<uint32_t>("general.alignment", 0x80000000u),
        "tensor 'first': 32 bytes at offset 0 of the tensor data, which has 0 bytes"},
       {"AlignmentU64", added<uint64_t>("general.alignment", 32), "should be u32, found u64"},
@@ -128,8 +128,8 @@ std::vector<Fault> faults() {
   };
   each<uint32_t>(
       all, "Version", {0, 1, 4, 0x7fffffff}, [](auto n) { return [n](GgufWriter& w) { w.version = n; }; },
-      [](auto) { return "supported are 2 and 3"; });
-  // The second wraps to a few bytes when multiplied by the least size of a key, or of a tensor.
+      [](auto) { return "versions 2 and 3 are supported"; });
+  // The product of the second number and the minimum size of a key or a tensor wraps to a few bytes.
   each<uint64_t>(
       all, "KeyCount", {kHuge, kHuge / 14 + 1, uint64_t{1} << 40, 1000},
       [](auto n) { return [n](GgufWriter& w) { w.key_count = n; }; }, [](auto) { return "keys cannot fit"; });
@@ -140,7 +140,7 @@ std::vector<Fault> faults() {
       all, "StringLength", {kHuge, kHuge - 7, uint64_t{1} << 63, 100000},
       [](auto n) { return raw("text", 8, joined(n)); },
       [](const auto& n) { return "key 'text': a string has " + n + " bytes"; });
-  // count * 8 == 8 modulo 2^64 in the second case.
+  // In the second case, count * 8 == 8 modulo 2^64.
   each<uint64_t>(
       all, "ArrayCount", {kHuge, (uint64_t{1} << 61) + 1, uint64_t{1} << 62, 1000},
       [](auto n) { return raw("list", kGgufArray, joined(uint32_t{10}, n)); },
@@ -163,9 +163,9 @@ std::vector<Fault> faults() {
                                            {int64_t{1} << 16, int64_t{1} << 16, int64_t{1} << 16, int64_t{1} << 16},
                                            {2, 2, 2, kMax}}) {
     all.push_back({"DimensionProduct" + std::to_string(all.size()), second(tensor("bad", dims)),
-                   "tensor 'bad': the number of elements does not fit"});
+                   "tensor 'bad': the number of elements exceeds 63 bits"});
   }
-  // The second wraps to a place inside the file when the size or the start of the data is added.
+  // The sum of the second number and the size or the start of the data wraps to an offset inside the file.
   each<uint64_t>(
       all, "Offset", {64, kHuge - 31, uint64_t{1} << 63},
       [](auto n) { return second(tensor("bad"), [n](auto& spec) { spec.offset = n; }); },
@@ -177,16 +177,17 @@ std::vector<Fault> faults() {
   each<uint32_t>(all, "TensorType", {4, 0xffffffff}, typed,
                  [](const auto& n) { return "tensor 'bad': unknown tensor type " + n; });
   all.push_back(
-      {"NewerTensorType", typed(1000u), "; the file is damaged, or of a newer format: download it again, or "});
-  // Not the file's fault.
+      {"NewerTensorType", typed(1000u), "; the file is damaged or has a newer format: download it again, or "});
+  // Valid files with unsupported types.
   for (const auto& [number, name] :
        std::vector<std::pair<uint32_t, const char*>>{{9, "q8_1"}, {15, "q8_K"}, {28, "f64"}}) {
     all.push_back({std::string("Unsupported_") + name, typed(number),
                    std::string("tensor 'bad': type ") + name + " is not supported (at byte "});
   }
   all.push_back(
-      {"UnsupportedTensorType", typed(9u), "; quantise the model to another one, such as q4_K_M: types can be"});
-  // "long" has bytes 32 to 96: "bad" would share all of "first", the head or the tail of "long", or begin after it.
+      {"UnsupportedTensorType", typed(9u), "; quantise the model to another type, such as q4_K_M; supported types"});
+  // "long" has bytes 32 to 96. "bad" has 32 bytes: it overlaps "first", the first or the second half of "long", or
+  // begins after "long".
   for (const auto& [offset, says] :
        std::vector<std::pair<uint64_t, const char*>>{{0, "overlaps tensor"},
                                                      {32, "overlaps tensor"},
@@ -205,7 +206,7 @@ std::vector<Fault> faults() {
 
 class GgufMalformed : public testing::TestWithParam<Fault> {};
 
-TEST_P(GgufMalformed, IsNamed) {
+TEST_P(GgufMalformed, ErrorNamesInvalidField) {
   EXPECT_THAT(error_after(GetParam().spoil), HasSubstr(GetParam().says));
 }
 

@@ -1,5 +1,5 @@
-// Models in several files: opened by the first they are the whole model; what is missing, double, foreign or misnamed
-// is refused with one line that names the part.
+// Models in several files: a model opened by its first file has all tensors. The error for a part that is missing,
+// duplicate, misnamed or of another model is one line that names the part.
 #include "models/gguf/parts.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class Parts : public ::testing::Test {
                                  const std::string& name = "m") const {
     return write_parts(whole_, path(name), sizes, edit);
   }
-  /// What opening a file says, without the folder.
+  /// Error on opening a file, without the path of the folder.
   std::string refusal(const std::string& name) const {
     try {
       GgufFile file(name);
@@ -48,12 +48,12 @@ class Parts : public ::testing::Test {
   const GgufFile whole_{SyntheticModel().write()};
 };
 
-TEST_F(Parts, TogetherAreTheWholeModel) {
+TEST_F(Parts, TogetherFormTheModel) {
   for (const std::vector<size_t>& sizes :
        {std::vector<size_t>{all()}, {1, all() - 1}, {0, 3, all() - 3}, {4, 0, all() - 4}, {all() - 1, 1, 0, 0}}) {
     const std::vector<std::string> paths = write(sizes);
     const GgufFile opened(paths.front());
-    const GgufFile file(GgufFile(paths.front()));  // moved
+    const GgufFile file(GgufFile(paths.front()));  // the file object is moved
     EXPECT_EQ(file.path(), paths.front());
     EXPECT_EQ(file.file_count(), sizes.size());
     size_t bytes = 0;
@@ -75,7 +75,7 @@ TEST_F(Parts, TogetherAreTheWholeModel) {
   }
 }
 
-TEST_F(Parts, CanBeWrittenToWhichTheFilesNeverSee) {
+TEST_F(Parts, WritesNeverReachTheFiles) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   std::string before;
   for (const std::string& part : paths) before += test::text_of(part);
@@ -90,7 +90,7 @@ TEST_F(Parts, CanBeWrittenToWhichTheFilesNeverSee) {
   EXPECT_EQ(before, after);
 }
 
-TEST_F(Parts, AFileThatBecomesShorterIsNamed) {
+TEST_F(Parts, ErrorNamesTruncatedFile) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   const GgufFile file(paths.front());
   const GgufTensor& tensor = file.tensors()[5];
@@ -98,13 +98,13 @@ TEST_F(Parts, AFileThatBecomesShorterIsNamed) {
   fs::resize_file(paths[1], size - 1);
   std::vector<std::byte> bytes(tensor.bytes);
   const std::string said =
-      fmt::format("{}: the file ends at byte {}, it had {} when it was opened", paths[1], size - 1, size);
+      fmt::format("{}: the file ends at byte {}, but had {} bytes when it was opened", paths[1], size - 1, size);
   EXPECT_THAT([&] { file.read(tensor, 0, bytes); }, ThrowsMessage<InvalidArgument>(StartsWith(said)));
   EXPECT_THAT([&] { file.fetch(tensor, 0, tensor.bytes); }, ThrowsMessage<InvalidArgument>(StartsWith(said)));
   file.fetch(file.tensors()[7], 0, 1);
 }
 
-TEST_F(Parts, MissingOnesAreNamed) {
+TEST_F(Parts, ErrorNamesMissingParts) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   fs::remove(paths[1]);
   EXPECT_EQ(refusal(),
@@ -118,51 +118,52 @@ TEST_F(Parts, MissingOnesAreNamed) {
   EXPECT_THAT(refusal(many), HasSubstr("parts 2, 3, 4 and 65531 more of the model's 65535 are missing: m-00002-of-6"));
 }
 
-TEST_F(Parts, ALaterOneIsNotTheModel) {
+TEST_F(Parts, RefusesLaterPartAsModel) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   EXPECT_EQ(refusal(paths[1]),
-            "m-00002-of-00003.gguf: is part 2 of the 3 parts of a model; name the first: m-00001-of-00003.gguf");
+            "m-00002-of-00003.gguf: is part 2 of the 3 parts of a model; open the first: m-00001-of-00003.gguf");
   fs::rename(paths[2], path("third.gguf"));
   EXPECT_EQ(refusal(path("third.gguf")),
-            "third.gguf: is part 3 of the 3 parts of a model; name the first: PREFIX-00001-of-00003.gguf");
+            "third.gguf: is part 3 of the 3 parts of a model; open the first: PREFIX-00001-of-00003.gguf");
 }
 
-TEST_F(Parts, NamesMustSayWhereTheOthersAre) {
+TEST_F(Parts, FirstPartNeedsNumberedName) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   for (const char* name : {"first.gguf", "m-00001-of-00004.gguf", "m-00002-of-00003.gguf", "m-1-of-3.gguf"}) {
     fs::copy_file(paths[0], path(name), fs::copy_options::overwrite_existing);
     EXPECT_THAT(refusal(path(name)), AllOf(StartsWith(name),
-                                           HasSubstr("is the first of the 3 parts of a model, which "
-                                                     "its name does not say; name the parts "),
+                                           HasSubstr("is the first of the 3 parts of a model, but "
+                                                     "its name does not say so; rename the parts to "),
                                            EndsWith("-00003-of-00003.gguf, in one folder")));
   }
 }
 
-TEST_F(Parts, OneThatIsThereTwiceIsNamed) {
+TEST_F(Parts, ErrorNamesDuplicatePart) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   fs::copy_file(paths[1], paths[2], fs::copy_options::overwrite_existing);
   EXPECT_EQ(refusal(),
-            "m-00003-of-00003.gguf: is part 2 by what it says of itself, not part 3; a part was renamed or is there "
-            "twice: download part 3 again");
+            "m-00003-of-00003.gguf: is part 2 by its metadata, but part 3 by its name; a part was renamed or copied: "
+            "download part 3 again");
 }
 
-TEST_F(Parts, ForeignOnesAreNamed) {
+TEST_F(Parts, ErrorsNamePartsOfOtherModels) {
   write({3, 3, all() - 6}, [](PartKeys& keys) { keys.count = keys.number == 2 ? 4 : 3; });
   EXPECT_EQ(refusal(),
-            "m-00003-of-00003.gguf: is one of 4 parts of a model, not of 3; it belongs to another model: replace it");
+            "m-00003-of-00003.gguf: is a part of a model in 4 parts, not in 3; replace it by the part of this model");
   write({3, 3, all() - 6}, [](PartKeys& keys) { keys.tensors += keys.number == 1 ? 5 : 0; });
-  EXPECT_THAT(refusal(), AllOf(StartsWith("m-00002-of-00003.gguf: is part of a model of "), EndsWith("replace it")));
-  // All say the same, and have not what they say.
+  EXPECT_THAT(refusal(),
+              AllOf(StartsWith("m-00002-of-00003.gguf: is a part of a model with "), EndsWith("of this model")));
+  // All parts state the same number of tensors, but together they have another number of tensors.
   write({3, 3, all() - 6}, [](PartKeys& keys) { ++keys.tensors; });
   EXPECT_THAT(refusal(),
-              HasSubstr(fmt::format("the 3 parts have {} tensors together, the model has {}", all(), all() + 1)));
+              HasSubstr(fmt::format("the 3 parts together have {} tensors, but the model has {}", all(), all() + 1)));
   const std::vector<std::string> paths = write({3, 3, all() - 6}), others = write({3, 4, all() - 7}, {}, "other");
   fs::rename(others[1], paths[1]);
   EXPECT_THAT(refusal(), AllOf(StartsWith("m-00003-of-00003.gguf: tensor '"),
-                               HasSubstr("' is in m-00002-of-00003.gguf, too; one of the two is of another model")));
+                               HasSubstr("' is also in m-00002-of-00003.gguf; one of the files is of another model")));
 }
 
-TEST_F(Parts, DamagedOnesAreNamed) {
+TEST_F(Parts, ErrorsNameDamagedParts) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   fs::resize_file(paths[2], 40);
   EXPECT_THAT(refusal(), StartsWith("m-00003-of-00003.gguf: "));

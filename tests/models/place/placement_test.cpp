@@ -25,7 +25,7 @@ std::vector<std::string> names_of(std::span<Device* const> devices) {
   return names;
 }
 
-/// Which device has each layer's attention: "0 0 0 1 1 1".
+/// Index of the device of each layer's attention, such as "0 0 0 1 1 1".
 std::string layers_of(const Placement& placement, const Model& model, const char* suffix = "attn_q.weight") {
   std::string text;
   for (int64_t layer = 0; layer < model.hparams.layers; ++layer) {
@@ -49,7 +49,7 @@ TEST(Placement, OneGroupActsAsOneDevice) {
   EXPECT_FALSE(one.is_meta());
 }
 
-TEST(Placement, LayersAreDividedByTheRatio) {
+TEST(Placement, RatioDividesLayers) {
   const auto model = open_model(tiny_model_path("f16"));
   const auto placed = [&](const std::string& ratio, int devices) {
     return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
@@ -57,23 +57,23 @@ TEST(Placement, LayersAreDividedByTheRatio) {
   EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 0 1 1 1");
   EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 2 2");
   EXPECT_EQ(layers_of(placed("2,1", 2), *model), "0 0 0 0 1 1");
-  EXPECT_EQ(layers_of(placed("1,0,1", 3), *model), "0 0 0 1 1 1") << "a device without layers is none";
+  EXPECT_EQ(layers_of(placed("1,0,1", 3), *model), "0 0 0 1 1 1") << "devices without layers are omitted";
   EXPECT_THAT(names_of(placed("1,0,1", 3).devices()), ElementsAre("CPU0", "CPU2"));
   EXPECT_EQ(home(placed("", 2), *model, "token_embd.weight"), 0);
   EXPECT_EQ(home(placed("", 2), *model, "output.weight"), 1);
 }
 
-// Of 7 layers the last three read what layers 2 and 3 keep.
-TEST(Placement, LayersThatShareACacheStayTogether) {
+// 7 layers, of which the last three read the caches of layers 2 and 3.
+TEST(Placement, LayersWithSharedCacheStayTogether) {
   const auto model = open_model(kSharedLayers);
   const auto placed = [&](const std::string& ratio, int devices) {
     return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
   };
   EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 1 1 1 1 1");
-  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0") << "where their middle is";
+  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0") << "all follow the middle layer";
   EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 1 1 1");
   EXPECT_THAT(names_of(placed("", 3).devices()), ElementsAre("CPU0", "CPU1"));
-  EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0) << "the first layer is the first to need it";
+  EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0) << "layer 0 needs it first";
   PlacementOptions options{{}, 1};
   options.device_layers = 3;
   const Placement host(*model, cpu_devices(2), options);
@@ -81,7 +81,7 @@ TEST(Placement, LayersThatShareACacheStayTogether) {
   EXPECT_EQ(home(host, *model, "per_layer_token_embd.weight"), 1);
 }
 
-TEST(Placement, TheFirstLayersStayOnTheHost) {
+TEST(Placement, FirstLayersStayOnHost) {
   const auto model = open_model(tiny_model_path("f16"));
   const auto placed = [&](int64_t layers) {
     PlacementOptions options{{}, 1};
@@ -98,7 +98,7 @@ TEST(Placement, TheFirstLayersStayOnTheHost) {
   EXPECT_THAT(names_of(placed(-1).devices()), ElementsAre("META(CPU0,CPU1)"));
 }
 
-TEST(Placement, TheHostCanBeNamed) {
+TEST(Placement, HostOptionSelectsHostDevice) {
   const auto model = open_model(tiny_model_path("f16"));
   PlacementOptions options{{}, 1};
   options.device_layers = 2;
@@ -108,7 +108,7 @@ TEST(Placement, TheHostCanBeNamed) {
   EXPECT_THAT(names_of(placement.devices()), ElementsAre("META(CPU0,CPU1)", "CPU3"));
 }
 
-TEST(Placement, ModelsWithoutExpertsHaveNoneForTheHost) {
+TEST(Placement, ModelsWithoutExpertsRefuseHostExperts) {
   const auto model = open_model(tiny_model_path("f16"));
   EXPECT_EQ(layers_with_experts(*model), 0);
   PlacementOptions options{{}, 1};
@@ -117,7 +117,7 @@ TEST(Placement, ModelsWithoutExpertsHaveNoneForTheHost) {
               ::testing::ThrowsMessage<InvalidArgument>(::testing::HasSubstr("has no experts")));
 }
 
-TEST(Placement, CachesFollowTheirLayersOrStayOnTheHost) {
+TEST(Placement, CachesFollowLayersOrStayOnHost) {
   const auto model = open_model(tiny_model_path("f16"));
   KvCache cache;
   declare_cache(cache, model->hparams, {16});
@@ -134,20 +134,20 @@ TEST(Placement, OverridesMoveTensors) {
   PlacementOptions options{{}, 1};
   options.overrides = {{"ffn_down", "CPU"}, {"blk\\.0\\.ffn_down", "META(CPU0,CPU1)"}};
   const Placement placement(*model, cpu_devices(2), options);
-  EXPECT_EQ(layers_of(placement, *model, "ffn_down.weight"), "0 1 1 1 1 1") << "the last one counts";
+  EXPECT_EQ(layers_of(placement, *model, "ffn_down.weight"), "0 1 1 1 1 1") << "the last override counts";
   EXPECT_EQ(layers_of(placement, *model, "ffn_up.weight"), "0 0 0 0 0 0");
 }
 
-TEST(Placement, BadOptionsAreNamed) {
+TEST(Placement, ErrorsNameBadOptions) {
   const auto model = open_model(tiny_model_path("f16"));
   const auto with = [&](const TensorOverride& entry) {
     PlacementOptions options{{}, 1};
     options.overrides = {entry};
     return message_of([&] { Placement(*model, cpu_devices(2), options); });
   };
-  EXPECT_THAT(with({"(", "CPU"}), HasSubstr("'(' is no regular expression"));
+  EXPECT_THAT(with({"(", "CPU"}), HasSubstr("'(' is not a regular expression"));
   EXPECT_THAT(with({"nothing_like_it", "CPU"}), HasSubstr("matches 'nothing_like_it'"));
-  EXPECT_THAT(with({"ffn", "CPU7"}), HasSubstr("cannot be put on CPU7; there are META(CPU0,CPU1), CPU2"));
+  EXPECT_THAT(with({"ffn", "CPU7"}), HasSubstr("cannot be placed on CPU7; use one of META(CPU0,CPU1), CPU2"));
   EXPECT_THAT(message_of([&] { Placement(*model, DeviceGroups{}); }), HasSubstr("name at least one"));
   EXPECT_THAT(message_of([&] {
                 Placement(*model, DeviceGroups{{cpu_devices(1)[0]}, {cpu_devices(1)[0]}});
@@ -159,14 +159,14 @@ TEST(Placement, BadOptionsAreNamed) {
               HasSubstr("2 numbers for 3 devices"));
 }
 
-/// What devices have taken, by name.
+/// Used memory of each device, by name.
 std::map<std::string, size_t> used_by(std::span<Device* const> members) {
   std::map<std::string, size_t> used;
   for (const Device* member : members) used[member->name()] = member->memory().total - member->memory().free;
   return used;
 }
 
-TEST(PlacementMemory, TheTableIsWhatIsAllocated) {
+TEST(PlacementMemory, TableMatchesAllocations) {
   const LimitedCpuDevices limited("memory=64M");
   const auto check = [](const std::vector<int>& groups, const PlacementOptions& where) {
     auto model = open_model(tiny_model_path("q8_0"));
@@ -202,7 +202,7 @@ TEST(PlacementMemory, TheTableIsWhatIsAllocated) {
   check({3}, host);
 }
 
-TEST(PlacementSchedule, GenerationAndPromptsAlternateWithoutPlanningAgain) {
+TEST(PlacementSchedule, GenerationAndPromptsAlternateWithoutReplanning) {
   PlacementOptions where{{}, 1, SplitMode::kLayer};
   where.cache_on_host = true;
   LoadedModel loaded(tiny_model_path("q8_0"), cpu_groups({2, 1}), where, {.context = 128, .batch = 16});
@@ -219,7 +219,7 @@ TEST(PlacementSchedule, GenerationAndPromptsAlternateWithoutPlanningAgain) {
   EXPECT_EQ(session.scheduler().plans_made(), before);
 }
 
-/// Experts on the host, the rest on a meta device that says whether it wants them.
+/// Experts are on the host, and all other weights on a meta device, with or without offload_batch.
 class HostExperts : public ::testing::Test {
  protected:
   static std::string path() {
@@ -230,7 +230,7 @@ class HostExperts : public ::testing::Test {
   }
 };
 
-TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
+TEST_F(HostExperts, RunOnHostOrAreStreamed) {
   const std::string file = path();
   const std::vector<int32_t> prompt{1, 5, 9, 13, 2, 40, 41, 42};
   const auto logits_of = [&](LoadedModel& loaded) {
@@ -245,7 +245,7 @@ TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
   {
     LoadedModel host(file, cpu_groups({2}), options, {.batch = 8});
     EXPECT_LT(worst(expected, logits_of(host)), 1e-4);
-    EXPECT_EQ(host.session->scheduler().splits(), 5) << "there and back in each of two layers";
+    EXPECT_EQ(host.session->scheduler().splits(), 5) << "to the host and back in each of two layers";
   }
   options.overrides.clear();
   for (const int64_t layers : {1, 2, 99}) {
@@ -272,7 +272,7 @@ TEST_F(HostExperts, RunWhereTheyLieOrAreBrought) {
   EXPECT_EQ(brought.session->scheduler().splits(), 5);
 }
 
-TEST(Placement, NamesTheCollectivesOfEachMeshByItself) {
+TEST(Placement, EachPlacementChoosesItsCollectives) {
   const test::Environment variable("SHOAL_COMM", "nccl");
   const auto load = [](const std::string& comm) {
     PlacementOptions options{{}, 1};

@@ -36,7 +36,7 @@ Hparams large() {
   return h;
 }
 
-/// The shape of Qwen3 30B-A3B, but for the number of layers: narrow experts.
+/// The shape of Qwen3 30B-A3B except for the number of layers: narrow experts.
 Hparams narrow_experts() {
   Hparams h = tiny();
   h.layers = 4, h.embd = 2048, h.ff = 768, h.experts = 128, h.experts_used = 8, h.heads = 32, h.kv_heads = 4;
@@ -44,14 +44,14 @@ Hparams narrow_experts() {
   return h;
 }
 
-/// Of Mixtral 8x7B: few and wide ones.
+/// The experts of Mixtral 8x7B: few and wide.
 Hparams wide_experts() {
   Hparams h = narrow_experts();
   h.embd = 4096, h.ff = 14336, h.experts = 8, h.experts_used = 2, h.kv_heads = 8;
   return h;
 }
 
-/// A model without a file: the architecture's tensors, matrices of one dtype.
+/// The tensors of an architecture without a file, with one dtype for all matrices.
 struct Declared {
   Declared(const Hparams& hparams, DType dtype, std::string_view architecture = "llama") : h(hparams) {
     for (TensorSpec& spec : find_architecture(architecture, {}).tensors(h)) {
@@ -86,9 +86,9 @@ TEST(ParseRatio, NormalisesAndDefaultsToEven) {
   EXPECT_THAT(parse_ratio("5,0,2", 3), ElementsAre(5.0 / 7, 0.0, 2.0 / 7));
 }
 
-TEST(ParseRatio, SaysWhatIsWrong) {
-  EXPECT_THAT(message_of([] { parse_ratio("3,x", 2); }), HasSubstr("bad ratio '3,x': 'x' is no number >= 0"));
-  EXPECT_THAT(message_of([] { parse_ratio("3,", 2); }), HasSubstr("'' is no number"));
+TEST(ParseRatio, ErrorsNameTheReason) {
+  EXPECT_THAT(message_of([] { parse_ratio("3,x", 2); }), HasSubstr("bad ratio '3,x': 'x' is not a number >= 0"));
+  EXPECT_THAT(message_of([] { parse_ratio("3,", 2); }), HasSubstr("'' is not a number"));
   EXPECT_THAT(message_of([] { parse_ratio("3,-1", 2); }), HasSubstr("'-1'"));
   EXPECT_THAT(message_of([] { parse_ratio("inf,1", 2); }), HasSubstr("'inf'"));
   EXPECT_THAT(message_of([] { parse_ratio("nan,1", 2); }), HasSubstr("'nan'"));
@@ -96,7 +96,7 @@ TEST(ParseRatio, SaysWhatIsWrong) {
   EXPECT_THAT(message_of([] { parse_ratio("3,1", 3); }), HasSubstr("2 numbers for 3 devices"));
 }
 
-TEST(DivideUnits, GivesEachUnitToTheOneFurthestBehind) {
+TEST(DivideUnits, UnitsGoToDeviceWithLargestDeficit) {
   ShareLedger even(std::vector{0.5, 0.5});
   EXPECT_THAT(divide_units(even, {384, 384}, 768, 256), ElementsAre(512, 256));
   EXPECT_THAT(divide_units(even, {-300, 1068}, 768, 256), ElementsAre(0, 768));
@@ -107,17 +107,17 @@ TEST(DivideUnits, GivesEachUnitToTheOneFurthestBehind) {
   EXPECT_THAT(divide_units(idle, {-7, 100, -9}, 2, 1), ElementsAre(2, 0, 0));
 }
 
-TEST(DivideGroups, KeepsEveryDeviceInsideAGroupOrOnWholeGroups) {
+TEST(DivideGroups, DevicesHavePartOfOneGroupOrWholeGroups) {
   ShareLedger five(std::vector<double>(5, 0.2));
   EXPECT_THAT(divide_groups(five, std::vector(5, 1.6), 8, 2, 1), ElementsAre(1, 1, 2, 2, 2));
   ShareLedger eight(std::vector<double>(8, 0.125));
   EXPECT_THAT(divide_groups(eight, std::vector(8, 1.0), 8, 2, 1), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
-  // Two groups of 4 in units of 2, three devices: 3 + 3 + 2 would cut a group unevenly.
+  // Two groups of 4 heads in units of 2, on three devices. A division into 3 + 3 + 2 heads would cut units.
   ShareLedger three(std::vector<double>(3, 1.0 / 3));
   EXPECT_THAT(divide_groups(three, {8.0 / 3, 8.0 / 3, 8.0 / 3}, 8, 4, 2), ElementsAre(2, 2, 4));
 }
 
-TEST(SplitPolicy, DividesTheTinyModelByHeadsColumnsAndRows) {
+TEST(SplitPolicy, DividesByHeadsColumnsAndRows) {
   Declared model(tiny(), DType::kF16);
   SplitPolicy policy = model.policy("3,1", 2);
   EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads).to_string(), "6:{0} 2:{1}");
@@ -138,14 +138,14 @@ TEST(SplitPolicy, DividesTheTinyModelByHeadsColumnsAndRows) {
             "split 2 [3:{0} 1:{1}]");
 }
 
-TEST(SplitPolicy, SharesKvHeadsAmongMoreDevicesThanThereAre) {
+TEST(SplitPolicy, KvHeadsAreSharedIfThereAreMoreDevices) {
   Declared model(tiny(), DType::kQ8_0);
   SplitPolicy policy = model.policy("", 8);
   EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads), meta::Partition::even(8, 8));
   EXPECT_EQ(policy.partition(0, CutGroup::kKvHeads).to_string(), "1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}");
 }
 
-TEST(SplitPolicy, MovesTheAttentionOfOneUnitFromLayerToLayer) {
+TEST(SplitPolicy, SingleUnitOfAttentionAlternatesBetweenDevices) {
   Declared model(tiny(), DType::kQ4_K);
   SplitPolicy policy = model.policy("", 3);
   std::vector<int> owners;
@@ -158,15 +158,15 @@ TEST(SplitPolicy, MovesTheAttentionOfOneUnitFromLayerToLayer) {
   EXPECT_THAT(owners, ElementsAre(0, 1, 2, 0, 1, 2));
 }
 
-TEST(SplitPolicy, MovesRemaindersFromLayerToLayerInAttentionAndFeedForwardApart) {
-  // 4 KV heads on 3 devices; 768 columns divide evenly and stay so.
+TEST(SplitPolicy, AttentionAndFeedForwardAreBalancedSeparately) {
+  // The 4 KV heads do not divide evenly among 3 devices. The 768 columns divide evenly in every layer.
   Declared model(tiny(), DType::kQ8_0);
   SplitPolicy policy = model.policy("", 3);
   for (int layer = 0; layer < 6; ++layer) {
     EXPECT_EQ(policy.partition(layer, CutGroup::kKvHeads).local_length(layer % 3), 2) << layer;
     EXPECT_EQ(policy.partition(layer, CutGroup::kFeedForward), meta::Partition::even(3, 768)) << layer;
   }
-  // 3 units of columns on 2 devices take turns.
+  // Each of 2 devices alternately gets 1 and 2 of the 3 units of columns.
   Declared blocks(tiny(), DType::kQ4_K);
   SplitPolicy halves = blocks.policy("", 2);
   EXPECT_EQ(halves.partition(0, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
@@ -174,9 +174,8 @@ TEST(SplitPolicy, MovesRemaindersFromLayerToLayerInAttentionAndFeedForwardApart)
   EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
 }
 
-// Layers 3 to 5 read what layer 2 keeps; the rows of attn_output of layer 4 have longer blocks than those of the
-// others.
-TEST(SplitPolicy, LayersThatReadWhatAnotherKeepsAreDividedLikeIt) {
+// Layers 3 to 5 read the cache of layer 2. Only in layer 4, attn_output has longer quantisation blocks.
+TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
   Hparams h = tiny();
   h.head_dim_k = h.head_dim_v = h.rope.dims = 64;
   h.per_layer.assign(6, h);
@@ -185,7 +184,7 @@ TEST(SplitPolicy, LayersThatReadWhatAnotherKeepsAreDividedLikeIt) {
   EXPECT_EQ(model.context.find("blk.4.attn_k.weight"), nullptr);
   EXPECT_EQ(model.cache.layers[4].k, model.cache.layers[2].k);
   for (ModelTensor& tensor : model.tensors) {
-    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // units of 4 heads of 8
+    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // units of 4 of the 8 heads
   }
   EXPECT_EQ(split_units(h, model.tensors).at(CutGroup::kQueryHeads), 2);
   for (const auto& [ratio, devices] : {std::pair{"", 2}, {"3,1", 2}, {"", 3}, {"5,0,2", 3}, {"", 8}}) {
@@ -202,14 +201,14 @@ TEST(SplitPolicy, LayersThatReadWhatAnotherKeepsAreDividedLikeIt) {
   EXPECT_EQ(model.policy("", 2).partition(2, CutGroup::kQueryHeads).to_string(), "4:{0} 4:{1}");
 }
 
-TEST(SplitPolicy, RefusesATensorItDoesNotKnow) {
+TEST(SplitPolicy, RefusesUnknownTensors) {
   Declared model(tiny(), DType::kF16);
   SplitPolicy policy = model.policy("", 2);
   TensorContext other;
   EXPECT_THAT(message_of([&] { policy(*other.add("foo", DType::kF32, {4, 1, 1, 1})); }), HasSubstr("foo"));
 }
 
-/// Bytes of one layer's smallest share, the largest error that the whole model may be left with.
+/// Bytes of the smallest share of one layer. The error over the whole model may be as large as this share.
 double unit_bytes(const Declared& model, DType dtype) {
   double head_unit = std::lcm(traits(dtype).block_elems, model.h.head_dim_v) / model.h.head_dim_v;
   double heads = std::max<double>(head_unit, static_cast<double>(model.h.group()));
@@ -217,7 +216,7 @@ double unit_bytes(const Declared& model, DType dtype) {
   return row * heads * static_cast<double>(model.h.head_dim_k) * (2.0 + 2.0 / static_cast<double>(model.h.group()));
 }
 
-TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
+TEST(SplitPolicy, AchievesRatioOverWholeModel) {
   struct Case {
     const char* ratio;
     int devices;
@@ -232,7 +231,7 @@ TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
         EXPECT_NEAR(policy.bytes()[d], asked[d] * total, unit_bytes(model, dtype))
             << c.ratio << " " << name_of(dtype) << " device " << d;
       }
-      // The head is cut so finely that hardly anything is left in the end.
+      // The output head has small units, so the final error is tiny.
       for (int d = 0; d < c.devices; ++d) EXPECT_NEAR(policy.bytes()[d] / total, asked[d], 1e-4);
     }
   }
@@ -240,7 +239,7 @@ TEST(SplitPolicy, AchievesTheRatioOverTheWholeModel) {
 
 constexpr ExpertSplit kWholeExperts = ExpertSplit::kWhole, kInsideExperts = ExpertSplit::kInside;
 
-TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
+TEST(SplitPolicy, ExpertsAreWholeOrDividedByColumns) {
   Declared model(narrow_experts(), DType::kQ4_K);
   const SplitPolicy whole = model.policy("3,1,0", 3, kWholeExperts);
   EXPECT_EQ(whole.partition(1, CutGroup::kExperts).to_string(), "96:{0} 32:{1}");
@@ -251,15 +250,15 @@ TEST(SplitPolicy, ExpertsLieWholeOrHaveTheirColumnsDivided) {
   const SplitPolicy inside = model.policy("2,1,0", 3, kInsideExperts);
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_gate_exps.weight"), "split 1 [512:{0} 256:{1}]");
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_down_exps.weight"), "split 0 [512:{0} 256:{1}]");
-  EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no such group"));
+  EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no tensors in this split"));
   EXPECT_EQ(inside.experts(), ExpertSplit::kInside);
-  // Nothing to divide.
+  // With one device, there is nothing to divide.
   EXPECT_EQ(model.policy("", 1, kWholeExperts).experts(), ExpertSplit::kInside);
   EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts(), ExpertSplit::kInside);
 }
 
-// What one layer's experts are out by is not made good by what all tokens use.
-TEST(SplitPolicy, WhatStandsBesideExpertsIsDividedByItself) {
+// The shared expert does not correct rounding errors of the routed experts.
+TEST(SplitPolicy, SharedExpertIsDividedIndependently) {
   Hparams h = narrow_experts();  // with the widths of Gemma 4 26B-A4B
   h.ff = 704, h.shared_ff = 2112;
   const Declared model(h, DType::kQ8_0, "gemma4");
@@ -269,7 +268,7 @@ TEST(SplitPolicy, WhatStandsBesideExpertsIsDividedByItself) {
   EXPECT_EQ(policy.partition(1, CutGroup::kSharedExpert).to_string(), "512:{0} 512:{1} 544:{2} 544:{3}");
 }
 
-TEST(SplitPolicy, DevicesWithoutAnythingOfTheExpertsHaveTheSharedOne) {
+TEST(SplitPolicy, DevicesWithoutExpertColumnsGetSharedExpert) {
   Hparams h = narrow_experts();
   h.shared_ff = 768;
   const Declared model(h, DType::kQ4_K, "qwen2moe");
@@ -280,7 +279,7 @@ TEST(SplitPolicy, DevicesWithoutAnythingOfTheExpertsHaveTheSharedOne) {
   EXPECT_EQ(policy.partition(1, CutGroup::kSharedExpert).to_string(), "256:{0} 256:{1} 256:{2}");
 }
 
-TEST(SplitPolicy, RemaindersOfExpertsMoveFromLayerToLayer) {
+TEST(SplitPolicy, RemaindersOfExpertsAlternateBetweenDevices) {
   Declared model(narrow_experts(), DType::kQ4_K);
   const SplitPolicy policy = model.policy("", 3, kWholeExperts);
   EXPECT_EQ(policy.partition(0, CutGroup::kExperts).to_string(), "43:{0} 43:{1} 42:{2}");
@@ -288,14 +287,14 @@ TEST(SplitPolicy, RemaindersOfExpertsMoveFromLayerToLayer) {
   const double all = std::accumulate(policy.bytes().begin(), policy.bytes().end(), 0.0);
   const double expert = 3 * static_cast<double>(bytes_for(DType::kQ4_K, 2048 * 768));
   for (int d = 0; d < 3; ++d) EXPECT_NEAR(policy.bytes()[d], all / 3, expert);
-  // More devices than experts.
+  // There are more devices than experts.
   Hparams few = wide_experts();
   few.layers = 1, few.ff = 64;
   const SplitPolicy sparse = Declared(few, DType::kF16).policy("", 10, kWholeExperts);
   EXPECT_EQ(sparse.partition(0, CutGroup::kExperts).to_string(), "1:{0} 1:{1} 1:{2} 1:{3} 1:{4} 1:{5} 1:{6} 1:{7}");
 }
 
-TEST(SplitPolicy, BiasesLieWithTheirExperts) {
+TEST(SplitPolicy, BiasesAreOnDeviceOfTheirExpert) {
   Hparams h = narrow_experts();
   h.ff = 2880, h.experts = 32, h.experts_used = 4;
   Declared model(h, DType::kMXFP4, "gpt-oss");
@@ -305,8 +304,9 @@ TEST(SplitPolicy, BiasesLieWithTheirExperts) {
   EXPECT_EQ(model.layout(inside, "blk.0.ffn_up_exps.bias"), "split 0 [736:{0} 736:{1} 704:{2} 704:{3}]");
 }
 
-/// Any model, any ratio: every answer is legal, devices without a share get nothing, heads and KV heads go together.
-TEST(SplitPolicy, AnswersLegallyForRandomModels) {
+/// For random models and ratios, checks that every split state is valid, that devices without a share get nothing, and
+/// that query heads match KV heads.
+TEST(SplitPolicy, SplitStatesAreValidForRandomModels) {
   std::mt19937 random(7);
   auto pick = [&](auto... values) {
     std::array options{values...};

@@ -11,10 +11,10 @@
 namespace shoal::models {
 namespace {
 
-class WeightsHomes : public ::testing::Test {
+class WeightsPlacements : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!is_cpu(*cpu_devices(1).front())) GTEST_SKIP() << "a plug-in says itself how its weights lie";
+    if (!is_cpu(*cpu_devices(1).front())) GTEST_SKIP() << "plug-ins have their own layouts of weights";
     model = open_model(tiny_model_path("q8_0"));
   }
   static bool is_cpu(const Device& device) { return device.reg().name() == "CPU"; }
@@ -48,7 +48,7 @@ void expect_home(const WeightsPlacement& home, BufferType& type, bool mapped, bo
   EXPECT_EQ(home.repacked, repacked);
 }
 
-TEST_F(WeightsHomes, RepackedWhereTheDeviceHasATypeForThat) {
+TEST_F(WeightsPlacements, RepackedIfDeviceHasRepackedType) {
   Device& device = *cpu_devices(1).front();
   ASSERT_TRUE(can_use_mapping(*model, device));
   expect_home(home(device), device.weights_type(), false, true);
@@ -57,11 +57,11 @@ TEST_F(WeightsHomes, RepackedWhereTheDeviceHasATypeForThat) {
   expect_home(home(two.device()), two.device().weights_type(), false, true);
   EXPECT_NE(&two.device().weights_type(), &two.device().buffer_type());
   Device& null = Registry::instance().device("NULL0");
-  EXPECT_FALSE(home(null).repacked) << "its weights lie as anything else";
+  EXPECT_FALSE(home(null).repacked) << "its weights have the ordinary layout";
   EXPECT_EQ(home(null).type, &null.buffer_type());
 }
 
-TEST_F(WeightsHomes, AsTheyAreWhereThatIsAskedFor) {
+TEST_F(WeightsPlacements, OptionsDisableRepacking) {
   Device& device = *cpu_devices(1).front();
   expect_home(home(device, {.repack = false}), device.buffer_type(), true, false);
   expect_home(home(device, {.use_mapping = false, .repack = false}), device.buffer_type(), false, false);
@@ -72,8 +72,8 @@ TEST_F(WeightsHomes, AsTheyAreWhereThatIsAskedFor) {
   expect_home(home(two.device(), {.prefer_mapping = true}), two.device().weights_type(), false, true);
 }
 
-/// A tenth of what is free stays free, where there is a choice.
-TEST_F(WeightsHomes, MappedWhereMemoryIsShort) {
+/// If the mapping could be used instead, a tenth of the free memory must stay free.
+TEST_F(WeightsPlacements, MappedIfMemoryIsShort) {
   const size_t needed = repacked_bytes();
   const auto at = [&](size_t free, auto&& check) {
     const LimitedCpuDevices limited("memory=" + std::to_string(free));
@@ -84,21 +84,21 @@ TEST_F(WeightsHomes, MappedWhereMemoryIsShort) {
   at(needed * 10 / 9 + 10, [&](Device& device) { EXPECT_TRUE(home(device).repacked); });
   at(needed * 10 / 9 - 10, [&](Device& device) {
     expect_home(home(device), device.buffer_type(), true, false);
-    EXPECT_TRUE(home(device, {.use_mapping = false}).repacked) << "it fits";
+    EXPECT_TRUE(home(device, {.use_mapping = false}).repacked) << "a repacked copy fits";
   });
   at(needed - 1,
      [&](Device& device) { expect_home(home(device, {.use_mapping = false}), device.buffer_type(), false, false); });
 }
 
-TEST_F(WeightsHomes, NotRepackedWhereAnAllocationCannotHaveATensor) {
+TEST_F(WeightsPlacements, NotRepackedIfAllocationsAreTooSmall) {
   const LimitedCpuDevices limited("max_size=100K");
   Device& device = *cpu_devices(1).front();
   EXPECT_FALSE(home(device).repacked);
   EXPECT_TRUE(home(device).mapped);
 }
 
-/// Weights of a placement's devices, and which of them a schedule of prompts brings to other devices where they lie in
-/// memory of the host as they are.
+/// The WeightsPlacement of each device. Also tells whether a schedule of prompts streams the weights of each device to
+/// another device.
 struct Placed {
   Placed(const Model& model, const Placement& placement, bool op_offload) : homes(placement.devices().size()) {
     const LoadOptions plain{.repack = false}, options{.op_offload = op_offload};
@@ -129,8 +129,8 @@ PlacementOptions with_override(const std::string& pattern, const std::string& de
   return options;
 }
 
-/// Weights that a schedule has brought to another device lie in host memory as they are, and no others do.
-TEST_F(WeightsHomes, AsTheyAreOnTheHostWhereASchedulerHasThemBrought) {
+/// Weights stay unchanged only if they are in host memory and a schedule streams them to another device.
+TEST_F(WeightsPlacements, StreamedHostWeightsAreNotRepacked) {
   for (const int64_t batch : {0, 4}) {
     const Placement placement(*model, cpu_groups({2}), with_override("ffn", "CPU", batch));
     ASSERT_EQ(placement.devices().size(), 2u);
@@ -139,13 +139,13 @@ TEST_F(WeightsHomes, AsTheyAreOnTheHostWhereASchedulerHasThemBrought) {
       const Placed placed(*model, placement, op_offload);
       const bool brought = batch > 0 && op_offload;
       EXPECT_EQ(placed.brought, (std::vector{false, brought})) << batch << op_offload;
-      EXPECT_TRUE(placed.homes[0].repacked) << "of a meta device, which has no host memory";
+      EXPECT_TRUE(placed.homes[0].repacked) << "a meta device has no host memory";
       expect_home(placed.homes[1], brought ? host.buffer_type() : host.weights_type(), brought, !brought);
     }
   }
 }
 
-TEST_F(WeightsHomes, RepackedOnADeviceThatComesBeforeTheOneThatHasWeightsBrought) {
+TEST_F(WeightsPlacements, WeightsAreRepackedUnlessEarlierDeviceStreamsThem) {
   PlacementOptions options = with_override("ffn", "CPU0", 4);
   options.mode = SplitMode::kLayer;
   for (const auto& [groups, host] : {std::pair{std::vector{1, 2}, 0}, std::pair{std::vector{2, 1}, 1}}) {
@@ -160,7 +160,7 @@ TEST_F(WeightsHomes, RepackedOnADeviceThatComesBeforeTheOneThatHasWeightsBrought
   }
 }
 
-TEST_F(WeightsHomes, AsTheyAreForExpertsThatAreBrought) {
+TEST_F(WeightsPlacements, StreamedExpertsAreNotRepacked) {
   SyntheticModel synthetic;
   synthetic.h.experts = 8;
   synthetic.h.experts_used = 2;
@@ -173,17 +173,18 @@ TEST_F(WeightsHomes, AsTheyAreForExpertsThatAreBrought) {
   }
 }
 
-/// A device that wants products in large batches, of what it can compute.
-TEST_F(WeightsHomes, RepackedWhereTheOtherDeviceCannotComputeWithThem) {
+/// The other device requests the products of large batches. The weights are repacked anyway if that device does not
+/// support these products.
+TEST_F(WeightsPlacements, RepackedIfOtherDeviceCannotUseWeights) {
   Device& device = *cpu_devices(1).front();
   test::ProxyDevice other(*cpu_devices(2).back());
   Device* const before[] = {&other};
   const auto repacked = [&] { return place_weights(*model, device, model->weights.tensors(), before, {}).repacked; };
-  EXPECT_TRUE(repacked()) << "the other device wants nothing";
+  EXPECT_TRUE(repacked()) << "the other device wants no weights";
   other.wants = [](const Tensor& node) { return node.shape[1] >= 100'000; };
   EXPECT_FALSE(repacked());
   other.refuses = [](const Tensor& node) { return node.shape[1] >= 100'000; };
-  EXPECT_FALSE(repacked()) << "too large a batch for it, which says nothing of others";
+  EXPECT_FALSE(repacked()) << "smaller batches may still be supported";
   other.refuses = [](const Tensor& node) { return node.src[0]->dtype == DType::kQ8_0; };
   EXPECT_TRUE(repacked());
   other.refuses = nullptr;
@@ -191,7 +192,7 @@ TEST_F(WeightsHomes, RepackedWhereTheOtherDeviceCannotComputeWithThem) {
   EXPECT_TRUE(repacked());
 }
 
-TEST_F(WeightsHomes, LoadingDoesWhatItSays) {
+TEST_F(WeightsPlacements, LoadingFollowsPlacement) {
   struct Case {
     std::string limit;
     LoadOptions options;
@@ -219,7 +220,7 @@ TEST_F(WeightsHomes, LoadingDoesWhatItSays) {
   }
 }
 
-/// Logits of a model with a full batch, and then some tokens one by one, with its weights as they are and repacked.
+/// Difference between the logits of unchanged and repacked weights, for a full batch and then single tokens.
 double difference_of_repacking(const std::string& path, int devices) {
   const std::vector<int32_t> prompt{1, 27, 61, 45, 40, 90, 61, 43}, next{59, 67, 70};
   const auto model = open_model(path);
@@ -244,12 +245,12 @@ double difference_of_repacking(const std::string& path, int devices) {
   return worst(results[0], results[1]);
 }
 
-TEST_F(WeightsHomes, LogitsAreTheSame) {
+TEST_F(WeightsPlacements, RepackingKeepsLogits) {
   const std::string f32 = SyntheticModel().write();
   for (const int devices : {1, 3}) {
     EXPECT_LT(difference_of_repacking(f32, devices), 1e-5) << devices;
     EXPECT_LT(difference_of_repacking(tiny_model_path("f16"), devices), 1e-4) << devices;
-    // Of 20: sums in another order become other roundings of columns, to 16 bits for single tokens.
+    // Logits are up to 20. Repacking changes the order of sums and the rounding of columns (16 bits for single tokens).
     EXPECT_LT(difference_of_repacking(tiny_model_path("q8_0"), devices), 1e-2) << devices;
   }
 }

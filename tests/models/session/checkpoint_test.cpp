@@ -1,4 +1,4 @@
-// Going back in texts of models that forget: by checkpoints.
+// Checkpoints: rewinding recurrent and windowed models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Layers with a window of 29 tokens; gated delta rules with their convolutions; gated convolutions.
+// Three models: layers with a window of 29 tokens, gated delta rules with their convolutions, and gated convolutions.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
 const std::string kDelta = SHOAL_REFERENCE_MODELS "/qwen35.gguf";
 const std::string kConvolutions = SHOAL_REFERENCE_MODELS "/lfm2.gguf";
@@ -44,7 +44,7 @@ std::vector<float> logits_after(Session& session, const std::vector<int32_t>& to
 
 class Checkpoints : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Checkpoints, GoBackToWhereTheyWereMade) {
+TEST_P(Checkpoints, AllowRewindToTheirPosition) {
   const auto first = text(1, 50), second = text(2, 70), other = text(3, 9);
   for (const int devices : {1, 2, 5}) {
     SCOPED_TRACE(devices);
@@ -65,36 +65,36 @@ TEST_P(Checkpoints, GoBackToWhereTheyWereMade) {
   }
 }
 
-TEST_P(Checkpoints, WithoutOneAnErrorSaysWhereOneCanGo) {
+TEST_P(Checkpoints, ErrorOfImpossibleRewindNamesPossiblePosition) {
   LoadedModel loaded(GetParam(), 2, "", options());
   Session& session = *loaded.session;
   session.evaluate(text(1, 40));
   session.checkpoint();
   session.evaluate(text(2, 160));
-  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("cannot go back to token 60 of 200"));
-  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("no checkpoint; go back to 40 and evaluate again"));
+  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("cannot rewind to token 60 of 200"));
+  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("no checkpoint; rewind to 40 and evaluate again"));
   EXPECT_EQ(session.position(), 200);
   session.rewind(0);
-  EXPECT_EQ(session.rewindable(40), 0) << "the text that it was made of is gone";
+  EXPECT_EQ(session.rewindable(40), 0) << "the tokens of the checkpoint were removed";
 }
 
-TEST_P(Checkpoints, AreMadeEverySoManyTokensAndStayFarApart) {
+TEST_P(Checkpoints, AutomaticCheckpointsCoverEarlyAndLatePositions) {
   LoadedModel loaded(GetParam(), 1, "", options(32, 3));
   Session& session = *loaded.session;
   const auto places = [&] {
     std::vector<int64_t> found;
     for (int64_t at = session.position() - 1; (at = session.rewindable(at)) > 0; --at) found.push_back(at);
-    std::erase_if(found, [&](int64_t at) { return at > session.position() - 64; });  // rings still have these
+    std::erase_if(found, [&](int64_t at) { return at > session.position() - 64; });  // rings still hold these positions
     return found;
   };
   session.evaluate(text(1, 96));
   session.evaluate(text(2, 200));
   EXPECT_THAT(places(), ::testing::SizeIs(::testing::Le(3)));
-  EXPECT_EQ(session.rewindable(230), 224) << "the latest before it";
-  EXPECT_GT(session.rewindable(150), 0) << "not all are late";
+  EXPECT_EQ(session.rewindable(230), 224) << "the latest checkpoint before 230";
+  EXPECT_GT(session.rewindable(150), 0) << "early checkpoints are also kept";
 }
 
-TEST_P(Checkpoints, AStateReplacesThem) {
+TEST_P(Checkpoints, RestoringStateDropsCheckpoints) {
   LoadedModel loaded(GetParam(), 1, "", options());
   Session& session = *loaded.session;
   session.evaluate(text(1, 40));
@@ -107,7 +107,7 @@ TEST_P(Checkpoints, AStateReplacesThem) {
   EXPECT_LT(session.checkpoint_bytes(100), state.size());
 }
 
-TEST_P(Checkpoints, SaveAndRestoreGoOnAnywhere) {
+TEST_P(Checkpoints, SavedStatesContinueOnAnyDevices) {
   const auto first = text(1, 50), second = text(2, 20);
   LoadedModel from(GetParam(), 3, "5,1,2", options());
   from.session->evaluate(first);
@@ -130,10 +130,10 @@ std::string name_of_case(const ::testing::TestParamInfo<std::string>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions), name_of_case);
 
-/// Work that fails behind evaluate(), in any model.
-class Torn : public ::testing::TestWithParam<std::string> {};
+/// Tests in which work fails after evaluate() has returned, with models of any kind.
+class FailedWork : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Torn, ASessionGoesBackToWhatItKnows) {
+TEST_P(FailedWork, SessionRewindsToLastValidPosition) {
   const auto broken = [](void*, const void*, bool failed) {
     if (!failed) fail<DeviceError>("the disk is on fire");
   };
@@ -152,7 +152,7 @@ TEST_P(Torn, ASessionGoesBackToWhatItKnows) {
     ASSERT_TRUE(one->enqueue({broken, nullptr, nullptr}));
     EXPECT_THROW(logits_after(session, text(4, 20)), DeviceError);
     EXPECT_THAT(message_of([&] { session.logits(); }), HasSubstr("no logits yet"));
-    const auto refused = HasSubstr("what was evaluated since token 50 has failed; go back to 50 and evaluate again");
+    const auto refused = HasSubstr("the evaluation of tokens from 50 on has failed; rewind to 50 and evaluate again");
     EXPECT_THAT(message_of([&] { session.evaluate(second); }), refused);
     EXPECT_THAT(message_of([&] { session.checkpoint(); }), refused);
     EXPECT_THAT(message_of([&] { save_state(session); }), refused);
@@ -161,23 +161,23 @@ TEST_P(Torn, ASessionGoesBackToWhatItKnows) {
     EXPECT_EQ(session.rewindable(59), 50);
     session.rewind(50);
     EXPECT_EQ(logits_after(session, second), expected);
-    // Of a wait for something else.
+    // save_state() waits for the work and throws the error.
     ASSERT_TRUE(one->enqueue({broken, nullptr, nullptr}));
     EXPECT_THROW(save_state(session), DeviceError);
-    EXPECT_THAT(message_of([&] { session.evaluate(second); }), HasSubstr("since token 120 has failed; go back to "));
+    EXPECT_THAT(message_of([&] { session.evaluate(second); }), HasSubstr("from 120 on has failed; rewind to "));
     session.rewind(50);
     EXPECT_EQ(logits_after(session, second), expected);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Torn, ::testing::Values(kWindowed, kDelta, kConvolutions, tiny_model_path("q8_0")),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Models, FailedWork,
+                         ::testing::Values(kWindowed, kDelta, kConvolutions, tiny_model_path("q8_0")), name_of_case);
 
-TEST(ModelsThatForgetNothing, NeedNoCheckpoints) {
+TEST(ModelsWithWholeCaches, NeedNoCheckpoints) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1, "", {.context = 64});
   loaded.session->evaluate(kPrompt);
   loaded.session->checkpoint();
-  EXPECT_FALSE(loaded.session->forgets());
+  EXPECT_FALSE(loaded.session->needs_checkpoints());
   EXPECT_EQ(loaded.session->checkpoint_bytes(10), 0u);
 }
 

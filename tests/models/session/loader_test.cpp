@@ -1,4 +1,4 @@
-// Loading: every byte arrives, whatever the devices; a load that is stopped or fails leaves the model as it was.
+// Loading: every byte reaches the devices of any placement. A load that is stopped or fails leaves the model unchanged.
 #include "models/session/loader.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// The bytes of a tensor of the file differ from those on the devices.
+/// Names of the tensors whose bytes on the devices differ from the file.
 std::vector<std::string> wrong_tensors(const Model& model) {
   std::vector<std::string> wrong;
   for (const Tensor* tensor : model.weights.tensors()) {
@@ -35,8 +35,8 @@ std::vector<std::string> wrong_tensors(const Model& model) {
   return wrong;
 }
 
-TEST(Loader, EveryByteArrives) {
-  SyntheticModel large;  // tensors of several pieces, with an odd number of rows and of columns
+TEST(Loader, EveryByteReachesDevices) {
+  SyntheticModel large;  // its tensors have several pieces, and odd numbers of rows and columns
   large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
   for (DType dtype : {DType::kF32, DType::kF16}) {
     large.dtype = dtype;
@@ -52,10 +52,9 @@ TEST(Loader, EveryByteArrives) {
   }
 }
 
-TEST(Loader, EveryByteArrivesInTheLayoutOfTheDevice) {
+TEST(Loader, EveryByteReachesDevicesWithOwnLayout) {
   for (const char* type : {"q8_0", "q4_k_m"}) {
-    for (const char* ratio :
-         {"1", "1,1", "1,3", "3,0,2"}) {  // columns of some matrices are divided, and rows of others
+    for (const char* ratio : {"1", "1,1", "1,3", "3,0,2"}) {  // both columns and rows of matrices are divided
       auto model = open_model(tiny_model_path(type));
       const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
       Placement placement(*model, cpu_devices(devices), {ratio, 1});
@@ -71,7 +70,7 @@ std::string bytes_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Where tensors lie that are not where the file is mapped.
+/// Names of the tensors outside the file's mapping.
 std::vector<std::string> tensors_elsewhere(const Model& model) {
   std::vector<std::string> out;
   for (const Tensor* tensor : model.weights.tensors()) {
@@ -80,7 +79,7 @@ std::vector<std::string> tensors_elsewhere(const Model& model) {
   return out;
 }
 
-TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
+TEST(MappedWeights, OneDeviceUsesMapping) {
   const std::string path = SyntheticModel().write();
   auto model = open_model(path);
   Device& device = *cpu_devices(1).front();
@@ -91,13 +90,13 @@ TEST(MappedWeights, OneDeviceUsesThemWhereTheFileIs) {
   EXPECT_EQ(model->buffers.front()->size(), model->file.tensor_span().size());
   EXPECT_EQ(model->buffers.front()->usage(), Usage::kWeights);
   for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, model->buffers.front().get());
-  // Removing the file does not take it away.
+  // The mapping survives the removal of the file.
   std::filesystem::remove(path);
   EXPECT_EQ(wrong_tensors(*model), std::vector<std::string>());
   unload_weights(*model);
 }
 
-TEST(MappedWeights, OthersCopyThem) {
+TEST(MappedWeights, CopiedIfDeviceOrOptionsPreventMapping) {
   auto model = open_model(SyntheticModel().write());
   Placement two(*model, cpu_devices(2), {{}, 1});
   EXPECT_FALSE(can_use_mapping(*model, two.device()));
@@ -113,7 +112,7 @@ TEST(MappedWeights, OthersCopyThem) {
   unload_weights(*model);
 }
 
-TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
+TEST(MappedWeights, WritesReachTensorButNotFile) {
   const std::string path = SyntheticModel().write(), before = bytes_of_file(path);
   auto model = open_model(path), other = open_model(path);
   load_weights(*model, Placement(*model, cpu_devices(1)));
@@ -133,7 +132,7 @@ TEST(MappedWeights, WritingReachesTheTensorButNotTheFile) {
   }
   EXPECT_EQ(bytes_of_file(path), before);
   EXPECT_EQ(wrong_tensors(*other), std::vector<std::string>());
-  // What the file says of itself is not among the bytes given out.
+  // The metadata of the file are not part of the writable bytes.
   EXPECT_EQ(model->file.get<std::string>("general.architecture"), "llama");
   EXPECT_EQ(model->file.tensors().size(), other->file.tensors().size());
   unload_weights(*model);
@@ -148,7 +147,7 @@ std::vector<float> logits_of(const Model& model, const Placement& placement) {
   return {last.begin(), last.end()};
 }
 
-TEST(ModelInParts, GivesWhatTheWholeFileDoesWhereverItsWeightsLie) {
+TEST(ModelInParts, MatchesWholeFileForAnyPlacement) {
   const std::string whole = tiny_model_path("q4_k_m");
   const GgufFile file(whole);
   const size_t tensors = file.tensors().size();
@@ -176,7 +175,7 @@ TEST(ModelInParts, GivesWhatTheWholeFileDoesWhereverItsWeightsLie) {
   }
 }
 
-/// Bytes that this process has read from files, as the system counts them.
+/// Number of bytes that this process has read from files, as counted by the system.
 size_t bytes_read() {
   std::ifstream in("/proc/self/io");
   std::string name;
@@ -187,8 +186,8 @@ size_t bytes_read() {
   return 0;
 }
 
-TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
-  if (bytes_read() == 0) GTEST_SKIP() << "the system does not count them";
+TEST(Loader, ReadsEachByteOnceForAnyDevices) {
+  if (bytes_read() == 0) GTEST_SKIP() << "the system does not count the bytes read";
   const GgufFile file(tiny_model_path("q4_k_m"));
   const size_t all_else = file.tensor("token_embd.weight").bytes - 1;
   const test::TemporaryFolder folder;
@@ -196,7 +195,7 @@ TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
   const std::string parts =
       write_parts(file, (folder.path() / "tiny").string(), {tensors / 2, tensors - tensors / 2}).front();
   for (const std::string& path : {file.path(), parts}) {
-    for (const int devices : {1, 2, 8}) {  // norms and other tensors are mirrored
+    for (const int devices : {1, 2, 8}) {  // several devices mirror norms and other tensors
       for (const bool repack : {false, true}) {
         auto model = open_model(path);
         Placement placement(*model, cpu_devices(devices), {{}, 1});
@@ -204,7 +203,7 @@ TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
         load_weights(*model, placement, {}, {.use_mapping = false, .repack = repack});
         const size_t read = bytes_read() - before;
         EXPECT_GE(read, file.tensor_bytes());
-        // What the system tells of free memory is read, too; less than one mirrored matrix has.
+        // The count also includes reads of the system's memory statistics, which are smaller than one mirrored matrix.
         EXPECT_LT(read, file.tensor_bytes() + all_else) << devices << " devices, repack " << repack;
         unload_weights(*model);
       }
@@ -212,12 +211,12 @@ TEST(Loader, ReadsEachByteOnceForHoweverManyDevices) {
   }
 }
 
-/// A device that says of host memory what it is told to, and is a CPU otherwise.
+/// A CPU device whose support of host memory is configurable.
 class PickyDevice final : public Device {
  public:
   explicit PickyDevice(size_t alignment) : cpu_(*cpu_devices(1).front()), type_(*this, alignment) {}
   std::string name() const override { return "PICKY"; }
-  std::string description() const override { return "a CPU with wishes"; }
+  std::string description() const override { return "a CPU with configurable host memory"; }
   DeviceType type() const override { return cpu_.type(); }
   DeviceMemory memory() const override { return cpu_.memory(); }
   DeviceProps props() const override { return cpu_.props(); }
@@ -260,7 +259,7 @@ class PickyDevice final : public Device {
   Type type_;
 };
 
-TEST(MappedWeights, AreCopiedWhereTheFileAlignsThemTooLittle) {
+TEST(MappedWeights, CopiedIfAlignmentIsTooSmall) {
   const std::string path = SyntheticModel().write();
   for (size_t alignment : {size_t{32}, size_t{1} << 20}) {
     auto model = open_model(path);
@@ -274,7 +273,7 @@ TEST(MappedWeights, AreCopiedWhereTheFileAlignsThemTooLittle) {
   }
 }
 
-TEST(MappedWeights, GiveTheLogitsOfCopies) {
+TEST(MappedWeights, LogitsMatchCopiedWeights) {
   const std::vector<int32_t> prompt{1, 527, 261, 345, 340, 290};
   std::vector<float> expected;
   for (bool use_mapping : {false, true}) {
@@ -293,8 +292,8 @@ TEST(MappedWeights, GiveTheLogitsOfCopies) {
   }
 }
 
-TEST(Loader, ReportsProgressAndRefusesASecondTime) {
-  // The second file has tensors that are passed over.
+TEST(Loader, ReportsProgressAndRefusesSecondLoad) {
+  // The second file also contains tensors that are ignored.
   for (const auto& [devices, path] : {std::pair(1, tiny_model_path("q8_0")),
                                       {1, std::string(SHOAL_REFERENCE_MODELS "/qwen35.ollama.gguf")},
                                       {3, tiny_model_path("q8_0")}}) {
@@ -307,13 +306,13 @@ TEST(Loader, ReportsProgressAndRefusesASecondTime) {
     });
     EXPECT_EQ(last, total);
     EXPECT_EQ(total, model->weight_bytes());
-    EXPECT_EQ(total < model->file.tensor_bytes(), !model->passed_over.empty());
-    EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is loaded already"));
+    EXPECT_EQ(total < model->file.tensor_bytes(), !model->ignored_prefixes.empty());
+    EXPECT_THAT(message_of([&] { load_weights(*model, placement); }), HasSubstr("is already loaded"));
     unload_weights(*model);
   }
 }
 
-TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
+TEST(Loader, StoppedLoadLeavesModelUnloaded) {
   auto model = open_model(tiny_model_path("q8_0"));
   Placement placement(*model, cpu_devices(2), {{}, 1});
   struct Stop {};
@@ -324,7 +323,7 @@ TEST(Loader, LeavesTheModelUnloadedWhenItIsStopped) {
   unload_weights(*model);
 }
 
-TEST(Loader, SaysThatTheFileHasBecomeShorter) {
+TEST(Loader, ReportsTruncatedFile) {
   struct Case {
     int devices;
     bool use_mapping;
@@ -338,13 +337,13 @@ TEST(Loader, SaysThatTheFileHasBecomeShorter) {
     for (size_t missing : {size_t{1}, size_t{40000}}) {
       std::filesystem::resize_file(path, size - missing);
       const std::string message = message_of([&] { load_weights(*model, placement, {}, options); });
-      EXPECT_THAT(message, StartsWith(fmt::format("{}: the file ends at byte {}, it had {} when it was opened; another "
-                                                  "program writes to it",
+      EXPECT_THAT(message, StartsWith(fmt::format("{}: the file ends at byte {}, but had {} bytes when it was opened; "
+                                                  "another program writes to it",
                                                   path, size - missing, size)));
       EXPECT_EQ(message.find('\n'), std::string::npos);
       EXPECT_FALSE(model->is_loaded());
     }
-    // It goes on once the file is whole again.
+    // Loading works again once the file is restored.
     std::filesystem::remove(path);
     EXPECT_EQ(SyntheticModel().write(), path);
     model = open_model(path);
@@ -355,7 +354,7 @@ TEST(Loader, SaysThatTheFileHasBecomeShorter) {
   }
 }
 
-TEST(Loader, ReadsOnlyWhatATensorHas) {
+TEST(Loader, RefusesReadsBeyondTensor) {
   auto model = open_model(tiny_model_path("q8_0"));
   const GgufTensor& norm = model->file.tensor("output_norm.weight");
   std::vector<std::byte> bytes(norm.bytes + 1);
@@ -366,11 +365,12 @@ TEST(Loader, ReadsOnlyWhatATensorHas) {
   EXPECT_TRUE(std::equal(norm.data + 4, norm.data + norm.bytes, bytes.begin()));
   EXPECT_EQ(read(norm.bytes, 0), "nothing was thrown");
   EXPECT_THAT(read(0, norm.bytes + 1),
-              EndsWith("tensor 'output_norm.weight' has 1024 bytes, asked for 1025 from 0 on"));
-  EXPECT_THAT(read(4, norm.bytes), HasSubstr("asked for 1024 from 4 on"));
-  EXPECT_THAT(read(SIZE_MAX, 1), HasSubstr("asked for 1 from"));
+              EndsWith("tensor 'output_norm.weight' has 1024 bytes, but 1025 bytes from offset 0 on were requested"));
+  EXPECT_THAT(read(4, norm.bytes), HasSubstr("but 1024 bytes from offset 4 on were requested"));
+  EXPECT_THAT(read(SIZE_MAX, 1), HasSubstr("but 1 bytes from offset"));
   model->file.fetch(norm, 4, norm.bytes - 4);
-  EXPECT_THAT(message_of([&] { model->file.fetch(norm, 4, norm.bytes); }), HasSubstr("asked for 1024 from 4 on"));
+  EXPECT_THAT(message_of([&] { model->file.fetch(norm, 4, norm.bytes); }),
+              HasSubstr("but 1024 bytes from offset 4 on were requested"));
 }
 
 }  // namespace

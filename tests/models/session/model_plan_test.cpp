@@ -1,5 +1,5 @@
-// What memory a model would take before it is loaded, where its weights are mapped and where they are copied. That the
-// figures are what is allocated, llama_test.cpp shows.
+// Memory of a model before it is loaded, with mapped and with copied weights. llama_test.cpp checks that the predicted
+// sizes equal the allocations.
 #include "models/session/model_plan.h"
 
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 namespace shoal::models {
 namespace {
 
-TEST(ModelPlanMemory, MappedWeightsNeedNone) {
-  // Enough for the cache and the graphs, not for the weights beside them.
+TEST(ModelPlanMemory, MappedWeightsNeedNoAllocation) {
+  // The device has enough memory for the cache and the graphs, but not for the weights.
   const LimitedCpuDevices limited("memory=4M");
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions options{.context = 64, .batch = 4};
@@ -24,11 +24,11 @@ TEST(ModelPlanMemory, MappedWeightsNeedNone) {
   EXPECT_EQ(copied.memory[0].mapped, 0u);
   EXPECT_GE(copied.memory[0].use.weights, model->file.tensor_bytes());
   EXPECT_TRUE(has_room(mapped.memory));
-  EXPECT_FALSE(fits(mapped.memory)) << "they are read from the disk";
+  EXPECT_FALSE(fits(mapped.memory)) << "mapped weights are read from the disk";
   EXPECT_FALSE(has_room(copied.memory));
   EXPECT_THROW(load_weights(*model, placement, {}, {.use_mapping = false}), DeviceError);
 
-  // And so it runs.
+  // The model runs with mapped weights.
   load_weights(*model, placement);
   {
     Session session(*model, placement, placement.init(), options);
@@ -38,7 +38,7 @@ TEST(ModelPlanMemory, MappedWeightsNeedNone) {
   unload_weights(*model);
 }
 
-TEST(ModelPlanMemory, OnAMetaDeviceNothingIsMapped) {
+TEST(ModelPlanMemory, MetaDevicesUseNoMapping) {
   auto model = open_model(tiny_model_path("q8_0"));
   Placement placement(*model, cpu_devices(2), {{}, 1});
   for (const DeviceUse& use : ModelPlan(*model, placement, {}).memory) {
@@ -61,15 +61,15 @@ TEST(ModelPlan, ServesOneSession) {
   unload_weights(*model);
 }
 
-/// By implementation of the collectives. CTest runs it with emulated GPUs, too.
-class PlannedText : public ::testing::TestWithParam<const char*> {};
+/// One case per implementation of the collectives. CTest also runs these cases with emulated GPUs.
+class ModelPlanText : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PlannedText, IsThatOfThePlanThatRuns) {
+TEST_P(ModelPlanText, MatchesPlanOfSession) {
   const std::string comm = GetParam();
   const std::vector<Device*> devices = cpu_devices(2);
   const bool on_cpus = devices.front()->type() == DeviceType::kCpu, is_for_cpus = comm == "host";
   const bool is_for_gpus = comm == "p2p" || comm == "nccl";
-  if ((is_for_gpus && on_cpus) || (is_for_cpus && !on_cpus)) GTEST_SKIP() << "not between such devices";
+  if ((is_for_gpus && on_cpus) || (is_for_cpus && !on_cpus)) GTEST_SKIP() << "not supported by these devices";
   auto model = open_model(tiny_model_path("q8_0"));
   Placement placement(*model, devices, {.ratio = "2,1", .threads = on_cpus ? 1 : 0, .comm = comm});
   const SessionOptions options{.context = 64, .batch = 8};
@@ -96,7 +96,7 @@ TEST_P(PlannedText, IsThatOfThePlanThatRuns) {
   unload_weights(*model);
 }
 
-INSTANTIATE_TEST_SUITE_P(Collectives, PlannedText, ::testing::Values("auto", "host", "staged", "p2p", "nccl"),
+INSTANTIATE_TEST_SUITE_P(Collectives, ModelPlanText, ::testing::Values("auto", "host", "staged", "p2p", "nccl"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

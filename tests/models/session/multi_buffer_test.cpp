@@ -1,4 +1,4 @@
-// Models on devices whose largest allocation is smaller than the model: weights and caches lie in several buffers.
+// Models on devices whose largest allocation is smaller than the model, so weights and caches need several buffers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,12 +43,12 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
-/// What a tensor holds after clear(5).
+/// All bytes of a tensor, which clear(5) has filled.
 std::vector<std::byte> filled(const Tensor& tensor) {
   return std::vector<std::byte>(tensor.bytes(), std::byte{5});
 }
 
-TEST(MultiBuffers, GiveTheLogitsOfOneBuffer) {
+TEST(MultiBuffers, LogitsMatchOneBuffer) {
   for (int devices : {1, 2, 3}) {
     std::vector<float> expected;
     {
@@ -62,12 +62,12 @@ TEST(MultiBuffers, GiveTheLogitsOfOneBuffer) {
   }
 }
 
-TEST(MultiBuffers, OfOneDeviceHaveAllTensorsInPartsWithinTheLimit) {
+TEST(MultiBuffers, PartsStayWithinAllocationLimit) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(1);
   Buffer& buffer = *loaded.model->buffers.front();
   ASSERT_TRUE(buffer.is_multi());
-  ASSERT_GE(buffer.parts().size(), 6u);  // of 5.6 MB
+  ASSERT_GE(buffer.parts().size(), 6u);  // the weights have 5.6 MB
   size_t sum = 0;
   std::set<const Buffer*> parts, used;
   for (const auto& part : buffer.parts()) {
@@ -85,7 +85,7 @@ TEST(MultiBuffers, OfOneDeviceHaveAllTensorsInPartsWithinTheLimit) {
   EXPECT_EQ(used, parts);
 }
 
-TEST(MultiBuffers, UsageClearAndResetReachAllParts) {
+TEST(MultiBuffers, SetUsageClearAndResetApplyToAllParts) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(1);
   Buffer& buffer = *loaded.model->buffers.front();
@@ -97,7 +97,7 @@ TEST(MultiBuffers, UsageClearAndResetReachAllParts) {
   }
   buffer.clear(5);
   for (const Tensor* tensor : loaded.model->weights.tensors()) EXPECT_EQ(bytes_of(*tensor), filled(*tensor));
-  // Through its face a tensor of any part is reached.
+  // The multi-buffer gives access to tensors of any part.
   Tensor& last = *loaded.model->weights.tensors().back();
   ASSERT_NE(last.buffer, buffer.parts().front().get());
   buffer.memset(last, 9, 1, 2);
@@ -107,7 +107,7 @@ TEST(MultiBuffers, UsageClearAndResetReachAllParts) {
   for (size_t i = 0; i < generations.size(); ++i) EXPECT_NE(buffer.parts()[i]->generation(), generations[i]) << i;
 }
 
-TEST(MultiBuffers, OfAMetaDeviceReachTheMembersParts) {
+TEST(MultiBuffers, MetaDeviceBufferReachesPartsOfMembers) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(2);
   Buffer& buffer = *loaded.model->buffers.front();
@@ -141,21 +141,21 @@ TEST(MultiBuffers, OfAMetaDeviceReachTheMembersParts) {
   EXPECT_THAT(meta::allocated_per_rank(buffer), Each(0u)) << "the members' parts are freed";
 }
 
-TEST(MultiBuffers, ATensorThatFitsIntoNoneIsNamed) {
+TEST(MultiBuffers, ErrorNamesTensorAboveAllocationLimit) {
   const LimitedCpuDevices limited("max_size=100K");
   auto model = open_model(tiny_model_path("q8_0"));
   for (int devices : {1, 2}) {
     Placement placement(*model, cpu_devices(devices));
     try {
       load_weights(*model, placement, {}, {.use_mapping = false});
-      ADD_FAILURE() << "it was loaded";
+      ADD_FAILURE() << "loading succeeded";
     } catch (const DeviceError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("more than one allocation can have (100.0 KiB)"));
+      EXPECT_THAT(error.what(), HasSubstr("which exceeds the largest allocation (100.0 KiB)"));
     }
     EXPECT_FALSE(model->is_loaded());
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);
   }
-  // Memory that was allocated elsewhere has no such limit.
+  // The mapping is not an allocation, so the limit does not apply.
   load_weights(*model, Placement(*model, cpu_devices(1)));
   unload_weights(*model);
 }

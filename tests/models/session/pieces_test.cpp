@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-/// Sizes of the pieces; they follow each other and make up the tensor.
+/// Returns the sizes of the pieces. Checks that consecutive pieces form the whole tensor.
 std::vector<size_t> sizes(DType dtype, Shape shape) {
   GgufTensor source;
   source.dtype = dtype, source.shape = shape;
@@ -28,27 +28,27 @@ std::vector<size_t> sizes(DType dtype, Shape shape) {
   return out;
 }
 
-TEST(Pieces, AreWholeGroupsOfRows) {
-  constexpr size_t kRow = 4352;  // 4096 values
+TEST(LoaderPieces, ContainWholeGroupsOfRows) {
+  constexpr size_t kRow = 4352;  // bytes of 4096 values
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 512, 1, 1}), (std::vector<size_t>{240 * kRow, 240 * kRow, 32 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 245, 1, 1}), (std::vector<size_t>{240 * kRow, 5 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 240, 1, 1}), (std::vector<size_t>{240 * kRow}));
-  // A group of long rows is a piece of more than a megabyte.
+  // A group of long rows may exceed a megabyte.
   EXPECT_EQ(sizes(DType::kF32, {28672, 33, 1, 1}), (std::vector<size_t>{16 * 114688, 16 * 114688, 114688}));
 }
 
-TEST(Pieces, EndWithAMatrix) {
+TEST(LoaderPieces, DoNotCrossMatrices) {
   constexpr size_t kRow = 4352;
-  const std::vector<size_t> experts{240 * kRow, 10 * kRow};  // no piece has rows of two matrices
+  const std::vector<size_t> experts{240 * kRow, 10 * kRow};  // no piece contains rows of two matrices
   std::vector<size_t> three;
   for (int i = 0; i < 3; ++i) three.insert(three.end(), experts.begin(), experts.end());
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 250, 3, 1}), three);
-  // Small ones go together.
+  // Small matrices are combined.
   EXPECT_EQ(sizes(DType::kF32, {1000, 100, 6, 1}), (std::vector<size_t>{800000, 800000, 800000}));
   EXPECT_EQ(sizes(DType::kF32, {1000, 100, 3, 1}), (std::vector<size_t>{800000, 400000}));
 }
 
-TEST(Pieces, OfWhatHasFewOrEndlessRowsAreAMegabyte) {
+TEST(LoaderPieces, LongRowsAreCutIntoMegabytes) {
   EXPECT_EQ(sizes(DType::kF32, {100, 1, 1, 1}), (std::vector<size_t>{400}));
   EXPECT_EQ(sizes(DType::kF32, {0, 4, 1, 1}), (std::vector<size_t>{}));
   EXPECT_EQ(sizes(DType::kF32, {262144, 1, 1, 1}), (std::vector<size_t>{kMiB}));

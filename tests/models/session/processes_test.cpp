@@ -1,5 +1,5 @@
-// The small model over several processes: a session that leads, and others that follow. The processes are threads with
-// groups of their own; real ones: tests/hosts.
+// The small model over several processes: one session leads and the other sessions follow. The processes are threads
+// with separate groups. tests/hosts uses real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr std::array<int32_t, 12> kShortIds{1, 5, 9, 33, 17, 8, 21, 60, 2, 44, 71, 13};
 
-/// Devices of each process, in groups by process where layers are divided.
+/// Number of devices of each process. With a layer split, the devices of each process are a group.
 struct Processes {
   std::vector<int> devices;
   std::vector<std::string> hosts;
@@ -32,7 +32,7 @@ struct Processes {
   LatentSplit latent = LatentSplit::kMirrored;
 };
 
-/// Does `lead` with the session of process 0, the others follow. What each process ended with.
+/// Runs `lead` with the session of process 0 while the other sessions follow. Returns how each process ended.
 std::vector<test::ProcessEnd> run(const Processes& where, const std::function<void(Session&)>& lead) {
   if (test::plugin_is_named()) return {};
   cpu_devices(8);
@@ -91,13 +91,13 @@ class SessionOverProcesses : public testing::TestWithParam<Processes> {
   }
 };
 
-TEST_P(SessionOverProcesses, GivesTheTokensOfOneDevice) {
+TEST_P(SessionOverProcesses, MatchesTokensOfOneDevice) {
   std::vector<int32_t> tokens;
   expect_ended(run(GetParam(), [&](Session& session) { tokens = generate(session, 12); }));
   EXPECT_THAT(tokens, ElementsAreArray(expected(12)));
 }
 
-TEST_P(SessionOverProcesses, GoesBackAndKeepsStates) {
+TEST_P(SessionOverProcesses, RewindsAndRestoresStates) {
   std::vector<int32_t> first, again, restored;
   expect_ended(run(GetParam(), [&](Session& session) {
     first = generate(session, 6);
@@ -129,8 +129,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SessionOverProcesses,
                                          Processes{{2, 0, 1}, {"a", "b", "c"}, SplitMode::kTensor, "1,3,2"}),
                          [](const auto& info) { return std::to_string(info.index); });
 
-/// Tokens after a prompt, another text, and the prompt again from a checkpoint of its beginning.
-void go_back(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
+/// Generates tokens twice after a prompt, the second time after rewinding to a checkpoint at token 4.
+void rewind(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
   const std::span<const int32_t> prompt = kShortIds;
   session.evaluate(prompt.first(4));
   session.checkpoint();
@@ -144,8 +144,8 @@ void go_back(Session& session, std::vector<int32_t>& first, std::vector<int32_t>
   }
 }
 
-// The leader's checkpoints serve all.
-TEST(SessionOverProcessesOf, ModelsThatForgetGoesBack) {
+// The leader's checkpoints serve all processes.
+TEST(SessionOverProcessesModels, RecurrentAndWindowedModelsRewind) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   for (const char* name : {"gemma3", "qwen35", "lfm2"}) {
     for (const Processes& mesh : {Processes{{1, 1}, {"a", "a"}}, Processes{{2, 1}, {"a", "b"}},
@@ -154,9 +154,9 @@ TEST(SessionOverProcessesOf, ModelsThatForgetGoesBack) {
       Processes where = mesh;
       where.model = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
       std::vector<int32_t> first, again, expected, expected_again;
-      expect_ended(run(where, [&](Session& session) { go_back(session, first, again); }));
+      expect_ended(run(where, [&](Session& session) { rewind(session, first, again); }));
       LoadedModel alone(where.model, 1, {}, {.context = 128, .batch = 16});
-      go_back(*alone.session, expected, expected_again);
+      rewind(*alone.session, expected, expected_again);
       EXPECT_EQ(expected, expected_again);
       EXPECT_THAT(first, ElementsAreArray(expected));
       EXPECT_THAT(again, ElementsAreArray(expected));
@@ -164,7 +164,7 @@ TEST(SessionOverProcessesOf, ModelsThatForgetGoesBack) {
   }
 }
 
-/// Tokens after a prompt, then from the same state again.
+/// Generates tokens after a prompt. Then generates tokens again from the same saved state.
 void go_on(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
   session.evaluate(kShortIds);
   const int32_t next = best(session);
@@ -179,7 +179,7 @@ void go_on(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& 
   }
 }
 
-TEST(SessionOverProcessesOf, LatentCachesByRowsGoesOnFromStates) {
+TEST(SessionOverProcessesModels, DividedLatentCachesRestoreStates) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   const std::string model = SHOAL_REFERENCE_MODELS "/deepseek2.gguf";
   std::vector<int32_t> expected, expected_again;
@@ -199,7 +199,7 @@ TEST(SessionOverProcessesOf, LatentCachesByRowsGoesOnFromStates) {
   }
 }
 
-TEST(SessionFollowers, EndWithWhatEndsTheOneThatLeads) {
+TEST(SessionFollowers, FailWithErrorOfLeader) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   const auto ends = run({{1, 1, 1}, {"a", "a", "b"}}, [](Session& session) {
     session.evaluate(kPrompt);
@@ -210,8 +210,8 @@ TEST(SessionFollowers, EndWithWhatEndsTheOneThatLeads) {
   }
 }
 
-/// Weights are only where their ranks are.
-TEST(WeightsOverProcesses, AreHeldByTheirProcessAlone) {
+/// Each process holds only the weights of its ranks.
+TEST(WeightsOverProcesses, EachProcessHoldsOnlyItsWeights) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   cpu_devices(2);
   std::vector<size_t> held(2);

@@ -1,7 +1,7 @@
-// Reference outputs: prompt ids and 48 greedy tokens as llama.cpp gives them, and logits against a float64 forward
-// pass, for every file and prompt of data/models/expected, on one device, on meta devices of several, even and
-// uneven, and with layers, caches and weights on different devices. Files that are not in the repository are tested
-// where SHOAL_MODELS_DIR names a folder that has them.
+// Compares with reference outputs for every file and prompt of data/models/expected: prompt ids and 48 greedy tokens of
+// llama.cpp, and logits of a float64 forward pass. Runs on one device, on meta devices with even and uneven shares, and
+// with layers, caches and weights on different devices. Files outside the repository are tested if the folder
+// SHOAL_MODELS_DIR contains them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace shoal::models {
 namespace {
 
-/// Devices in groups, and how the model lies on them.
+/// Groups of devices, and the placement of the model on them.
 struct Mesh {
   std::string name;
   std::vector<int> groups;
@@ -78,7 +78,7 @@ std::vector<int32_t> greedy(Session& session, std::span<const int32_t> prompt, s
   }
 }
 
-/// Largest distance of the logits from the exact ones of the reference's ten best.
+/// Largest distance between the logits and the reference's exact logits, over the ten best tokens of the reference.
 double distance(std::span<const float> logits, const nlohmann::json& exact) {
   double worst = 0.0;
   for (const auto& entry : exact) {
@@ -87,7 +87,7 @@ double distance(std::span<const float> logits, const nlohmann::json& exact) {
   return worst;
 }
 
-TEST_P(Reference, SameTokensAndLogits) {
+TEST_P(Reference, TokensAndLogitsMatchReference) {
   const auto& [type, mesh] = GetParam();
   std::string path = tiny_model_path(type);
   if (path.empty()) GTEST_SKIP() << "no " << type << " file; set SHOAL_MODELS_DIR";

@@ -1,4 +1,4 @@
-// The sampler on cases small enough to work out by hand, and in distribution.
+// The sampler in cases small enough to compute by hand, and the distribution of its draws.
 #include "models/session/sampler.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Everything off: plain draws from the softmax.
+// Parameters with all steps off: tokens are drawn from the softmax of all logits.
 SamplerParams plain(uint64_t seed = 1) {
   return {.temp = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = seed};
 }
@@ -40,7 +40,7 @@ std::map<int32_t, int> counts_of(const SamplerParams& params, const std::vector<
   return counts;
 }
 
-// Chi-square of counts against weights; a token outside the weights makes it infinite.
+// Chi-square statistic of counts against weights. It is infinite if a token without a weight was drawn.
 double chi_square(const std::map<int32_t, int>& counts, const std::map<int32_t, double>& weights, int draws) {
   double total = 0, sum = 0;
   for (const auto& [id, weight] : weights) total += weight;
@@ -55,8 +55,8 @@ double chi_square(const std::map<int32_t, int>& counts, const std::map<int32_t, 
   return sum;
 }
 
-// The tests below fix their seeds, so this bound is not about chance but about being off by a few per cent: with
-// 40,000 draws and up to 7 degrees of freedom, a right sampler exceeds it once in 10,000 seeds.
+// Seeds are fixed, so this bound detects systematic errors of a few per cent. With 40,000 draws and up to 7 degrees of
+// freedom, a correct sampler exceeds the bound for one seed in 10,000.
 constexpr int kDraws = 40000;
 constexpr double kBound = 30;
 
@@ -69,7 +69,7 @@ std::string refusal(const SamplerParams& params) {
   return "";
 }
 
-TEST(Sampler, GreedyTakesTheHighestAndTheLowestIdOfEquals) {
+TEST(Sampler, GreedyPrefersHighestLogitThenLowestId) {
   for (const float temp : {0.0f, -1.0f}) {
     Sampler sampler({.temp = temp, .top_k = 1});
     EXPECT_EQ(sampler.sample(std::vector<float>{1, 3, 2}), 1);
@@ -83,7 +83,7 @@ TEST(Sampler, DrawsFromTheSoftmax) {
   std::map<int32_t, double> expected;
   for (size_t i = 0; i < weights.size(); ++i) expected[static_cast<int32_t>(i)] = weights[i];
   EXPECT_LT(chi_square(counts_of(plain(), logits_of(weights), kDraws), expected, kDraws), kBound);
-  // The bound is narrow enough to see one weight off by a fifth.
+  // The bound is narrow enough to detect one weight with an error of 20 %.
   expected[4] *= 1.2;
   EXPECT_GT(chi_square(counts_of(plain(), logits_of(weights), kDraws), expected, kDraws), kBound);
 }
@@ -100,7 +100,7 @@ TEST(Sampler, TemperatureSharpensAndFlattens) {
   EXPECT_EQ(counts_of(params, logits, 100), (std::map<int32_t, int>{{2, 100}}));
 }
 
-TEST(Sampler, TopKKeepsTheKHighest) {
+TEST(Sampler, TopKKeepsHighestK) {
   const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
   SamplerParams params = plain();
   params.top_k = 3;
@@ -111,7 +111,7 @@ TEST(Sampler, TopKKeepsTheKHighest) {
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 5u);
 }
 
-TEST(Sampler, TopPKeepsTheFewestThatAddUp) {
+TEST(Sampler, TopPKeepsSmallestSufficientSet) {
   const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});  // 1/2, 1/4, 1/8, 1/16, 1/16
   SamplerParams params = plain();
   const std::pair<float, std::set<int32_t>> cases[] = {{0.0f, {1}},     {0.49f, {1}},       {0.51f, {1, 3}},
@@ -124,7 +124,7 @@ TEST(Sampler, TopPKeepsTheFewestThatAddUp) {
   }
 }
 
-TEST(Sampler, MinPKeepsThoseNearTheHighest) {
+TEST(Sampler, MinPKeepsTokensNearHighest) {
   const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
   SamplerParams params = plain();
   const std::pair<float, std::set<int32_t>> cases[] = {
@@ -137,9 +137,9 @@ TEST(Sampler, MinPKeepsThoseNearTheHighest) {
   }
 }
 
-TEST(Sampler, StepsApplyInOrder) {
-  // The example in sampler.h: after top_k = 4 the weights 8 4 2 1 of 15 reach 0.75 with two, of which min_p leaves
-  // one. Without top_k the first two are exactly 0.75 of 16; with top_p before top_k three would be needed for 0.78.
+TEST(Sampler, StepsApplyInDocumentedOrder) {
+  // The example in sampler.h. After top_k = 4 the weights are 8, 4, 2 and 1 of 15: two tokens reach top_p = 0.78 (12/15
+  // = 0.8), and min_p leaves one. Without top_k, two tokens have only 12/16 = 0.75, so top_p keeps three.
   const std::vector<float> logits = logits_of({8, 4, 2, 1, 1});
   SamplerParams params = plain();
   params.top_p = 0.78f;
@@ -148,13 +148,13 @@ TEST(Sampler, StepsApplyInOrder) {
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
   params.min_p = 0.6f;
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 1u);
-  // Temperature comes last: it flattens what is drawn from, not what is kept.
+  // Temperature comes last: it flattens the distribution of the draw but not the selection.
   params.min_p = 0;
   params.temp = 100;
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
 }
 
-TEST(Sampler, TopPOnALargeVocabularyMatchesAFullSort) {
+TEST(Sampler, TopPOnLargeVocabularyMatchesFullSort) {
   std::mt19937_64 random(3);
   std::vector<float> logits(20000);
   for (float& logit : logits) logit = static_cast<float>(random() % 4096) / 512;
@@ -168,11 +168,11 @@ TEST(Sampler, TopPOnALargeVocabularyMatchesAFullSort) {
     nucleus.insert(sorted[i].id);
     sum += std::exp(static_cast<double>(sorted[i].logit));
   }
-  ASSERT_GT(nucleus.size(), 300u);  // more than the first stretch that is sorted
+  ASSERT_GT(nucleus.size(), 300u);  // more tokens than sample() sorts first
   for (const auto& [id, count] : counts_of(params, logits, 100)) EXPECT_TRUE(nucleus.contains(id)) << id;
 }
 
-TEST(Sampler, TheSeedDecides) {
+TEST(Sampler, SeedDeterminesTokens) {
   std::vector<float> logits(100);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i));
   const auto run = [&](uint64_t seed) {
@@ -185,8 +185,8 @@ TEST(Sampler, TheSeedDecides) {
   EXPECT_NE(run(7), run(8));
 }
 
-TEST(Sampler, TheGeneratorIsTheOneDocumented) {
-  // Two equal logits: the first is drawn while the upper 53 bits of the generator's number are below one half.
+TEST(Sampler, DrawsUseDocumentedGenerator) {
+  // With two equal logits, the first token is drawn if the upper 53 bits of the generator's number are below one half.
   std::mt19937_64 generator(5);
   Sampler sampler(plain(5));
   for (int i = 0; i < 100; ++i) {
@@ -199,7 +199,7 @@ TEST(Sampler, LargeLogitsDoNotOverflow) {
             kBound);
 }
 
-TEST(Sampler, BadParametersNameTheirRange) {
+TEST(Sampler, ErrorsNameValidRangeOfParameters) {
   EXPECT_EQ(refusal(plain()), "");
   const auto with = [](auto set) {
     SamplerParams params = plain();
@@ -215,7 +215,7 @@ TEST(Sampler, BadParametersNameTheirRange) {
   }
 }
 
-TEST(Sampler, BadLogitsAreNamed) {
+TEST(Sampler, ErrorsNameBadLogits) {
   for (const float temp : {0.0f, 1.0f}) {
     SamplerParams params = plain();
     params.temp = temp;
@@ -232,9 +232,9 @@ TEST(Sampler, BadLogitsAreNamed) {
   }
 }
 
-TEST(Sampler, TheBestTokensGiveWhatAllLogitsGive) {
+TEST(Sampler, BestTokensGiveSameChoicesAsAllLogits) {
   std::mt19937 random(3);
-  std::uniform_int_distribution<int> draw(-20, 20);  // few values, so that there are equals
+  std::uniform_int_distribution<int> draw(-20, 20);  // few different values, so that some logits are equal
   for (const SamplerParams& params : {SamplerParams{.seed = 1},
                                       {.temp = 0, .seed = 2},
                                       {.temp = 1.5f, .top_k = 256, .top_p = 1, .min_p = 0, .seed = 3},
@@ -262,7 +262,7 @@ TEST(Sampler, NeedsFewTokensOrAllLogits) {
   EXPECT_EQ(candidates_needed({.top_k = 257}), 0);
 }
 
-TEST(Sampler, BadCandidatesAreNamed) {
+TEST(Sampler, ErrorsNameBadCandidates) {
   for (const float temp : {0.0f, 1.0f}) {
     Sampler sampler({.temp = temp});
     EXPECT_THROW(sampler.sample_best({}), InvalidArgument);
@@ -273,7 +273,7 @@ TEST(Sampler, BadCandidatesAreNamed) {
   }
 }
 
-TEST(TopLogits, OfSelectedTokensAreTheFirstOfThem) {
+TEST(TopLogits, SortedListIsTruncatedToK) {
   const std::vector<TokenLogit> best{{3, 5}, {1, 4}};
   EXPECT_THAT(top_of(best, 1), ElementsAre(TokenLogit{3, 5}));
   EXPECT_EQ(top_of(best, 9), best);
@@ -282,7 +282,7 @@ TEST(TopLogits, OfSelectedTokensAreTheFirstOfThem) {
   EXPECT_THROW(top_of({}, 1), InvalidArgument);
 }
 
-TEST(TopLogits, AreSortedWithEqualsById) {
+TEST(TopLogits, AreSortedByLogitThenId) {
   const std::vector<float> logits{1, 5, 3, 5, -2};
   EXPECT_THAT(top_logits(logits, 3), ElementsAre(TokenLogit{1, 5}, TokenLogit{3, 5}, TokenLogit{2, 3}));
   EXPECT_THAT(top_logits(logits, 1), ElementsAre(TokenLogit{1, 5}));
@@ -294,7 +294,7 @@ TEST(TopLogits, AreSortedWithEqualsById) {
   EXPECT_THROW(top_logits(std::vector<float>{kNan}, 1), InvalidArgument);
 }
 
-/// The token after which nothing else is chosen, greedily, from these logits.
+/// Token that greedy sampling chooses from these logits after the tokens `before`.
 int32_t choice(SamplerParams params, const std::vector<float>& logits, const std::vector<int32_t>& before) {
   params.temp = 0;
   Sampler sampler(params);
@@ -302,23 +302,23 @@ int32_t choice(SamplerParams params, const std::vector<float>& logits, const std
   return sampler.sample(logits);
 }
 
-TEST(SamplerPenalties, RepeatDividesOrMultiplies) {
+TEST(SamplerPenalties, RepeatPenaltyDividesOrMultipliesLogit) {
   const SamplerParams two{.repeat_penalty = 2};
-  EXPECT_EQ(choice(two, {4, 2.1f, 0}, {0}), 1);  // 2, 2.1, 0
+  EXPECT_EQ(choice(two, {4, 2.1f, 0}, {0}), 1);  // penalised logits: 2, 2.1, 0
   EXPECT_EQ(choice(two, {4, 1.9f, 0}, {0, 0, 0}), 0);
-  EXPECT_EQ(choice(two, {-4, -7.9f, -9}, {0}), 1);  // -8, -7.9, -9
+  EXPECT_EQ(choice(two, {-4, -7.9f, -9}, {0}), 1);  // penalised logits: -8, -7.9, -9
   EXPECT_EQ(choice(two, {-4, -8.1f, -9}, {0}), 0);
 }
 
-TEST(SamplerPenalties, FrequencyCountsAndPresenceDoesNot) {
-  EXPECT_EQ(choice({.frequency_penalty = 1}, {4, 1.5f}, {0, 0}), 0);  // 2, 1.5
+TEST(SamplerPenalties, OnlyFrequencyPenaltyGrowsWithCount) {
+  EXPECT_EQ(choice({.frequency_penalty = 1}, {4, 1.5f}, {0, 0}), 0);  // penalised logits: 2, 1.5
   EXPECT_EQ(choice({.frequency_penalty = 1}, {4, 1.5f}, {0, 0, 0}), 1);
-  EXPECT_EQ(choice({.presence_penalty = 1}, {4, 2.5f}, {0, 0, 0}), 0);  // 3, 2.5
+  EXPECT_EQ(choice({.presence_penalty = 1}, {4, 2.5f}, {0, 0, 0}), 0);  // penalised logits: 3, 2.5
   EXPECT_EQ(choice({.presence_penalty = 1.6f}, {4, 2.5f}, {0}), 1);
   EXPECT_EQ(choice({.presence_penalty = -2}, {4, 2.5f}, {1}), 1);
 }
 
-TEST(SamplerPenalties, CountTheLastTokens) {
+TEST(SamplerPenalties, ApplyOnlyToLastTokens) {
   const std::vector<int32_t> before{0, 1, 2, 1};
   SamplerParams params{.presence_penalty = 5, .penalty_last_n = 3};
   EXPECT_EQ(choice(params, {4, 4.5f, 4.4f}, before), 0);
@@ -335,12 +335,12 @@ TEST(SamplerPenalties, CountTheLastTokens) {
 TEST(SamplerPenalties, BiasesAreAddedFirst) {
   EXPECT_EQ(choice({.biases = {{1, 2.0f}}}, {4, 2.5f}, {}), 1);
   EXPECT_EQ(choice({.biases = {{0, -1e9f}}}, {4, -100}, {}), 1);
-  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.4f}, {0}), 0);  // (4 - 1) / 2
+  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.4f}, {0}), 0);  // penalised: (4 - 1) / 2
   EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.6f}, {0}), 1);
   EXPECT_THROW(choice({.biases = {{2, 1.0f}}}, {4, 2}, {}), InvalidArgument);
 }
 
-TEST(SamplerPenalties, AreCheckedForTheirRanges) {
+TEST(SamplerPenalties, RefuseValuesOutsideRanges) {
   EXPECT_THAT(refusal({.repeat_penalty = 0}), HasSubstr("repeat_penalty = 0: expected a number from 0.01 to 100"));
   EXPECT_THAT(refusal({.presence_penalty = kNan}), HasSubstr("from -100 to 100"));
   EXPECT_THAT(refusal({.frequency_penalty = 101}), HasSubstr("penalty of 101: expected"));
@@ -348,7 +348,7 @@ TEST(SamplerPenalties, AreCheckedForTheirRanges) {
   EXPECT_THAT(refusal({.biases = {{3, kInfinity}}}), HasSubstr("the bias of token 3 is inf"));
 }
 
-TEST(SamplerPenalties, TakeAsManyMoreCandidatesAsCanBeLowered) {
+TEST(SamplerPenalties, NeedOneMoreCandidatePerPenalisedToken) {
   EXPECT_EQ(candidates_needed({.repeat_penalty = 1.1f, .biases = {{1, -1.0f}, {2, -1.0f}, {3, -2.0f}}}), 107);
   EXPECT_EQ(candidates_needed({.temp = 0, .presence_penalty = 1}), 65);
   EXPECT_EQ(candidates_needed({.presence_penalty = 1, .penalty_last_n = 216}), 256);
@@ -363,7 +363,7 @@ TEST(SamplerPenalties, TakeAsManyMoreCandidatesAsCanBeLowered) {
   }
 }
 
-TEST(SamplerPenalties, CandidatesGiveWhatAllLogitsDo) {
+TEST(SamplerPenalties, CandidatesGiveSameChoicesAsAllLogits) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0, 1);
   for (int round = 0; round < 200; ++round) {
@@ -378,7 +378,7 @@ TEST(SamplerPenalties, CandidatesGiveWhatAllLogitsDo) {
     ASSERT_GT(needed, 0);
     for (int token = 0; token < 30; ++token) {
       std::vector<float> logits(50);
-      // Values come twice and more, so that the order of equals counts, too.
+      // Some logits are equal, so that their order also matters.
       for (float& logit : logits) logit = std::round(normal(random) * 4) / 2;
       const int32_t chosen = all.sample(logits);
       ASSERT_EQ(best.sample_best(top_logits(logits, needed)), chosen) << round;

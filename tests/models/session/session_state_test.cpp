@@ -1,4 +1,4 @@
-// Saving a session and going on from it elsewhere.
+// Saving a session and continuing in another session.
 #include "models/session/session_state.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ int32_t best_token(Session& session) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// The next `count` tokens, beginning with `token`, which is not in the cache yet.
+/// Generates `count` tokens after `token`, which is not in the cache yet.
 std::vector<int32_t> generate(Session& session, int32_t token, int count) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ class SessionState : public ::testing::TestWithParam<DType> {
   }
 };
 
-TEST_P(SessionState, GoesOnAnywhere) {
+TEST_P(SessionState, ContinuesOnAnyDevices) {
   constexpr Place kPlaces[] = {{1, "", 64}, {2, "", 64}, {2, "3,1", 200}, {3, "5,0,2", 40}, {5, "", 512}};
   for (const Place& from : kPlaces) {
     LoadedModel first(tiny_model_path("f16"), from.devices, from.ratio, options(from.context));
@@ -63,10 +63,10 @@ TEST_P(SessionState, GoesOnAnywhere) {
     for (const Place& to : kPlaces) {
       SCOPED_TRACE(fmt::format("from {} devices '{}' to {} '{}'", from.devices, from.ratio, to.devices, to.ratio));
       LoadedModel second(tiny_model_path("f16"), to.devices, to.ratio, options(to.context));
-      second.session->evaluate(std::vector<int32_t>{5, 6, 7, 8, 9, 10});  // to be replaced
+      second.session->evaluate(std::vector<int32_t>{5, 6, 7, 8, 9, 10});  // overwritten by the state
       restore_state(*second.session, state);
       EXPECT_EQ(second.session->position(), 17);
-      EXPECT_EQ(save_state(*second.session), state) << "the same bytes, wherever they lie";
+      EXPECT_EQ(save_state(*second.session), state) << "the same bytes on any devices";
       EXPECT_EQ(generate(*second.session, next, 20), expected);
     }
   }
@@ -75,8 +75,8 @@ TEST_P(SessionState, GoesOnAnywhere) {
 INSTANTIATE_TEST_SUITE_P(Types, SessionState, ::testing::Values(DType::kF16, DType::kF32, DType::kQ8_0),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// Phi's long contexts turn keys by other factors than its short ones.
-TEST(SessionStates, KeysTurnedByOtherFactorsAreRefused) {
+// Phi uses other RoPE factors in long contexts than in short ones.
+TEST(SessionStates, RefuseContextWithOtherRopeFactors) {
   const std::string path = SHOAL_REFERENCE_MODELS "/phi3-short.gguf";  // trained on 400 tokens
   const auto state_in = [&](int64_t context) {
     LoadedModel loaded(path, 1, "", {.context = context, .batch = 8});
@@ -94,11 +94,11 @@ TEST(SessionStates, KeysTurnedByOtherFactorsAreRefused) {
   };
   EXPECT_EQ(restored_in(400, state_in(100)), "");
   EXPECT_EQ(restored_in(401, state_in(512)), "");
-  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("within the 400 tokens that the model was first trained on"));
-  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("beyond the 400 tokens"));
+  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("within the original 400 tokens of the model"));
+  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("beyond the original 400 tokens"));
 }
 
-TEST(SessionStates, RewindingGivesPrefixes) {
+TEST(SessionStates, RewoundSessionSavesStateOfPrefix) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2, "3,1", {.context = 64});
   Session& session = *loaded.session;
   session.evaluate(kPrompt);
@@ -117,7 +117,7 @@ TEST(SessionStates, RewindingGivesPrefixes) {
   EXPECT_EQ(best_token(session), next);
 }
 
-/// What is wrong with `state` for the session, which must stay as it is.
+/// Error of restoring `state`. Checks that the session stays unchanged.
 std::string refusal(Session& session, const Bytes& state) {
   const Bytes before = save_state(session);
   const std::string message = message_of([&] { restore_state(session, state); });
@@ -126,7 +126,7 @@ std::string refusal(Session& session, const Bytes& state) {
   return message;
 }
 
-TEST(SessionStates, EveryCutAndEveryChangedByteIsRefused) {
+TEST(SessionStates, EveryTruncationAndChangedByteIsRefused) {
   const std::string path = SyntheticModel().write();
   LoadedModel loaded(path, 2, {}, {.context = 16});
   Session& session = *loaded.session;
@@ -136,7 +136,7 @@ TEST(SessionStates, EveryCutAndEveryChangedByteIsRefused) {
   const int32_t next = best_token(session);
   for (size_t size = 0; size < state.size(); size += size < 100 ? 1 : 97) {
     EXPECT_THAT(refusal(session, Bytes(state.begin(), state.begin() + static_cast<ptrdiff_t>(size))),
-                HasSubstr(size < 48 ? "are no state of a session" : "it has"))
+                HasSubstr(size < 48 ? "are not a session state" : "it has"))
         << size;
   }
   for (size_t at = 0; at < state.size(); at += at < 60 ? 1 : 53) {
@@ -147,34 +147,35 @@ TEST(SessionStates, EveryCutAndEveryChangedByteIsRefused) {
   Bytes longer = state;
   longer.push_back({});
   EXPECT_THAT(refusal(session, longer), HasSubstr("should have"));
-  EXPECT_THAT(refusal(session, {}), HasSubstr("these 0 bytes are no state"));
+  EXPECT_THAT(refusal(session, {}), HasSubstr("these 0 bytes are not a session state"));
   EXPECT_EQ(best_token(session), next) << "logits are still there";
   EXPECT_EQ(refusal(session, save_state(session)), "nothing was thrown");
 }
 
-TEST(SessionStates, SayWhatDoesNotFit) {
+TEST(SessionStates, ErrorsNameDifferenceToSession) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1, {}, {.context = 32});
   loaded.session->evaluate(kPrompt);
   const Bytes state = save_state(*loaded.session);
   {
     LoadedModel small(tiny_model_path("q8_0"), 2, {}, {.context = 10});
-    EXPECT_THAT(refusal(*small.session, state), HasSubstr("the state has 11 tokens, the context 10; use a larger"));
+    EXPECT_THAT(refusal(*small.session, state),
+                HasSubstr("the state has 11 tokens, but the context has 10; use a larger"));
   }
   {
     LoadedModel types(tiny_model_path("q8_0"), 1, {}, {.context = 32, .dtype_v = DType::kQ8_0});
     EXPECT_THAT(refusal(*types.session, state),
-                HasSubstr("the state has keys of f16 and values of f16, the cache f16 and q8_0"));
+                HasSubstr("the state has keys of f16 and values of f16, but the cache has f16 and q8_0"));
   }
   LoadedModel other(tiny_model_path("q4_0"), 1, {}, {.context = 32});
   EXPECT_THAT(refusal(*other.session, state), HasSubstr("belongs to another model than"));
 }
 
-TEST(SessionStates, ModelsOfOneShapeAreToldApart) {
+TEST(SessionStates, ModelsOfSameShapeAreDistinguished) {
   SyntheticModel synthetic;
   LoadedModel first(synthetic.write(), 1, {}, {.context = 16});
   first.session->evaluate(std::vector<int32_t>{1, 2, 3});
   const Bytes state = save_state(*first.session);
-  // The same file again, and one with other numbers for one thing that the shapes do not show.
+  // `same` loads the same file again. The other file has the same shapes, but one weight differs.
   LoadedModel same(first.model->file.path(), 2, {}, {.context = 16});
   EXPECT_EQ(refusal(*same.session, save_state(*same.session)), "nothing was thrown");
   restore_state(*same.session, state);

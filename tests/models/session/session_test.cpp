@@ -22,9 +22,9 @@ std::vector<float> evaluate(Session& session, std::span<const int32_t> tokens, i
   return {logits.begin(), logits.end()};
 }
 
-class SessionOn : public ::testing::TestWithParam<int> {};
+class SessionDevices : public ::testing::TestWithParam<int> {};
 
-TEST_P(SessionOn, BatchesAndSingleTokensGiveTheSameLogits) {
+TEST_P(SessionDevices, BatchesMatchSingleTokens) {
   LoadedModel loaded(tiny_model_path("f16"), GetParam(), {}, {.batch = 4});
   std::vector<float> batched = evaluate(*loaded.session, kPrompt);
   EXPECT_EQ(loaded.session->position(), 11);
@@ -34,7 +34,7 @@ TEST_P(SessionOn, BatchesAndSingleTokensGiveTheSameLogits) {
   EXPECT_LT(worst(batched, last), 1e-2);
 }
 
-TEST_P(SessionOn, GivesTheLogitsOfSeveralTokens) {
+TEST_P(SessionDevices, ReturnsLogitsOfSeveralTokens) {
   LoadedModel loaded(tiny_model_path("f16"), GetParam());
   std::vector<float> all = evaluate(*loaded.session, kPrompt, 3);
   size_t vocab = loaded.model->hparams.vocab;
@@ -47,7 +47,7 @@ TEST_P(SessionOn, GivesTheLogitsOfSeveralTokens) {
   }
 }
 
-TEST_P(SessionOn, RewindsToAnyToken) {
+TEST_P(SessionDevices, RewindsToAnyToken) {
   LoadedModel loaded(tiny_model_path("f16"), GetParam());
   std::vector<float> first = evaluate(*loaded.session, kPrompt);
   evaluate(*loaded.session, std::vector<int32_t>{7, 8, 9});
@@ -55,21 +55,21 @@ TEST_P(SessionOn, RewindsToAnyToken) {
   EXPECT_LT(worst(first, evaluate(*loaded.session, {&kPrompt[10], 1})), 1e-2);
 }
 
-TEST_P(SessionOn, CachesOfEveryTypeAgree) {
+TEST_P(SessionDevices, CachesOfEveryTypeGiveSimilarLogits) {
   std::vector<float> exact;
   for (DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0}) {
     LoadedModel loaded(tiny_model_path("f16"), GetParam(), {}, {.batch = 4, .dtype_k = dtype, .dtype_v = dtype});
     std::vector<float> logits = evaluate(*loaded.session, kPrompt);
     if (exact.empty()) exact = logits;
     EXPECT_LT(worst(exact, logits), dtype == DType::kQ8_0 ? 0.3 : 0.02) << name_of(dtype);
-    // 6 layers of keys and values: [32, 512, 4] each.
+    // 6 layers, each with keys and values of shape [32, 512, 4].
     if (GetParam() == 1) {
       EXPECT_EQ(loaded.session->cache_buffers().front()->size(), 12 * bytes_for(dtype, 32 * 512 * 4));
     }
   }
 }
 
-TEST_P(SessionOn, TwoSessionsShareOneSetOfWeights) {
+TEST_P(SessionDevices, TwoSessionsShareWeights) {
   LoadedModel loaded(tiny_model_path("q8_0"), GetParam());
   Session other(*loaded.model, loaded.placement, loaded.placement.init(), {.context = 64});
   std::vector<float> first = evaluate(*loaded.session, kPrompt);
@@ -79,40 +79,40 @@ TEST_P(SessionOn, TwoSessionsShareOneSetOfWeights) {
   EXPECT_EQ(second, evaluate(other, {&next, 1}));
 }
 
-/// `count` tokens that differ from text to text.
+/// `count` tokens that differ for each seed.
 std::vector<int32_t> text_of(int64_t count, int64_t seed) {
   std::vector<int32_t> tokens(count);
   for (int64_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>(259 + (i * 37 + seed * 101) % 700);
   return tokens;
 }
 
-TEST_P(SessionOn, PromptsOfEveryLengthGiveTheLogitsOfSingleTokens) {
-  // In prompts f16 weights and their columns are numbers of 14 bits; logits are up to 20.
+TEST_P(SessionDevices, PromptsOfEveryLengthMatchSingleTokens) {
+  // For prompts, f16 weights and columns are rounded to 14 bits; logits are up to 20.
   constexpr double kRounding = 2e-2;
   LoadedModel single(tiny_model_path("f16"), GetParam()), padded(tiny_model_path("f16"), GetParam(), {}, {.batch = 12});
   const std::vector<int32_t> text = text_of(28, 1);
   std::vector<std::vector<float>> expected;
   for (int32_t token : text) expected.push_back(evaluate(*single.session, {&token, 1}));
   for (size_t length = 1; length + 2 <= text.size(); ++length) {
-    // What a longer text left in the cache must not be seen.
+    // No token may attend to rows that a longer prompt left in the cache.
     padded.session->rewind(0);
     EXPECT_LT(worst(expected[length - 1], evaluate(*padded.session, {text.data(), length})), kRounding) << length;
-    // And what the padding was must not have reached it.
+    // Padding tokens must not affect later tokens.
     EXPECT_LT(worst(expected[length], evaluate(*padded.session, {&text[length], 1})), kRounding) << length;
     EXPECT_LT(worst(expected[length + 1], evaluate(*padded.session, {&text[length + 1], 1})), kRounding) << length;
   }
 }
 
-TEST_P(SessionOn, FillsTheContextToItsLastRow) {
+TEST_P(SessionDevices, FillsContextToLastRow) {
   LoadedModel single(tiny_model_path("f16"), GetParam()), full(tiny_model_path("f16"), GetParam(), {}, {.context = 23});
   const std::vector<int32_t> text = text_of(23, 2);
   std::vector<float> expected;
   for (int32_t token : text) expected = evaluate(*single.session, {&token, 1});
   evaluate(*full.session, {text.data(), 18});
-  EXPECT_LT(worst(expected, evaluate(*full.session, {text.data() + 18, 5})), 1e-2);  // 5 in a graph for 8
+  EXPECT_LT(worst(expected, evaluate(*full.session, {text.data() + 18, 5})), 1e-2);  // 5 tokens in a graph for 8 tokens
 }
 
-TEST_P(SessionOn, PromptsOfDifferentLengthsAndGenerationAlternateWithoutPlanningAgain) {
+TEST_P(SessionDevices, PromptsAndGenerationAlternateWithoutReplanning) {
   LoadedModel loaded(tiny_model_path("q8_0"), GetParam(), {}, {.batch = 128});
   Session& session = *loaded.session;
   std::vector<std::vector<float>> first;
@@ -125,15 +125,16 @@ TEST_P(SessionOn, PromptsOfDifferentLengthsAndGenerationAlternateWithoutPlanning
     }
     if (round == 0) first = logits;
     EXPECT_EQ(logits, first) << round;
-    // 128 and 64 (47 tokens), 32 (20), single tokens.
+    // There are four graphs: for 128 and 64 tokens (prompt of 128 + 47 tokens), for 32 tokens (prompt of 20 tokens),
+    // and for single tokens.
     EXPECT_EQ(session.compilations(), 4) << round;
     EXPECT_EQ(session.kept_graphs(), 4u) << round;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, SessionOn, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Devices, SessionDevices, ::testing::Values(1, 2, 3));
 
-TEST(Session, KeepsTheFourPromptShapesUsedLast) {
+TEST(Session, KeepsFourLatestPromptShapes) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2);
   Session& session = *loaded.session;
   const auto compilations_for = [&](int64_t tokens) {
@@ -146,15 +147,15 @@ TEST(Session, KeepsTheFourPromptShapesUsedLast) {
   EXPECT_EQ(compilations_for(33 + 31), 0);
   EXPECT_EQ(compilations_for(4), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
-  EXPECT_EQ(compilations_for(32), 1);  // the one used longest ago had gone, and now 16 goes
+  EXPECT_EQ(compilations_for(32), 1);  // shape 32 was dropped as the least recently used; now shape 16 is dropped
   for (int64_t tokens : {64, 8, 4, 1}) EXPECT_EQ(compilations_for(tokens), 0) << tokens;
   EXPECT_EQ(compilations_for(16), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
 }
 
-TEST(Session, OutputsOfTheLatestBatchAreGoneWithItsGraph) {
+TEST(Session, NumberOfOutputsIsPartOfShape) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1);
-  // Shapes that differ in their outputs count too.
+  // 5 outputs use the shape of 8 outputs, so there are four shapes.
   for (int64_t outputs : {1, 2, 4, 8, 5, 1}) {
     loaded.session->rewind(0);
     EXPECT_EQ(evaluate(*loaded.session, text_of(8, 1), outputs).size(), 1024u * outputs);
@@ -193,7 +194,7 @@ TEST(Session, DividesPromptsIntoFewShapes) {
         ASSERT_LE(outputs, last.tokens);
         ASSERT_LE(last.shape.outputs, last.shape.tokens);
         ASSERT_LE(static_cast<int64_t>(batches.size()), (count + most - 1) / most + 1);
-        // Padding is at most a quarter of the rest's batches, or about what one more run would cost.
+        // Padding is at most a quarter of the batch size, or at most 33 tokens, about the cost of one more run.
         if (outputs == 1) {
           ASSERT_LE(room - count, std::max<int64_t>(33, most / 4)) << count << " " << most;
         }
@@ -207,7 +208,7 @@ struct Heads {
   const char* ratio;
 };
 
-/// The candidates of a session beside the best of the logits of another one.
+/// Compares the candidates of one session with the best logits of another session.
 void expect_best(Session& devices, Session& host, std::span<const int32_t> tokens, int64_t outputs, int64_t k) {
   const std::vector<float> logits = evaluate(host, tokens, outputs);
   const size_t vocab = logits.size() / static_cast<size_t>(outputs);
@@ -221,10 +222,10 @@ void expect_best(Session& devices, Session& host, std::span<const int32_t> token
   EXPECT_EQ(std::vector<TokenLogit>(found.begin(), found.end()), expected);
 }
 
-TEST(SessionCandidates, AreTheBestLogitsOnAnyDevices) {
+TEST(SessionCandidates, AreBestLogitsOnAnyDevices) {
   for (const bool tied : {false, true}) {
     SyntheticModel synthetic;
-    synthetic.h.vocab = tied ? 20000 : 2000, synthetic.tied = tied;  // a small tied head is not divided
+    synthetic.h.vocab = tied ? 20000 : 2000, synthetic.tied = tied;  // a small tied head is mirrored instead of divided
     const std::string path = synthetic.write();
     for (const Heads& heads : {Heads{1, ""}, {2, ""}, {2, "3,1"}, {3, ""}, {3, "5,0,2"}, {3, "1,0,60"}}) {
       for (const int64_t k : {1, 40, 5000}) {
@@ -239,7 +240,7 @@ TEST(SessionCandidates, AreTheBestLogitsOnAnyDevices) {
   }
 }
 
-TEST(SessionCandidates, GiveTheSameTextAsLogits) {
+TEST(SessionCandidates, GiveSameTokensAsLogits) {
   const auto generate = [](const Heads& heads, const SamplerParams& params, int64_t candidates) {
     LoadedModel loaded(tiny_model_path("q8_0"), heads.devices, heads.ratio, {.candidates = candidates});
     Session& session = *loaded.session;
@@ -267,22 +268,22 @@ TEST(SessionCandidates, GiveTheSameTextAsLogits) {
   }
 }
 
-TEST(SessionCandidates, AreThereInPlaceOfLogits) {
+TEST(SessionCandidates, ReplaceLogits) {
   LoadedModel devices(tiny_model_path("q8_0"), 2, {}, {.candidates = 3}), host(tiny_model_path("q8_0"), 2);
   EXPECT_TRUE(devices.session->selects());
   EXPECT_FALSE(host.session->selects());
   EXPECT_THAT(message_of([&] { devices.session->candidates(); }), HasSubstr("no candidates yet"));
   for (LoadedModel* loaded : {&devices, &host}) loaded->session->evaluate(kPrompt);
-  EXPECT_THAT(message_of([&] { devices.session->logits(); }), HasSubstr("select 3 candidates and give no logits"));
-  EXPECT_THAT(message_of([&] { host.session->candidates(); }), HasSubstr("the devices give logits"));
+  EXPECT_THAT(message_of([&] { devices.session->logits(); }), HasSubstr("select 3 candidates and return no logits"));
+  EXPECT_THAT(message_of([&] { host.session->candidates(); }), HasSubstr("the devices return logits"));
   EXPECT_EQ(devices.session->candidates().size(), 3u);
   EXPECT_THAT(message_of([&] { session_size(host.model->hparams, {.candidates = -1}); }),
               HasSubstr("-1 candidates are not possible"));
 }
 
-TEST(Session, ADraftModelRunsBesideItsTarget) {
+TEST(Session, DraftAndTargetModelsRunConcurrently) {
   SessionOptions options{.context = 64, .batch = 32};
-  // What each says of the same texts alone.
+  // Expected logits, for which each model runs alone.
   const std::vector<int32_t> prompt = text_of(19, 3), guesses = text_of(5, 4);
   const auto draft_says = [&](Session& draft) {
     std::vector<std::vector<float>> logits;
@@ -304,7 +305,7 @@ TEST(Session, ADraftModelRunsBesideItsTarget) {
   LoadedModel draft(tiny_model_path("q4_k_m"), 2, {}, options), target(tiny_model_path("q8_0"), 2, {}, options);
   ASSERT_EQ(draft.placement.members()[0], target.placement.members()[0]);
   ASSERT_EQ(draft.placement.members()[1], target.placement.members()[1]);
-  draft.session->evaluate(prompt);  // both queued at the same time
+  draft.session->evaluate(prompt);  // work of both models is queued at the same time
   target.session->evaluate(prompt);
   for (int round = 0; round < 4; ++round) {
     EXPECT_EQ(draft_says(*draft.session), draft_alone) << round;
@@ -316,7 +317,7 @@ TEST(Session, ADraftModelRunsBesideItsTarget) {
   }
 }
 
-TEST(Session, SaysWhatDoesNotFit) {
+TEST(Session, ErrorsNameInvalidValues) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1, {}, {.context = 16, .batch = 8});
   Session& session = *loaded.session;
   EXPECT_THAT(message_of([&] { session.logits(); }), HasSubstr("no logits yet"));
@@ -327,10 +328,10 @@ TEST(Session, SaysWhatDoesNotFit) {
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>(17, 5)); }),
               HasSubstr("17 tokens do not fit: 0 of the context of 16 are used"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>(11, 5), 4); }),
-              HasSubstr("4 outputs asked of a last batch of 3 tokens"));
+              HasSubstr("4 outputs requested from a last batch of 3 tokens"));
   session.evaluate(std::vector<int32_t>(16, 5));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>{5}); }), HasSubstr("do not fit: 16 of"));
-  EXPECT_THAT(message_of([&] { session.rewind(17); }), HasSubstr("cannot go back to token 17 of 16"));
+  EXPECT_THAT(message_of([&] { session.rewind(17); }), HasSubstr("cannot rewind to token 17 of 16"));
   session.rewind(15);
   session.evaluate(std::vector<int32_t>{5});
   EXPECT_THAT(message_of([&] { session_size(loaded.model->hparams, {.context = -1}); }), HasSubstr("context of -1"));

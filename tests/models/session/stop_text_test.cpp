@@ -1,4 +1,4 @@
-// Stop strings: nothing of one is ever shown, and what is shown does not depend on how the text is cut into pieces.
+// Stop strings: no part of a stop string is ever shown, and the result does not depend on the division into pieces.
 #include "models/session/stop_text.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace shoal::models {
 namespace {
 
-TEST(StopText, HoldsBackWhatMayBeTheBeginning) {
+TEST(StopText, HoldsBackPossibleBeginning) {
   StopText text({"\n\n", "User:"});
   EXPECT_EQ(text.push("Yes.\nUs"), "Yes.\n");
   EXPECT_EQ(text.push("ers"), "Users");
@@ -22,20 +22,20 @@ TEST(StopText, HoldsBackWhatMayBeTheBeginning) {
   EXPECT_EQ(text.finish(), "");
 }
 
-TEST(StopText, ShowsWhatWasHeldBackInTheEnd) {
+TEST(StopText, ShowsHeldTextAtEnd) {
   StopText text({"abc"});
   EXPECT_EQ(text.push("xab"), "x");
   EXPECT_EQ(text.finish(), "ab");
   EXPECT_FALSE(text.found());
 }
 
-TEST(StopText, WithoutStringsAllIsShown) {
+TEST(StopText, ShowsEverythingWithoutStopStrings) {
   StopText text({});
   EXPECT_EQ(text.push("abc"), "abc");
   EXPECT_THROW(StopText({"a", ""}), InvalidArgument);
 }
 
-TEST(StopText, TheFirstToBeCompleteCountsHoweverTheTextIsCut) {
+TEST(StopText, TextEndsAtFirstStopStringForAnyDivision) {
   std::mt19937 random(3);
   const auto word = [&](size_t most) {
     std::string out(1 + random() % most, 'a');
@@ -45,7 +45,8 @@ TEST(StopText, TheFirstToBeCompleteCountsHoweverTheTextIsCut) {
   for (int round = 0; round < 2000; ++round) {
     const std::vector<std::string> stops{word(6), word(6), word(6)};
     const std::string whole = word(30);
-    // By its definition: the first end of a stop string, and the longest of those that end there.
+    // By definition, the text ends at the first position at which a stop string is complete. If several stop strings
+    // are complete at this position, the longest one is removed.
     std::string expected = whole;
     for (size_t end = 1; end <= whole.size() && expected.size() == whole.size(); ++end) {
       for (const std::string& stop : stops) {

@@ -1,4 +1,4 @@
-// Layers with a window, whose caches keep no more than a batch can see: against sessions that keep everything.
+// Compares sessions whose windowed layers keep only the rows that a batch needs with sessions that keep all rows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of 7 layers the sixth sees everything, the others 29 tokens.
+// 7 layers: the sixth has no window, the other layers have a window of 29 tokens.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
-// Of 7 layers the second, the fourth and the last see everything; the last three read what the third and fourth keep.
+// 7 layers: the second, the fourth and the last have no window; the last three read the caches of the third and fourth.
 const std::string kSharedCaches = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 constexpr int64_t kContext = 320, kWindow = 29;
 
@@ -54,7 +54,7 @@ class Windows : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kSharedCaches),
                          [](const auto& info) { return info.index == 0 ? "own" : "shared"; });
 
-TEST_P(Windows, AnyPiecesAndStepsBackGiveWhatAWholeCacheGives) {
+TEST_P(Windows, RingsMatchWholeCacheAfterRewinds) {
   for (const int devices : {1, 2, 5}) {
     const LoadedModel ring(GetParam(), devices, "", with_batch(16)), whole(GetParam(), 1, "", with_batch(kContext));
     std::mt19937 random(7);
@@ -83,7 +83,7 @@ TEST_P(Windows, AnyPiecesAndStepsBackGiveWhatAWholeCacheGives) {
   }
 }
 
-TEST(Window, GoesBackOneBatchAndToTheBeginning) {
+TEST(Window, RewindsWithinLastBatchOrToStart) {
   const LoadedModel loaded(kWindowed, 1, "", with_batch(16));
   Session& session = *loaded.session;
   std::mt19937 random(1);
@@ -91,14 +91,14 @@ TEST(Window, GoesBackOneBatchAndToTheBeginning) {
   EXPECT_TRUE(session.can_rewind(200 - 16));
   EXPECT_FALSE(session.can_rewind(100));
   EXPECT_THAT(message_of([&] { session.rewind(100); }),
-              HasSubstr("cannot go back to token 100 of 200: layers with a window of 29 keep tokens from 136 on"));
+              HasSubstr("cannot rewind to token 100 of 200: layers with a window of 29 keep tokens from 136 on"));
   EXPECT_EQ(session.position(), 200);
   session.rewind(0);
   session.evaluate(random_text(random, 20));
-  session.rewind(3);  // nothing has been forgotten since
+  session.rewind(3);  // no row has been overwritten since
 }
 
-TEST_P(Windows, StatesGoToSessionsThatKeepMoreOrLess) {
+TEST_P(Windows, StatesFitLargerAndSmallerCaches) {
   std::mt19937 random(3);
   const std::vector<int32_t> text = random_text(random, 150), more = random_text(random, 40);
   const LoadedModel from(GetParam(), 2, "", with_batch(16));
@@ -110,7 +110,7 @@ TEST_P(Windows, StatesGoToSessionsThatKeepMoreOrLess) {
     to.session->evaluate(more);
     restore_state(*to.session, state);
     EXPECT_EQ(to.session->position(), 150);
-    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().is_ring(0));  // the state has no more
+    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().is_ring(0));  // the state has only the window
     to.session->evaluate(more);
     ASSERT_NO_FATAL_FAILURE(expect_same_logits(*to.session, *from.session)) << batch;
   }

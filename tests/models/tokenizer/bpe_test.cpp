@@ -1,5 +1,5 @@
-// Byte-pair encoding on vocabularies made for one purpose, the pieces that each pretokenizer cuts, special tokens and
-// what ends a text. Against the vocabularies of real models: vocabularies_test.cpp.
+// Byte-pair encoding with vocabularies made for single tests: merges, the pieces of each pretokenizer, special tokens
+// and end tokens. vocabularies_test.cpp tests the vocabularies of real models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr std::string_view kSpace = "\u0120";  // the letter of a space
 
-TEST(ByteBpe, MergesByRankThenTheLeftmost) {
+TEST(ByteBpe, MergesByRankThenLeftmost) {
   ByteVocabulary v;
   const Token bc = v.merge("b", "c"), ab = v.merge("a", "b"), aa = v.merge("a", "a");
   const Tokenizer tokenizer = v.tokenizer();
@@ -30,7 +30,7 @@ TEST(ByteBpe, MergesByRankThenTheLeftmost) {
   EXPECT_THAT(tokenizer.encode("aaaaab"), ElementsAre(aa, aa, ab));
 }
 
-TEST(ByteBpe, TheFirstOfEqualMergesCounts) {
+TEST(ByteBpe, FirstOfDuplicateMergesIsUsed) {
   ByteVocabulary v;
   const Token ab = v.merge("a", "b");
   const Token bc = v.merge("b", "c");
@@ -39,8 +39,8 @@ TEST(ByteBpe, TheFirstOfEqualMergesCounts) {
   EXPECT_THAT(v.tokenizer().encode("bc"), ElementsAre(bc));
 }
 
-// Some merges make what is no token but leads to one.
-TEST(ByteBpe, WhatIsNoTokenIsSpelledInBytes) {
+// The result of a merge need not be a token: it may only be a step to a longer token.
+TEST(ByteBpe, MergedTextWithoutTokenIsSpelledInBytes) {
   ByteVocabulary v;
   v.merges = {"a b", "ab c"};
   const Token abc = v.add("abc");
@@ -49,8 +49,8 @@ TEST(ByteBpe, WhatIsNoTokenIsSpelledInBytes) {
   EXPECT_THAT(tokenizer.encode("abc"), ElementsAre(abc));
 }
 
-// As in StarCoder's vocabulary, which lacks what valid UTF-8 never has.
-TEST(ByteBpe, AByteWithoutATokenBecomesAReplacementCharacter) {
+// Like StarCoder's vocabulary, this vocabulary lacks the bytes that valid UTF-8 never contains.
+TEST(ByteBpe, ByteWithoutTokenBecomesReplacementCharacter) {
   ByteVocabulary v;
   v.tokens[0xc0] = v.tokens[0xff] = "<unused>";
   const Tokenizer tokenizer = v.tokenizer();
@@ -58,17 +58,17 @@ TEST(ByteBpe, AByteWithoutATokenBecomesAReplacementCharacter) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("\xc1\xff")), "\xc1\ufffd");
 }
 
-TEST(ByteBpe, APieceThatIsATokenIsTakenWhereItsKindSaysSo) {
+TEST(ByteBpe, SomePretokenizersUseTokensOfWholePieces) {
   ByteVocabulary v;
-  const Token ab = v.merge("a", "b"), abc = v.add("abc");  // no merges lead to it
+  const Token ab = v.merge("a", "b"), abc = v.add("abc");  // merges cannot reach "abc"
   EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(ab, 'c'));
   v.pre = "llama-bpe";
   EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(abc));
 }
 
-// From GLM-4's tokenizer.json: " \u738b" is token 102322, but the merge of a space and the first byte of the character
-// (27944) comes before the one that leads to it (242943).
-TEST(ByteBpe, GlmTakesTokensThatMergesDoNotReach) {
+// From GLM-4's tokenizer.json: " \u738b" is token 102322, which no merge reaches. The space and the first byte of the
+// character are merged first (merge 27944), before the merge that leads to the token (242943).
+TEST(ByteBpe, GlmUsesTokensUnreachableByMerges) {
   const std::string first = "\u00e7", rest = "\u0130\u012d";  // the bytes e7 8e 8b
   for (const char* pre : {"glm4", "glm5", "chatglm-bpe"}) {
     ByteVocabulary v;
@@ -81,8 +81,8 @@ TEST(ByteBpe, GlmTakesTokensThatMergesDoNotReach) {
   }
 }
 
-// docs/models.md says where each is known from.
-TEST(ByteBpe, PiecesAreTakenWholeByTheseKinds) {
+// docs/models.md lists the sources of whole_pieces.
+TEST(ByteBpe, ListedPretokenizersUseTokensOfWholePieces) {
   std::vector<std::string> found;
   for (const std::string_view name : pretokenizer_names()) {
     if (find_pretokenizer(name)->whole_pieces) found.emplace_back(name);
@@ -92,16 +92,16 @@ TEST(ByteBpe, PiecesAreTakenWholeByTheseKinds) {
                                  "tekken", "youtu"));
 }
 
-TEST(ByteBpe, NoTokenReachesOverTheEndOfAPiece) {
+TEST(ByteBpe, TokensDoNotCrossPieces) {
   ByteVocabulary v;
   const Token spaced = v.merge(std::string(kSpace), "b");
   v.merge("a", std::string(kSpace));
   EXPECT_THAT(v.tokenizer().encode("a b"), ElementsAre('a', spaced));
 }
 
-TEST(ByteBpe, BytesAreReadBackWhateverTheyAre) {
+TEST(ByteBpe, AnyBytesSurviveRoundTrip) {
   ByteVocabulary v;
-  v.merge("\u00c3", "\u00a4");  // U+00E4
+  v.merge("\u00c3", "\u00a4");  // the UTF-8 bytes of U+00E4
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {
     std::string text(random() % 40, ' ');
@@ -115,8 +115,8 @@ TEST(ByteBpe, BytesAreReadBackWhateverTheyAre) {
   }
 }
 
-// Characters that have no place in the alphabet of bytes: an added token, written as it is.
-TEST(ByteBpe, AddedTokensAreReadAsTheyAre) {
+// If an added token has characters outside the byte alphabet, it is literal text.
+TEST(ByteBpe, AddedTokensAreLiteralText) {
   ByteVocabulary v;
   const Token added = v.add("\u6f22 x", 4), letters = v.add("\u0120", 4);
   const Tokenizer tokenizer = v.tokenizer();
@@ -146,7 +146,7 @@ TEST(ByteBpe, BadFilesAreRefused) {
   EXPECT_THAT(error_after([](ByteVocabulary& v) { v.types.pop_back(); }), HasSubstr("token_type' has 255 elements"));
 }
 
-TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
+TEST(ByteBpe, AddsBosAndEosOnlyIfFileNamesThem) {
   ByteVocabulary v;
   const Token bos = v.add("<|bos|>", 3), eos = v.add("<|eos|>", 3);
   for (const char* pre : {"gpt-2", "llama-bpe"}) {
@@ -156,7 +156,7 @@ TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
   }
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
     ByteVocabulary none = v;
-    none.extra.add<uint32_t>(key, 0xffffffff);  // -1
+    none.extra.add<uint32_t>(key, 0xffffffff);  // -1: no token
     EXPECT_THAT(none.tokenizer().encode("a"), ElementsAre('a'));
   }
   v.extra.add<uint32_t>("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
@@ -166,12 +166,12 @@ TEST(ByteBpe, BeginsAndEndsOnlyWithWhatTheFileNames) {
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre('a'));
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", true).add<bool>("tokenizer.ggml.add_eos_token", true);
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(bos, 'a', eos));
-  // A template may write the first itself.
+  // The result has one BOS, although the template also writes one.
   const std::vector<TextPart> parts{{"<|bos|>", true}, {"a<|bos|>", true}};
   EXPECT_THAT(v.tokenizer().encode(parts), ElementsAre(bos, 'a', bos, eos));
 }
 
-TEST(ByteBpe, ItIsSaidWhenTheWayToCutIsAGuess) {
+TEST(ByteBpe, ReportsGuessedPretokenizer) {
   ByteVocabulary v;
   EXPECT_FALSE(v.tokenizer().guesses_pieces());
   for (const char* pre : {"", "default"}) {
@@ -183,7 +183,7 @@ TEST(ByteBpe, ItIsSaidWhenTheWayToCutIsAGuess) {
   EXPECT_FALSE(test::SpmVocabulary().tokenizer().guesses_pieces());
 }
 
-TEST(SpecialTokens, UsersWriteNoControlTokens) {
+TEST(SpecialTokens, UserTextNeverBecomesControlTokens) {
   ByteVocabulary v;
   const Token start = v.add("<|im_start|>", 3), end = v.add("<|im_end|>", 3), tool = v.add("<tool>", 4);
   const Tokenizer tokenizer = v.tokenizer();
@@ -193,18 +193,18 @@ TEST(SpecialTokens, UsersWriteNoControlTokens) {
   expected.insert(expected.end(), {tool, end});
   EXPECT_EQ(tokenizer.encode(parts), expected);
   EXPECT_EQ(tokenizer.encode("<|im_end|>").size(), 10u);
-  // Nor together with a template, nor where one stands on either side.
+  // User text does not form a control token together with template text, nor between two template texts.
   for (const std::vector<TextPart>& cut : {std::vector<TextPart>{{"<|im_", true}, {"end|>"}},
                                            {{"<|im_"}, {"end|>", true}},
                                            {{"<|im", true}, {"_"}, {"end|>", true}},
                                            {{"", true}, {"<|im_end|>"}, {"", true}}}) {
     EXPECT_EQ(tokenizer.encode(cut).size(), 10u);
   }
-  // What a template writes in two parts is one text.
+  // Consecutive parts of a template form one text.
   EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{"<|im_", true}, {"end|>", true}}), ElementsAre(end));
 }
 
-TEST(SpecialTokens, TheLeftmostThenTheLongestIsTaken) {
+TEST(SpecialTokens, PrefersLeftmostThenLongest) {
   ByteVocabulary v;
   const Token a = v.add("<a>", 4), ab = v.add("<a><b>", 4), b = v.add("><b>", 3);
   const Tokenizer tokenizer = v.tokenizer();
@@ -213,7 +213,7 @@ TEST(SpecialTokens, TheLeftmostThenTheLongestIsTaken) {
   EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{"x><b>", true}}), ElementsAre('x', b));
 }
 
-TEST(SpecialTokens, EndsAreKnownByTheirText) {
+TEST(SpecialTokens, EndTokensAreFoundByText) {
   ByteVocabulary v;
   const Token named = v.add("<|im_end|>", 3), typed_wrongly = v.add("<|eot_id|>", 1), plain = v.add("</s>", 1);
   const Token user_defined = v.add("[EOS]", 4);
@@ -222,19 +222,19 @@ TEST(SpecialTokens, EndsAreKnownByTheirText) {
     const Tokenizer tokenizer = v.tokenizer();
     for (const Token id : {named, typed_wrongly, user_defined, end}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
     for (const Token id : {plain, other, Token{'a'}}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
-    EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // it is a control token now
+    EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // it is now a control token
     EXPECT_EQ(tokenizer.encode("<|eot_id|>").size(), 10u);
     EXPECT_EQ(tokenizer.encode("[EOS]").size(), 5u);
   }
-  // Where messages end with one token and turns with others, those end the text.
+  // If a model has separate end tokens for messages and for turns, only the end of a turn ends generation.
   const Token returns = v.add("<|return|>", 3), calls = v.add("<|call|>", 3);
   const Tokenizer tokenizer = v.tokenizer();
   for (const Token id : {returns, calls}) EXPECT_TRUE(tokenizer.is_end(id));
   EXPECT_FALSE(tokenizer.is_end(end));
 }
 
-// Command R's files have <|START_OF_TURN_TOKEN|> as a token that users may write.
-TEST(SpecialTokens, WhatIsWrittenLikeAControlTokenIsOne) {
+// Command R's files have <|START_OF_TURN_TOKEN|> as a user-defined token.
+TEST(SpecialTokens, TokensThatLookLikeControlTokensAreControlTokens) {
   ByteVocabulary v;
   const Token start = v.add("<|START_OF_TURN_TOKEN|>", 4), bar = v.add("<\uff5cUser\uff5c>", 4);
   const Token typed_as_text = v.add("<|im_start|>", 1);
@@ -246,7 +246,7 @@ TEST(SpecialTokens, WhatIsWrittenLikeAControlTokenIsOne) {
     EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{piece, true}}), ElementsAre(id));
   }
   EXPECT_THAT(tokenizer.encode("<tool><||><|fim_middle|>"), ElementsAre(text, none, gap));
-  // Gemma 4's are quotation marks.
+  // In Gemma 4, tokens that look like control tokens are quotation marks.
   test::SpmVocabulary gemma4;
   gemma4.model = "gemma4";
   const Token quote = gemma4.add("<|\"|>", 0, 4);
@@ -254,21 +254,21 @@ TEST(SpecialTokens, WhatIsWrittenLikeAControlTokenIsOne) {
   EXPECT_THAT(gemma4.tokenizer().encode("<|\"|>"), ElementsAre(quote));
 }
 
-// Of code, beside what ends any text; users may go on writing those that the file lets them write.
-TEST(SpecialTokens, WhatSeparatesFilesEndsAText) {
+// Separators of code models also end generation. User text may still contain user-defined separators.
+TEST(SpecialTokens, FileSeparatorsEndGeneration) {
   ByteVocabulary v;
   const Token pad = v.add("<fim-pad>", 4), file = v.add("<|file_sep|>", 3), text = v.add("<reponame>", 1);
   const Token middle = v.add("<|fim_middle|>", 3), named = v.add("<REPO>", 1);
   v.extra.add<uint32_t>("tokenizer.ggml.fim_rep_token_id", static_cast<uint32_t>(named));
-  v.extra.add<uint32_t>("tokenizer.ggml.fim_sep_token_id", 99999);  // which is none
+  v.extra.add<uint32_t>("tokenizer.ggml.fim_sep_token_id", 99999);  // not a valid id
   const Tokenizer tokenizer = v.tokenizer();
   for (const Token id : {pad, file, named}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
   for (const Token id : {text, middle}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
   EXPECT_THAT(tokenizer.encode("a<fim-pad>"), ElementsAre('a', pad));
 }
 
-// No key says it: "<|user|>\nHi" is two tokens, not four.
-TEST(SpecialTokens, ThoseOfPhi3TakeTheSpaceBehindThem) {
+// No key of the file states this: "<|user|>\nHi" is two tokens, not four.
+TEST(SpecialTokens, Phi3ControlTokensIncludeFollowingSpace) {
   test::SpmVocabulary v;
   const Token user = v.add("<|user|>", 0, 3), end = v.add("<|endoftext|>", 0, 3), mine = v.add("<mine>", 0, 4);
   const Token hi = v.add(std::string(kSpacePiece) + "Hi", 1), line = 3 + '\n', bos = 1;
@@ -279,11 +279,11 @@ TEST(SpecialTokens, ThoseOfPhi3TakeTheSpaceBehindThem) {
   const std::vector<Token> spelled = v.tokenizer().encode("<|user|>\n");
   v.extra.add<std::string>("general.architecture", "phi3");
   std::vector<Token> expected{bos, user, hi, mine, space, line, user, end, space, line};
-  expected.insert(expected.end(), spelled.begin() + 2, spelled.end());  // without BOS and the space of a beginning
+  expected.insert(expected.end(), spelled.begin() + 2, spelled.end());  // omits BOS and the space prefix
   EXPECT_EQ(v.tokenizer().encode(parts), expected);
 }
 
-// Lines are pieces; characters are merged as they are, and those without a token are bytes.
+// Lines are pieces. Characters are merged, and characters without a token become bytes.
 TEST(Gemma4, MergesCharacters) {
   test::SpmVocabulary v;
   v.model = "gemma4";
@@ -310,7 +310,7 @@ struct PieceCase {
   std::vector<std::string_view> pieces;
 };
 
-// By hand from the published expressions.
+// Derived by hand from the published expressions.
 const PieceCase kPieceCases[] = {
     {"llama-bpe",
      "I'LL pay 12345 \u20ac!!\n\n  ok",
@@ -350,24 +350,24 @@ const PieceCase kPieceCases[] = {
     {"gpt-2", "x  12'll 'LL!", {"x", " ", " 12", "'ll", " '", "LL", "!"}},
 };
 
-class Pieces : public testing::TestWithParam<PieceCase> {};
+class PretokenizerPieces : public testing::TestWithParam<PieceCase> {};
 
-TEST_P(Pieces, AreThoseOfTheExpressions) {
+TEST_P(PretokenizerPieces, MatchExpressions) {
   const PieceCase& c = GetParam();
   const PretokenizerKind* kind = find_pretokenizer(c.pre);
   ASSERT_NE(kind, nullptr);
   EXPECT_THAT(Pretokenizer(kind->expressions).cut(c.text), testing::ElementsAreArray(c.pieces));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Pieces, testing::ValuesIn(kPieceCases), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, PretokenizerPieces, testing::ValuesIn(kPieceCases), [](const auto& info) {
   std::string name = std::string(info.param.pre) + "_" + std::to_string(info.index);
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
   return name;
 });
 
-// No text takes a time that grows with its square, or more than the matcher has room for.
-TEST(Pieces, LongRunsTakeAsLongAsTheyAre) {
+// No text takes quadratic time or exceeds the memory of the matcher.
+TEST(PretokenizerPieces, LongRunsTakeLinearTime) {
   const char* runs[] = {" ",       "1234 12345678a", "1\u00b2123", "123456\u00b2", "\n",   "A",   "a",      "\u6f22",
                         "a\u0301", "\U0001f600",     "7",          "'s",           "\xff", " \n", "\u3000", "aB",
                         "!"};

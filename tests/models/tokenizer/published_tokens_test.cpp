@@ -1,5 +1,5 @@
-// Excerpts of published vocabularies against the ids that the makers' encoders give: published_tokens.txt, written by
-// scripts/reference/published_tokens.py, which says where each is from.
+// Compares the tokenizer with the encoders of the models' publishers, on excerpts of published vocabularies.
+// scripts/reference/published_tokens.py writes published_tokens.txt and names the sources.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace shoal::models {
 namespace {
 
-/// One "pre NAME" of the file.
+/// One section "pre NAME" of the file.
 struct Excerpt {
   test::ByteVocabulary vocabulary;
-  std::map<Token, Token> published;  ///< ids of the excerpt's tokens
+  std::map<Token, Token> published;  ///< maps each id of the excerpt to the published id
   std::vector<std::pair<std::string, std::vector<Token>>> cases;
 };
 
-/// The bytes that letters stand for.
+/// The bytes that the letters represent.
 std::string bytes_of(std::string_view letters) {
   static const std::map<std::string, char> bytes = [] {
     std::map<std::string, char> made;
@@ -52,7 +52,7 @@ std::map<std::string, Excerpt> read_excerpts() {
     } else if (what == "token") {
       words >> first >> second;
       auto& tokens = excerpt->vocabulary.tokens;
-      const auto known = std::find(tokens.begin(), tokens.end(), second);  // a byte
+      const auto known = std::find(tokens.begin(), tokens.end(), second);  // found if the token is a single byte
       const auto id =
           known != tokens.end() ? static_cast<Token>(known - tokens.begin()) : excerpt->vocabulary.add(second);
       excerpt->published[id] = std::stoi(first);
@@ -71,7 +71,7 @@ std::map<std::string, Excerpt> read_excerpts() {
 
 class PublishedTokens : public testing::TestWithParam<std::string> {};
 
-TEST_P(PublishedTokens, AreThoseOfTheMakers) {
+TEST_P(PublishedTokens, MatchIdsOfPublishers) {
   static const std::map<std::string, Excerpt> excerpts = read_excerpts();
   const Excerpt& excerpt = excerpts.at(GetParam());
   ASSERT_GE(excerpt.cases.size(), 10u);

@@ -1,4 +1,4 @@
-// Vocabularies made for one test, as GGUF files in memory: of text with scores, and of bytes with merges.
+// Vocabularies made for one test, as GGUF files in memory: text with scores, and bytes with merges.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ inline models::Tokenizer tokenizer_of(const Bytes& image) {
   return models::Tokenizer(models::GgufFile("vocabulary", image));
 }
 
-// What a tokenizer says to a file that it refuses; "" if it takes it.
+// Error of the tokenizer of a file; "" if it accepts the file.
 inline std::string error_of(const Bytes& image) {
   try {
     tokenizer_of(image);
@@ -30,7 +30,7 @@ inline std::string error_of(const Bytes& image) {
   return "";
 }
 
-// A vocabulary of <unk> <s> </s>, the 256 bytes (ids 3 to 258), and what a test adds.
+// A vocabulary with <unk>, <s>, </s>, the 256 bytes (ids 3 to 258), and the tokens that a test adds.
 struct SpmVocabulary {
   std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
   std::vector<float> scores{0, 0, 0};
@@ -58,7 +58,7 @@ struct SpmVocabulary {
   std::string error() const { return error_of(image()); }
 };
 
-// A vocabulary of the letters of 256 bytes (token b is byte b), and of what merges make.
+// A vocabulary with the letters of 256 bytes (token b is byte b) and the results of merges.
 struct ByteVocabulary {
   std::vector<std::string> tokens, merges;
   std::vector<int32_t> types;
@@ -73,7 +73,7 @@ struct ByteVocabulary {
     types.push_back(type);
     return static_cast<models::Token>(tokens.size()) - 1;
   }
-  // Adds a merge and the token that it makes.
+  // Adds a merge and the resulting token.
   models::Token merge(const std::string& left, const std::string& right) {
     merges.push_back(left + " " + right);
     return add(left + right);

@@ -1,4 +1,5 @@
-// The tokenizer against reference outputs, against a slow and simple merger, and on vocabularies made for one purpose.
+// Compares the tokenizer with reference outputs and with a slow, simple merger. Also uses vocabularies made for single
+// tests.
 #include "models/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +38,7 @@ const Tokenizer& small_tokenizer() {
   return tokenizer;
 }
 
-TEST(Tokenizer, GivesTheReferenceIds) {
+TEST(Tokenizer, MatchesReferenceIds) {
   const auto cases = cases_of("tokenizer");
   ASSERT_EQ(cases.size(), 10u);
   for (const char* name : kFiles) {
@@ -49,14 +50,14 @@ TEST(Tokenizer, GivesTheReferenceIds) {
   }
 }
 
-TEST(Tokenizer, DecodesTheReferenceIds) {
+TEST(Tokenizer, DecodesReferenceIds) {
   for (const auto& c : cases_of("tokenizer")) {
     const auto ids = c.at("ids").get<std::vector<Token>>();
     EXPECT_EQ(small_tokenizer().decode(ids), c.at("text").get<std::string>());
   }
 }
 
-TEST(Tokenizer, PromptsAndContinuationsOfTheModels) {
+TEST(Tokenizer, EncodesPromptsAndDecodesContinuations) {
   for (const char* name : kFiles) {
     const auto cases = cases_of(name);
     ASSERT_EQ(cases.size(), 3u);
@@ -69,7 +70,7 @@ TEST(Tokenizer, PromptsAndContinuationsOfTheModels) {
   }
 }
 
-// Merges by looking at every pair each time: the definition, in O(n^2).
+// Merges as defined, by comparing all pairs for each merge: O(n^2).
 std::vector<std::string> merge_slowly(std::vector<std::string> symbols, const TokenizerVocabulary& vocabulary) {
   for (;;) {
     std::optional<size_t> best;
@@ -86,7 +87,7 @@ std::vector<std::string> merge_slowly(std::vector<std::string> symbols, const To
   }
 }
 
-TEST(Tokenizer, AgreesWithTheDefinition) {
+TEST(Tokenizer, MatchesQuadraticMerger) {
   const Tokenizer& tokenizer = small_tokenizer();
   const TokenizerVocabulary& vocabulary = tokenizer.vocabulary();
   std::mt19937_64 random(1);
@@ -108,13 +109,13 @@ TEST(Tokenizer, AgreesWithTheDefinition) {
   EXPECT_GT(merged, 250);
 }
 
-TEST(Tokenizer, AnyBytesSurviveARoundTrip) {
+TEST(Tokenizer, AnyBytesSurviveRoundTrip) {
   const Tokenizer& tokenizer = small_tokenizer();
   std::mt19937_64 random(2);
   for (int round = 0; round < 500; ++round) {
     std::string text;
     for (uint64_t n = random() % 40; n > 0; --n) {
-      // Mostly bytes that begin, continue or break UTF-8 sequences; never the three of U+2581.
+      // Most of these bytes begin, continue or break UTF-8 sequences. Together they never form U+2581.
       const unsigned char bytes[] = {' ', 'a', 't', 'h', 0x80, 0xbf, 0xc3, 0xe0, 0xed, 0xf0, 0xf4, 0xff, 0x00, '\n'};
       text += static_cast<char>(bytes[random() % std::size(bytes)]);
     }
@@ -131,14 +132,14 @@ TEST(Tokenizer, InvalidBytesBecomeByteTokens) {
   const Tokenizer& tokenizer = small_tokenizer();
   const auto byte = [&](unsigned char b) { return tokenizer.vocabulary().byte_token(b); };
   const Token space = tokenizer.vocabulary().find(kSpacePiece);
-  // A lone continuation byte, an overlong slash, a surrogate.
+  // The texts are a lone continuation byte, an overlong slash and a surrogate.
   EXPECT_THAT(tokenizer.encode("\x80"), ElementsAre(tokenizer.bos(), space, byte(0x80)));
   EXPECT_THAT(tokenizer.encode("\xc0\xaf"), ElementsAre(tokenizer.bos(), space, byte(0xc0), byte(0xaf)));
   EXPECT_THAT(tokenizer.encode("\xed\xa0\x80"),
               ElementsAre(tokenizer.bos(), space, byte(0xed), byte(0xa0), byte(0x80)));
 }
 
-TEST(Tokenizer, TextNeverGivesControlTokens) {
+TEST(Tokenizer, TextNeverBecomesControlTokens) {
   const Tokenizer& tokenizer = small_tokenizer();
   for (const Token id : {tokenizer.bos(), tokenizer.eos()}) {
     const std::vector<Token> ids = tokenizer.encode(tokenizer.vocabulary().piece(id));
@@ -148,18 +149,18 @@ TEST(Tokenizer, TextNeverGivesControlTokens) {
   EXPECT_EQ(tokenizer.decode(std::vector<Token>{tokenizer.bos(), tokenizer.eos()}), "");
 }
 
-TEST(Tokenizer, LongTextsAreNotQuadratic) {
+TEST(Tokenizer, TimeForLongTextsIsNotQuadratic) {
   std::string text;
   while (text.size() < 500'000) text += "in the beginning aaaaaaaa";
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Token> ids = small_tokenizer().encode(text);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(small_tokenizer().decode(ids), text);
-  // Half a second with sanitizers; half a million characters squared would take minutes.
+  // Takes half a second with sanitizers. Quadratic time for half a million characters would take minutes.
   EXPECT_LT(taken.count(), 20);
 }
 
-TEST(Tokenizer, StreamedValidTextIsValidAtEveryStep) {
+TEST(Tokenizer, StreamedTextIsValidAtEveryStep) {
   const std::string text = "na\xc3\xafve \xe2\x80\x94 \xf0\x9f\x98\x80 and \xe6\x97\xa5\xe6\x9c\xac";
   StreamDecoder decoder(small_tokenizer(), true);
   std::string streamed;
@@ -187,13 +188,13 @@ TEST(Tokenizer, StreamHoldsBackIncompleteCharacters) {
   EXPECT_EQ(decoder.push(byte(0xe2)), "");
   EXPECT_EQ(decoder.push(byte('a')),
             "\xe2"
-            "a");  // it can no longer be completed
+            "a");  // with "a", the sequence can no longer be completed
   EXPECT_EQ(decoder.push(byte(0xe2)), "");
   EXPECT_EQ(decoder.finish(), "\xe2");
   EXPECT_EQ(decoder.finish(), "");
 }
 
-TEST(Tokenizer, IdsAreChecked) {
+TEST(Tokenizer, RefusesInvalidIds) {
   const Tokenizer& tokenizer = small_tokenizer();
   for (const Token id : {-1, 1024, std::numeric_limits<Token>::max()}) {
     EXPECT_THROW(tokenizer.decode(std::vector<Token>{id}), InvalidArgument);
@@ -202,11 +203,11 @@ TEST(Tokenizer, IdsAreChecked) {
     tokenizer.vocabulary().piece(1024);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "token 1024 is outside the vocabulary; legal are 0 to 1023");
+    EXPECT_STREQ(error.what(), "token 1024 is outside the vocabulary; use ids from 0 to 1023");
   }
 }
 
-TEST(TokenizerVocabulary, MergesTheBestScoreThenTheLeftmost) {
+TEST(TokenizerVocabulary, MergesBestScoreThenLeftmost) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_space_prefix", false).add<bool>("tokenizer.ggml.add_bos_token", false);
   for (const char* c : {"a", "b", "c"}) v.add(c, -10);
@@ -219,23 +220,23 @@ TEST(TokenizerVocabulary, MergesTheBestScoreThenTheLeftmost) {
   EXPECT_THAT(tokenizer.encode("aaaaa"), ElementsAre(aa, aa, a));
 }
 
-TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirstAndWhole) {
+TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirst) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
   const Token space = v.add(std::string(kSpacePiece), -1), x = v.add("x", -1), y = v.add("y", -1);
   const Token xy = v.add("xy", -0.5f);
-  v.add("xxy", 0);  // would be made if the user-defined "xx" could be merged
+  v.add("xxy", 0);  // would be the result if the user-defined "xx" were merged
   const Token one = v.add("xx", 0, 4), two = v.add("xx y", 0, 4);
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(one, space, y));
   EXPECT_THAT(tokenizer.encode("xx y"), ElementsAre(two));
   EXPECT_THAT(tokenizer.encode("xyx"), ElementsAre(space, xy, x));
-  EXPECT_THAT(tokenizer.encode("xxx y"), ElementsAre(one, space, x, space, y));  // the leftmost, not the longest
+  EXPECT_THAT(tokenizer.encode("xxx y"), ElementsAre(one, space, x, space, y));  // the leftmost match, not the longest
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("xx yxxy x")), "xx yxxy x");
 }
 
-// As llama.cpp has it: each stretch of text that begins or follows a user-defined piece gets its own space.
-TEST(TokenizerVocabulary, ASpaceIsPutBeforeTheTextAfterAUserDefinedPiece) {
+// As in llama.cpp, each stretch of text at the beginning or after a user-defined piece gets a space.
+TEST(TokenizerVocabulary, TextAfterUserDefinedPieceGetsSpace) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
   const Token space = v.add(std::string(kSpacePiece), -5), a = v.add("a", -5), b = v.add("b", -5);
@@ -249,10 +250,10 @@ TEST(TokenizerVocabulary, ASpaceIsPutBeforeTheTextAfterAUserDefinedPiece) {
     EXPECT_THAT(tokenizer.encode("<x><x>"), ElementsAre(x, x));
     EXPECT_THAT(tokenizer.encode("<x> b"), ElementsAre(x, space, space_b));
     EXPECT_THAT(tokenizer.encode("ab\na"), ElementsAre(space_a, b, newline, space_a));
-    // The space before the text is not part of it.
+    // Special tokens are matched before the space is added.
     EXPECT_THAT(tokenizer.encode(" <y>a"), ElementsAre(spaced, space_a));
     EXPECT_THAT(tokenizer.encode("<y>").size(), 4u);
-    // What was put in is taken out of a whole text, and only that.
+    // Decoding a whole text removes only the added spaces.
     for (const char* text : {"a<x>b", "<x>b", "<x> b", "<x>  b", " <x>b ", " <y>a", "  <y> a", "<x><x>a\n\n b", "\n"}) {
       const std::vector<Token> ids = tokenizer.encode(text);
       EXPECT_EQ(tokenizer.decode(ids), text);
@@ -269,7 +270,7 @@ TEST(TokenizerVocabulary, ASpaceIsPutBeforeTheTextAfterAUserDefinedPiece) {
   EXPECT_EQ(v.tokenizer().decode(std::vector<Token>{x, space_b}), "<x> b");
 }
 
-TEST(TokenizerVocabulary, TextsWithUserDefinedPiecesSurviveARoundTrip) {
+TEST(TokenizerVocabulary, UserDefinedPiecesSurviveRoundTrip) {
   SpmVocabulary v;
   v.add(std::string(kSpacePiece), -5), v.add("a", -5), v.add(std::string(kSpacePiece) + "a", -1);
   v.add("ab", 0, 4), v.add("abc", 0, 4), v.add(" b", 0, 4), v.add("  ", 0, 4), v.add("c\xff", 0, 4);
@@ -286,7 +287,7 @@ TEST(TokenizerVocabulary, TextsWithUserDefinedPiecesSurviveARoundTrip) {
   EXPECT_GT(pieces, 1500);
 }
 
-TEST(TokenizerVocabulary, ControlAndBytePiecesAreNotMadeByMerging) {
+TEST(TokenizerVocabulary, MergingNeverProducesControlOrBytePieces) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false).add<bool>("tokenizer.ggml.add_space_prefix", false);
   const Token open = v.add("<", -1), s = v.add("s", -1), close = v.add(">", -1), half = v.add("<s", -1);
@@ -305,7 +306,7 @@ TEST(TokenizerVocabulary, InvalidBytesAreNotMerged) {
   EXPECT_THAT(tokenizer.encode("a\x80"), ElementsAre(a, tokenizer.vocabulary().byte_token(0x80)));
 }
 
-TEST(TokenizerVocabulary, OfEqualPiecesTheLaterCounts) {
+TEST(TokenizerVocabulary, LastOfDuplicatePiecesIsUsed) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false).add<bool>("tokenizer.ggml.add_space_prefix", false);
   v.add("a", -1);
@@ -313,7 +314,7 @@ TEST(TokenizerVocabulary, OfEqualPiecesTheLaterCounts) {
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(again));
 }
 
-TEST(TokenizerVocabulary, WithoutTypesBytesAreKnownByTheirForm) {
+TEST(TokenizerVocabulary, ByteTokensAreRecognisedByTextIfTypesAreAbsent) {
   SpmVocabulary v;
   v.add(std::string(kSpacePiece), -1);
   const Tokenizer tokenizer = v.tokenizer(false);
@@ -321,7 +322,7 @@ TEST(TokenizerVocabulary, WithoutTypesBytesAreKnownByTheirForm) {
   EXPECT_THAT(tokenizer.encode("\n"), ElementsAre(1, 259, 13));
 }
 
-TEST(TokenizerVocabulary, HonoursFlagsAndIds) {
+TEST(TokenizerVocabulary, AppliesFlagsAndIdsOfFile) {
   SpmVocabulary v;
   const Token space = v.add(std::string(kSpacePiece), -1), turn = v.add("<turn>", 0, 3);
   EXPECT_THAT(v.tokenizer().encode(" "), ElementsAre(1, space, space));
@@ -334,13 +335,13 @@ TEST(TokenizerVocabulary, HonoursFlagsAndIds) {
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode(" "), ElementsAre(2, space, 1));
   EXPECT_THAT(tokenizer.encode(""), ElementsAre(2, 1));
-  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // no prefix was added, none is removed
+  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // encoding added no prefix, so none is removed
   EXPECT_TRUE(tokenizer.is_end(1));
   EXPECT_TRUE(tokenizer.is_end(turn));
   EXPECT_FALSE(tokenizer.is_end(0));
 }
 
-TEST(TokenizerVocabulary, OtherTokenizersAreRefusedWithTheSupportedOnes) {
+TEST(TokenizerVocabulary, RefusalNamesSupportedTokenizers) {
   SpmVocabulary v;
   v.model = "bert";
   EXPECT_THAT(v.error(), HasSubstr("tokenizer 'bert' is not supported; use a model with one of: llama"));
@@ -357,7 +358,7 @@ TEST(TokenizerVocabulary, InconsistentVocabulariesAreRefused) {
   EXPECT_EQ(error_after([](SpmVocabulary&) {}), "");
   EXPECT_THAT(error_after([](SpmVocabulary& v) { v.tokens.clear(); }), HasSubstr("has 0 tokens"));
   EXPECT_THAT(error_after([](SpmVocabulary& v) { v.scores.pop_back(); }),
-              HasSubstr("'tokenizer.ggml.scores' has 258 elements, expected one for each of 259 tokens"));
+              HasSubstr("'tokenizer.ggml.scores' has 258 elements, but there are 259 tokens"));
   EXPECT_THAT(error_after([](SpmVocabulary& v) { v.types.push_back(1); }), HasSubstr("token_type' has 260 elements"));
   EXPECT_THAT(error_after([](SpmVocabulary& v) { v.scores[7] = std::nanf(""); }), HasSubstr("score of token 7"));
   EXPECT_THAT(error_after([](SpmVocabulary& v) { v.types[7] = 7; }), HasSubstr("token 7 has the unknown type 7"));
@@ -374,8 +375,9 @@ TEST(TokenizerVocabulary, InconsistentVocabulariesAreRefused) {
               HasSubstr("should be u32, found i32"));
 }
 
-TEST(Utf8, SequencesAreThoseOfTheStandard) {
-  // Every scalar value, encoded by hand, is one sequence of its length; cut short, it is an incomplete tail.
+TEST(Utf8, SequencesMatchStandard) {
+  // Encodes every scalar value by hand. utf8_sequence() must return the length of the encoding, and
+  // utf8_incomplete_tail() the length of every truncated encoding.
   for (uint32_t c = 0; c <= 0x10ffff; ++c) {
     std::string text;
     if (c < 0x80) {
@@ -400,7 +402,7 @@ TEST(Utf8, SequencesAreThoseOfTheStandard) {
   }
 }
 
-TEST(Utf8, InvalidSequences) {
+TEST(Utf8, InvalidSequencesHaveLengthZero) {
   EXPECT_EQ(utf8_sequence(""), 0u);
   for (const char* text : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf",
                            "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3x", "\xe2\x82x", "\xf0\x9f\x98x"}) {

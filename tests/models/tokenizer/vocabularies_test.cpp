@@ -1,5 +1,5 @@
-// Vocabularies of published models against the ids of the packages `tokenizers` and `sentencepiece`, which
-// scripts/reference/vocabularies.py has written next to them.
+// Compares vocabularies of published models with the ids of the packages `tokenizers` and `sentencepiece`.
+// scripts/reference/vocabularies.py writes these ids next to the vocabularies.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ class Vocabulary : public testing::TestWithParam<std::string> {
 
   std::string path(const char* ending) const { return (kFolder / (GetParam() + ending)).string(); }
 
-  /// Without the BOS and EOS that the file asks for.
+  /// Removes the BOS and EOS that the file's flags add.
   std::vector<Token> without_ends(std::vector<Token> ids) const {
     if (tokenizer_->adds_bos()) ids.erase(ids.begin());
     if (tokenizer_->adds_eos()) ids.pop_back();
@@ -59,7 +59,7 @@ class Vocabulary : public testing::TestWithParam<std::string> {
   std::optional<Tokenizer> tokenizer_;
 };
 
-TEST_P(Vocabulary, IdsAreThoseOfItsModelAndGiveTheTextBack) {
+TEST_P(Vocabulary, IdsMatchReferenceTokenizersAndDecodeToText) {
   const std::vector<Case> cases = read_cases(path(".cases"));
   ASSERT_GE(cases.size(), 1000u);
   int wrong = 0;
@@ -70,22 +70,22 @@ TEST_P(Vocabulary, IdsAreThoseOfItsModelAndGiveTheTextBack) {
     }
     const std::string text = tokenizer_->decode(ids);
     if (text == c.text) continue;
-    // Where U+2581 stands for a space, it becomes one.
+    // Decoding turns U+2581 into a space.
     ASSERT_NE(c.text.find(kSpacePiece), std::string::npos) << testing::PrintToString(c.text);
     ASSERT_EQ(text, replace_all(c.text, kSpacePiece, " "));
   }
   EXPECT_EQ(wrong, 0) << "of " << cases.size();
 }
 
-/// Seconds of the processor that encoding takes.
+/// CPU time of encoding, in seconds.
 double seconds_of(const Tokenizer& tokenizer, const std::string& text) {
   const std::clock_t start = std::clock();
   tokenizer.encode(text);
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-// About: sixteen times would be quadratic, as it would show from some thousand bytes on.
-TEST_P(Vocabulary, FourTimesTheTextTakesFourTimesAsLong) {
+// The bound is coarse: quadratic time would give a factor of sixteen for texts above a few thousand bytes.
+TEST_P(Vocabulary, EncodingTimeIsLinearInTextLength) {
   for (const char* unit : {"a", " ", "\n", "1", "漢", "it's ", "\xff"}) {
     const std::string_view text = unit;
     const auto repeated = [&](size_t bytes) {

@@ -67,7 +67,7 @@ class NullFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<NullDevice>> owned_;
-  std::deque<std::vector<Device*>> lists_;  ///< the latest last; earlier ones may be in use
+  std::deque<std::vector<Device*>> lists_;  ///< the latest list is last; earlier lists may still be in use
 };
 
 }  // namespace
@@ -100,7 +100,7 @@ std::unique_ptr<Backend> NullDevice::init(std::string_view params) {
 }
 
 void NullDevice::take(size_t size) {
-  require<DeviceError>(size <= faults_.max_size, "[{}] one allocation can have {}, {} were asked for", name_,
+  require<DeviceError>(size <= faults_.max_size, "[{}] one allocation can have at most {}, got {}", name_,
                        format_bytes(faults_.max_size), format_bytes(size));
   const size_t before = used_.fetch_add(size);
   const size_t limit = std::min(faults_.fail_alloc_after, kTotalMemory);

@@ -1,13 +1,13 @@
-// The family "NULL": devices with real memory whose backends run nothing, record what they were asked to do, and
-// fail where told. Programs of tests that have it (tests/CMakeLists.txt) register it before main().
-// Its memory is not host memory for the rest of the program, so that its buffers cannot be bypassed.
+// The family "NULL": devices with real memory whose backends run nothing, record all calls, and fail on request. Test
+// programs that use it (tests/CMakeLists.txt) register it before main(). The devices' memory does not count as host
+// memory, so that the program cannot bypass their buffers.
 //
 // Parameters of create_device() (which adds NULL1, NULL2, ... to the family's NULL0):
 //   max_size=BYTES          largest single allocation
-//   fail_alloc_after=BYTES  allocations past this sum throw DeviceError
-//   fail_node=NAME          a run of this node fails; reported by synchronize()
+//   fail_alloc_after=BYTES  allocations beyond this total throw DeviceError
+//   fail_node=NAME          a run of this node fails; synchronize() reports it
 //   stall_ms=N              synchronize() takes this long
-// init() takes the last two as well, for one backend.
+// init() also accepts fail_node and stall_ms, which then apply to one backend.
 #pragma once
 
 #include <atomic>
@@ -27,10 +27,10 @@ struct Faults {
   std::chrono::milliseconds stall{0};
 };
 
-/// One thing a backend was asked to do: "set", "get", "copy", "compute" (once for each node), "synchronize".
+/// One recorded call of a backend. Its kind is "set", "get", "copy", "compute" (once per node) or "synchronize".
 struct Call {
   std::string what;
-  std::string tensor;  ///< "" where there is none
+  std::string tensor;  ///< "" if there is none
   size_t bytes = 0;
   bool operator==(const Call&) const = default;
 };
@@ -64,7 +64,7 @@ class NullDevice final : public Device {
   bool supports_op(const Tensor&) const override { return true; }
 
   const Faults& faults() const { return faults_; }
-  /// Counts an allocation; throws DeviceError when the faults say so.
+  /// Counts an allocation. Throws DeviceError if a configured fault is due.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
 
@@ -76,7 +76,7 @@ class NullDevice final : public Device {
   NullBufferType type_{*this};
 };
 
-/// Does at once what it is asked to do; only failures wait for synchronize(), as they do on real devices.
+/// Executes calls immediately; synchronize() reports failures, as on real devices.
 class NullBackend final : public Backend {
  public:
   NullBackend(NullDevice& device, Faults faults) : device_(device), faults_(std::move(faults)) {}
@@ -93,7 +93,7 @@ class NullBackend final : public Backend {
   std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) override;
   void compute_async(GraphPlan& plan, int first, int last) override;
 
-  /// What happened so far, in order.
+  /// All calls so far, in order.
   const std::vector<Call>& calls() const { return calls_; }
   void clear_calls() { calls_.clear(); }
 

@@ -1,10 +1,11 @@
-// Makes tiny-kjv-5m-q4_0.gguf, which data/models describes but does not hold, from two files that it does:
+// Makes tiny-kjv-5m-q4_0.gguf, which data/models describes but does not contain, from two files in data/models:
 //
 //   write_q4_0 tiny-kjv-5m-f16.gguf tiny-kjv-5m-q4_k_m.gguf tiny-kjv-5m-q4_0.gguf
 //
-// The q4_k_m file gives the metadata, the order of the tensors and those of Q6_K and F32, which are the same in both;
-// all others are the F16 file's, quantised as llama.cpp does (its reference outputs are of that file). What comes out
-// is written only if it is, byte for byte, the file that llama.cpp's quantiser made.
+// The q4_k_m file provides the metadata, the order of the tensors, and the tensors of Q6_K and F32, which are the same
+// in both files. All other tensors come from the F16 file and are quantised as llama.cpp does it. The result is written
+// only if it equals the output of llama.cpp's quantiser byte for byte, because the reference outputs were made with
+// llama.cpp's file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ using models::GgufValue;
 
 constexpr size_t kSize = 3056192;
 constexpr uint64_t kDigest = 0xfc5e37e243a16a5a;  // FNV-1a
-constexpr uint32_t kFileType = 2;                 // "mostly Q4_0"
+constexpr uint32_t kFileType = 2;                 // the file type "mostly Q4_0"
 
 uint64_t digest(std::span<const std::byte> bytes) {
   uint64_t value = 0xcbf29ce484222325;
@@ -40,7 +41,7 @@ uint64_t digest(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// A value as add_raw() wants it.
+/// A value as the bytes that add_raw() expects.
 Bytes raw(const GgufValue& value) {
   Bytes bytes;
   if (value.type == GgufType::kArray) {
@@ -60,8 +61,8 @@ Bytes raw(const GgufValue& value) {
   return bytes;
 }
 
-/// As llama.cpp does, other than traits().from_f32: the value of the largest magnitude (the first of several) always
-/// becomes -8, and values are divided by the scale as it is before it is rounded to f16.
+/// Quantises as llama.cpp does. Unlike in traits().from_f32, the value with the largest magnitude (the first of
+/// several) always becomes -8, and values are divided by the scale before the scale is rounded to f16.
 void append_q4_0(Bytes& bytes, std::span<const float, 32> values) {
   const float most =
       *std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
@@ -104,18 +105,19 @@ Bytes make(const GgufFile& f16, const GgufFile& q4_k_m) {
   return writer.image();
 }
 
-/// By way of another name, so that there never is half a file.
+/// Writes a file of another name and renames it, so that a partial file never has the final name.
 void write(const std::string& path, const Bytes& bytes) {
   const std::string part = path + ".part";
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   file.close();
-  require<InvalidArgument>(!file.fail(), "cannot write {}; see that its folder exists and has room", part);
+  require<InvalidArgument>(!file.fail(), "cannot write {}; check that its folder exists and has space", part);
   std::filesystem::rename(part, path);
 }
 
 void run(std::span<char*> arguments) {
-  require<InvalidArgument>(arguments.size() == 4, "expected 3 files: the F16 one, the Q4_K_M one and the one to write");
+  require<InvalidArgument>(arguments.size() == 4,
+                           "expected 3 files: the F16 file, the Q4_K_M file and the output file");
   const Bytes bytes = make(GgufFile(arguments[1]), GgufFile(arguments[2]));
   require<InvalidArgument>(
       bytes.size() == kSize && digest(bytes) == kDigest,

@@ -1,4 +1,4 @@
-// shoal bench-comm: what counts as wrong, what is measured, and both formats.
+// shoal bench-comm: the check of results, the measurements, and both formats.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ constexpr Collective kOps[] = {Collective::kAllReduce, Collective::kAllGather, C
                                Collective::kAllToAll, Collective::kBroadcast};
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
 
-/// What a rank gives, as the benchmark makes it.
+/// Input of a rank, as the benchmark generates it.
 Bytes input_of(const CommCase& c, int rank) {
   Bytes bytes(c.bytes(c.elements_in()));
   fill_values(c.dtype, rank, 0, bytes);
@@ -48,7 +48,8 @@ Bytes element(const CommCase& c, const Bytes& bytes, int64_t index) {
   return {begin, begin + static_cast<std::ptrdiff_t>(c.bytes(1))};
 }
 
-/// The sum of one element of all ranks, added from the first rank on; or from the last, and rounded at each step.
+/// Sum of one element over all ranks, rounded at each step. Adds the ranks in ascending order, or with `backwards` in
+/// descending order.
 Bytes sum_of(const CommCase& c, const std::vector<Bytes>& inputs, int64_t index, bool backwards = false) {
   Bytes out(c.bytes(1));
   int32_t whole = 0;
@@ -70,7 +71,7 @@ Bytes sum_of(const CommCase& c, const std::vector<Bytes>& inputs, int64_t index,
   return out;
 }
 
-/// What a rank must get, element by element from all inputs.
+/// Expected output of a rank, computed from the inputs of all ranks.
 Bytes output_of(const CommCase& c, int rank, bool backwards = false) {
   std::vector<Bytes> inputs;
   for (int r = 0; r < c.ranks; ++r) inputs.push_back(input_of(c, r));
@@ -88,7 +89,7 @@ Bytes output_of(const CommCase& c, int rank, bool backwards = false) {
   return out;
 }
 
-TEST(BenchCommCases, HaveTheSizesOfTheUsualBenchmark) {
+TEST(BenchCommCases, HaveTheSizesOfNcclTests) {
   const auto sizes = [](Collective kind) {
     const CommCase c = case_of_size(kind, DType::kF32, 4, 1000);
     return std::vector<int64_t>{c.part, c.elements_in(), c.elements_out(), static_cast<int64_t>(c.size())};
@@ -98,11 +99,11 @@ TEST(BenchCommCases, HaveTheSizesOfTheUsualBenchmark) {
   EXPECT_THAT(sizes(Collective::kAllGather), ElementsAre(62, 62, 248, 992));
   EXPECT_THAT(sizes(Collective::kReduceScatter), ElementsAre(62, 248, 62, 992));
   EXPECT_THAT(sizes(Collective::kAllToAll), ElementsAre(62, 248, 248, 992));
-  EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // never nothing
+  EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // at least one element for each rank
   EXPECT_EQ(case_of_size(Collective::kAllReduce, DType::kBF16, 4, 1000).part, 500);
 }
 
-TEST(BenchCommCases, ValuesDependOnRankAndPlaceOnly) {
+TEST(BenchCommCases, ValuesDependOnlyOnRankAndIndex) {
   std::vector<float> whole(10000), end(5000), other(10000);
   fill_values(DType::kF32, 3, 0, std::as_writable_bytes(std::span(whole)));
   fill_values(DType::kF32, 3, 5000, std::as_writable_bytes(std::span(end)));
@@ -120,10 +121,10 @@ TEST(BenchCommCases, ValuesDependOnRankAndPlaceOnly) {
   EXPECT_GT(std::unique(whole.begin(), whole.end()) - whole.begin(), 9900);
 }
 
-TEST(BenchCommWrong, CountsExactlyTheElementsThatDiffer) {
+TEST(BenchCommWrong, CountsDifferingElements) {
   for (const Collective kind : kOps) {
     for (const DType dtype : kDTypes) {
-      for (const int64_t part : {1, 7, 5000}) {  // 5000: more than is compared at a time
+      for (const int64_t part : {1, 7, 5000}) {  // 5000 elements are more than one block of the comparison
         const CommCase c{kind, dtype, 3, part, kind == Collective::kBroadcast ? 2 : 0};
         for (int rank = 0; rank < c.ranks; ++rank) {
           Bytes out = output_of(c, rank);
@@ -140,7 +141,7 @@ TEST(BenchCommWrong, CountsExactlyTheElementsThatDiffer) {
   }
 }
 
-TEST(BenchCommWrong, TheOrderOfSumsMattersExceptForNccl) {
+TEST(BenchCommWrong, SumOrderMattersExceptForNccl) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const CommCase c{Collective::kAllReduce, dtype, 5, 4000, 0};
     const Bytes backwards = output_of(c, 0, true);
@@ -151,7 +152,7 @@ TEST(BenchCommWrong, TheOrderOfSumsMattersExceptForNccl) {
   EXPECT_EQ(allowed_error("nccl", {Collective::kAllGather, DType::kF32, 4, 1, 0}), 0.0);
 }
 
-TEST(BenchCommWrong, AnErrorThatIsAllowedIsNoFreePass) {
+TEST(BenchCommWrong, CountsErrorsAboveTheAllowedError) {
   const CommCase c{Collective::kAllReduce, DType::kF32, 2, 3, 0};
   Bytes out = output_of(c, 0);
   float values[3];
@@ -171,7 +172,7 @@ std::vector<Device*> cpus(int count) {
 
 constexpr CommBenchOptions kFew{.iterations = 3, .warmup = 2, .check = true};
 
-TEST(BenchComm, MeasuresEveryCollectiveOfEveryType) {
+TEST(BenchComm, MeasuresEveryCollectiveAndType) {
   CommBench bench(cpus(3));
   for (const Collective kind : kOps) {
     for (const DType dtype : kDTypes) {
@@ -190,7 +191,7 @@ TEST(BenchComm, MeasuresEveryCollectiveOfEveryType) {
   }
 }
 
-/// The host communicator with a fault, as an implementation of its own.
+/// An implementation named "faulty" with a host communicator that injects a fault.
 CommImplementation faulty(const Fault& fault) {
   return {"faulty", [fault](std::span<Backend* const> ranks, const collectives::Options& options) {
             return std::make_unique<FaultyCommunicator>(collectives::make_host_communicator(ranks, options), ranks,
@@ -198,18 +199,18 @@ CommImplementation faulty(const Fault& fault) {
           }};
 }
 
-TEST(BenchComm, FindsAResultWithOneWrongBit) {
+TEST(BenchComm, FindsOneWrongBit) {
   const CommCase c = case_of_size(Collective::kAllReduce, DType::kF32, 2, 8000);
-  // 2 to warm up, 3 with the clock, one that is checked.
+  // 2 warm-up runs, 3 timed runs, 1 checked run.
   const auto wrong = [&](int call) {
     CommBench bench(cpus(2));
     return bench.measure(faulty({Fault::kCorrupt, 1, call}), c, kFew).wrong;
   };
   EXPECT_EQ(wrong(5), 1);
-  EXPECT_EQ(wrong(2), 0) << "what is checked are fresh data";
+  EXPECT_EQ(wrong(2), 0) << "the check uses new data";
 }
 
-/// What each of three processes gives, of which the first has two ranks.
+/// Results of a measurement in three processes. The first process has two ranks, the other processes have one.
 std::vector<CommResult> in_processes(const Fault& fault = {}, Collective kind = Collective::kAllReduce) {
   const std::vector<Device*> devices = cpus(2);
   std::vector<CommResult> results(3);
@@ -227,7 +228,7 @@ std::vector<CommResult> in_processes(const Fault& fault = {}, Collective kind = 
   return results;
 }
 
-TEST(BenchCommProcesses, AllGetTheSame) {
+TEST(BenchCommProcesses, AllGetTheSameResults) {
   const std::vector<CommResult> results = in_processes();
   for (const CommResult& result : results) {
     EXPECT_EQ(result.communicator, "mpi");
@@ -238,7 +239,7 @@ TEST(BenchCommProcesses, AllGetTheSame) {
   }
 }
 
-TEST(BenchCommProcesses, WrongElementsOfEveryProcessCount) {
+TEST(BenchCommProcesses, CountWrongElementsOfAllProcesses) {
   for (const int rank : {0, 1, 2, 3}) {
     for (const CommResult& result : in_processes({Fault::kCorrupt, rank, 5})) {
       EXPECT_EQ(result.wrong, 1) << rank;
@@ -246,15 +247,15 @@ TEST(BenchCommProcesses, WrongElementsOfEveryProcessCount) {
   }
 }
 
-TEST(BenchCommProcesses, TheSlowestProcessCounts) {
-  // The others do not wait until the last rank has the last message.
+TEST(BenchCommProcesses, ReportTheSlowestProcess) {
+  // In a broadcast, other ranks do not wait until the last rank has received the last message.
   const Fault late{Fault::kStall, 3, 4, std::chrono::milliseconds(60)};
   for (const CommResult& result : in_processes(late, Collective::kBroadcast)) {
     EXPECT_GT(result.us, 18000.0);
   }
 }
 
-TEST(BenchComm, WithoutTheCheckNothingIsKnown) {
+TEST(BenchComm, WrongCountIsUnknownWithoutCheck) {
   CommBench bench(cpus(2));
   CommBenchOptions options = kFew;
   options.check = false;
@@ -263,7 +264,7 @@ TEST(BenchComm, WithoutTheCheckNothingIsKnown) {
   EXPECT_EQ(result.wrong, std::nullopt);
 }
 
-TEST(BenchComm, AFailureIsToldAndLeavesNothingBehind) {
+TEST(BenchComm, WorksAgainAfterAFailure) {
   CommBench bench(cpus(2));
   const CommCase c = case_of_size(Collective::kAllGather, DType::kF32, 2, 1 << 16);
   EXPECT_THROW(bench.measure(faulty({Fault::kFail, 0, 3}), c, kFew), DeviceError);
@@ -280,7 +281,7 @@ TEST(BenchComm, StopsBetweenRuns) {
   EXPECT_EQ(asked, 2);
 }
 
-TEST(BenchComm, NamesTheImplementationsThereAre) {
+TEST(BenchComm, NamesWorkingImplementations) {
   CommBench bench(cpus(2));
   try {
     bench.implementation("nccl");
@@ -304,7 +305,7 @@ Finished succeeded(const std::string& args) {
   return finished;
 }
 
-TEST(BenchCommProgram, TextHasTheColumnsOfTheUsualBenchmark) {
+TEST(BenchCommProgram, TextHasTheColumnsOfNcclTests) {
   const std::string text = succeeded("-b 1K -e 4K --op all_reduce,reduce_scatter").out;
   std::vector<std::vector<std::string>> rows;
   for (const std::string& line : lines(text)) {
@@ -326,7 +327,7 @@ TEST(BenchCommProgram, TextHasTheColumnsOfTheUsualBenchmark) {
   EXPECT_THAT(text, ContainsRegex("# Avg bus bandwidth : [0-9.]+\n$"));
 }
 
-TEST(BenchCommProgram, JsonHasEverything) {
+TEST(BenchCommProgram, JsonHasAllFields) {
   const json result =
       json::parse(succeeded("-b 64 -e 256 -f 4 --op all --dtype bf16,i32 --comm all -o json").out, nullptr, false);
   ASSERT_FALSE(result.is_discarded());
@@ -349,14 +350,14 @@ TEST(BenchCommProgram, JsonHasEverything) {
   EXPECT_EQ(result["results"][1]["count"], 128);
 }
 
-TEST(BenchCommProgram, SmallSizesThatBecomeTheSameAreMeasuredOnce) {
+TEST(BenchCommProgram, SizesEqualAfterRoundingAreMeasuredOnce) {
   const json result = json::parse(succeeded("-b 1 -e 32 --op all_gather -o json").out);
   std::vector<int> sizes;
   for (const json& one : result["results"]) sizes.push_back(one["size"]);
   EXPECT_THAT(sizes, ElementsAre(8, 16, 32));
 }
 
-TEST(BenchCommProgram, EveryBadInputIsOneLine) {
+TEST(BenchCommProgram, BadInputGivesAOneLineError) {
   const auto expect = [](const std::string& args, int code, const std::string& message) {
     const Finished finished = run(words("bench-comm " + args));
     EXPECT_EQ(finished.code, code) << args;
@@ -368,18 +369,19 @@ TEST(BenchCommProgram, EveryBadInputIsOneLine) {
   expect("", 2, "--devices is required");
   expect("-dev CPU0,CPU9", 1, "there is no device 'CPU9'");
   expect("-dev CPU0,CPU0", 2, "device CPU0 is named twice");
-  expect("-dev CPU0+CPU1", 2, "--devices: 'CPU0+CPU1' has a group; name single devices");
+  expect("-dev CPU0+CPU1", 2, "--devices: 'CPU0+CPU1' contains a group (+); name single devices");
   expect("-dev CPU0,NULL0", 1, "there is no device 'NULL0'");
   for (const char* comm : {"p2p", "nccl"}) {
     expect(fmt::format("-dev CPU0,CPU1 --comm {}", comm), 1,
            fmt::format("--comm {0}: collectives by '{0}' are for CUDA devices", comm));
   }
-  expect("-dev CPU0,CPU1 --comm tcp", 2, "--comm must be of all, auto, host, mpi, p2p, nccl, staged; got 'tcp'");
+  expect("-dev CPU0,CPU1 --comm tcp", 2,
+         "--comm must be one or more of all, auto, host, mpi, p2p, nccl, staged; got 'tcp'");
   expect("-dev CPU0,CPU1 --op reduce", 2,
-         "--op must be of all, all_reduce, all_gather, reduce_scatter, all_to_all, "
+         "--op must be one or more of all, all_reduce, all_gather, reduce_scatter, all_to_all, "
          "broadcast; got 'reduce'");
   expect("-dev CPU0,CPU1 --op all_reduce,", 2, "got ''");
-  expect("-dev CPU0,CPU1 --dtype f64", 2, "--dtype must be of all, f32, f16, bf16, i32; got 'f64'");
+  expect("-dev CPU0,CPU1 --dtype f64", 2, "--dtype must be one or more of all, f32, f16, bf16, i32; got 'f64'");
   for (const char* size : {"0", "-1", "1X", "x", "99999999999999999999"}) {
     expect(fmt::format("-dev CPU0,CPU1 -b {}", size), 2, "--min-bytes must be a number of bytes above 0");
     expect(fmt::format("-dev CPU0,CPU1 -e {}", size), 2, "--max-bytes must be a number of bytes above 0");
@@ -393,7 +395,7 @@ TEST(BenchCommProgram, EveryBadInputIsOneLine) {
   expect("-dev CPU0,CPU1 -g 2", 2, "there is no flag -g");
 }
 
-TEST(BenchCommProgram, AFailureOnTheWayLeavesWhatWasMeasured) {
+TEST(BenchCommProgram, FailureKeepsEarlierResults) {
   const Finished finished = run(comm_args("-b 1K -e 1024G -f 1e9 -o json"));
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, StartsWith("shoal: error: "));
@@ -404,7 +406,7 @@ TEST(BenchCommProgram, AFailureOnTheWayLeavesWhatWasMeasured) {
   EXPECT_THAT(finished.err, HasSubstr(result["error"].get<std::string>()));
 }
 
-TEST(BenchCommProgram, InterruptedItPrintsWhatItHas) {
+TEST(BenchCommProgram, InterruptPrintsResultsSoFar) {
   const auto result_of = [](const Finished& run) { return json::parse(run.out, nullptr, false); };
   const Finished ended = run_interrupted(words("bench-comm -dev CPU0,CPU1 -b 1K -e 256M -f 1.2 -n 200 -o json"), SIGINT,
                                          [&](const Finished& run) {

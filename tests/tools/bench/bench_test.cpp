@@ -1,4 +1,4 @@
-// shoal bench: what lists of values become, what is measured, and the three formats.
+// shoal bench: combination of lists, measurements, and the three output formats.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::vector<std::string> texts(const std::vector<BenchSetup>& setups) {
   return out;
 }
 
-TEST(BenchSetups, AreEveryCombinationThatFits) {
+TEST(BenchSetups, CombineAllFittingLists) {
   BenchLists lists;
   lists.models = {"a", "b"};
   lists.devices = {"CPU0;CPU0,CPU1"};
@@ -51,18 +51,18 @@ TEST(BenchSetups, AreEveryCombinationThatFits) {
                           "b CPU0,CPU1 [1,1] t0", "b CPU0,CPU1 [3:1] t0"));
 }
 
-TEST(BenchSetups, ListsMayBeRepeatedInsteadOfJoined) {
+TEST(BenchSetups, AcceptRepeatedLists) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0,CPU1", "CPU2;CPU3"};
-  lists.ratios = {"", "1/2"};  // even, and 1 to 2
+  lists.ratios = {"", "1/2"};  // even shares, and 1 to 2
   lists.threads = {1, 4};
   EXPECT_THAT(texts(make_setups(lists, SplitMode::kTensor)),
               ElementsAre("m CPU0,CPU1 [] t1", "m CPU0,CPU1 [] t4", "m CPU0,CPU1 [1/2] t1", "m CPU0,CPU1 [1/2] t4",
                           "m CPU2 [] t1", "m CPU2 [] t4", "m CPU3 [] t1", "m CPU3 [] t4"));
 }
 
-TEST(BenchSetups, AutoIsForAllLists) {
+TEST(BenchSetups, AutoAppliesToAllLists) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0;CPU0,CPU1"};
@@ -71,7 +71,7 @@ TEST(BenchSetups, AutoIsForAllLists) {
               ElementsAre("m CPU0 [auto] t0", "m CPU0,CPU1 [3,1] t0", "m CPU0,CPU1 [auto] t0"));
 }
 
-TEST(BenchSetups, ByLayersAGroupHasOneShare) {
+TEST(BenchSetups, LayerSplitHasOneSharePerGroup) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0+CPU1,CPU2"};
@@ -80,7 +80,7 @@ TEST(BenchSetups, ByLayersAGroupHasOneShare) {
   EXPECT_THROW(make_setups(lists, SplitMode::kTensor), UsageError);
 }
 
-TEST(BenchTests, ComeByBatchAndDepthPromptsFirst) {
+TEST(BenchTests, AreOrderedByBatchAndDepth) {
   BenchLists lists;
   lists.prompts = {512, 0, 64};
   lists.generates = {16};
@@ -104,7 +104,7 @@ TEST(BenchTests, TokensAreValidAndVaried) {
   EXPECT_EQ(tokens, bench_tokens(5000, 1000));
 }
 
-TEST(BenchSamplesTest, MeansAndDeviations) {
+TEST(BenchStatistics, HaveMeansAndDeviations) {
   const BenchSamples samples{10, {1'000'000'000, 2'000'000'000, 4'000'000'000}};
   EXPECT_THAT(samples.rates(), ElementsAre(10.0, 5.0, 2.5));
   EXPECT_EQ(samples.avg_ns(), 2'333'333'333);
@@ -116,7 +116,7 @@ TEST(BenchSamplesTest, MeansAndDeviations) {
   EXPECT_EQ(one.stddev_rate(), 0.0);
 }
 
-TEST(BenchText, SharesAreShortInTables) {
+TEST(BenchText, ShortensSharesInTables) {
   EXPECT_EQ(short_shares("0.505986219,0.494013781"), "0.506,0.494");
   EXPECT_EQ(short_shares("0.001234567:0.9999999/0.25"), "0.00123:1/0.25");
   EXPECT_EQ(short_shares("1234.5678,12.3456,0.000000"), "1235,12.3,0");
@@ -125,11 +125,11 @@ TEST(BenchText, SharesAreShortInTables) {
   }
 }
 
-TEST(BenchText, KnowsTheCommit) {
+TEST(BenchText, NamesTheCommit) {
   EXPECT_THAT(build_commit(), ContainsRegex("^([0-9a-f]{9,40}[+]?|unknown)$"));
 }
 
-/// A model on a device of one thread.
+/// A model on a device with one thread.
 Deployment small_deployment(int64_t context, const std::string& model = kModel) {
   cpu::configure("devices=1,threads=1");
   Request request{models::open_model(model)};
@@ -140,7 +140,7 @@ Deployment small_deployment(int64_t context, const std::string& model = kModel) 
   return deployment;
 }
 
-/// As the command measures it.
+/// Measures a test as the command does.
 BenchSamples measured(Deployment& deployment, const BenchTest& test, int repetitions,
                       const std::function<bool()>& stop = {}) {
   return measure(deployment, test, BenchFlags().session(test), {.repetitions = repetitions}, stop);
@@ -158,8 +158,8 @@ TEST(BenchMeasure, MeasuresEachRepetition) {
   for (const int64_t ns : generation.ns) EXPECT_GT(ns, 0);
 }
 
-// A window of 29: after a run the caches have forgotten what was before it.
-TEST(BenchMeasure, ModelsWithWindowsAreMeasuredAtDepths) {
+// With a window of 29 tokens, the caches evict the rows before a run.
+TEST(BenchMeasure, MeasuresSlidingWindowModelsAtDepth) {
   Deployment deployment = small_deployment(400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
   EXPECT_EQ(measured(deployment, {.prompt = 200, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
   EXPECT_EQ(measured(deployment, {.generate = 100, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
@@ -171,18 +171,19 @@ TEST(BenchMeasure, LongerTestsTakeLonger) {
     const BenchSamples samples = measured(deployment, test, 5);
     return *std::min_element(samples.ns.begin(), samples.ns.end());
   };
-  // Ten times the tokens; and a deep cache makes attention slower. The bounds are far from what is measured.
+  // Ten times as many tokens take longer, and a deep cache makes attention slower. The bounds are far below the
+  // measured ratios.
   EXPECT_GT(fastest({.generate = 100}), 3 * fastest({.generate = 10}));
   EXPECT_GT(fastest({.prompt = 400}), 2 * fastest({.prompt = 40}));
 }
 
-TEST(BenchMeasure, StopsBetweenRunsAndWithinThem) {
+TEST(BenchMeasure, StopsBetweenAndWithinRuns) {
   Deployment deployment = small_deployment(64);
   std::atomic<int> asked{0};
-  // Asked before each node of each run: the first run is not over then.
+  // `stop` is polled before each node of each run, so the measurement ends within the first run.
   EXPECT_THROW(measured(deployment, {.prompt = 20}, 1000, [&] { return ++asked > 30; }), Interrupted);
   EXPECT_LT(asked, 40);
-  EXPECT_EQ(measured(deployment, {.generate = 1}, 1000).ns.size(), 1000u);  // and can be used again
+  EXPECT_EQ(measured(deployment, {.generate = 1}, 1000).ns.size(), 1000u);  // the deployment can be used again
 }
 
 std::vector<std::string> bench_args(const std::string& args) {
@@ -198,7 +199,7 @@ std::string output(const std::string& args) {
   return finished.out;
 }
 
-/// "| a | b |" -> {"a", "b"}.
+/// The cells of a table row: "| a | b |" -> {"a", "b"}.
 std::vector<std::string> cells(const std::string& row) {
   std::vector<std::string> out;
   for (size_t at = row.find('|'); at != std::string::npos && at + 1 < row.size();) {
@@ -211,7 +212,7 @@ std::vector<std::string> cells(const std::string& row) {
   return out;
 }
 
-TEST(BenchProgram, MarkdownIsTheUsualTable) {
+TEST(BenchProgram, MarkdownHasLlamaBenchColumns) {
   const std::vector<std::string> rows = lines(output("-p 16 -n 4 -d 0,8 -r 2"));
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_THAT(cells(rows[0]), ElementsAre("model", "size", "params", "devices", "ts", "test", "t/s"));
@@ -227,7 +228,7 @@ TEST(BenchProgram, MarkdownIsTheUsualTable) {
   std::vector<std::string> tests;
   for (size_t i = 2; i < rows.size(); ++i) tests.push_back(cells(rows[i])[5]);
   EXPECT_THAT(tests, ElementsAre("pp16", "tg4", "pp16 @ d8", "tg4 @ d8"));
-  // All lines are equally long, but for the second byte of the sign in front of the deviation.
+  // All lines have the same number of bytes, except for the second byte of the plus-minus sign.
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].size(), rows[0].size() + (i < 2 ? 0 : 1)) << rows[i];
 }
 
@@ -240,7 +241,7 @@ TEST(BenchProgram, MarkdownAlignsLongShares) {
   EXPECT_EQ(cells(rows[6])[4], "3,1");
 }
 
-TEST(BenchProgram, MarkdownShowsWhatIsNotAsUsual) {
+TEST(BenchProgram, MarkdownShowsChangedSettings) {
   const auto heading = [](const std::string& args) { return cells(lines(output(args + " -r 1 -n 0"))[0]); };
   EXPECT_THAT(heading("-p 4 -t 1 -ub 4 -b 8 -ctk q8_0"),
               ElementsAre("model", "size", "params", "devices", "threads", "n_batch", "n_ubatch", "type_k", "type_v",
@@ -249,7 +250,7 @@ TEST(BenchProgram, MarkdownShowsWhatIsNotAsUsual) {
               ElementsAre("model", "size", "params", "devices", "sm", "ngl", "ts", "test", "t/s"));
 }
 
-TEST(BenchProgram, JsonHasAllFieldsAndTheyAgree) {
+TEST(BenchProgram, JsonFieldsAreCompleteAndConsistent) {
   const json result = json::parse(output("-p 16 -n 4 -d 8 -r 3 -t 1 -ub 8 -o json"), nullptr, false);
   ASSERT_EQ(result.size(), 2u);
   for (const json& test : result) {
@@ -283,7 +284,7 @@ TEST(BenchProgram, JsonHasAllFieldsAndTheyAgree) {
   EXPECT_EQ(result[1]["n_gen"], 4);
 }
 
-TEST(BenchProgram, TakesAllLogitsWhereItIsTold) {
+TEST(BenchProgram, SampleOnHostReturnsAllLogits) {
   const json result = json::parse(output("-p 4 -n 0 -r 1 --sample-on-host -o json"), nullptr, false);
   EXPECT_EQ(result[0]["candidates"], 0);
 }
@@ -302,7 +303,7 @@ TEST(BenchProgram, SweepsModelsDevicesAndRatios) {
                                  "Q4_K_M CPU1,CPU2 1,1", "Q4_K_M CPU1,CPU2 3,1", "Q4_K_M CPU3 "));
 }
 
-TEST(BenchProgram, HowManyCpusThereAreDoesNotChangeOnTheWay) {
+TEST(BenchProgram, CpuCountStaysTheSameDuringASweep) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
   const Finished finished =
       run(bench_args("-dev CPU0;CPU0,CPU1 -p 4 -n 0 -r 1 -o json"), {.cpu_devices = std::nullopt});
@@ -311,7 +312,7 @@ TEST(BenchProgram, HowManyCpusThereAreDoesNotChangeOnTheWay) {
   EXPECT_EQ(result[0]["n_threads"], result[1]["n_threads"]);
 }
 
-TEST(BenchProgram, EveryBadInputIsOneLine) {
+TEST(BenchProgram, BadInputGivesAOneLineError) {
   const auto expect = [](const std::string& args, int code, const std::string& message) {
     const Finished finished = run(words("bench " + args));
     EXPECT_EQ(finished.code, code) << args;
@@ -323,14 +324,15 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   const std::string model = "-m " + kModel + " ";
   expect("", 2, "--model is required");
   expect("-m no-such.gguf", 1, "no-such.gguf: cannot open the model file");
-  expect(model + "-m no-such.gguf", 1, "no-such.gguf: cannot open the model file");  // before the first is measured
-  expect(model + "-p 0 -n 0", 2, "nothing to measure; give numbers of tokens above 0 with -p or -n");
+  expect(model + "-m no-such.gguf", 1, "no-such.gguf: cannot open the model file");  // fails before the first model is
+                                                                                     // measured
+  expect(model + "-p 0 -n 0", 2, "nothing to measure; give a number of tokens above 0 with -p or -n");
   for (const char* flag : {"-p", "-n", "-d"}) {
     for (const char* value : {"-1", "x", "1,", "1;2", "99999999999"}) {
       expect(model + flag + " " + value, 2, "must be a whole number from 0 to 2147483647");
     }
   }
-  expect(model + "-p 2147483647 -n 0 -d 1", 2, "pp2147483647 @ d1: there are at most 2147483647 positions");
+  expect(model + "-p 2147483647 -n 0 -d 1", 2, "pp2147483647 @ d1: a sequence has at most 2147483647 positions");
   expect(model + "-b 0", 2, "--batch-size must be a whole number from 1 to");
   expect(model + "-ub 0", 2, "--ubatch-size must be a whole number from 1 to");
   expect(model + "-t -1", 2, "--threads must be a whole number from 0 to");
@@ -339,35 +341,37 @@ TEST(BenchProgram, EveryBadInputIsOneLine) {
   expect(model + "-dev CPU0;", 2, "an empty device name in ''");
   expect(model + "-dev CPU0,CPU0", 2, "device CPU0 is named twice");
   expect(model + "-dev CPU0;CPU9", 1, "there is no device 'CPU9'");
-  expect(model + "-ts 3,1", 2, "--tensor-split: no list of --devices has the 2 devices of '3,1'");
-  expect(model + "-dev CPU0,CPU1 -ts 3,x", 2, "bad ratio '3,x': 'x' is no number");
+  expect(model + "-ts 3,1", 2,
+         "--tensor-split: there are 2 shares in '3,1', but no list of --devices has as many devices");
+  expect(model + "-dev CPU0,CPU1 -ts 3,x", 2, "bad ratio '3,x': 'x' is not a number");
   expect(model + "-dev CPU0,CPU1 -ts 0,0", 2, "at least one must be above 0");
   expect(model + "-sm row", 2, "--split-mode must be tensor or layer");
   expect(model + "-ctk q4_K", 2, "--cache-type-k must be f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
-  expect(model + "-ts @p.json", 2, "--tensor-split @p.json: a profile is for run, chat, plan and compare; give its shares");
+  expect(model + "-ts @p.json", 2,
+         "--tensor-split @p.json: only run, chat, plan and compare read profiles; give the shares");
 }
 
-TEST(BenchProgram, ChecksMemoryBeforeItLoads) {
+TEST(BenchProgram, ChecksMemoryBeforeLoading) {
   const Finished finished = run(bench_args("-p 0 -n 1 -d 2000000000"));
   EXPECT_EQ(finished.code, 1);
   EXPECT_EQ(finished.out, "");
   EXPECT_THAT(finished.err, HasSubstr("shoal: error: CPU0 needs 5.6 TiB and has "));
 }
 
-TEST(BenchProgram, AFailureOnTheWayLeavesTheRowsBeforeIt) {
-  // Only the first setup has the device that the weights are to lie on.
+TEST(BenchProgram, FailureKeepsEarlierRows) {
+  // Only the first setup contains the device for these weights.
   const Finished finished = run(bench_args("-dev CPU1;CPU0,CPU1 -ot ffn_down=CPU1 -p 4 -n 0 -r 1 -o json"));
   EXPECT_EQ(finished.code, 1);
   const json rows = json::parse(finished.out, nullptr, false);
   ASSERT_EQ(rows.size(), 1u) << finished.out << finished.err;
   EXPECT_EQ(rows[0]["devices"], "CPU1");
   EXPECT_THAT(finished.err, StartsWith("shoal: error: "));
-  EXPECT_THAT(finished.err, HasSubstr("cannot be put on CPU1; there are META(CPU0,CPU1), CPU2"));
+  EXPECT_THAT(finished.err, HasSubstr("cannot be placed on CPU1; use one of META(CPU0,CPU1), CPU2"));
 }
 
-TEST(BenchProgram, InterruptedItPrintsTheRowsThatAreFinished) {
+TEST(BenchProgram, InterruptPrintsFinishedRows) {
   for (const char* format : {"json", "md"}) {
-    // A prompt that takes minutes, in the middle of which the signal comes.
+    // The prompt takes minutes, and the signal arrives while it is evaluated.
     const Finished ended =
         run_interrupted(bench_args(fmt::format("-p 4,60000 -n 0 -r 1 -o {}", format)), SIGINT,
                         [](const Finished& run) { return run.out.find("pp4") != std::string::npos; });

@@ -1,4 +1,4 @@
-// Conversations: by lines that are piped in, and at a terminal.
+// Conversations with piped lines and at a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ std::vector<std::string> chat_args(const std::string& command, const test::Tempo
   return {command, "-m", kModel, "--template", chat_template.path, "--temp", "0", "-n", "7", "-c", "256"};
 }
 
-TEST(Chat, AnswersAreThoseOfTheWholeConversation) {
+TEST(Chat, AnswersUseTheWholeConversation) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFile questions("questions.txt",
                                       "Who is the LORD?\n\nAnd \\\nMoses?\n/clear\nWho is the LORD?\n/exit\nx\n");
@@ -49,8 +49,8 @@ TEST(Chat, AnswersAreThoseOfTheWholeConversation) {
   }
 }
 
-// Files made on Windows end their lines in two characters.
-TEST(Chat, LinesMayEndInACarriageReturn) {
+// Lines of Windows files end with two characters.
+TEST(Chat, AcceptsWindowsLineEnds) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFile plain("plain.txt", "Who is the LORD?\n"),
       other("other.txt", "Who is the LORD?\r\n/exit \r\nx\n");
@@ -66,22 +66,22 @@ TEST(Chat, LinesMayEndInACarriageReturn) {
   EXPECT_EQ(run_json(once)["prompt_tokens"], tokens);
 }
 
-// An answer that was given up or ends in a thought: some templates refuse it in a conversation.
-TEST(Chat, AQuestionWithoutAnAnswerIsForgotten) {
+// With -n 0, every answer is empty. Some templates refuse a conversation with an empty answer.
+TEST(Chat, DropsAQuestionWithoutAnswer) {
   const test::TemporaryFile chat_template(
       "template.jinja", "{% for m in messages %}{{ m.content or raise_exception('no content') }}{% endfor %}");
   const test::TemporaryFile questions("questions.txt", "Who?\nAnd who?\n");
   auto args = chat_args("chat", chat_template);
-  args[args.size() - 3] = "0";  // -n
+  args[args.size() - 3] = "0";  // value of -n
   const Finished finished = run(args, {.in = questions.path});
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.out, "\n\n");
-  const std::string warning = "nothing was said; the question is forgotten\n";
+  const std::string warning = "the model said nothing; the question was dropped\n";
   EXPECT_THAT(finished.err, HasSubstr(warning));
   EXPECT_THAT(finished.err.substr(finished.err.find(warning) + warning.size()), HasSubstr(warning));
 }
 
-TEST(Chat, TheFirstQuestionMayBeGiven) {
+TEST(Chat, FirstQuestionComesFromAFlag) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFile both("both.txt", "Who is \\\nthe LORD?\nAnd Moses?\n"),
       first("first.txt", "Who is \nthe LORD?\n"), rest("rest.txt", "And Moses?\n");
@@ -94,7 +94,7 @@ TEST(Chat, TheFirstQuestionMayBeGiven) {
   EXPECT_EQ(run(args, {.in = first.path}).out, expected.substr(0, expected.find('\n') + 1));
 }
 
-TEST(Chat, OneQuestionIsAskedByRun) {
+TEST(Chat, RunWithChatAsksOneQuestion) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   auto args = chat_args("run", chat_template);
   args.insert(args.end(), {"--chat", "-p", "Who is the LORD?", "--system", "Be brief."});
@@ -105,8 +105,8 @@ TEST(Chat, OneQuestionIsAskedByRun) {
   EXPECT_EQ(answer["tokens"], plain["tokens"]);
 }
 
-// A model that has no template, and writes such an end though it has no token for it.
-TEST(Chat, ChatMlsEndOfATurnEndsAnAnswer) {
+// A model without a template that generates the end mark of ChatML as text, because it has no token for the mark.
+TEST(Chat, ChatMlEndMarkEndsAnAnswer) {
   const std::string end = "-<|im_end|>";
   const models::GgufFile file(kModel);
   const models::Tokenizer tokenizer(file);
@@ -127,8 +127,8 @@ TEST(Chat, ChatMlsEndOfATurnEndsAnAnswer) {
   EXPECT_EQ(run_json(args)["stop"], "stop_text");
 }
 
-// What does not fit is forgotten from its beginning; the system's message stays.
-TEST(Chat, ForgetsTheOldestWhereTheContextEnds) {
+// The oldest questions are dropped; the system prompt stays.
+TEST(Chat, DropsOldestQuestionsIfContextIsFull) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   std::string lines;
   for (int i = 0; i < 12; ++i) lines += "And the LORD said unto Moses and unto Aaron, go?\n";
@@ -137,17 +137,17 @@ TEST(Chat, ForgetsTheOldestWhereTheContextEnds) {
   args[args.size() - 1] = "96";
   const Finished finished = run(args, {.in = questions.path});
   EXPECT_EQ(finished.code, 0) << finished.err;
-  const std::string forgotten = "tokens and the context holds 96 (-c); its beginning is forgotten";
+  const std::string forgotten = "tokens, but the context holds 96 (-c); the oldest questions are dropped";
   EXPECT_THAT(finished.err, HasSubstr(forgotten));
-  EXPECT_EQ(finished.err.find(forgotten), finished.err.rfind(forgotten)) << "said once";
+  EXPECT_EQ(finished.err.find(forgotten), finished.err.rfind(forgotten)) << "printed once";
   EXPECT_GE(std::count(finished.out.begin(), finished.out.end(), '\n'), 12);
   const test::TemporaryFile longer("longer.txt", std::string(2000, 'z') + "\n");
   const Finished refused = run(args, {.in = longer.path});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("tokens and the context holds 96; use -c "));
+  EXPECT_THAT(refused.err, HasSubstr("tokens, but the context holds 96; use -c "));
 }
 
-/// The program's output for these lines of standard input.
+/// Output of `shoal chat` with `input` as standard input.
 Finished chat(const std::string& input, const std::vector<std::string>& more = {}) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate), lines("lines.txt", input);
   auto args = chat_args("chat", chat_template);
@@ -174,7 +174,7 @@ TEST(Chat, CommandsAreNotQuestions) {
   }
 }
 
-TEST(Chat, OtherWordsBehindASlashAreQuestions) {
+TEST(Chat, UnknownSlashWordsAreQuestions) {
   for (const char* line : {"/usr/bin is what?", "/no_think Who?", "/think Who?", "/think"}) {
     const Finished finished = chat(std::string(line) + "\n", {"-o", "json"});
     ASSERT_EQ(finished.code, 0) << line << finished.err;
@@ -200,7 +200,7 @@ TEST(Chat, ReadsAndSavesFiles) {
   EXPECT_EQ(messages[0]["content"], "Moses went up.\nWho?");
   EXPECT_EQ(messages[1]["role"], "assistant");
   EXPECT_EQ(messages[1]["content"].get<std::string>() + "\n", finished.out);
-  // What is there already stays.
+  // An existing file is not replaced.
   const Finished again = chat(input);
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.err, HasSubstr(saved + ": cannot be written: File exists; name a new file"));
@@ -214,11 +214,11 @@ TEST(Chat, QuotedLinesAreOneQuestion) {
        {"\"\"\"Who is\nthe LORD?\"\"\"\n", "\"\"\"\nWho is\nthe LORD?\n\"\"\"\n", "\"\"\"Who is\nthe LORD?\n"}) {
     EXPECT_EQ(chat(input).out, expected) << input;
   }
-  // No command.
+  // Quoted text is not a command.
   EXPECT_NE(chat("\"\"\"/exit\"\"\"\n").out, "");
 }
 
-TEST(Chat, JsonIsALineForEachAnswer) {
+TEST(Chat, JsonHasOneLinePerAnswer) {
   const std::string input = "Who is the LORD?\nAnd Moses?\n";
   const Finished finished = chat(input, {"-o", "json"});
   EXPECT_EQ(finished.code, 0) << finished.err;
@@ -240,13 +240,13 @@ TEST(Chat, ShowsTimingsOnDemand) {
               testing::ContainsRegex("prompt [0-9]+ tokens, [0-9.]+ tokens/s; generated 7 tokens, [0-9.]+ tokens/s\n"));
 }
 
-TEST(Chat, ErrorsOfTemplatesAreOneLine) {
+TEST(Chat, TemplateErrorsHaveOneLine) {
   const std::pair<const char*, const char*> cases[] = {
-      {"{% if", "the chat template is no valid Jinja: "},
+      {"{% if", "the chat template is not valid Jinja: "},
       {"{{ raise_exception('no system\\nmessage') }}", "the chat template refuses the conversation: no system message"},
       {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "the chat template "},
-      {"{{ ''.__class__.__mro__ }}", "the chat template does what it may not: "},
-      {"{% if false %}x{% endif %}", "the chat template makes nothing of the conversation"},
+      {"{{ ''.__class__.__mro__ }}", "the chat template is not allowed to do this: "},
+      {"{% if false %}x{% endif %}", "the chat template renders an empty prompt"},
   };
   for (const auto& [text, error] : cases) {
     const test::TemporaryFile chat_template("template.jinja", text);
@@ -255,7 +255,7 @@ TEST(Chat, ErrorsOfTemplatesAreOneLine) {
     const Finished finished = run(args);
     EXPECT_EQ(finished.code, 1);
     EXPECT_THAT(finished.err, HasSubstr(chat_template.path + ": " + error));
-    EXPECT_THAT(finished.err, testing::EndsWith("; another can be given with --template FILE\n"));
+    EXPECT_THAT(finished.err, testing::EndsWith("; give another template with --template FILE\n"));
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   }
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
@@ -265,7 +265,7 @@ TEST(Chat, ErrorsOfTemplatesAreOneLine) {
               HasSubstr("/nowhere/python cannot be started"));
 }
 
-/// The program at a terminal of its own.
+/// The program on a terminal of its own.
 class AtTerminal {
  public:
   AtTerminal(const std::vector<std::string>& args, const std::string& state) {
@@ -290,7 +290,7 @@ class AtTerminal {
   void type(std::string_view keys) {
     ASSERT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  /// Waits for `text` in what comes from now on; what came up to it is returned.
+  /// Waits until the program prints `text`. Returns the output before it.
   std::string until(const std::string& text) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (seen_.find(text) == std::string::npos && read_before(deadline)) continue;
@@ -301,7 +301,8 @@ class AtTerminal {
     return before;
   }
   void signal(int number) { ASSERT_EQ(kill(pid_, number), 0); }
-  /// Waits for the end, with this exit code. Reads on meanwhile: a program whose terminal is not read may wait, too.
+  /// Waits until the program exits with this code. Meanwhile reads the terminal, because the program might block on a
+  /// full terminal.
   void end(int code = 0) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (read_before(deadline)) continue;
@@ -315,7 +316,7 @@ class AtTerminal {
   using Clock = std::chrono::steady_clock;
   static constexpr seconds kPatience{60};
 
-  /// False where the program has closed its terminal, or nothing came.
+  /// Reads output of the program. Returns false if it closed its terminal or wrote nothing before the deadline.
   bool read_before(Clock::time_point deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd wait{terminal_, POLLIN, 0};
@@ -331,7 +332,7 @@ class AtTerminal {
   std::string seen_;
 };
 
-TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
+TEST(Chat, TerminalKeysEditLines) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFolder state;
   auto args = chat_args("chat", chat_template);
@@ -345,14 +346,14 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
     const std::string first = program.until("\r\n> ");
     program.type("half a li");
     program.until("half a li");
-    // Ctrl-C gives the line up, also as soon as the prompt is there.
+    // Ctrl-C discards the line, even immediately after the prompt.
     for (int i = 0; i < 20; ++i) {
       program.type("\x03");
       program.until("^C\r\n> ");
     }
     program.type("/clear\r");
     program.until("> ");
-    program.type("\x1b[A\x1b[A\r");  // the line before /clear again
+    program.type("\x1b[A\x1b[A\r");  // recalls the line before /clear from the history
     const std::string again = program.until("\r\n> ");
     EXPECT_EQ(again.substr(again.rfind("D?")), first.substr(first.rfind("D?")));
     program.type("h\xc3\xa4lf a l\xffine");
@@ -360,8 +361,8 @@ TEST(Chat, AtATerminalKeysDoWhatTheyAreKnownFor) {
     program.signal(SIGTERM);
     program.end(128 + SIGTERM);
   }
-  // The history outlives the program; Ctrl-C ends an answer and not the program.
-  args[args.size() - 5] = "-1";  // -n
+  // The history survives the program. Ctrl-C stops an answer but not the program.
+  args[args.size() - 5] = "-1";  // value of -n
   args[args.size() - 3] = "2048";
   args.push_back("--ignore-eos");
   AtTerminal program(args, state.path());
@@ -392,7 +393,7 @@ TEST(Chat, PastedLinesAreOneQuestion) {
   program.type("/save " + saved + "\r");
   program.until("\r\n> ");
   program.type("\x04");
-  program.until("\r\n");  // the shell's prompt gets a line of its own
+  program.until("\r\n");  // the shell's prompt begins a new line
   program.until("\x1b[?2004l");
   program.end();
   const auto messages = nlohmann::json::parse(test::text_of(saved));
@@ -400,7 +401,7 @@ TEST(Chat, PastedLinesAreOneQuestion) {
   EXPECT_EQ(messages[0]["content"], "So: /exit\nWho is\nthe LORD? Tell.");
 }
 
-TEST(Chat, ABlankFirstQuestionIsNone) {
+TEST(Chat, IgnoresABlankFirstQuestion) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate), none("none.txt", "\n");
   auto args = chat_args("chat", chat_template);
   args.insert(args.end(), {"-p", " "});
@@ -409,7 +410,7 @@ TEST(Chat, ABlankFirstQuestionIsNone) {
   EXPECT_EQ(finished.out, "");
 }
 
-TEST(Chat, AQuestionThatIsTooLongLeavesTheConversationAsItWas) {
+TEST(Chat, TooLongQuestionKeepsTheConversation) {
   const test::TemporaryFile chat_template(
       "template.jinja",
       std::string("{% if messages[-1].content == 'count' %}{{ raise_exception(messages | length ~ ' of them') }}"
@@ -434,7 +435,7 @@ TEST(Chat, AQuestionThatIsTooLongLeavesTheConversationAsItWas) {
   program.end();
 }
 
-TEST(Chat, AtATerminalAMistypedCommandIsRefused) {
+TEST(Chat, RejectsMistypedCommandAtTerminal) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFolder state;
   auto args = chat_args("chat", chat_template);
@@ -443,8 +444,8 @@ TEST(Chat, AtATerminalAMistypedCommandIsRefused) {
   program.until("> ");
   program.type("/hlep\r");
   program.until(
-      "there is no command /hlep; there are /help, /exit, /clear, /regen, /read FILE, /save FILE; a line "
-      "between \"\"\" is a question as it is");
+      "there is no command /hlep; there are /help, /exit, /clear, /regen, /read FILE, /save FILE; to ask "
+      "this line as a question, put it between \"\"\" and \"\"\"");
   program.until("> ");
   const std::string saved = state.path() / "saved.json";
   program.type("/think Who?\r");
@@ -456,7 +457,7 @@ TEST(Chat, AtATerminalAMistypedCommandIsRefused) {
   EXPECT_EQ(nlohmann::json::parse(test::text_of(saved))[0]["content"], "/think Who?");
 }
 
-TEST(Chat, AFailedQuestionKeepsTheTextOfRead) {
+TEST(Chat, FailedQuestionKeepsAttachedText) {
   const test::TemporaryFile chat_template(
       "template.jinja",
       std::string("{% if 'fail' in messages[-1].content %}{{ raise_exception('no') }}{% endif %}") + kTemplate);
@@ -470,7 +471,7 @@ TEST(Chat, AFailedQuestionKeepsTheTextOfRead) {
   program.type("/read " + text + "\r");
   program.until("\r\n> ");
   program.type("fail\r");
-  program.until("The text of /read stays in front of the next question");
+  program.until("The text of /read is still put before the next question");
   program.until("> ");
   for (const char* question : {"Who?\r", "Where?\r"}) {
     program.type(question);

@@ -1,5 +1,5 @@
-// The program that renders chat templates: whatever it does, it is ended in time with all that it has started, and what
-// it says is one line.
+// The program that renders chat templates. It and all processes that it started are always stopped in time. Each error
+// is one line.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-/// A shell script that writes its number and that of a child of its own, and goes on as the rest says.
+/// A shell script that writes its process id and the id of its child, and continues with `rest`.
 class Script : public test::TemporaryFile {
  public:
   explicit Script(const std::string& rest)
@@ -29,13 +29,13 @@ class Script : public test::TemporaryFile {
                       fmt::format("#!/bin/sh\nsleep 60 &\necho $$ $! >{}\n{}\n", test::temporary(kPids), rest)) {
     chmod(path.c_str(), 0700);
   }
-  /// Numbers of its processes, once it runs.
+  /// Ids of the script's processes, once it runs.
   std::vector<std::string> started() const {
     const Clock::time_point deadline = Clock::now() + std::chrono::seconds(60);
     while (!pids_.text().ends_with('\n') && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
     return words(pids_.text());
   }
-  /// They are gone, or have ended and nobody has asked for their exit code.
+  /// Expects that the processes have exited. They may still be zombies.
   void expect_gone() const {
     const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
     for (const std::string& pid : started()) {
@@ -56,7 +56,7 @@ class Script : public test::TemporaryFile {
 constexpr const char* kSleeps = "exec sleep 60";
 constexpr const char* kClosesAndSleeps = "exec sleep 60 <&- >&-";
 
-TEST(Renderer, IsEndedBySignalsWithItsChildren) {
+TEST(Renderer, SignalsKillRendererAndItsChildren) {
   for (const int number : {SIGINT, SIGTERM}) {
     for (const char* rest : {kSleeps, kClosesAndSleeps}) {
       const Script script(rest);
@@ -65,14 +65,14 @@ TEST(Renderer, IsEndedBySignalsWithItsChildren) {
       const Clock::time_point sent = Clock::now();
       child.send(number);
       EXPECT_EQ(child.wait(), 128 + number);
-      EXPECT_FALSE(child.killed()) << "it ends by itself, after it has ended the renderer";
+      EXPECT_FALSE(child.killed()) << "the program exits by itself, after it has killed the renderer";
       EXPECT_LT(Clock::now() - sent, milliseconds(test::kSanitized ? 5000 : 500));
       script.expect_gone();
     }
   }
 }
 
-TEST(Renderer, HasALimitOfTimeWithItsPipesOpenOrClosed) {
+TEST(Renderer, TimeLimitHoldsWithOpenAndClosedPipes) {
   for (const char* rest : {kSleeps, kClosesAndSleeps}) {
     const Script script(rest);
     const ChildAnswer answer = ask_child({script.path}, "", milliseconds(300));
@@ -81,7 +81,7 @@ TEST(Renderer, HasALimitOfTimeWithItsPipesOpenOrClosed) {
   }
 }
 
-TEST(Renderer, LeavesNoChildrenBehindItsAnswer) {
+TEST(Renderer, LeavesNoChildrenAfterTheAnswer) {
   const Script script("echo answer; exit 3");
   const ChildAnswer answer =
       ask_child({"/bin/sh", "-c", script.path + " >/dev/null; echo answer; exit 3"}, "", std::chrono::seconds(10));
@@ -99,7 +99,7 @@ std::string refusal(const std::string& chat_template, const ChildOptions& around
   return finished.err;
 }
 
-TEST(Renderer, ThatIsNoPythonIsNamed) {
+TEST(Renderer, ErrorNamesAProgramThatIsNotPython) {
   for (const char* answer : {"{}", "{\"parts\": 7}", "{\"parts\": [[1, true]]}", "{\"error\": {}}", "[]", "x"}) {
     const Script script(fmt::format("kill $!; echo '{}'", answer));
     EXPECT_THAT(refusal("x", {.variables = {{"SHOAL_PYTHON", script.path}}}),
@@ -109,28 +109,28 @@ TEST(Renderer, ThatIsNoPythonIsNamed) {
   }
 }
 
-TEST(Renderer, MessagesOfTemplatesAreCutAndHarmless) {
-  EXPECT_THAT(refusal("{{ raise_exception('\\ud800') }}"), HasSubstr("refuses the conversation: \ufffd; another can"));
+TEST(Renderer, CutsAndEscapesTemplateMessages) {
+  EXPECT_THAT(refusal("{{ raise_exception('\\ud800') }}"), HasSubstr("refuses the conversation: \ufffd; give another"));
   const std::string cut = refusal("{{ raise_exception('\u202e' ~ 'x' * 1000000) }}");
   EXPECT_THAT(cut, HasSubstr("refuses the conversation: \\u202exxxxx"));
   EXPECT_THAT(cut, HasSubstr("xxx... (9998"));
-  EXPECT_THAT(cut, EndsWith(" more); another can be given with --template FILE\n"));
+  EXPECT_THAT(cut, EndsWith(" more); give another template with --template FILE\n"));
 }
 
-TEST(Renderer, TemplatesAreCalledTemplatesInMessages) {
+TEST(Renderer, SizeErrorNamesTheChatTemplate) {
   const Finished endless = run({"run", "-m", kModel, "--chat", "-p", "x", "--template", "/dev/zero"});
-  EXPECT_THAT(endless.err, HasSubstr("/dev/zero: has more than 64.0 MiB, too much for a chat template\n"));
+  EXPECT_THAT(endless.err, HasSubstr("/dev/zero: is larger than 64.0 MiB, the limit for a chat template\n"));
 }
 
-TEST(Renderer, TheConversationIsNoVariable) {
+TEST(Renderer, RejectsVariablesOfTheConversation) {
   for (const char* variable : {"messages=1", "add_generation_prompt=false"}) {
     const Finished finished = run({"run", "-m", kModel, "--chat", "-p", "x", "--template-var", variable});
     EXPECT_EQ(finished.code, 2);
-    EXPECT_THAT(finished.err, HasSubstr("is the conversation's own; name another variable"));
+    EXPECT_THAT(finished.err, HasSubstr("is set by the conversation; name another variable"));
   }
 }
 
-TEST(Renderer, ASmallStackIsEnough) {
+TEST(Renderer, WorksWithASmallStack) {
   if (test::kSanitized) GTEST_SKIP() << "sanitizers need more";
   const test::TemporaryFile question("question.txt", "Who?\n"), text("template.jinja", "{{ messages[0].content }}");
   const std::string line =

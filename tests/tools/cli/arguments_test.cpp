@@ -1,4 +1,4 @@
-// Which arguments are flags and which are values, without a process.
+// Translation of command-line arguments, without starting a process.
 #include "tools/cli/arguments.h"
 
 #include <gmock/gmock.h>
@@ -34,13 +34,13 @@ void expect(const Arguments& given, const Arguments& wanted) {
   EXPECT_THAT(spell_out(Command().app, given), ElementsAreArray(wanted)) << ::testing::PrintToString(given);
 }
 
-TEST(SpellOut, GivesShortFlagsTheirFullNames) {
+TEST(SpellOut, ExpandsShortFlags) {
   expect({"-ts", "3,1"}, {"--tensor-split", "3,1"});
   expect({"-ts=3,1"}, {"--tensor-split", "3,1"});
   expect({"--tensor-split=3,1", "--ignore-eos"}, {"--tensor-split", "3,1", "--ignore-eos"});
 }
 
-TEST(SpellOut, LeavesValuesAlone) {
+TEST(SpellOut, LeavesValuesUnchanged) {
   expect({"-p", "-ts"}, {"-p", "-ts"});
   expect({"--prompt", "-ts=3"}, {"--prompt", "-ts=3"});
   expect({"-p", "--"}, {"-p", "--"});
@@ -60,22 +60,22 @@ TEST(SpellOut, SwitchesMayHaveANumber) {
   expect({"--ignore-eos", "0", "-n", "3"}, {"--ignore-eos=0", "-n", "3"});
 }
 
-TEST(SpellOut, ASingleArgumentWithoutAFlagIsTheModel) {
+TEST(SpellOut, TakesSinglePlainArgumentAsModel) {
   expect({"a.gguf", "-n", "3"}, {"-n", "3", "--model", "a.gguf"});
   for (const Arguments& given : {Arguments{"a.gguf", "b.gguf"}, {"-m", "a.gguf", "b.gguf"}}) {
     EXPECT_THROW(spell_out(Command().app, given), InvalidArgument);
   }
 }
 
-TEST(SpellOut, StopsAtTwoDashes) {
+TEST(SpellOut, StopsAtDoubleDash) {
   expect({"-n", "3", "--", "-ts", "--bogus"}, {"-n", "3", "--", "-ts", "--bogus"});
 }
 
-TEST(SpellOut, TakesNumbersAttachedToLetters) {
+TEST(SpellOut, AcceptsNumbersAttachedToShortFlags) {
   expect({"-n3", "-n-1", "-t", "4"}, {"-n3", "-n-1", "-t", "4"});
 }
 
-TEST(SpellOut, RefusesFlagsThatThereAreNot) {
+TEST(SpellOut, RejectsUnknownFlags) {
   // -ub and -dev are flags of other commands.
   for (const char* arg :
        {"-ngl", "-ngl=3", "-tb", "-mg", "-pfile", "--bogus", "--bogus=1", "-x", "-ub", "-dev", "-5", "-x3", "-"}) {

@@ -1,4 +1,4 @@
-// The devices that no names are given for, and why there are none.
+// Default devices, and reasons for missing devices.
 #include "tools/cli/device_names.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::string all_of_these(const std::vector<std::pair<std::string, DeviceType>>& 
   return all_of(listed);
 }
 
-TEST(DeviceNames, AreOfTheFastestKindThereIs) {
+TEST(DeviceNames, DefaultToTheFastestKind) {
   EXPECT_EQ(all_of_these({{"A0", DeviceType::kCpu}, {"A1", DeviceType::kGpu}, {"A2", DeviceType::kGpu}}), "A1,A2");
   EXPECT_EQ(all_of_these({{"B0", DeviceType::kCpu}, {"B1", DeviceType::kIntegratedGpu}, {"B2", DeviceType::kGpu}}),
             "B2");
@@ -31,12 +31,12 @@ TEST(DeviceNames, AreOfTheFastestKindThereIs) {
   EXPECT_EQ(all_of_these({{"D0", DeviceType::kCpu}, {"D1", DeviceType::kCpu}}), "D0,D1");
 }
 
-TEST(DeviceNames, AcceleratorsAreOnlyUsedByName) {
+TEST(DeviceNames, DevicesAllOmitsAccelerators) {
   EXPECT_EQ(all_of_these({{"E0", DeviceType::kAccelerator}}), "");
   EXPECT_EQ(all_of_these({{"F0", DeviceType::kAccelerator}, {"F1", DeviceType::kCpu}}), "F1");
 }
 
-TEST(DeviceNames, AllAreTheCpusWithoutAGpu) {
+TEST(DeviceNames, DevicesAllSelectsCpusWithoutGpus) {
   const json all{"CPU0", "CPU1", "CPU2", "CPU3"};
   const auto run_on = [](const std::vector<std::string>& flags) {
     std::vector<std::string> args{"run", "-m", kModel, "-p", "x", "-n", "1", "--output", "json"};
@@ -50,7 +50,7 @@ TEST(DeviceNames, AllAreTheCpusWithoutAGpu) {
   EXPECT_EQ(run_on({}), json({"CPU0"}));
 }
 
-TEST(DeviceNames, AllIsTheSameForEveryCommand) {
+TEST(DeviceNames, DevicesAllIsTheSameInEveryCommand) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 4u);
@@ -68,7 +68,7 @@ TEST(DeviceNames, AllIsTheSameForEveryCommand) {
   EXPECT_THAT(compared.out, HasSubstr("{0}"));
 }
 
-TEST(DeviceNames, AllOfADescribedMachine) {
+TEST(DeviceNames, DevicesAllSelectsDescribedMachine) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--machine", "RTX4090x2-pcie", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 2u);
@@ -78,7 +78,7 @@ TEST(DeviceNames, AllOfADescribedMachine) {
   EXPECT_THAT(json::parse(simulated.out)[1].dump(), HasSubstr("RTX4090.0,RTX4090.1"));
 }
 
-TEST(DeviceNames, ThatAreNotGivenMayLackThoseOfABrokenPlugin) {
+TEST(DeviceNames, DefaultsOmitDevicesOfABrokenPlugin) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "libshoal-cuda.so") << "text";
   const auto err = [&folder](const std::vector<std::string>& more) {
@@ -91,13 +91,14 @@ TEST(DeviceNames, ThatAreNotGivenMayLackThoseOfABrokenPlugin) {
   EXPECT_EQ(err({"-dev", "CPU0"}), "");
   for (const std::vector<std::string>& devices : {std::vector<std::string>{}, {"-dev", "all"}}) {
     const std::string warned = err(devices);
-    EXPECT_THAT(warned, HasSubstr("shoal: warning: no devices of plug-in " + folder.path().string()));
-    EXPECT_THAT(warned, HasSubstr("libshoal-cuda.so are used, which cannot be loaded: it is no shared object"));
+    EXPECT_THAT(warned, HasSubstr("shoal: warning: the devices of plug-in " + folder.path().string()));
+    EXPECT_THAT(warned,
+                HasSubstr("libshoal-cuda.so are not used, because it cannot be loaded: it is not a shared object"));
     EXPECT_EQ(std::count(warned.begin(), warned.end(), '\n'), 1) << warned;
   }
 }
 
-TEST(DeviceNames, ThatAreMissingSayWhyTheirPluginIs) {
+TEST(DeviceNames, MissingDeviceReportsItsBrokenPlugin) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "libshoal-cuda.so") << "text";
   const ChildOptions around{.variables = {{"SHOAL_PLUGIN_PATH", folder.path()}}};
@@ -107,11 +108,11 @@ TEST(DeviceNames, ThatAreMissingSayWhyTheirPluginIs) {
   const std::string plugin = (folder.path() / "libshoal-cuda.so").string();
   const std::string unknown = error("cuda0");
   EXPECT_THAT(unknown, HasSubstr("there is no device 'cuda0'; there are: CPU0, CPU1, CPU2, CPU3; "));
-  EXPECT_THAT(unknown, HasSubstr("; plug-in " + plugin + ": it is no shared object"));
+  EXPECT_THAT(unknown, HasSubstr("; plug-in " + plugin + ": it is not a shared object"));
   EXPECT_THAT(error("GPU0"), testing::Not(HasSubstr("plug-in")));
 }
 
-TEST(TransportPlugin, MayNotBeAPipe) {
+TEST(TransportPlugin, RejectsAPipe) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder.path() / "libshoal-mpi.so").c_str(), 0600), 0);
   const Finished finished = run({"run", "-m", kModel, "-p", "x"},
@@ -120,7 +121,7 @@ TEST(TransportPlugin, MayNotBeAPipe) {
   EXPECT_THAT(finished.err, HasSubstr("libshoal-mpi.so is a pipe"));
 }
 
-/// A family without devices that says why.
+/// A family without devices that reports the reason.
 struct BareFamily : BackendReg {
   static inline const char* driver = "";
   static std::vector<functions::Feature> features() {
@@ -133,7 +134,7 @@ struct BareFamily : BackendReg {
   }
 };
 
-TEST(DeviceNames, WithoutADriverThatIsWhatIsSaid) {
+TEST(DeviceNames, ReportsAMissingDriver) {
   BareFamily::driver = "none";
   EXPECT_EQ(lack_of_devices(BareFamily()), "no NVIDIA driver is installed");
   BareFamily::driver = "11.2";

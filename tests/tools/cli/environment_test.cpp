@@ -1,4 +1,4 @@
-// Environment variables that nothing reads.
+// Unknown environment variables.
 #include "tools/cli/environment.h"
 
 #include <gmock/gmock.h>
@@ -15,19 +15,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Environment, UnknownVariablesAreNamedAndDoNotStopTheProgram) {
+TEST(Environment, WarnsOfUnknownVariables) {
   const Finished finished = run({"devices"}, {.variables = {{"SHOAL_CPU_THREAD", "2"}, {"SHOAL_TEST_PLUGIN", "x"}}});
   EXPECT_EQ(finished.code, 0);
-  EXPECT_EQ(
-      finished.err,
-      "shoal: warning: there is no environment variable SHOAL_CPU_THREAD (did you mean SHOAL_CPU_THREADS?); it has "
-      "no effect\n");
+  EXPECT_EQ(finished.err,
+            "shoal: warning: unknown environment variable SHOAL_CPU_THREAD (did you mean SHOAL_CPU_THREADS?) has no "
+            "effect; check its name\n");
   EXPECT_THAT(run({"devices"}, {.variables = {{"SHOAL_NONSENSE", ""}}}).err,
-              HasSubstr("there is no environment variable SHOAL_NONSENSE; it has no effect"));
+              HasSubstr("unknown environment variable SHOAL_NONSENSE has no effect"));
 }
 
-/// Whatever the sources ask for is in the table.
-TEST(Environment, KnowsTheVariablesOfTheSources) {
+/// The table contains every variable that the sources read.
+TEST(Environment, KnowsAllVariablesOfTheSources) {
   namespace fs = std::filesystem;
   std::set<std::string> read;
   const std::regex name("\"(SHOAL_[A-Z0-9_]+)\"");

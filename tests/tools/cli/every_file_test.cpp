@@ -1,5 +1,5 @@
-// Whatever file a flag or a variable names: it is not waited for in vain, and no input is replaced. The flags are those
-// of the help: a flag added later is tested, too.
+// For every file that a flag or a variable names, the program does not hang and does not replace an input. The flags
+// are read from the help, so flags added later are also tested.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-/// Arguments with which each command works; MODEL stands for the model file.
+/// Arguments with which each command succeeds; MODEL stands for the model file.
 const std::map<std::string, std::string>& working_arguments() {
   static const std::map<std::string, std::string> all{
       {"run", "-m MODEL -p In -n 1 --chat"},
@@ -40,8 +40,8 @@ const std::map<std::string, std::string>& working_arguments() {
 }
 
 struct Flag {
-  std::string name;   ///< the last of its names
-  std::string names;  ///< "-m, --model"
+  std::string name;   ///< the last name of the flag: "--model"
+  std::string names;  ///< all names of the flag: "-m, --model"
   bool takes_profile = false;
 };
 
@@ -55,7 +55,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-/// Flags with a value, as the help lists them.
+/// The flags of a command that have a value, as listed in the help.
 std::vector<Flag> flags_of(const std::string& command) {
   std::vector<Flag> flags;
   static const std::regex form("  ((?:-[^ ,]+, )*(-[^ ,]+)) [^ ].*");
@@ -67,7 +67,7 @@ std::vector<Flag> flags_of(const std::string& command) {
   return flags;
 }
 
-/// The working arguments with this flag, in place of the value that they have for it.
+/// The working arguments of a command, with this value of the flag instead of its usual value.
 std::vector<std::string> arguments_with(const std::string& command, const Flag& flag, const std::string& value) {
   std::vector<std::string> args = words(working_arguments().at(command));
   std::replace(args.begin(), args.end(), std::string("MODEL"), kModel);
@@ -92,7 +92,7 @@ std::string shown(const std::vector<std::string>& args) {
   return fmt::format("{}", fmt::join(args, " "));
 }
 
-/// Runs for ten seconds at most; the first signal must end what runs longer.
+/// Expects that the program exits within ten seconds, or on the first signal after ten seconds.
 void expect_end(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   using std::chrono::milliseconds;
   Child child(args, around);
@@ -108,14 +108,14 @@ void expect_end(const std::vector<std::string>& args, const ChildOptions& around
   EXPECT_EQ(child.wait(), 128 + SIGINT) << shown(args);
 }
 
-TEST(EveryFile, EveryCommandIsTested) {
+TEST(EveryFile, CoversEveryCommand) {
   std::set<std::string> tested;
   for (const auto& [command, arguments] : working_arguments()) tested.insert(command);
   const std::vector<std::string> all = commands();
-  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()), tested) << "give each command arguments that work";
+  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()), tested) << "each command needs working arguments";
 }
 
-TEST(EveryFile, APipeWithoutAWriterEndsByItselfOrByTheFirstSignal) {
+TEST(EveryFile, PipeWithoutWriterDoesNotHang) {
   const test::TemporaryFile pipe("pipe");
   ASSERT_EQ(mkfifo(pipe.path.c_str(), 0600), 0);
   for (const auto& [command, arguments] : working_arguments()) {
@@ -129,7 +129,7 @@ TEST(EveryFile, APipeWithoutAWriterEndsByItselfOrByTheFirstSignal) {
   }
 }
 
-TEST(EveryFile, FoldersAndEndlessDevicesAreRefusedAtOnce) {
+TEST(EveryFile, RejectsFoldersAndEndlessDevices) {
   for (const auto& [command, arguments] : working_arguments()) {
     for (const Flag& flag : flags_of(command)) {
       for (const char* path : {"/", "/dev/zero"}) {
@@ -139,7 +139,7 @@ TEST(EveryFile, FoldersAndEndlessDevicesAreRefusedAtOnce) {
   }
 }
 
-TEST(EveryFile, NoOutputReplacesAnInput) {
+TEST(EveryFile, OutputsDoNotReplaceInputs) {
   const test::TemporaryFile model("model.gguf", test::text_of(kModel)), trace("trace.json", "{\"traceEvents\":[]}");
   const std::string before = model.text();
   const auto expect_kept = [](const std::vector<std::string>& args, const ChildOptions& around = {}) {

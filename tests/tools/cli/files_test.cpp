@@ -1,4 +1,4 @@
-// Files that are not as files are: pipes, limits, no home.
+// Unusual files: pipes, and files beyond a size limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ void expect_one_line(const Finished& finished, int code, const std::string& mess
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
 
-/// Ended after half a minute where it does not end by itself.
+/// Runs the program, and kills it if it still runs after half a minute.
 Finished run_briefly(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   Child child(args, around);
   for (int i = 0; i < 300 && child.runs(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -33,7 +33,7 @@ struct NamedPipe : test::TemporaryFile {
   explicit NamedPipe(const std::string& name) : TemporaryFile(name) { EXPECT_EQ(mkfifo(path.c_str(), 0600), 0); }
 };
 
-/// As soon as the child reads the pipe; nothing where it ends before.
+/// Writes the text as soon as the child opens the pipe. Writes nothing if the child exits first.
 void write_to(const NamedPipe& pipe, const std::string& text, const Child& child) {
   int file = -1;
   while (child.runs() && (file = open(pipe.path.c_str(), O_WRONLY | O_NONBLOCK)) < 0) {
@@ -43,26 +43,26 @@ void write_to(const NamedPipe& pipe, const std::string& text, const Child& child
   close(file);
 }
 
-TEST(Files, AMachineFileThatIsAPipeIsRefused) {
+TEST(Files, RejectsPipeAsMachineFile) {
   const NamedPipe pipe("machine.json");
   const ChildOptions around{.variables = {{"SHOAL_MACHINE_FILE", pipe.path}}};
-  const std::string message = pipe.path + ": is no regular file; name one in SHOAL_MACHINE_FILE";
-  EXPECT_EQ(run_briefly({"plan", "-m", kModel}, around).code, 0) << "it counts as none";
+  const std::string message = pipe.path + ": is not a regular file; set SHOAL_MACHINE_FILE to one";
+  EXPECT_EQ(run_briefly({"plan", "-m", kModel}, around).code, 0) << "the pipe counts as a missing file";
   expect_one_line(run_briefly({"probe", "--quick", "--force", "--devices", "CPU0"}, around), 1, message);
 }
 
-TEST(Files, AProfileThatIsAPipeIsRefused) {
+TEST(Files, RejectsPipeAsProfile) {
   const NamedPipe pipe("profile.json");
   expect_one_line(run_briefly({"plan", "-m", kModel, "-ts", "@" + pipe.path}), 1, "is not a regular file");
 }
 
-TEST(Files, APluginThatIsAPipeIsRefused) {
+TEST(Files, RejectsPipeAsPlugin) {
   const NamedPipe pipe("libshoal-pipe.so");
   expect_one_line(run_briefly({"run", "-m", kModel, "-p", "x", "--plugin", pipe.path, "-dev", "CPU0"}), 1,
-                  "libshoal-pipe.so] it is no shared object but a pipe");
+                  "libshoal-pipe.so] it is a pipe, not a shared object");
 }
 
-TEST(Files, AMachineIsReadOnceFromAPipe) {
+TEST(Files, ReadsMachineOnceFromPipe) {
   const NamedPipe pipe("described.json");
   const std::string description = R"({"version": 1, "devices": [{"name": "BOX.0", "memory": 7000000000,
     "bandwidth": 1e10, "rates": {"default": 1e12}}]})";
@@ -74,8 +74,8 @@ TEST(Files, AMachineIsReadOnceFromAPipe) {
   EXPECT_FALSE(plan["prediction"].is_null());
 }
 
-TEST(Files, LargerThanAllowedAreAnError) {
-  if (test::kSanitized) GTEST_SKIP() << "sanitizers write files too";
+TEST(Files, FileSizeLimitIsAnError) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers also write files";
   const test::TemporaryFile trace("trace.json");
   Child child({"run", "-m", kModel, "-p", "In the", "-n", "30", "--temp", "0", "--trace", trace.path},
               {.largest_file = 10 << 10});

@@ -1,4 +1,4 @@
-// Command lines of llama.cpp: accepted if the outcome is the same, else refused.
+// Command lines of llama.cpp are accepted if they have the same meaning in shoal, and refused otherwise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,14 +18,14 @@ using ::testing::StartsWith;
 
 using Arguments = std::vector<std::string>;
 
-/// The arguments of a command in shoal's own spelling.
+/// The arguments of a command, translated to shoal's spelling.
 Arguments own(const std::string& command, const std::string& args) {
   CLI::App app;
   define_program(app, [](const CommandBody&) {});
   return spell_out(*app.get_subcommand(command), words(args));
 }
 
-/// Why they are refused; "" where they are not.
+/// The reason that arguments are refused; "" if they are accepted.
 std::string refusal(const std::string& command, const std::string& args) {
   try {
     own(command, args);
@@ -35,7 +35,7 @@ std::string refusal(const std::string& command, const std::string& args) {
   }
 }
 
-TEST(ForeignFlags, OfTheSameMeaningAreTranslated) {
+TEST(ForeignFlags, TranslatesFlagsOfTheSameMeaning) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"run", "-s 7 --temperature 0", "--seed 7 --temp 0"},
       {"run", "--n-predict 5 --device CPU0", "--predict 5 --devices CPU0"},
@@ -53,29 +53,29 @@ TEST(ForeignFlags, OfTheSameMeaningAreTranslated) {
   }
 }
 
-TEST(ForeignFlags, WithoutEffectAreLeftOut) {
+TEST(ForeignFlags, DropsFlagsWithoutEffect) {
   for (const char* args : {"-fa -p x", "-fa on -p x", "-fa 1 -p x", "--flash-attn auto -p x", "--flash-attn=on -p x",
                            "-p x -fa", "--jinja -p x", "--no-display-prompt -p x"}) {
     EXPECT_THAT(own("run", args), ElementsAreArray(words("-p x"))) << args;
   }
 }
 
-TEST(ForeignFlags, OfAnotherOutcomeAreRefused) {
+TEST(ForeignFlags, RejectsFlagsOfAnotherMeaning) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"run", "-fa off", "-fa off is not possible: attention is always flash attention"},
-      {"bench", "-fa 0,1", "-fa 0,1 is not possible: attention is always flash attention"},
+      {"run", "-fa off", "-fa off is not supported, because attention is always flash"},
+      {"bench", "-fa 0,1", "-fa 0,1 is not supported, because attention is always flash"},
       {"run", "--mlock", "there is no flag --mlock"},
       {"run", "-mg 0", "there is no flag -mg"},
       {"tokenize", "-s 7", "there is no flag -s"},
-      {"run", "-m x two words", "'two words' was not expected; a text with blanks needs quotes"},
-      {"run", "x.gguf y.gguf", "'x.gguf y.gguf' was not expected"},
+      {"run", "-m x two words", "unexpected argument 'two words'; a value with blanks needs quotes"},
+      {"run", "x.gguf y.gguf", "unexpected argument 'x.gguf y.gguf'"},
   };
   for (const auto& [command, args, message] : cases) {
     EXPECT_THAT(refusal(command, args), StartsWith(message)) << command << " " << args;
   }
 }
 
-TEST(ForeignFlags, LinesOfLlamaCppRun) {
+TEST(ForeignFlags, RunsLlamaCppCommandLines) {
   const Finished plain = run({"run", "-m", kModel, "-p", kPrompt, "-n", "8", "--temp", "0"});
   ASSERT_EQ(plain.code, 0) << plain.err;
   std::vector<std::string> args{"run", kModel, "-p", kPrompt};
@@ -88,7 +88,7 @@ TEST(ForeignFlags, LinesOfLlamaCppRun) {
   EXPECT_EQ(pasted.out, plain.out);
 }
 
-TEST(ForeignFlags, EveryCommandWithAReportWritesJson) {
+TEST(ForeignFlags, EveryReportHasJson) {
   for (const char* args :
        {"devices", "info -m MODEL", "plan -m MODEL", "tokenize -m MODEL -p x", "detokenize -m MODEL --ids 5"}) {
     Arguments all = words(args);
@@ -100,7 +100,7 @@ TEST(ForeignFlags, EveryCommandWithAReportWritesJson) {
   }
 }
 
-TEST(Help, IsACommandToo) {
+TEST(Help, IsAlsoACommand) {
   EXPECT_EQ(run({"help", "run"}).out, run({"run", "--help"}).out);
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
   EXPECT_EQ(run({"help", "help"}).out, run({"--help"}).out);

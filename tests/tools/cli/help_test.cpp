@@ -1,4 +1,4 @@
-// What the program says of itself and of what was mistyped.
+// Help, version, and suggestions for mistyped names.
 #include "tools/cli/help.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(Help, ListsTheFlagsOfEveryCommandInGroups) {
   }
 }
 
-TEST(Help, HasGroupsInTheOrderOfUse) {
+TEST(Help, GroupsAreInOrderOfUse) {
   const std::string help = help_of("run");
   size_t last = 0;
   for (const char* title : {"\nModel and prompt:\n", "\nGeneration:\n", "\nSampling:\n", "\nContext and batches:\n",
@@ -48,7 +48,7 @@ TEST(Help, HasGroupsInTheOrderOfUse) {
   }
 }
 
-TEST(Help, HasShortFormsBesideLongOnes) {
+TEST(Help, ShowsShortFormsNextToLongForms) {
   const std::string help = help_of("run");
   for (const char* names : {"  -m, --model FILE ", "  -dev, --devices NAMES", "  -ts, --tensor-split SHARES ",
                             "  -ngl, --gpu-layers, --n-gpu-layers INT", "  -ctk, --cache-type-k TYPE ",
@@ -58,19 +58,19 @@ TEST(Help, HasShortFormsBesideLongOnes) {
   EXPECT_THAT(help, Not(HasSubstr("(-ts)")));
 }
 
-TEST(Help, DescribesEveryFlagByItself) {
+TEST(Help, DescribesEachFlagOnItsOwn) {
   const std::string help = help_of("run");
   EXPECT_THAT(help, AllOf(HasSubstr("Prompt text"), Not(HasSubstr("...")), Not(HasSubstr("So many"))));
 }
 
-TEST(Help, OfTheProgramListsTheCommands) {
+TEST(Help, ProgramHelpListsCommands) {
   const Finished help = run({"--help"});
   EXPECT_EQ(help.code, 0);
   for (const char* command : {"\n  run  ", "\n  bench-comm  ", "\n  simulate  "})
     EXPECT_THAT(help.out, HasSubstr(command));
 }
 
-TEST(Version, SaysWhatTheProgramWasBuiltFromAndFor) {
+TEST(Version, NamesCommitCompilerAndInstructionSets) {
   const Finished version = run({"--version"});
   EXPECT_EQ(version.code, 0);
   EXPECT_THAT(version.out, StartsWith("shoal 0."));
@@ -80,7 +80,7 @@ TEST(Version, SaysWhatTheProgramWasBuiltFromAndFor) {
   EXPECT_THAT(version.out, ContainsRegex("\nCUDA: (yes|no), "));
 }
 
-TEST(DidYouMean, NamesOnlyWhatIsClose) {
+TEST(DidYouMean, SuggestsOnlyCloseNames) {
   const std::vector<std::string> known{"--temp", "-t", "--threads", "--tensor-split", "-ctk", "-c", "--ctx-size"};
   for (const auto& [text, name] : {std::pair("--tmep", "--temp"),
                                    {"-temp", "--temp"},
@@ -94,7 +94,7 @@ TEST(DidYouMean, NamesOnlyWhatIsClose) {
   for (const char* text : {"-x", "--bogus", "-tt", "--thrxyzs", ""}) EXPECT_EQ(did_you_mean(text, known), "") << text;
 }
 
-TEST(DidYouMean, OfFlagsAndCommands) {
+TEST(DidYouMean, SuggestsFlagsAndCommands) {
   const auto error = [](const std::vector<std::string>& args) {
     const Finished finished = run(args);
     EXPECT_EQ(finished.code, 2);

@@ -1,4 +1,4 @@
-// What is printed arrives, or the program says so and stops; what cannot be said does no harm.
+// Lost results are a failure that stops the program. Lost messages are ignored.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// Command lines that print something and succeed, by what they are.
+/// Command lines that print something and succeed.
 const std::vector<std::vector<std::string>> kCommands{
     {"run", "-m", kModel, "-p", "In the", "-n", "3"},
     {"run", "-m", kModel, "-p", "In the", "-n", "3", "--output", "json"},
@@ -33,7 +33,7 @@ const std::vector<std::vector<std::string>> kCommands{
     {"--version"},
 };
 
-/// Far too many tokens to wait for: it ends when its output cannot be written, or not at all.
+/// A command that generates for a very long time. It ends only because its output cannot be written.
 const std::vector<std::string> kEndless{"run", "-m",    kModel,   "-p", "In the", "-n", "-1",
                                         "-c",  "50000", "--temp", "0",  "-t",     "1",  "--ignore-eos"};
 
@@ -45,7 +45,7 @@ class Pipe {
   void close_reader() { close_end(ends_[0]); }
   void close_writer() { close_end(ends_[1]); }
 
-  /// Writes until nothing more goes in; the count.
+  /// Writes to the pipe until it is full. Returns the number of bytes.
   size_t fill() {
     fcntl(ends_[1], F_SETFL, O_NONBLOCK);
     size_t count = 0;
@@ -53,7 +53,7 @@ class Pipe {
     fcntl(ends_[1], F_SETFL, 0);
     return count;
   }
-  /// All that comes until the writers are gone.
+  /// Reads until all writers have closed the pipe.
   std::string drain() {
     std::string all, part(4096, '\0');
     for (ssize_t got = 0; (got = read(ends_[0], part.data(), part.size())) > 0;) all.append(part, 0, got);
@@ -68,7 +68,7 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-TEST(Output, AFullDiskIsAFailure) {
+TEST(Output, FullDiskIsAnError) {
   for (const auto& command : kCommands) {
     Finished finished = run(command, {.out = "/dev/full"});
     EXPECT_EQ(finished.code, 1) << ::testing::PrintToString(command);
@@ -78,7 +78,7 @@ TEST(Output, AFullDiskIsAFailure) {
   }
 }
 
-TEST(Output, AClosedStreamIsAFailure) {
+TEST(Output, ClosedStdoutIsAnError) {
   for (const auto& command : kCommands) {
     Finished finished = run(command, {.out = kClosed});
     EXPECT_EQ(finished.code, 1) << ::testing::PrintToString(command);
@@ -86,7 +86,7 @@ TEST(Output, AClosedStreamIsAFailure) {
   }
 }
 
-TEST(Output, AReaderThatIsGoneEndsQuietly) {
+TEST(Output, ClosedPipeEndsProgramQuietly) {
   for (const auto& command : kCommands) {
     Pipe pipe;
     pipe.close_reader();
@@ -96,14 +96,14 @@ TEST(Output, AReaderThatIsGoneEndsQuietly) {
   }
 }
 
-TEST(Output, GenerationStopsWhenNobodyCanReadIt) {
+TEST(Output, ClosedPipeStopsGeneration) {
   EXPECT_EQ(run(kEndless, {.out = "/dev/full"}).code, 1);
   Pipe pipe;
   pipe.close_reader();
   EXPECT_EQ(run(kEndless, {.out_pipe = pipe.writer()}).code, 141);
 }
 
-TEST(Output, MessagesThatCannotBeWrittenDoNoHarm) {
+TEST(Output, LostMessagesAreNoFailure) {
   for (const std::string& err : {kClosed, std::string("/dev/full")}) {
     EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "600"}, {.err = err}).code, 0) << err;
     EXPECT_EQ(run({"run", "-m", "no-such-file", "-p", "x"}, {.err = err}).code, 1) << err;
@@ -112,7 +112,7 @@ TEST(Output, MessagesThatCannotBeWrittenDoNoHarm) {
   }
 }
 
-TEST(Output, NothingIsLostToCtrlCWhileAReaderIsSlow) {
+TEST(Output, CtrlCLosesNoOutputWithASlowReader) {
   for (const char* format : {"text", "json"}) {
     std::vector<std::string> args = words("run -p In -n 50 --temp 0 --ignore-eos --output");
     args.insert(args.end(), {format, "-m", kModel});
@@ -120,7 +120,7 @@ TEST(Output, NothingIsLostToCtrlCWhileAReaderIsSlow) {
     size_t before = pipe.fill();
     Child child(args, {.out_pipe = pipe.writer()});
     pipe.close_writer();
-    std::this_thread::sleep_for(std::chrono::seconds(3));  // by then it waits for its reader
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // after this time, the program waits for its reader
     child.send(SIGINT);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     std::string out = pipe.drain().substr(before);

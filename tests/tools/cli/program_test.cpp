@@ -1,4 +1,4 @@
-// The commands, run as users run them.
+// The commands of the program, run as processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Sends the program the signal when it has evaluated tokens of the prompt, or generated some, and gives what it prints
-/// nevertheless.
+/// Sends the signal once the program has evaluated prompt tokens or generated tokens. Returns the program's output.
 json interrupted_json(std::vector<std::string> args, int signal, const char* evaluated) {
   args.insert(args.end(), {"--output", "json"});
   const Finished ended = run_interrupted(args, signal, [evaluated](const Finished& run) {
@@ -33,7 +32,7 @@ json interrupted_json(std::vector<std::string> args, int signal, const char* eva
   return json::parse(ended.out, nullptr, false);
 }
 
-TEST(Run, PrintsTheTextAndHowLongItTook) {
+TEST(Run, PrintsTextAndTimings) {
   Finished finished = run({"run", "-m", kModel, "-p", kPrompt, "-n", "12", "--temp", "0"});
   EXPECT_EQ(finished.code, 0);
   EXPECT_EQ(finished.out, " the heavens, and in the earth is filled\n");
@@ -57,13 +56,13 @@ TEST(Run, JsonHasTokensTextTimingsAndLogits) {
   }
 }
 
-TEST(Run, TakesTokensInsteadOfText) {
+TEST(Run, AcceptsTokenIdsInsteadOfText) {
   json text = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "8", "--temp", "0"});
   json ids = run_json({"run", "-m", kModel, "--prompt-tokens", "1,527,261,345,340,290", "-n", "8", "--temp", "0"});
   EXPECT_EQ(text["tokens"], ids["tokens"]);
 }
 
-TEST(Run, SameSeedSameText) {
+TEST(Run, SameSeedGivesSameText) {
   auto sampled = [](const char* seed) {
     return run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "40", "--temp", "1.5", "--seed", seed, "--top-k", "0"});
   };
@@ -73,7 +72,7 @@ TEST(Run, SameSeedSameText) {
   EXPECT_NE(first["tokens"], sampled("8")["tokens"]);
 }
 
-TEST(Run, SamplesOnTheDevicesWhatTheHostWouldSample) {
+TEST(Run, DeviceSamplingEqualsHostSampling) {
   for (const auto& [names, ratio] : {std::pair("CPU0", "1"), {"CPU0,CPU1", "1,1"}, {"CPU0,CPU1,CPU2", "5,0,2"}}) {
     for (const auto& [temp, listed] : {std::pair("0", "0"), {"1.5", "3"}, {"1.5", "50"}}) {
       std::vector<std::string> args{"run", "-m",  kModel,   "-p", kPrompt,  "-n", "30",           "-dev", names,
@@ -87,21 +86,21 @@ TEST(Run, SamplesOnTheDevicesWhatTheHostWouldSample) {
   }
 }
 
-TEST(Run, WithoutASeedReportsTheOneItTook) {
+TEST(Run, ReportsTheRandomSeed) {
   json first = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5"});
   json again = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "20", "--temp", "1.5", "--seed",
                          std::to_string(first["seed"].get<uint64_t>())});
   EXPECT_EQ(first["tokens"], again["tokens"]);
 }
 
-TEST(Run, MinusOneIsARandomSeed) {
+TEST(Run, SeedMinusOneIsRandom) {
   auto seed = [] {
     return run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "1", "--seed", "-1"})["seed"].get<uint64_t>();
   };
   EXPECT_NE(seed(), seed());
 }
 
-TEST(Run, CountsAreDecimal) {
+TEST(Run, ReadsCountsAsDecimal) {
   EXPECT_EQ(run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "010", "--ignore-eos"})["tokens"].size(), 10u);
 }
 
@@ -114,35 +113,35 @@ TEST(Run, ValuesMayLookLikeFlags) {
   EXPECT_EQ(empty["tokens"].size(), 3u);
 }
 
-TEST(Run, BlanksInListsDoNotMatter) {
+TEST(Run, IgnoresBlanksInLists) {
   json result = run_json({"run", "-m", kModel, "--prompt-tokens", "1, 527 ,261", "-n", "0", "-dev", "CPU0, CPU2"});
   EXPECT_EQ(result["prompt_tokens"], json({1, 527, 261}));
   EXPECT_EQ(result["devices"], json({"CPU0", "CPU2"}));
 }
 
-TEST(Run, HugeSharesAreSharesToo) {
+TEST(Run, AcceptsHugeShares) {
   EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1", "-ts", "1e308,1e308"}).code, 0);
 }
 
-TEST(Run, ShowsTheBestLogitsBesideTheText) {
+TEST(Run, PrintsTopLogits) {
   Finished finished = run({"run", "-m", kModel, "-p", kPrompt, "-n", "2", "--temp", "0", "--top-logits", "2"});
   EXPECT_EQ(finished.out, " the heaven\n");
   EXPECT_THAT(finished.err, ::testing::ContainsRegex("6\\.[0-9]+ +261  \u2581the\n"));
 }
 
-TEST(Run, WarnsOfAContextThatTheModelWasNotTrainedFor) {
+TEST(Run, WarnsOfContextBeyondTraining) {
   Finished larger = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "513"});
   EXPECT_EQ(larger.code, 0);
-  EXPECT_THAT(larger.err, HasSubstr("shoal: warning: a context of 513 is more than the 512 that the model"));
+  EXPECT_THAT(larger.err, HasSubstr("shoal: warning: a context of 513 exceeds the 512 tokens that the model"));
   EXPECT_THAT(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "512"}).err, Not(HasSubstr("warning")));
 }
 
-TEST(Run, CountsWhatItComputed) {
+TEST(Run, CountsComputedTokens) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "5", "--ignore-eos", "-ub", "4"});
   EXPECT_EQ(result["timings"]["prompt_evaluated"], 6);
-  // The first of the five comes with the prompt.
+  // The first of the five tokens is sampled from the logits of the prompt.
   EXPECT_EQ(result["timings"]["generation_evaluated"], 4);
-  // A long prompt token by token, ended on the way.
+  // A long prompt is evaluated token by token and interrupted.
   std::string ids = "1";
   for (int i = 1; i < 20000; ++i) ids += ",261";
   json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT,
@@ -157,11 +156,11 @@ TEST(Run, StopsWhenTheContextIsFull) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "10", "--temp", "0", "--ignore-eos"});
   EXPECT_EQ(result["context"], 10);
   EXPECT_EQ(result["stop"], "context");
-  // 6 of the prompt and 4 more fit; the fifth comes from the logits of the last.
+  // The context holds 6 prompt tokens and 4 generated tokens. The fifth generated token comes from the last logits.
   EXPECT_EQ(result["tokens"].size(), 5u);
 }
 
-TEST(Run, TextSaysWhyItEndedEarly) {
+TEST(Run, ReportsTheStopReason) {
   const auto err = [](const std::vector<std::string>& more) {
     std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "--temp", "0"};
     args.insert(args.end(), more.begin(), more.end());
@@ -174,7 +173,7 @@ TEST(Run, TextSaysWhyItEndedEarly) {
   EXPECT_THAT(err({"-n", "4"}), Not(HasSubstr("stopped")));
 }
 
-TEST(Run, EndsBeforeAStopText) {
+TEST(Run, StopsBeforeAStopText) {
   const std::vector<std::string> args{"run", "-m", kModel, "-p", kPrompt, "-n", "40", "--temp", "0"};
   const std::string whole = run_json(args)["text"];
   ASSERT_GT(whole.size(), 30u);
@@ -187,7 +186,7 @@ TEST(Run, EndsBeforeAStopText) {
   const Finished text = run(stopped);
   EXPECT_EQ(text.out, expected + "\n");
   EXPECT_THAT(text.err, HasSubstr("; stopped: stop text"));
-  // One that only begins is shown in the end.
+  // If only a beginning of the stop text occurs, it is printed at the end.
   stopped.back() = whole.substr(whole.size() - 3) + "and more";
   EXPECT_EQ(run_json(stopped)["text"], whole);
 }
@@ -206,7 +205,7 @@ TEST(Run, PenaltiesAndBiasesChangeTheText) {
   EXPECT_EQ(std::count(biased.begin(), biased.end(), usual[0]), 40);
   for (const std::vector<std::string>& penalty : std::vector<std::vector<std::string>>{
            {"--presence-penalty", "100"}, {"--frequency-penalty", "100", "--penalty-last-n", "-1"}}) {
-    std::vector<int32_t> all = tokens(penalty);  // none comes twice, as far as penalties look back
+    std::vector<int32_t> all = tokens(penalty);  // no token repeats within the range of the penalty
     std::sort(all.begin(), all.end());
     EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
     EXPECT_EQ(all.size(), 40u);
@@ -215,14 +214,14 @@ TEST(Run, PenaltiesAndBiasesChangeTheText) {
   EXPECT_EQ(run({"run", "-m", kModel, "-p", "a", "--stop", ""}).code, 2);
 }
 
-TEST(Run, GeneratesNothingWhenAskedTo) {
+TEST(Run, GeneratesNothingForZeroTokens) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "0", "--top-logits", "1"});
   EXPECT_EQ(result["tokens"].size(), 0u);
   EXPECT_EQ(result["text"], "");
   EXPECT_EQ(result["top_logits"][0][0], 261);
 }
 
-TEST(Run, FlagsOfTheFieldWork) {
+TEST(Run, AcceptsLlamaCppFlags) {
   for (const char* flags : {"-dev CPU1,CPU2 -ts 1,2 -c 64 -t 1 -n 4 -ub 2 -ctk q8_0 -ctv f32",
                             "--devices CPU1,CPU2 --tensor-split 1,2 --ctx-size 64 --threads 1 --predict 4 "
                             "--ubatch-size 2 --cache-type-k q8_0 --cache-type-v f32",
@@ -236,8 +235,8 @@ TEST(Run, FlagsOfTheFieldWork) {
   }
 }
 
-TEST(Run, EndsCleanlyOnCtrlC) {
-  // Far too many tokens to come to an end by itself.
+TEST(Run, ExitsCleanlyOnCtrlC) {
+  // -n -1 with a large context gives more tokens than the run can generate before the signal.
   Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "200000", "--ignore-eos"});
   for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   child.send(SIGINT);
@@ -247,15 +246,15 @@ TEST(Run, EndsCleanlyOnCtrlC) {
   EXPECT_THAT(child.err(), HasSubstr("tokens/s"));
 }
 
-TEST(Run, EndsCleanlyWhenTerminated) {
+TEST(Run, ExitsCleanlyOnSigterm) {
   json result = interrupted_json({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "50000", "--ignore-eos"},
                                  SIGTERM, "generation_evaluated");
   EXPECT_EQ(result["stop"], "interrupted");
   EXPECT_GT(result["tokens"].size(), 0u);
 }
 
-TEST(Run, LeavesSignalsIgnoredThatWere) {
-  // Long enough for the signal to come in time.
+TEST(Run, KeepsIgnoredSignalsIgnored) {
+  // 600 tokens take long enough for the signal to arrive during the run.
   Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "600", "-c", "1000", "--ignore-eos"},
               {.ignores_interrupts = true});
   for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -264,7 +263,7 @@ TEST(Run, LeavesSignalsIgnoredThatWere) {
   EXPECT_THAT(child.err(), HasSubstr("generated 600 tokens"));
 }
 
-TEST(Run, MakesCpuDevicesWhereTheEnvironmentNamesNoCount) {
+TEST(Run, CreatesNamedCpuDevicesByDefault) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
   for (std::optional<std::string> count : {std::optional<std::string>(), {"0"}, {""}}) {
     Finished finished = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1"}, {.cpu_devices = count});
@@ -272,7 +271,7 @@ TEST(Run, MakesCpuDevicesWhereTheEnvironmentNamesNoCount) {
   }
 }
 
-TEST(Tokenize, GoesBothWays) {
+TEST(Tokenize, RoundTripsWithDetokenize) {
   json tokens = run_json({"tokenize", "-m", kModel, "-p", kPrompt});
   EXPECT_EQ(tokens["tokens"], json({1, 527, 261, 345, 340, 290}));
   EXPECT_EQ(tokens["pieces"][1], "\u2581But");
@@ -282,7 +281,7 @@ TEST(Tokenize, GoesBothWays) {
   EXPECT_EQ(run_json({"detokenize", "-m", kModel, "--ids", ""})["text"], "");
 }
 
-TEST(Devices, ListsEachWithMemoryAndCaps) {
+TEST(Devices, ListsMemoryAndCapabilities) {
   json devices = run_json({"devices"})["devices"];
   ASSERT_EQ(devices.size(), 4u);
   for (int i = 0; i < 4; ++i) {
@@ -294,7 +293,7 @@ TEST(Devices, ListsEachWithMemoryAndCaps) {
   EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU3"));
 }
 
-TEST(Devices, ShowsWhatFamiliesWereBuiltWith) {
+TEST(Devices, ShowsFeaturesOfFamilies) {
   json families = run_json({"devices"})["families"];
   ASSERT_GE(families.size(), 1u);
   EXPECT_EQ(families[0]["name"], "CPU");
@@ -304,22 +303,22 @@ TEST(Devices, ShowsWhatFamiliesWereBuiltWith) {
   EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU: isa=" + features["isa"].get<std::string>() + " "));
 }
 
-TEST(Devices, SaysWhyThereAreNoGpus) {
+TEST(Devices, ReportsTheReasonForMissingGpus) {
   const Finished version = run({"--version"}), devices = run({"devices"});
   const std::string cuda = version.out.substr(version.out.find("\nCUDA: "));
-  if (!cuda.starts_with("\nCUDA: no, ")) GTEST_SKIP() << "CUDA is there";
+  if (!cuda.starts_with("\nCUDA: no, ")) GTEST_SKIP() << "this machine has CUDA";
   EXPECT_THAT(devices.out, HasSubstr(cuda));
 }
 
-TEST(Devices, APluginThatIsNamedAndCannotBeUsedIsAnError) {
+TEST(Devices, UnusableNamedPluginIsAnError) {
   Finished finished = run({"devices", "--plugin", kModel});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("shoal: error: [plug-in "));
-  EXPECT_THAT(finished.err, HasSubstr("it is no shared object"));
+  EXPECT_THAT(finished.err, HasSubstr("it is not a shared object"));
   EXPECT_EQ(run({"run", "-m", kModel, "-p", "In", "-n", "1", "--plugin", "not/there.so"}).code, 1);
 }
 
-TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
+TEST(Devices, UnusableFoundPluginIsListed) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "libshoal-text.so") << "text";
   setenv("SHOAL_PLUGIN_PATH", folder.path().c_str(), 1);
@@ -328,15 +327,15 @@ TEST(Devices, APluginThatIsFoundAndCannotBeUsedIsListed) {
   unsetenv("SHOAL_PLUGIN_PATH");
   ASSERT_EQ(skipped.size(), 1u);
   EXPECT_THAT(skipped[0]["file"].get<std::string>(), HasSubstr("libshoal-text.so"));
-  EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("no shared object"));
+  EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("not a shared object"));
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is no shared object"));
+  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is not a shared object"));
 }
 
 TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   json plan = run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "3,1", "-c", "128"});
   EXPECT_EQ(plan["context"], 128);
-  // The devices select 40 of 1024 tokens: each sends 40 logits with their ids.
+  // The devices select 40 of 1024 tokens. Each device sends 40 logits and their ids.
   EXPECT_EQ(plan["collectives_per_token"]["counts"], json({{"all_reduce", 12}, {"all_gather", 1}}));
   EXPECT_EQ(plan["collectives_per_token"]["bytes"], 12 * 1024 + 2 * 40 * 8);
   bool found = false;
@@ -346,7 +345,7 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
     EXPECT_EQ(tensor["layout"], "split 1 [192:{0} 64:{1}]");
   }
   EXPECT_TRUE(found);
-  // 6 layers of keys and values, f16 [32, 128, 3] and [32, 128, 1].
+  // 6 layers with keys and values: f16 [32, 128, 3] on the first device and [32, 128, 1] on the second.
   EXPECT_EQ(plan["memory"][0]["kv"], 12 * 32 * 128 * 3 * 2);
   EXPECT_EQ(plan["memory"][1]["kv"], 12 * 32 * 128 * 1 * 2);
   for (const json& use : plan["memory"]) {
@@ -363,7 +362,7 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   EXPECT_EQ(plan["fits"], true);
 }
 
-TEST(Plan, OfSamplingOnTheHostOrOnTheDevices) {
+TEST(Plan, SamplingOnHostChangesTheTraffic) {
   const auto traffic = [](std::vector<std::string> more) {
     std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
     args.insert(args.end(), more.begin(), more.end());
@@ -387,7 +386,7 @@ TEST(Plan, ShowsTheLocalGraphOfARank) {
   EXPECT_THAT(without, Not(HasSubstr(local)));
 }
 
-TEST(Plan, SaysWhatDoesNotFit) {
+TEST(Plan, ReportsDevicesThatAreTooSmall) {
   std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "1,0", "-c", "2000000000"};
   Finished text = run(args);
   EXPECT_EQ(text.code, 0);
@@ -396,25 +395,25 @@ TEST(Plan, SaysWhatDoesNotFit) {
   EXPECT_EQ(run_json(args)["fits"], false);
 }
 
-TEST(Plan, PlansScratchMemoryForTheThreadsAskedFor) {
+TEST(Plan, ScratchMemoryDependsOnThreads) {
   auto compute = [](const char* threads) -> int64_t {
     return run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", threads})["memory"][0]["compute"];
   };
   EXPECT_GT(compute("16"), compute("1"));
 }
 
-TEST(Plan, OfOneDeviceHasNoCollectives) {
+TEST(Plan, OneDeviceHasNoCollectives) {
   json plan = run_json({"plan", "-m", kModel});
   EXPECT_EQ(plan["collectives_per_token"]["bytes"], 0);
   EXPECT_EQ(plan["memory"][0]["communication"], 0);
 }
 
-TEST(Compare, AgreesNodeByNodeAndFailsAboveTheThreshold) {
+TEST(Compare, FailsOnlyAboveTheThreshold) {
   json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2"});
   std::map<std::string, int> nodes, caches;
   for (const json& node : result["nodes"]) {
     ++(node["op"] == "cache" ? caches : nodes)[node["step"]];
-    EXPECT_NE(node["op"], "set_rows");  // the caches are what it gives
+    EXPECT_NE(node["op"], "set_rows");  // the content of the caches is compared instead
   }
   EXPECT_GT(nodes["prompt"], 100);
   EXPECT_EQ(nodes["prompt"], nodes["token"]);
@@ -427,7 +426,7 @@ TEST(Compare, AgreesNodeByNodeAndFailsAboveTheThreshold) {
   EXPECT_THAT(strict.err, HasSubstr("--threshold"));
 }
 
-TEST(Compare, TakesQuantisedCaches) {
+TEST(Compare, SupportsQuantisedCaches) {
   json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-ctk", "q8_0", "-ctv", "q8_0"});
   EXPECT_LE(result["worst"]["nmse"].get<double>(), 1e-4);
 }

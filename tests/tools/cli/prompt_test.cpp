@@ -1,4 +1,4 @@
-// Prompts from files and standard input, as users give them.
+// Prompts from files and standard input.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ json tokens_of(const std::vector<std::string>& more, const ChildOptions& around 
   return finished.code == 0 ? json::parse(finished.out) : json();
 }
 
-TEST(Prompt, ComesFromAFileOrStandardInput) {
+TEST(Prompt, ReadsFileOrStandardInput) {
   const test::TemporaryFile file("prompt.txt", std::string(kPrompt) + "\n");
   const auto generated = [](const std::vector<std::string>& prompt, const std::string& in) {
     std::vector<std::string> args{"run", "-m", kModel, "-n", "12", "--temp", "0"};
@@ -37,13 +37,13 @@ TEST(Prompt, ComesFromAFileOrStandardInput) {
   EXPECT_EQ(generated({"-f", "/dev/stdin"}, file.path), wanted);
 }
 
-TEST(Prompt, LosesOneNewlineAtItsEnd) {
+TEST(Prompt, DropsOneFinalNewline) {
   for (const auto& [text, kept] :
        {std::pair("a b", "a b"), {"a b\n", "a b"}, {"a b\n\n", "a b\n"}, {"\na b ", "\na b "}}) {
     const test::TemporaryFile file("prompt.txt", text);
     EXPECT_EQ(tokens_of({"-f", file.path})["prompt"], kept);
     EXPECT_EQ(tokens_of({"-p", "-"}, {.in = file.path})["prompt"], kept);
-    EXPECT_EQ(tokens_of({"-p", text})["prompt"], text) << "an argument is taken as it is";
+    EXPECT_EQ(tokens_of({"-p", text})["prompt"], text) << "an argument is used unchanged";
   }
 }
 
@@ -58,25 +58,25 @@ TEST(Prompt, MayBeLongerThanAnArgument) {
   EXPECT_GT(count, 50'000u);
   const Finished refused = run({"run", "-m", kModel, "-f", file.path, "-n", "1"});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.err, HasSubstr(fmt::format("the prompt has {} tokens and the context holds 512", count)));
+  EXPECT_THAT(refused.err, HasSubstr(fmt::format("the prompt has {} tokens, but the context holds 512", count)));
 }
 
-TEST(Prompt, LosesTheMarkOfUtf8AndMayNotBeUtf16) {
+TEST(Prompt, DropsUtf8MarkAndRejectsUtf16) {
   const test::TemporaryFile marked("marked.txt", "\xef\xbb\xbfIn the"), wide("wide.txt", "\xff\xfeI\1n\1");
   EXPECT_EQ(tokens_of({"-f", marked.path})["prompt"], "In the");
   EXPECT_EQ(tokens_of({"-f", "-"}, {.in = marked.path})["prompt"], "In the");
   const Finished refused = run({"tokenize", "-m", kModel, "-f", wide.path});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.err, HasSubstr(wide.path + ": is UTF-16; save it as UTF-8\n"));
+  EXPECT_THAT(refused.err, HasSubstr(wide.path + ": the text is UTF-16; save it as UTF-8\n"));
 }
 
-TEST(Prompt, OfComparisonsToo) {
+TEST(Prompt, CompareReadsPromptFlags) {
   const test::TemporaryFile file("prompt.txt", "In the\n");
   const Finished compared = run({"compare", "-m", kModel, "-dev", "CPU0,CPU1", "-c", "3", "-f", file.path});
-  EXPECT_THAT(compared.err, HasSubstr("4 tokens of the prompt and one more do not fit into a context of 3"));
+  EXPECT_THAT(compared.err, HasSubstr("4 prompt tokens and one generated token do not fit into a context of 3"));
 }
 
-TEST(Prompt, ThatCannotBeReadIsOneLine) {
+TEST(Prompt, UnreadablePromptGivesAOneLineError) {
   const test::TemporaryFile empty("empty.txt", ""), newline("newline.txt", "\n");
   const auto expect = [](const std::vector<std::string>& more, int code, const std::string& message,
                          const std::string& in = "/dev/null") {
@@ -92,16 +92,16 @@ TEST(Prompt, ThatCannotBeReadIsOneLine) {
   };
   expect({"-f", "no/such.txt"}, 1, "no/such.txt: cannot open the prompt: No such file or directory; check the path");
   expect({"-f", "/"}, 1, "/: is a directory, not a prompt; check the path");
-  expect({"-f", empty.path}, 1, empty.path + ": there is no text in it");
-  expect({"-f", newline.path}, 1, newline.path + ": there is no text in it");
-  expect({"-f", "/dev/zero"}, 1, "/dev/zero: has more than 64.0 MiB, too much for a prompt");
-  expect({"-p", "-"}, 1, "standard input: there is no text in it");
+  expect({"-f", empty.path}, 1, empty.path + ": contains no text");
+  expect({"-f", newline.path}, 1, newline.path + ": contains no text");
+  expect({"-f", "/dev/zero"}, 1, "/dev/zero: is larger than 64.0 MiB, the limit for a prompt");
+  expect({"-p", "-"}, 1, "standard input: contains no text");
   expect({"-p", "-"}, 1, "standard input: cannot read the prompt: Is a directory", "/");
   expect({"-f", empty.path, "-p", "x"}, 2, "--prompt excludes --file");
-  expect({"-f", ""}, 2, "--file: a file has no empty name");
+  expect({"-f", ""}, 2, "--file: the file name is empty");
 }
 
-TEST(Prompt, ThatIsPipedWithoutAFlagIsSpokenOf) {
+TEST(Prompt, NamesTheFlagForPipedInput) {
   const test::TemporaryFile file("prompt.txt", "x\n");
   for (const char* command : {"run", "tokenize"}) {
     const Finished finished = run({command, "-m", kModel}, {.in = file.path});

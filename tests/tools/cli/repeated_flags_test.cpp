@@ -1,4 +1,4 @@
-// Flags that are given twice: lists add up, of all others the last value counts.
+// If a flag is repeated, a list collects all values, and other flags keep the last value.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 using Values = std::vector<std::string>;
 
-/// Lists, by their longest names.
+/// Flags with lists, by their longest names.
 const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
@@ -35,7 +35,7 @@ bool is_list(const std::string& command, const std::string& name) {
   return kLists.contains(name) || (own != kListsOfCommands.end() && own->second.contains(name));
 }
 
-/// Two values that a flag takes, by its name or else by the type that the help shows.
+/// Two valid values of a flag. They depend on the flag's name, or else on the value type that the help shows.
 Values two_values(const std::string& name, const std::string& type) {
   static const std::map<std::string, Values> kByName{
       {"--comm", {"host", "auto"}},       {"--op", {"all_reduce", "all_gather"}},   {"--dtype", {"f32", "f16"}},
@@ -67,7 +67,7 @@ Values two_values(const std::string& name, const std::string& type) {
   return typed == kByType.end() ? Values{"a", "b"} : typed->second;
 }
 
-/// The program's command line, parsed without running anything.
+/// Parses a command line without running anything.
 struct Parsed {
   CLI::App app;
   CLI::App* command;
@@ -96,7 +96,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-TEST(RepeatedFlags, ListsAddUpAndOfOthersTheLastCounts) {
+TEST(RepeatedFlags, ListsCollectAndOtherFlagsKeepTheLast) {
   int seen = 0;
   for (const std::string& name : commands()) {
     const Parsed all(name);
@@ -122,7 +122,7 @@ TEST(RepeatedFlags, ListsAddUpAndOfOthersTheLastCounts) {
   EXPECT_GT(seen, 150);
 }
 
-TEST(RepeatedFlags, BenchMeasuresTheTestsOfAll) {
+TEST(RepeatedFlags, BenchMeasuresAllRepeatedTests) {
   const Finished finished = run({"bench", "-m", kModel, "-p", "4", "-p", "8,16", "-n", "0", "-n", "2", "-r", "3", "-r",
                                  "1", "-o", "md", "-o", "jsonl"});
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -133,7 +133,7 @@ TEST(RepeatedFlags, BenchMeasuresTheTestsOfAll) {
   }
 }
 
-TEST(RepeatedFlags, OverridesOfTensorsAddUp) {
+TEST(RepeatedFlags, TensorOverridesAddUp) {
   const auto bytes_on_host = [](const std::vector<std::string>& more) {
     std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU1"};
     args.insert(args.end(), more.begin(), more.end());

@@ -1,4 +1,4 @@
-// A device that does not come to a collective: the program ends within the time-out and two seconds, with one message.
+// If a device misses a collective, the program exits with one message at most two seconds after the time-out.
 #include <gmock/gmock.h>
 #include <sys/ptrace.h>
 
@@ -32,14 +32,14 @@ auto names_the_rank_that_did_not_arrive() {
                EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
-/// Where no collective was left to miss.
+/// Matches the message if the stuck rank has already joined every collective.
 auto names_the_rank_that_did_not_finish() {
   return AllOf(HasSubstr("shoal: error: [META(CPU0,CPU1)] "),
-               HasSubstr("rank 1 of 2 did not finish within 1.000 s after the others"),
+               HasSubstr("rank 1 of 2 did not finish within 1.000 s after the other ranks"),
                EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
-TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
+TEST(StuckRank, SlowDeviceStopsInTime) {
   const ChildOptions two{.cpu_devices = "2"};
   const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   auto begin = Clock::now();
@@ -48,13 +48,13 @@ TEST(StuckRank, ADeviceThatIsSlowStopsWhereItIs) {
   const test::Environment slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
   begin = Clock::now();
   const Finished stalled = run(command("-n 3 -ub 2048"), two);
-  // The prompt takes the slow device hundreds of times as long.
+  // The slow device would take hundreds of times as long for the prompt.
   EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
   EXPECT_EQ(stalled.code, 1);
   EXPECT_THAT(stalled.err, names_the_rank_that_did_not_arrive());
 }
 
-/// The thread of a child with this name.
+/// Path in /proc of the child's thread with this name.
 std::filesystem::path thread_of(const Child& child, const std::string& name) {
   for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(child.pid()) + "/task")) {
     std::ifstream file(task.path() / "comm");
@@ -64,7 +64,8 @@ std::filesystem::path thread_of(const Child& child, const std::string& name) {
   return {};
 }
 
-/// Stops a thread of a child for good, as nothing in the program could; 0 where that is not permitted.
+/// Stops a thread of a child so that it never continues. Returns the id of the thread, or 0 if stopping is not
+/// permitted.
 pid_t stop_thread(const Child& child, const std::string& name) {
   const std::filesystem::path found = thread_of(child, name);
   if (found.empty()) return 0;
@@ -74,7 +75,7 @@ pid_t stop_thread(const Child& child, const std::string& name) {
   return stopped ? thread : 0;
 }
 
-/// Until the thread ends with its program, which is killed after a minute.
+/// Waits until the thread ends with its program. Kills the program after a minute.
 void wait_for_end_of(pid_t thread, const Child& child) {
   const auto begin = Clock::now();
   for (int status = 0;;) {
@@ -85,13 +86,13 @@ void wait_for_end_of(pid_t thread, const Child& child) {
   }
 }
 
-TEST(StuckRank, ADeviceThatNeverComesBackIsLeftBehind) {
+TEST(StuckRank, ProgramExitsWithoutTheStuckThread) {
   const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   Child child(command("-n -1 --ignore-eos"), {.cpu_devices = "2"});
   while (child.runs() && child.out().empty()) std::this_thread::sleep_for(10ms);
   ASSERT_TRUE(child.runs()) << child.err();
   const pid_t thread = stop_thread(child, "CPU1");
-  if (thread == 0) GTEST_SKIP() << "threads of others cannot be stopped here";
+  if (thread == 0) GTEST_SKIP() << "this machine does not allow stopping threads of another process";
   const auto begin = Clock::now();
   wait_for_end_of(thread, child);
   EXPECT_EQ(child.wait(), 1);

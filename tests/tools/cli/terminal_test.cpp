@@ -1,4 +1,4 @@
-// What the program shows on a terminal while it works: a bar that fits and is gone at the end.
+// The progress bar on a terminal fits into a line and is removed at the end.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-/// A pseudo-terminal of this width; 0: it does not know.
+/// A pseudo-terminal with this width in columns; 0: unknown width.
 class Terminal {
  public:
   explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -34,7 +34,7 @@ class Terminal {
     EXPECT_GE(other_, 0);
     termios as_it_is{};
     tcgetattr(other_, &as_it_is);
-    as_it_is.c_oflag &= ~static_cast<tcflag_t>(OPOST);  // line ends as they are written
+    as_it_is.c_oflag &= ~static_cast<tcflag_t>(OPOST);  // line ends are not translated
     tcsetattr(other_, TCSANOW, &as_it_is);
     resize(columns);
   }
@@ -51,7 +51,7 @@ class Terminal {
   }
   const std::string& path() const { return path_; }
   int descriptor() const { return other_; }
-  /// What has been written and not been read yet; waits so long for more.
+  /// Reads output that was not read yet. Waits up to `milliseconds` for more.
   std::string read(int milliseconds = 0) {
     std::string text;
     pollfd ready{master_, POLLIN, 0};
@@ -62,7 +62,7 @@ class Terminal {
     }
     return text;
   }
-  /// All that the program writes to stderr, which is this terminal.
+  /// Runs the program with this terminal as stderr. Returns its output to stderr.
   std::string show(const std::vector<std::string>& args) {
     Child child(args, {.err = path_});
     std::string text;
@@ -76,7 +76,7 @@ class Terminal {
   std::string path_;
 };
 
-/// What was drawn over each other, without what blanks erase.
+/// The successive contents of the line. Trailing blanks, which only erase older text, are omitted.
 std::vector<std::string> drawn(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < text.size();) {
@@ -89,7 +89,7 @@ std::vector<std::string> drawn(const std::string& text) {
   return lines;
 }
 
-/// The lines of a screen so wide, after all of the text; a line that is full goes on in the next.
+/// The lines on a screen with `columns` columns after the text was printed. A full line wraps to the next line.
 std::vector<std::string> screen(const std::string& text, size_t columns) {
   std::vector<std::string> rows(1);
   size_t column = 0;
@@ -112,7 +112,7 @@ std::vector<std::string> run_model() {
   return {"run", "-m", kModel, "-p", "In the", "-n", "2"};
 }
 
-TEST(TerminalTest, TheBarFitsAndGoesAway) {
+TEST(TerminalOutput, BarFitsAndIsRemoved) {
   for (const char* kind : {"xterm", "dumb"}) {
     for (const int columns : {200, 80, 60, 40, 20, 9, 5, 1, 0}) {
       SCOPED_TRACE(fmt::format("TERM={}, {} columns", kind, columns));
@@ -121,7 +121,7 @@ TEST(TerminalTest, TheBarFitsAndGoesAway) {
       const std::string text = terminal.show(run_model());
       EXPECT_THAT(text, Not(HasSubstr("\x1b")));
       const size_t wide = columns > 0 ? static_cast<size_t>(columns) : 80;
-      const std::string before = text.substr(0, text.find('\n'));  // then come the speeds
+      const std::string before = text.substr(0, text.find('\n'));  // the rest of the line contains rates, which vary
       for (const std::string& line : drawn(before)) EXPECT_LT(line.size(), wide) << line;
       EXPECT_THAT(screen(before, wide), Each(IsEmpty()));
       EXPECT_THAT(screen(before, wide), SizeIs(1));
@@ -133,7 +133,7 @@ TEST(TerminalTest, TheBarFitsAndGoesAway) {
   }
 }
 
-TEST(TerminalTest, ComparingShowsABarToo) {
+TEST(TerminalOutput, RecommendShowsABar) {
   Terminal terminal(100);
   const std::string text = terminal.show({"plan", "-m", kModel, "--machine", "RTX4090x2", "--recommend"});
   EXPECT_THAT(text, HasSubstr("comparing  ["));
@@ -142,7 +142,7 @@ TEST(TerminalTest, ComparingShowsABarToo) {
   EXPECT_EQ(piped.err, "");
 }
 
-TEST(TerminalTest, HelpIsAsWideAsTheTerminal) {
+TEST(TerminalOutput, HelpIsAsWideAsTheTerminal) {
   for (const int columns : {200, 80}) {
     for (const char* command : {"", "run", "chat", "info", "plan", "bench", "probe", "simulate", "bench-comm"}) {
       Terminal terminal(columns);
@@ -162,7 +162,7 @@ TEST(TerminalTest, HelpIsAsWideAsTheTerminal) {
   }
 }
 
-/// stderr goes to the terminal for as long as this lives.
+/// Redirects stderr to the terminal during its lifetime.
 class Redirected {
  public:
   explicit Redirected(int descriptor) : before_(dup(STDERR_FILENO)) { dup2(descriptor, STDERR_FILENO); }
@@ -175,7 +175,7 @@ class Redirected {
   int before_;
 };
 
-TEST(TerminalTest, TheWidthIsThatOfTheMoment) {
+TEST(TerminalOutput, BarFollowsTheCurrentWidth) {
   Terminal terminal(100);
   std::string wide, narrow, gone;
   {
@@ -190,13 +190,13 @@ TEST(TerminalTest, TheWidthIsThatOfTheMoment) {
     gone = terminal.read();
     bar.clear();
   }
-  EXPECT_EQ(terminal.read(), "") << "there is nothing more to remove";
+  EXPECT_EQ(terminal.read(), "") << "the bar is removed already";
   EXPECT_EQ(wide, "\rloading  [##############################] 100%  8 B of 8 B");
   EXPECT_EQ(narrow, "\rloading  [###################");
   EXPECT_EQ(gone, "\r" + std::string(29, ' ') + "\r");
 }
 
-TEST(TerminalTest, AShorterLineLeavesNothingOfALongerOne) {
+TEST(TerminalOutput, ShorterLineErasesLongerLine) {
   Terminal terminal(100);
   {
     const Redirected redirected(terminal.descriptor());

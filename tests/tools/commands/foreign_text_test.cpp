@@ -1,5 +1,5 @@
-// Texts of a model file, each of them long and full of controls: no message is longer for it, and none reaches the
-// terminal as a command or turns the direction of what follows.
+// Long texts of a model file that are full of control characters. They neither lengthen messages nor control the
+// terminal nor reverse the text after them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Texts {
               key = "general.author", chat_template = "{{ messages[0].content }}", merge = "a b";
 };
 
-/// A model with these texts, and a tokenizer of bytes and one word.
+/// Writes a model with these texts and a tokenizer of bytes and one word.
 std::string write_model(const Texts& texts) {
   models::SyntheticModel model;
   model.h.vocab = kTokens;
@@ -55,7 +55,7 @@ void expect_harmless(const std::string& text, const std::string& what) {
     EXPECT_LT(line.size(), kLongestLine) << what << ": " << line.substr(0, 300);
 }
 
-TEST(ForeignText, OfAFileIsCutAndEscapedInMessages) {
+TEST(ForeignText, IsCutAndEscapedInMessages) {
   const std::map<std::string, std::function<void(Texts&)>> cases{
       {"architecture", [](Texts& texts) { texts.architecture = hostile(); }},
       {"name", [](Texts& texts) { texts.name = hostile(); }},
@@ -77,7 +77,9 @@ TEST(ForeignText, OfAFileIsCutAndEscapedInMessages) {
       args.insert(args.end(), {"-m", path});
       const Finished finished = run(args);
       expect_harmless(finished.err, what + " of " + command);
-      if (args[0] != "run") expect_harmless(finished.out, what + " of " + command);  // its text is the model's own
+      if (args[0] != "run")
+        expect_harmless(finished.out, what + " of " + command);  // run prints generated text
+                                                                 // unchanged
     }
   }
 }

@@ -1,4 +1,4 @@
-// Models larger than the memory of this machine, in files that are a header and a hole: what the program says of them.
+// Messages about models that are larger than this machine's memory. The files consist of a header and a hole.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,14 +17,14 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// 2 GB/s of memory, 1 GB/s of disk.
+/// 2 GB/s of memory bandwidth, 1 GB/s of disk bandwidth.
 constexpr const char* kMachine = R"({"version": 1, "devices": [
   {"name": "CPU0", "memory": 64e9, "bandwidth": 2e9, "efficiency": 1, "rates": {"default": 1e12}}]})";
 
 struct FromDisk : ::testing::Test {
   FromDisk() { write(8192); }
   void write(int64_t context) const {
-    // Twice the memory; 4 layers with 3 matrices of f32.
+    // The weights are twice as large as this machine's memory: 4 layers, each with 3 matrices of f32.
     constexpr int64_t kEmbd = 4096, kLayers = 4;
     const auto bytes = 2 * static_cast<int64_t>(cpu::node_memory(-1).total);
     const int64_t ff = (bytes / (4 * 3 * kLayers * kEmbd) / 256 + 1) * 256;
@@ -36,7 +36,7 @@ struct FromDisk : ::testing::Test {
   const test::TemporaryFile file{"larger_than_memory.gguf"}, machine{"from_disk.json", kMachine};
 };
 
-TEST_F(FromDisk, InfoSaysThatItDoesNotFit) {
+TEST_F(FromDisk, InfoReportsThatTheModelDoesNotFit) {
   const std::vector<std::string> command{"info", "-m", file.path, "--devices", "CPU0", "-c", "512"};
   const json fit = run_json(command)["fits"][0];
   EXPECT_EQ(fit["fits"], false);
@@ -45,10 +45,10 @@ TEST_F(FromDisk, InfoSaysThatItDoesNotFit) {
   EXPECT_EQ(fit["missing"], fit["needed"].get<size_t>() - fit["memory"][0]["free"].get<size_t>());
   const std::string text = run(command).out;
   EXPECT_THAT(text, HasSubstr("does not fit         on CPU0: "));
-  EXPECT_THAT(text, HasSubstr("it runs slowly, as weights are read from the disk for every token"));
+  EXPECT_THAT(text, HasSubstr("the model runs slowly, because weights are read from the disk for every token"));
 }
 
-TEST_F(FromDisk, PlanPredictsAtTheDisksRate) {
+TEST_F(FromDisk, PlanPredictsAtDiskSpeed) {
   const std::vector<std::string> command{"plan", "-m",  file.path,   "--devices",  "CPU0",
                                          "-c",   "512", "--machine", machine.path, "-p",
                                          "0",    "-n",  "16",        "--recommend"};
@@ -66,12 +66,12 @@ TEST_F(FromDisk, PlanPredictsAtTheDisksRate) {
   EXPECT_THAT(plan["reason"].get<std::string>(), HasSubstr("nothing fits: CPU0 needs "));
   const std::string text = run(command).out;
   EXPECT_THAT(text, HasSubstr("does not fit, but runs: CPU0 has "));
-  EXPECT_THAT(text, HasSubstr("reading weights from the disk "));
+  EXPECT_THAT(text, HasSubstr(" for reading weights from the disk\n"));
   EXPECT_THAT(text, HasSubstr("CPU0 is the fastest that runs, with weights read from the disk for every token"));
 }
 
-TEST_F(FromDisk, AShorterContextIsNamed) {
-  const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // 64 KiB of cache each
+TEST_F(FromDisk, SuggestsAShorterContext) {
+  const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // each token needs 64 KiB of cache
   write(trained);
   const std::vector<std::string> command{"plan", "-m", file.path, "--devices", "CPU0", "-c", "0"};
   EXPECT_THAT(run(command).err, HasSubstr(fmt::format(" instead of {}: ", trained)));

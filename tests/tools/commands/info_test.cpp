@@ -1,4 +1,4 @@
-// shoal info: what a file says of itself, and where the model fits.
+// shoal info: the description of a file, and the devices that the model fits on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 const std::string kSmall = SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q4_k_m.gguf";
 
-TEST(Info, SaysWhatTheFileDoes) {
+TEST(Info, DescribesTheFile) {
   const json info = run_json({"info", "-m", kSmall});
   EXPECT_EQ(info["architecture"], "llama");
   EXPECT_EQ(info["files"], 1);
@@ -30,7 +30,7 @@ TEST(Info, SaysWhatTheFileDoes) {
   EXPECT_EQ(info["special_tokens"]["eos"], json({{"id", 2}, {"text", "</s>"}}));
   EXPECT_EQ(info["chat_template"], json());
   EXPECT_EQ(info["refusal"], json());
-  // As the file's tensors add up.
+  // Computes the sums over the tensors in the file.
   const models::GgufFile file(kSmall);
   size_t bytes = 0;
   int64_t parameters = 0, tensors = 0;
@@ -43,9 +43,9 @@ TEST(Info, SaysWhatTheFileDoes) {
   EXPECT_EQ(tensors, static_cast<int64_t>(file.tensors().size()));
 }
 
-TEST(Info, SaysWhereTheModelFits) {
+TEST(Info, ListsDevicesThatFit) {
   const json fits = run_json({"info", "-m", kSmall})["fits"];
-  ASSERT_EQ(fits.size(), 2);  // by itself CPU0, then all four
+  ASSERT_EQ(fits.size(), 2);  // first the default device CPU0, then all four devices
   EXPECT_EQ(fits[0]["devices"], "CPU0");
   EXPECT_EQ(fits[1]["devices"], "CPU0,CPU1,CPU2,CPU3");
   for (const json& fit : fits) {
@@ -53,7 +53,7 @@ TEST(Info, SaysWhereTheModelFits) {
     EXPECT_EQ(fit["context"], 512);
     EXPECT_EQ(fit["missing"], 0);
   }
-  // What `plan` says of the same devices.
+  // `plan` reports the same memory for these devices.
   const json plan = run_json({"plan", "-m", kSmall, "--devices", "CPU0,CPU1"});
   const json two = run_json({"info", "-m", kSmall, "--devices", "CPU0,CPU1"})["fits"];
   ASSERT_EQ(two.size(), 1);
@@ -63,17 +63,17 @@ TEST(Info, SaysWhereTheModelFits) {
             two[0]["memory"][0]["needed"].get<size_t>() + two[0]["memory"][1]["needed"].get<size_t>());
 }
 
-TEST(Info, SaysHowMuchIsMissing) {
+TEST(Info, ReportsMissingMemory) {
   const json fit = run_json({"info", "-m", kSmall, "--devices", "CPU0", "-c", "1000000000"})["fits"][0];
   EXPECT_EQ(fit["fits"], false);
   const json& memory = fit["memory"][0];
   EXPECT_EQ(fit["missing"], memory["needed"].get<size_t>() - memory["free"].get<size_t>());
   const Finished text = run({"info", "-m", kSmall, "--devices", "CPU0", "-c", "1000000000"});
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, AllOf(HasSubstr("does not fit         on CPU0: "), HasSubstr(" are missing of the ")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("does not fit         on CPU0: "), HasSubstr(" are missing")));
 }
 
-TEST(Info, DescribesWhatItCannotRun) {
+TEST(Info, DescribesUnsupportedModels) {
   models::SyntheticModel model;
   model.h.architecture = "mamba";
   std::string chat = "{% for message in messages %}\x1b[2J\n";
@@ -99,7 +99,7 @@ TEST(Info, DescribesWhatItCannotRun) {
   EXPECT_THAT(info["refusal"].get<std::string>(), HasSubstr("'mamba' is not supported"));
 }
 
-TEST(Info, OfAModelInParts) {
+TEST(Info, DescribesAModelInParts) {
   const models::GgufFile whole(kSmall);
   const test::TemporaryFolder folder;
   const std::vector<std::string> parts = models::write_parts(whole, (folder.path() / "m").string(), {0, 30, 27});
@@ -107,14 +107,14 @@ TEST(Info, OfAModelInParts) {
   EXPECT_EQ(info["files"], 3);
   for (const char* key : {"parameters", "types", "numbers", "refusal"}) EXPECT_EQ(info[key], expected[key]) << key;
   EXPECT_EQ(info["fits"][0]["needed"], expected["fits"][0]["needed"]);
-  // And it runs as the whole does.
+  // A model in several parts generates the same text as the model in one file.
   const auto text = [](const std::string& model) {
     return run_json({"run", "-m", model, "-p", kPrompt, "-n", "16", "--temp", "0"})["text"];
   };
   EXPECT_EQ(text(parts[0]), text(kSmall));
   const Finished later = run({"info", "-m", parts[1]});
   EXPECT_EQ(later.code, 1);
-  EXPECT_THAT(later.err, EndsWith("is part 2 of the 3 parts of a model; name the first: " + parts[0] + "\n"));
+  EXPECT_THAT(later.err, EndsWith("is part 2 of the 3 parts of a model; open the first: " + parts[0] + "\n"));
 }
 
 }  // namespace

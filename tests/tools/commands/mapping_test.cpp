@@ -1,4 +1,4 @@
-// Weights used where the file is mapped, as users see it: --mmap, --no-mmap, and a file that is cut off on the way.
+// Weights in the mapped file: --mmap, --no-mmap, and a file that is truncated during use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,12 +17,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A model file of its own, that may be damaged.
+/// A copy of the model file, which tests may damage.
 struct Copy : test::TemporaryFile {
   Copy() : TemporaryFile("mapped.gguf") { std::filesystem::copy_file(kModel, path); }
 };
 
-/// A run at work, with far more to do than there is time.
+/// A run that would take much longer than the test lasts.
 struct Long : Child {
   Long(const Copy& model, const std::vector<std::string>& flags) : Child(args(model, flags)) {
     for (int i = 0; i < 600 && out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -35,19 +35,19 @@ struct Long : Child {
   }
 };
 
-TEST(Mapping, AFileCutOffWhileItIsUsedEndsTheProgramWithOneLine) {
+TEST(Mapping, TruncatedFileGivesAOneLineError) {
   Copy model;
   Long child(model, {"--mmap"});
   std::filesystem::resize_file(model.path, 4096);
   EXPECT_EQ(child.wait(), 1);
   EXPECT_FALSE(child.killed());
   const std::string err = child.err().substr(child.err().rfind("shoal: error:"));
-  EXPECT_THAT(err, StartsWith("shoal: error: a mapped file cannot be read any more: it became shorter"));
+  EXPECT_THAT(err, StartsWith("shoal: error: a mapped file can no longer be read: it was truncated"));
   EXPECT_THAT(err, HasSubstr("--no-mmap"));
   EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
 }
 
-TEST(Mapping, CopiesDoNotNeedTheFile) {
+TEST(Mapping, CopiedWeightsDoNotNeedTheFile) {
   for (const char* flags : {"--no-mmap", "--no-mmap --no-repack", "--repack", "-dev CPU0,CPU1"}) {
     Copy model;
     Long child(model, words(flags));
@@ -63,7 +63,7 @@ TEST(Mapping, CopiesDoNotNeedTheFile) {
   }
 }
 
-TEST(Mapping, AFileThatIsRemovedWhileItIsUsedDoesNoHarm) {
+TEST(Mapping, RemovedFileStaysUsable) {
   Copy model;
   Long child(model, {"--mmap"});
   std::filesystem::remove(model.path);
@@ -76,7 +76,7 @@ TEST(Mapping, AFileThatIsRemovedWhileItIsUsedDoesNoHarm) {
   EXPECT_GE(child.out().size(), before + 100);
 }
 
-TEST(Mapping, GivesTheTextOfCopies) {
+TEST(Mapping, GeneratesTheSameTextAsCopiedWeights) {
   json results[2];
   for (bool mapped : {false, true}) {
     results[mapped] = run_json({"run", "-m", kModel, "-p", "But the LORD is in", "-n", "12", "--temp", "0",
@@ -86,7 +86,7 @@ TEST(Mapping, GivesTheTextOfCopies) {
   EXPECT_EQ(results[0]["top_logits"], results[1]["top_logits"]);
 }
 
-TEST(Mapping, PlanShowsWhatIsAllocatedAndWhatIsMapped) {
+TEST(Mapping, PlanShowsAllocatedAndMappedBytes) {
   const size_t weights = std::filesystem::file_size(kModel) / 10 * 9;
   const json mapped = run_json({"plan", "-m", kModel, "--mmap"})["memory"][0];
   EXPECT_EQ(run_json({"plan", "-m", kModel, "--no-repack"})["memory"][0]["mapped"], mapped["mapped"]);
@@ -101,7 +101,7 @@ TEST(Mapping, PlanShowsWhatIsAllocatedAndWhatIsMapped) {
   EXPECT_EQ(split["mapped"], 0);
   EXPECT_GT(split["weights"].get<size_t>(), 0u);
 
-  const char* const kLine = "CPU0 uses 5.3 MiB of weights where the file is mapped";
+  const char* const kLine = "CPU0 uses 5.3 MiB of weights from the mapped file";
   EXPECT_THAT(run({"plan", "-m", kModel, "--mmap"}).out, HasSubstr(kLine));
   EXPECT_THAT(run({"plan", "-m", kModel, "--no-mmap"}).out, Not(HasSubstr("mapped")));
 }

@@ -1,4 +1,4 @@
-// Models with something wrong or unusual in them, in the program.
+// Runs of faulty and unusual models.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 300;
 
-/// A random model with a tokenizer of `tokens` pieces: control tokens, bytes, words, the last one with an escape.
+/// A random model whose tokenizer has `tokens` pieces: control tokens, bytes and words. The last piece contains an
+/// escape character.
 models::SyntheticModel model_with_tokenizer(int tokens = kVocabulary, bool adds_bos = true) {
   models::SyntheticModel model;
   model.h.vocab = kVocabulary;
@@ -30,7 +31,7 @@ models::SyntheticModel model_with_tokenizer(int tokens = kVocabulary, bool adds_
     for (int byte = 0; byte < 256; ++byte) pieces.push_back(fmt::format("<0x{:02X}>", byte)), kinds.push_back(6);
     while (static_cast<int>(pieces.size()) < tokens)
       pieces.push_back(fmt::format("w{}", pieces.size())), kinds.push_back(1);
-    pieces.back() = "\x1b[31m\n", kinds.back() = 4;  // user-defined: any text with it has it
+    pieces.back() = "\x1b[31m\n", kinds.back() = 4;  // kind 4 is user-defined: this token replaces its text everywhere
     writer.add("tokenizer.ggml.model", "llama");
     writer.add("tokenizer.ggml.add_bos_token", adds_bos);
     writer.add_array("tokenizer.ggml.tokens", pieces);
@@ -40,7 +41,7 @@ models::SyntheticModel model_with_tokenizer(int tokens = kVocabulary, bool adds_
   return model;
 }
 
-/// Makes rows [begin, end) of an f32 matrix NaN in the file.
+/// Sets rows [begin, end) of an f32 matrix in the file to NaN.
 void poison(const std::string& path, const std::string& tensor, int64_t begin, int64_t end) {
   size_t offset = 0;
   int64_t length = 0;
@@ -62,14 +63,15 @@ TEST(OddModels, TokenizerAndEmbeddingsMustAgree) {
     for (const char* command : {"run", "compare"}) {
       Finished finished = run({command, "-m", path, "-p", "x", "-dev", "CPU0,CPU1"});
       EXPECT_EQ(finished.code, 1);
-      EXPECT_THAT(finished.err, EndsWith(fmt::format(": the tokenizer has {} tokens and token_embd.weight 300 rows; "
-                                                     "convert the model again\n",
-                                                     tokens)));
+      EXPECT_THAT(finished.err,
+                  EndsWith(fmt::format(": the tokenizer has {} tokens, but token_embd.weight has 300 rows; "
+                                       "convert the model again\n",
+                                       tokens)));
     }
   }
 }
 
-TEST(OddModels, WithoutABeginningTokenAnEmptyPromptIsNothing) {
+TEST(OddModels, EmptyPromptNeedsABeginToken) {
   std::string path = model_with_tokenizer(kVocabulary, false).write();
   for (const char* command : {"run", "compare"}) {
     Finished finished = run({command, "-m", path, "-p", "", "-dev", "CPU0,CPU1"});
@@ -79,9 +81,9 @@ TEST(OddModels, WithoutABeginningTokenAnEmptyPromptIsNothing) {
   EXPECT_EQ(run({"compare", "-m", path, "-p", "x", "-dev", "CPU0,CPU1"}).code, 0);
 }
 
-TEST(OddModels, AFailureDuringGenerationLeavesWhatThereIs) {
+TEST(OddModels, FailedGenerationPrintsResultsSoFar) {
   std::string path = model_with_tokenizer().write();
-  // Only the prompt's token can be looked up: the second step has no logits.
+  // Only the embedding of the prompt's token is finite, so the second step fails without logits.
   poison(path, "token_embd.weight", 0, 1), poison(path, "token_embd.weight", 2, kVocabulary);
   std::vector<std::string> args{"run", "-m", path, "--prompt-tokens", "1", "-n", "9", "--temp", "0", "--ignore-eos"};
   Finished text = run(args);
@@ -99,7 +101,7 @@ TEST(OddModels, AFailureDuringGenerationLeavesWhatThereIs) {
   EXPECT_THAT(text.err, HasSubstr(result["error"].get<std::string>()));
 }
 
-TEST(OddModels, IgnoredKeysAndTensorsAreNamed) {
+TEST(OddModels, NamesIgnoredKeysAndTensors) {
   models::SyntheticModel model = model_with_tokenizer();
   const auto keys = model.keys;
   model.keys = [&](test::GgufWriter& writer) {
@@ -114,7 +116,7 @@ TEST(OddModels, IgnoredKeysAndTensorsAreNamed) {
   EXPECT_EQ(run_once.code, 0) << run_once.err;
   const Finished chat = run({"chat", "-m", path, "-p", "w", "-n", "1", "--devices", "CPU0"});
   for (const Finished& finished : {run_once, chat}) {
-    EXPECT_THAT(finished.err, HasSubstr(path + ": keys that this program does not know are ignored"));
+    EXPECT_THAT(finished.err, HasSubstr(path + ": unknown keys are ignored, so answers may be wrong: "));
     EXPECT_THAT(finished.err, HasSubstr(named));
     EXPECT_THAT(finished.err, HasSubstr(more));
     EXPECT_THAT(finished.err, HasSubstr(tensors));
@@ -127,7 +129,7 @@ TEST(OddModels, IgnoredKeysAndTensorsAreNamed) {
   EXPECT_EQ(json["ignored_tensors"], nlohmann::json({"v."}));
 }
 
-TEST(OddModels, ATokenizerThatDoesNotNameItsPretokenizerIsWarnedOf) {
+TEST(OddModels, WarnsOfAnUnnamedPretokenizer) {
   models::SyntheticModel model;
   model.h.vocab = 256;
   model.keys = [](test::GgufWriter& writer) {
@@ -142,11 +144,11 @@ TEST(OddModels, ATokenizerThatDoesNotNameItsPretokenizerIsWarnedOf) {
     if (args[0] == "run") args.insert(args.end(), {"-n", "1", "--devices", "CPU0"});
     const Finished finished = run(args);
     EXPECT_EQ(finished.code, 0) << finished.err;
-    EXPECT_THAT(finished.err, HasSubstr(path + ": key 'tokenizer.ggml.pre' does not say how texts are cut"));
+    EXPECT_THAT(finished.err, HasSubstr(path + ": key 'tokenizer.ggml.pre' does not name a pre-tokenizer"));
   }
 }
 
-/// A tokenizer of another kind, or none ("").
+/// A model with a tokenizer of this kind; "": without a tokenizer.
 models::SyntheticModel model_with_other_tokenizer(const std::string& kind) {
   models::SyntheticModel model;
   model.keys = [kind](test::GgufWriter& writer) {
@@ -156,7 +158,7 @@ models::SyntheticModel model_with_other_tokenizer(const std::string& kind) {
   return model;
 }
 
-TEST(OddModels, IdsNeedNoTokenizer) {
+TEST(OddModels, TokenIdsNeedNoTokenizer) {
   for (const char* kind : {"rwkv", ""}) {
     const std::string path = model_with_other_tokenizer(kind).write();
     const Finished ids =
@@ -167,7 +169,7 @@ TEST(OddModels, IdsNeedNoTokenizer) {
     EXPECT_GT(result["tokens"].size(), 0u);
     const Finished text = run({"run", "-m", path, "-p", "x", "-n", "5"});
     EXPECT_EQ(text.code, 1);
-    EXPECT_THAT(text.err, EndsWith("; token ids need no tokenizer: --prompt-tokens with --output json\n"));
+    EXPECT_THAT(text.err, EndsWith("; to run without a tokenizer, use --prompt-tokens with --output json\n"));
   }
   const std::string path = model_with_other_tokenizer("rwkv").write();
   EXPECT_THAT(run({"tokenize", "-m", path, "-p", "x"}).err,
@@ -175,18 +177,18 @@ TEST(OddModels, IdsNeedNoTokenizer) {
                        "(byte-level byte-pair encoding), gemma4\n"));
 }
 
-TEST(OddModels, ADamagedTokenizerIsSpokenOf) {
+TEST(OddModels, WarnsOfADamagedTokenizer) {
   const std::string path = model_with_other_tokenizer("llama").write();
   const Finished ids = run({"run", "-m", path, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"});
   ASSERT_EQ(ids.code, 0) << ids.err;
   EXPECT_TRUE(nlohmann::json::parse(ids.out)["text"].is_null());
   EXPECT_THAT(ids.err, HasSubstr("shoal: warning: " + path + ": key 'tokenizer.ggml.tokens' is missing"));
-  EXPECT_THAT(ids.err, EndsWith("; without it there is no text\n"));
+  EXPECT_THAT(ids.err, EndsWith("; without a tokenizer there is no text\n"));
   const std::string other = model_with_other_tokenizer("rwkv").write();
   EXPECT_EQ(run({"run", "-m", other, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"}).err, "");
 }
 
-TEST(OddModels, WithoutATokenizerTheFileNamesTheEnd) {
+TEST(OddModels, EndTokenComesFromFileWithoutTokenizer) {
   models::SyntheticModel model = model_with_other_tokenizer("rwkv");
   const std::vector<std::string> args{"-n", "40", "--temp", "0", "--prompt-tokens", "1,2", "--output", "json"};
   const auto generated = [&](const std::string& path) {
@@ -205,18 +207,18 @@ TEST(OddModels, WithoutATokenizerTheFileNamesTheEnd) {
   EXPECT_EQ(ended["tokens"].size(), 0u);
 }
 
-TEST(OddModels, ComparingTellsDamagedWeightsFromDevicesThatDisagree) {
+TEST(OddModels, CompareDetectsDamagedWeights) {
   std::string path = model_with_tokenizer().write();
   poison(path, "output.weight", 7, 8);
   Finished finished = run({"compare", "-m", path, "-p", "x", "-dev", "CPU0,CPU1", "--output", "json"});
   EXPECT_EQ(finished.code, 1);
-  EXPECT_THAT(finished.err, HasSubstr("logits (prompt) is not finite on CPU0 alone either: the model's weights are"));
+  EXPECT_THAT(finished.err, HasSubstr("logits (prompt) is not finite on CPU0 alone: the model's weights are"));
   auto result = nlohmann::json::parse(finished.out);
   EXPECT_TRUE(result["worst"]["nmse"].is_null());
   EXPECT_EQ(result["worst"]["name"], "logits");
 }
 
-TEST(OddModels, PiecesCannotCommandTheTerminal) {
+TEST(OddModels, EscapesControlCharacters) {
   std::string path = model_with_tokenizer().write();
   Finished table = run({"tokenize", "-m", path, "-p", "\x1b[31m\n"});
   EXPECT_EQ(table.code, 0);

@@ -1,4 +1,4 @@
-// The parts of the program that need no process: flags, tables, the error measure.
+// Parts of the program that can be tested without a process: flags, tables and the error measure.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ TEST(ParseIds, ReadsNumbersBetweenCommas) {
   }
 }
 
-TEST(ParseNumber, TakesDecimalNumbersInARange) {
+TEST(ParseNumber, AcceptsDecimalNumbersInRange) {
   EXPECT_EQ(parse_number("--x", "0.25", 0, 1), 0.25);
   EXPECT_EQ(parse_number("--x", "1e-3", 0, 1), 1e-3);
   for (const char* text : {"", "nan", "inf", "-0.1", "1.1", "0x1", "1 ", "+1", "1e999", "1,5"}) {
@@ -41,7 +41,7 @@ TEST(ParseNumber, TakesDecimalNumbersInARange) {
   }
 }
 
-TEST(ParseSeed, TakesAll64Bits) {
+TEST(ParseSeed, AcceptsAll64Bits) {
   EXPECT_EQ(parse_seed("--seed", "18446744073709551615"), std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(parse_seed("--seed", "010"), 10u);
   for (const char* text : {"", "-1", "18446744073709551616", "0x10", "1.0"}) {
@@ -49,14 +49,14 @@ TEST(ParseSeed, TakesAll64Bits) {
   }
 }
 
-TEST(DeviceNames, AreTrimmedAndDifferent) {
+TEST(DeviceNames, TrimsNamesAndRejectsDuplicates) {
   EXPECT_THAT(split_device_names("CPU0, cpu1 ,CPU2"), ElementsAre("CPU0", "cpu1", "CPU2"));
   for (const char* text : {"", ",", "CPU0,", "CPU0,,CPU1", "CPU0, CPU0", "CPU0,cpu0"}) {
     EXPECT_THROW(split_device_names(text), InvalidArgument) << text;
   }
 }
 
-/// What the program would say of an exception.
+/// The message that the program prints for an exception.
 template <class E>
 std::string described(const E& error) {
   try {
@@ -66,7 +66,7 @@ std::string described(const E& error) {
   }
 }
 
-TEST(DescribeCurrent, AddsTheRemedyToFailuresOfTheSystem) {
+TEST(DescribeCurrent, AddsARemedyToSystemErrors) {
   EXPECT_THAT(described(std::bad_alloc()), HasSubstr("out of memory; use a smaller context (-c)"));
   EXPECT_THAT(described(std::system_error(EAGAIN, std::generic_category())),
               HasSubstr("cannot start a thread; use fewer devices or threads (-t)"));
@@ -75,7 +75,7 @@ TEST(DescribeCurrent, AddsTheRemedyToFailuresOfTheSystem) {
   EXPECT_NE(described(7), "");
 }
 
-TEST(RequireThreads, StartsThemAll) {
+TEST(RequireThreads, StartsAllThreads) {
   EXPECT_NO_THROW(require_threads(0));
   EXPECT_NO_THROW(require_threads(50));
 }
@@ -87,7 +87,7 @@ TEST(Table, AlignsWordsLeftAndNumbersRight) {
             "bcdef  10  y\n");
 }
 
-TEST(NormalisedError, IsZeroForEqualAndOneForNothing) {
+TEST(NormalisedError, IsZeroForEqualAndOneForZeros) {
   std::vector<float> a{3, 4}, zero{0, 0}, half{3, 3};
   EXPECT_EQ(normalised_error(a, a), 0.0);
   EXPECT_EQ(normalised_error(a, zero), 1.0);

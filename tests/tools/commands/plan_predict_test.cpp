@@ -1,5 +1,5 @@
-// shoal plan --machine, --recommend, --tensor-split auto and --fit, on machines that files describe: exact and the same
-// everywhere.
+// shoal plan with --machine, --recommend, --tensor-split auto and --fit. The machines are described in files, so
+// predictions are exact and the same everywhere.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Two devices, the second three times as fast, so much memory each, and a collective's latency.
+/// Description of two devices with `memory` bytes each and this latency of collectives. The second device is three
+/// times as fast as the first.
 std::string two_devices(const std::string& name, double latency, double memory = 64e9) {
   return fmt::format(
       R"({{"version": 1, "name": "two", "devices": [
@@ -42,7 +43,7 @@ json plan_json(std::vector<std::string> args) {
 
 class PlanPredict : public ::testing::Test {
  protected:
-  // No probe of the machine that the tests run on.
+  // Hides the saved probe of the machine that runs the tests.
   void SetUp() override { setenv("SHOAL_MACHINE_FILE", test::temporary("no_such_machine.json").c_str(), 1); }
   void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
 
@@ -50,10 +51,10 @@ class PlanPredict : public ::testing::Test {
       slow_{"plan_slow.json", two_devices("CPU", 1e-2)};
 };
 
-TEST_F(PlanPredict, SaysHowPredictionsBecomePossible) {
+TEST_F(PlanPredict, NamesTheProbeCommand) {
   const Finished text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", "1"});
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, HasSubstr("no prediction of speed: `shoal probe --devices CPU0,CPU1 -t 1` makes it possible"));
+  EXPECT_THAT(text.out, HasSubstr("no prediction of speed: run `shoal probe --devices CPU0,CPU1 -t 1` first"));
   const json plan = plan_json({"-dev", "CPU0,CPU1"});
   EXPECT_TRUE(plan["prediction"].is_null());
   EXPECT_THAT(plan["no_prediction"], HasSubstr("shoal probe"));
@@ -90,14 +91,14 @@ TEST_F(PlanPredict, PredictsForADescribedMachine) {
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
 }
 
-TEST_F(PlanPredict, GivesUnitsAndKeysOfSplits) {
+TEST_F(PlanPredict, JsonHasUnitsAndSplitKeys) {
   const auto key = [&](const char* ratio) { return plan_json({"-dev", "CPU0,CPU1", "-ts", ratio})["split_key"]; };
   EXPECT_EQ(key("3,1"), key("6,2"));
   EXPECT_NE(key("3,1"), key("1,1"));
   EXPECT_EQ(plan_json({"-dev", "CPU0"})["units"], (json{{"query_heads", 4}, {"feed_forward", 24}, {"vocabulary", 32}}));
 }
 
-/// Narrow experts: 8 of 32, of 3 units of columns.
+/// 8 of 32 experts are used per token. The experts are narrow: each has 3 units of columns.
 class PlanExperts : public PlanPredict {
  protected:
   void SetUp() override {
@@ -114,7 +115,7 @@ class PlanExperts : public PlanPredict {
   const TemporaryFile file_{"plan_experts.gguf"};
 };
 
-TEST_F(PlanExperts, SaysHowTheyAreDividedAndWhy) {
+TEST_F(PlanExperts, ReportsSplitAndReason) {
   const auto experts = [&](std::vector<std::string> args) { return json::parse(plan(args, "json").out)["experts"]; };
   EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "inside"}), (json{{"split", "inside"}}));
   EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "whole"}), (json{{"split", "whole"}}));
@@ -133,7 +134,7 @@ TEST_F(PlanExperts, SaysHowTheyAreDividedAndWhy) {
       AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token (inside ")));
 }
 
-TEST_F(PlanPredict, SaysHowALatentCacheLiesAndWhy) {
+TEST_F(PlanPredict, ReportsLatentSplitAndReason) {
   const auto plan = [&](std::vector<std::string> args, const std::string& output) {
     args.insert(args.begin(), {"plan", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "-c", "64", "--machine",
                                fast_.path, "--output", output});
@@ -157,7 +158,7 @@ TEST_F(PlanPredict, SaysHowALatentCacheLiesAndWhy) {
   EXPECT_TRUE(plan_json({"-dev", "CPU0,CPU1"})["latent_cache"].is_null());
 }
 
-TEST_F(PlanPredict, RecommendsBothDevicesOrOne) {
+TEST_F(PlanPredict, RecommendsOneOrBothDevices) {
   const json both = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "--recommend"});
   EXPECT_EQ(both["recommended"]["device_list"], "CPU0,CPU1");
   EXPECT_EQ(both["recommended"]["split_mode"], "tensor");
@@ -170,7 +171,7 @@ TEST_F(PlanPredict, RecommendsBothDevicesOrOne) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("candidates by speed of generation"), HasSubstr("CPU1 alone is predicted ")));
 }
 
-TEST_F(PlanPredict, AutoTakesTheFastestShares) {
+TEST_F(PlanPredict, AutoChoosesTheFastestShares) {
   const Finished chosen =
       run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "auto", "--output", "json"});
   ASSERT_EQ(chosen.code, 0) << chosen.err;
@@ -184,11 +185,11 @@ TEST_F(PlanPredict, AutoTakesTheFastestShares) {
     const json other = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", ratio});
     EXPECT_LE(other["prediction"]["generation"]["tokens_per_second"].get<double>(), rate * 1.01) << ratio;
   }
-  // With one device there is nothing to choose.
+  // With one device, there is nothing to choose.
   EXPECT_EQ(run({"plan", "-m", kModel, "-ts", "auto", "--machine", fast_.path, "-dev", "CPU0"}).err, "");
 }
 
-TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
+TEST_F(PlanPredict, AutoOptimisesTheRequestedWork) {
   const auto chosen = [&](const std::string& objective, const std::string& tokens) {
     return run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "auto", "-p", tokens, "-n",
                 "8", "-d", "300", "--objective", objective, "--output", "json"});
@@ -200,8 +201,8 @@ TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
   const Finished generation = chosen("generation", "64"), prompt = chosen("prompt", "64"), mix = chosen("mix", "64");
   EXPECT_THAT(generation.err, HasSubstr("predicted " + rate(generation, "generation") + " tokens/s"));
   EXPECT_THAT(prompt.err, HasSubstr("predicted " + rate(prompt, "prompt") + " tokens/s"));
-  EXPECT_THAT(mix.err, HasSubstr("predicted " + rate(mix, "prompt") + " tokens/s of prompt and " +
-                                 rate(mix, "generation") + " generated"));
+  EXPECT_THAT(mix.err, HasSubstr("predicted prompt " + rate(mix, "prompt") + " and generation " +
+                                 rate(mix, "generation") + " tokens/s"));
   for (const char* objective : {"prompt", "mix"}) {
     const Finished without = chosen(objective, "0");
     EXPECT_EQ(without.code, 2);
@@ -209,7 +210,7 @@ TEST_F(PlanPredict, AutoIsForTheWorkThatIsAskedFor) {
   }
 }
 
-TEST_F(PlanPredict, AutoWhereNothingFits) {
+TEST_F(PlanPredict, AutoReportsRemediesIfNothingFits) {
   const TemporaryFile small("plan_auto_small.json", two_devices("TIGHT.", 1e-7, 10e6));
   const auto planned = [&](std::vector<std::string> more) {
     std::vector<std::string> args{"plan", "-m",    kModel, "--machine", small.path,  "-ts",      "auto",
@@ -219,9 +220,9 @@ TEST_F(PlanPredict, AutoWhereNothingFits) {
   };
   const Finished none = planned({});
   EXPECT_EQ(none.code, 0);
-  EXPECT_THAT(none.err, AllOf(HasSubstr(": no shares fit: TIGHT."), HasSubstr("what would fit: a context of "),
+  EXPECT_THAT(none.err, AllOf(HasSubstr(": no shares fit: TIGHT."), HasSubstr("possible remedies: a context of "),
                               Not(HasSubstr("predicted"))));
-  // With --fit they are chosen for the context that there is room for.
+  // With --fit, shares are chosen for the context that fits.
   const Finished fitted = planned({"--fit", "on", "--fit-ctx", "128", "--fit-target", "0"});
   ASSERT_EQ(fitted.code, 0) << fitted.err;
   EXPECT_THAT(fitted.err,
@@ -233,7 +234,7 @@ TEST_F(PlanPredict, AutoWhereNothingFits) {
   EXPECT_THAT(fitted.err, HasSubstr(fmt::format("predicted {:.1f} tokens/s", rate)));
 }
 
-TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
+TEST_F(PlanPredict, SimulatesOtherMachines) {
   const json all = plan_json({"--machine", "H200x2"});
   EXPECT_EQ(all["devices"], json({"H200.0", "H200.1"}));
   EXPECT_GT(all["prediction"]["generation"]["tokens_per_second"].get<double>(), 0);
@@ -243,10 +244,10 @@ TEST_F(PlanPredict, MachinesThatAreNotHereAreSimulated) {
   EXPECT_THAT(none.err, HasSubstr("has no device 'H200.2'"));
 }
 
-/// Options that leave a part of the model on the host, which is then CPU0.
+/// Flags that place a part of the model on the host, which is CPU0 in these tests.
 const std::vector<std::vector<std::string>> kOnHost{{"-ngl", "2"}, {"-nkvo"}, {"-ot", "ffn_up=CPU"}};
 
-TEST_F(PlanPredict, TheHostIsPartOfTheMachine) {
+TEST_F(PlanPredict, HostFlagsNeedFiguresOfTheHost) {
   for (const auto& option : kOnHost) {
     const auto plan_with = [&](std::vector<std::string> args) {
       args.insert(args.end(), option.begin(), option.end());
@@ -256,11 +257,11 @@ TEST_F(PlanPredict, TheHostIsPartOfTheMachine) {
     const json here = plan_with({"-dev", "CPU1", "--machine", fast_.path, "--recommend"});
     EXPECT_EQ(here["prediction"]["generation"]["devices"].size(), 2u) << option[0];
     EXPECT_EQ(here["candidates"].size(), 1u);
-    // A machine without a CPU: everything but speed is known.
+    // The machine has no CPU. The plan still succeeds, but without a predicted speed.
     const json none = plan_with({"--machine", "H200x2"});
     EXPECT_TRUE(none["prediction"].is_null());
     EXPECT_THAT(none["no_prediction"], AllOf(HasSubstr("machine H200x2 has no device 'CPU0'"), HasSubstr(option[0]),
-                                             HasSubstr("describe one of that name in a JSON file")));
+                                             HasSubstr("add the device to a JSON file")));
     for (const std::vector<std::string>& wanted : {std::vector<std::string>{"--recommend"}, {"-ts", "auto"}}) {
       std::vector<std::string> args{"plan", "-m", kModel, "--machine", "H200x2"};
       args.insert(args.end(), option.begin(), option.end());
@@ -273,7 +274,7 @@ TEST_F(PlanPredict, TheHostIsPartOfTheMachine) {
   }
 }
 
-TEST_F(PlanPredict, SharesAreChosenBesideTheHost) {
+TEST_F(PlanPredict, ChoosesSharesWithAHostPart) {
   const TemporaryFile probed("plan_probed.json");
   setenv("SHOAL_MACHINE_FILE", probed.path.c_str(), 1);
   const std::vector<std::string> args{"-m",  kModel, "-dev", "CPU1,CPU2", "-t",       "1",
@@ -284,7 +285,7 @@ TEST_F(PlanPredict, SharesAreChosenBesideTheHost) {
   const Finished ran = run(running);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, AllOf(HasSubstr("measuring 3 device(s)"), HasSubstr("tensor split ")));
-  // What was measured then serves.
+  // The second run uses the saved figures.
   const Finished again = run(planning);
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("measuring")));
@@ -309,7 +310,7 @@ TEST_F(PlanPredict, FitShrinksTheContext) {
   EXPECT_GE(context, 128);
   EXPECT_LT(context, 4096);
   EXPECT_THAT(on.err, HasSubstr(fmt::format("shoal: context {} instead of 4096", context)));
-  // Another 32 tokens are too many, unless --fit has chosen less.
+  // A context with 32 more tokens does not fit, unless --fit stopped below the limit.
   EXPECT_EQ(json::parse(fitted({}, context + 32).out)["fits"], false);
   const Finished off = fitted({"-fit", "off", "-fitc", "128", "-fitt", "0"});
   EXPECT_EQ(json::parse(off.out)["context"], 4096);
@@ -319,7 +320,7 @@ TEST_F(PlanPredict, FitShrinksTheContext) {
   EXPECT_EQ(fitted({"--fit", "maybe"}).code, 2);
 }
 
-TEST_F(PlanPredict, FitLeavesRunAloneWhereEverythingFits) {
+TEST_F(PlanPredict, FitChangesNothingIfEverythingFits) {
   const Finished ran =
       run({"run", "-m", kModel, "-p", "In", "-n", "1", "--fit", "on", "--fit-target", "0", "--output", "json"});
   EXPECT_EQ(ran.code, 0);
@@ -329,7 +330,7 @@ TEST_F(PlanPredict, FitLeavesRunAloneWhereEverythingFits) {
   EXPECT_THAT(never.err, HasSubstr("not even a context of 512 fits"));
 }
 
-TEST_F(PlanPredict, NothingFitsSaysWhatWould) {
+TEST_F(PlanPredict, RecommendReportsRemediesIfNothingFits) {
   const TemporaryFile tiny("plan_tiny.json", two_devices("TINY.", 1e-7, 8e6));
   const json plan = plan_json({"--machine", tiny.path, "-dev", "TINY.0", "-c", "8192", "--recommend", "--no-mmap"});
   EXPECT_TRUE(plan["recommended"].is_null());
@@ -337,7 +338,7 @@ TEST_F(PlanPredict, NothingFitsSaysWhatWould) {
   EXPECT_GE(plan["remedies"]["more_devices"]["count"].get<int>(), 1);
 }
 
-/// What a plan needs of memory is planned by itself, without predictions, wherever it can be.
+/// Checks that the contexts in remedies fit, by planning with these contexts.
 class PlanRemedies : public PlanPredict {
  protected:
   PlanRemedies() { HollowModel(8, 1024, 4096, 16, 8, 8192).write(model_.path); }
@@ -358,7 +359,7 @@ class PlanRemedies : public PlanPredict {
     EXPECT_EQ(finished.code, 0) << more << ": " << finished.err;
     return json::parse(finished.out, nullptr, false);
   }
-  /// Options take the place of those that the command has, as who reads them would write it.
+  /// Replaces flags of the command by `options`, as a user who follows the remedy would.
   static std::string changed(const std::string& command, const std::string& options) {
     std::string text = options;
     std::istringstream words(command);
@@ -379,7 +380,7 @@ class PlanRemedies : public PlanPredict {
     EXPECT_EQ(planned(machine, changed(command, options))["fits"], true) << command << " with " << options;
     const std::string more = changed(command, longer(options, context, context + 32));
     EXPECT_EQ(planned(machine, more)["fits"], false) << more;
-    // It is the largest of all ways.
+    // No other use of the devices allows a larger context.
     const int64_t most = context + context / 40;
     const std::string cache = name == "context" ? "" : " -ctk q8_0 -ctv q8_0";
     for (const char* mode : {"tensor", "layer"}) {
@@ -391,7 +392,7 @@ class PlanRemedies : public PlanPredict {
   const TemporaryFile model_{"plan_hollow.gguf"};
 };
 
-TEST_F(PlanRemedies, ContextsThatAreNamedFitAndAreTheLargest) {
+TEST_F(PlanRemedies, SuggestedContextsAreTheLargestThatFit) {
   const TemporaryFile uneven("plan_uneven.json", machine(110e6, 260e6)), alike("plan_alike.json", machine(2e8, 2e8));
   const std::vector<std::pair<std::string, std::string>> cases{
       {uneven.path, "-c 65536"}, {uneven.path, "-c 65536 -sm layer -ts 3,1"}, {alike.path, "-c 65536"}};
@@ -407,7 +408,7 @@ TEST_F(PlanRemedies, ContextsThatAreNamedFitAndAreTheLargest) {
   EXPECT_EQ(one["remedies"]["context_options"], fmt::format("-c {}", one["remedies"]["context"].get<int64_t>()));
 }
 
-TEST_F(PlanRemedies, SoDoThoseThatAutoNames) {
+TEST_F(PlanRemedies, AutoSuggestsContextsThatFit) {
   const TemporaryFile uneven("plan_uneven.json", machine(110e6, 260e6));
   const Finished found = run({"plan", "-m", model_.path, "--machine", uneven.path, "-ub", "32", "-c", "65536", "-ts",
                               "auto", "--output", "json"});
@@ -418,7 +419,7 @@ TEST_F(PlanRemedies, SoDoThoseThatAutoNames) {
   EXPECT_EQ(planned(uneven.path, changed("-c 65536 -ts auto", options))["fits"], true) << options;
 }
 
-TEST_F(PlanPredict, ObjectivesNeedTheirWork) {
+TEST_F(PlanPredict, ObjectivesNeedMatchingWork) {
   const auto expect = [&](std::vector<std::string> args, const std::string& message) {
     args.insert(args.begin(), {"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path});
     const Finished ended = run(args);
@@ -428,18 +429,18 @@ TEST_F(PlanPredict, ObjectivesNeedTheirWork) {
     EXPECT_TRUE(message.empty() || lines == 1) << ended.err;
   };
   expect({"-p", "0", "--objective", "prompt", "--recommend"},
-         "the objective prompt needs a prompt: give numbers above 0 with -p and -n");
+         "the objective prompt needs a prompt; give numbers above 0 with -p and -n");
   expect({"-n", "0", "--objective", "generation", "--recommend"},
-         "the objective generation needs tokens to generate: give numbers above 0");
+         "the objective generation needs tokens to generate; give numbers above 0");
   expect({"-n", "0", "--objective", "generation", "-ts", "auto"}, "the objective generation needs tokens to generate");
   expect({"-n", "0", "-p", "16", "-ts", "auto"}, "");
   expect({"-n", "0", "-p", "16", "--recommend"}, "");
   expect({"-n", "0", "--objective", "mix", "-ts", "auto"}, "the objective mix needs a prompt and tokens to generate");
   expect({"-n", "0", "--objective", "prompt", "-ts", "auto", "-p", "16"}, "");
-  expect({"-n", "0", "-p", "16"}, "");  // nothing is chosen
+  expect({"-n", "0", "-p", "16"}, "");  // shares are not searched
 }
 
-TEST_F(PlanPredict, RefusesWhatMakesNoSense) {
+TEST_F(PlanPredict, RejectsInvalidRequests) {
   const auto expect = [](std::vector<std::string> args, int code, const std::string& message) {
     args.insert(args.begin(), {"plan", "-m", kModel});
     const Finished ended = run(args);

@@ -1,4 +1,4 @@
-// shoal probe: what it prints, what it keeps, and what it leaves alone.
+// shoal probe: its output, the saved figures, and files that it does not change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,25 +18,25 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A machine file of its own.
+/// A fixture in which shoal uses a machine file of the test.
 class ProbeCommand : public ::testing::Test {
  protected:
   void SetUp() override { setenv("SHOAL_MACHINE_FILE", file_.path.c_str(), 1); }
   void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
 
-  /// On two devices of one thread, as quickly as can be.
+  /// Probes two devices with one thread each, as quickly as possible.
   static Finished probe(std::vector<std::string> more = {}) {
     std::vector<std::string> args{"probe", "--quick", "--devices", "CPU0,CPU1", "-t", "1"};
     args.insert(args.end(), more.begin(), more.end());
     return run(args, {.cpu_devices = "2"});
   }
   std::string text() const { return file_.text(); }
-  /// Where other programs run beside the test, one line says so.
+  /// Whether the text is the warning about other programs that ran during the measurement.
   static bool is_warning(const std::string& text) {
-    return text.starts_with("shoal: warning: figures of the devices may be wrong, as ") &&
-           text.ends_with(" on a quiet machine\n") && std::count(text.begin(), text.end(), '\n') == 1;
+    return text.starts_with("shoal: warning: device measurements may be wrong, because ") &&
+           text.ends_with(" on an idle machine\n") && std::count(text.begin(), text.end(), '\n') == 1;
   }
-  /// As if that had gone on while everything in the file was measured.
+  /// Marks all figures in the file as measured under this disturbance.
   void set_disturbance(const std::string& what) const {
     json all = json::parse(text());
     for (json& entry : all["machines"]) entry["machine"]["disturbance"] = what;
@@ -46,7 +46,7 @@ class ProbeCommand : public ::testing::Test {
   const test::TemporaryFile file_{"machine.json"};
 };
 
-TEST_F(ProbeCommand, MeasuresOnceAndSaysWhereItIsKept) {
+TEST_F(ProbeCommand, MeasuresOnceAndNamesTheFile) {
   const Finished first = probe({"--dtypes", "q8_0"});
   ASSERT_EQ(first.code, 0) << first.err;
   EXPECT_TRUE(first.err.empty() || is_warning(first.err)) << first.err;
@@ -62,10 +62,10 @@ TEST_F(ProbeCommand, MeasuresOnceAndSaysWhereItIsKept) {
   EXPECT_EQ(text(), kept);
 
   const Finished one = run({"probe", "--devices", "CPU1", "-t", "1", "--dtypes", "Q8_0"}, {.cpu_devices = "2"});
-  EXPECT_THAT(one.out, HasSubstr("kept in")) << "it is one of those measured";
+  EXPECT_THAT(one.out, HasSubstr("kept in")) << "CPU1 is one of the measured devices";
 }
 
-TEST_F(ProbeCommand, MeasuresAgainWhereSomethingIsMissing) {
+TEST_F(ProbeCommand, MeasuresAgainIfFiguresAreMissing) {
   ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
   const std::string kept = text();
   EXPECT_THAT(probe({"--dtypes", "q4_0,q8_0"}).out, HasSubstr("saved in"));
@@ -73,10 +73,10 @@ TEST_F(ProbeCommand, MeasuresAgainWhereSomethingIsMissing) {
   EXPECT_THAT(probe({"--dtypes", "q4_0", "--force"}).out, HasSubstr("saved in"));
   EXPECT_THAT(run({"probe", "--quick", "--devices", "CPU0", "-t", "2", "--dtypes", "q4_0"}, {.cpu_devices = "2"}).out,
               HasSubstr("saved in"))
-      << "other threads";
+      << "another number of threads";
 }
 
-TEST_F(ProbeCommand, GivesJson) {
+TEST_F(ProbeCommand, PrintsJson) {
   const Finished done = probe({"--dtypes", "q8_0", "--output", "json"});
   ASSERT_EQ(done.code, 0) << done.err;
   const json all = json::parse(done.out);
@@ -91,7 +91,7 @@ TEST_F(ProbeCommand, GivesJson) {
   EXPECT_EQ(again["machine"], all["machine"]);
 }
 
-TEST_F(ProbeCommand, RefusesWhatItDoesNotKnow) {
+TEST_F(ProbeCommand, RejectsUnknownTypesAndDevices) {
   const auto refused = [](const std::vector<std::string>& args) {
     const Finished done = run(args);
     EXPECT_EQ(done.code, 2) << done.err;
@@ -99,9 +99,10 @@ TEST_F(ProbeCommand, RefusesWhatItDoesNotKnow) {
     EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1);
     return done.err;
   };
-  EXPECT_THAT(refused({"probe", "--dtypes", "q9_0"}), HasSubstr("--dtypes must be of f32, f16, bf16, q4_0"));
+  EXPECT_THAT(refused({"probe", "--dtypes", "q9_0"}),
+              HasSubstr("--dtypes must be one or more of f32, f16, bf16, q4_0"));
   EXPECT_THAT(refused({"probe", "--dtypes", "i32"}), HasSubstr("got 'i32'"));
-  EXPECT_THAT(refused({"probe", "--devices", "CPU0+CPU1"}), HasSubstr("has a group"));
+  EXPECT_THAT(refused({"probe", "--devices", "CPU0+CPU1"}), HasSubstr("contains a group"));
   EXPECT_THAT(refused({"probe", "-t", "-1"}), HasSubstr("--threads"));
   const Finished unknown = run({"probe", "--devices", "CPU99"});
   EXPECT_NE(unknown.code, 0);
@@ -109,24 +110,24 @@ TEST_F(ProbeCommand, RefusesWhatItDoesNotKnow) {
   EXPECT_FALSE(file_.exists());
 }
 
-TEST_F(ProbeCommand, SaysWhatCannotBeWritten) {
+TEST_F(ProbeCommand, ReportsAnUnwritableFile) {
   setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
   const Finished done = probe({"--dtypes", "q8_0"});
   EXPECT_EQ(done.code, 1);
   EXPECT_THAT(done.err, HasSubstr("/proc/nowhere/machine.json: cannot be written"));
   EXPECT_THAT(done.err, HasSubstr("SHOAL_MACHINE_FILE"));
-  EXPECT_EQ(done.out, "") << "nothing was measured in vain";
+  EXPECT_EQ(done.out, "") << "the file is checked before the measurement";
 }
 
-TEST_F(ProbeCommand, AFolderIsNoMachineFile) {
+TEST_F(ProbeCommand, RejectsAFolderAsMachineFile) {
   setenv("SHOAL_MACHINE_FILE", test::temporary("").c_str(), 1);
   const Finished done = probe({"--dtypes", "q8_0"});
   EXPECT_EQ(done.code, 1);
-  EXPECT_THAT(done.err, HasSubstr("is no regular file; name one in SHOAL_MACHINE_FILE"));
+  EXPECT_THAT(done.err, HasSubstr("is not a regular file; set SHOAL_MACHINE_FILE to one"));
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1);
 }
 
-TEST_F(ProbeCommand, TheLatestCounts) {
+TEST_F(ProbeCommand, UsesTheLatestFigures) {
   const std::vector<std::string> args{"probe", "--devices", "CPU0", "-t", "1", "--dtypes", "q8_0"};
   ASSERT_EQ(run(args, {.cpu_devices = "2"}).code, 0);
   ASSERT_EQ(probe({"--dtypes", "q8_0,q4_0"}).code, 0);
@@ -136,18 +137,18 @@ TEST_F(ProbeCommand, TheLatestCounts) {
   EXPECT_THAT(run(args, {.cpu_devices = "2"}).out, HasSubstr("measured " + latest + ", kept in"));
 }
 
-TEST_F(ProbeCommand, SaysWhereFiguresWereDisturbed) {
+TEST_F(ProbeCommand, WarnsOfDisturbedFigures) {
   ASSERT_EQ(probe({"--dtypes", "q8_0,f32"}).code, 0);
   set_disturbance("other programs kept 1.4 cores busy");
   const std::string begin =
-      "shoal: warning: figures of the devices may be wrong, as other programs kept 1.4 cores busy while they were "
-      "measured: run ";
+      "shoal: warning: device measurements may be wrong, because other programs kept 1.4 cores busy during the "
+      "measurement; run ";
   const Finished shown = probe({"--dtypes", "q8_0"});
-  EXPECT_EQ(shown.err, begin + "`shoal probe --force` on a quiet machine\n");
+  EXPECT_EQ(shown.err, begin + "`shoal probe --force` on an idle machine\n");
   EXPECT_THAT(shown.out, HasSubstr("kept in"));
 
   const std::vector<std::string> plan{"plan", "-m", kModel, "--devices", "CPU0,CPU1", "-t", "1"};
-  const std::string warning = begin + "`shoal probe --force --devices CPU0,CPU1 -t 1` on a quiet machine\n";
+  const std::string warning = begin + "`shoal probe --force --devices CPU0,CPU1 -t 1` on an idle machine\n";
   EXPECT_EQ(run(plan, {.cpu_devices = "2"}).err, warning);
   std::vector<std::string> with_shares = plan;
   with_shares.insert(with_shares.end(), {"-ts", "auto"});
@@ -160,17 +161,17 @@ TEST_F(ProbeCommand, SaysWhereFiguresWereDisturbed) {
   EXPECT_EQ(run(plan, {.cpu_devices = "2"}).err, "");
 }
 
-TEST_F(ProbeCommand, InterruptedLeavesTheFileAsItWas) {
+TEST_F(ProbeCommand, InterruptKeepsTheFile) {
   ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
   const std::string kept = text();
-  // Devices that slow are measured for many minutes; a series that has begun is waited for.
+  // Measuring the slow devices would take many minutes. The program finishes a series that it has begun.
   setenv("SHOAL_CPU_SLOWDOWN", "20", 1);
   const Finished done = run_interrupted(
       {"probe", "--force", "--devices", "CPU0,CPU1,CPU2,CPU3"}, SIGINT, [](const Finished&) { return true; },
       std::chrono::seconds(120));
   unsetenv("SHOAL_CPU_SLOWDOWN");
   EXPECT_EQ(done.code, 130);
-  EXPECT_FALSE(done.killed) << "it should end by itself";
+  EXPECT_FALSE(done.killed) << "the program should exit by itself";
   EXPECT_EQ(done.out, "");
   EXPECT_EQ(text(), kept);
 }

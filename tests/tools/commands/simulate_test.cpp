@@ -1,4 +1,4 @@
-// shoal simulate, run as users run it.
+// shoal simulate, run as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// Files of Llama 3 shapes in Q4_K_M, without weights.
+/// Model files with the shapes of Llama 3 in Q4_K_M, without weights.
 struct Simulate : testing::Test {
   static void SetUpTestSuite() {
     small_ = test::temporary("simulate-8b.gguf");
@@ -41,7 +41,7 @@ struct Simulate : testing::Test {
     EXPECT_EQ(finished.code, 0) << finished.err;
     return json::parse(finished.out, nullptr, false);
   }
-  /// Tokens per second of generation, by the number of devices.
+  /// Predicted tokens per second of generation, by number of devices.
   static std::map<int64_t, double> generation(const std::string& model, const std::string& machine,
                                               const std::string& counts) {
     std::map<int64_t, double> rates;
@@ -66,11 +66,11 @@ TEST_F(Simulate, PrintsTheTableOfBench) {
   EXPECT_EQ(finished.err, "");
   EXPECT_THAT(finished.out, AllOf(HasSubstr("| llama 8.0B"), HasSubstr("| t/s (simulated) |"), HasSubstr("pp512 |"),
                                   HasSubstr("tg128 |"), HasSubstr("| H200.0,H200.1 | even |")));
-  EXPECT_THAT(finished.out, HasSubstr("simulated: H200x2-nvlink4, no measurement"));
-  EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "nothing varies";
+  EXPECT_THAT(finished.out, HasSubstr("simulated: H200x2-nvlink4, not measured"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "a simulation has no deviation";
 }
 
-TEST_F(Simulate, SaysInEveryRowThatItIsSimulated) {
+TEST_F(Simulate, MarksEveryRowAsSimulated) {
   for (const json& row : rows({"-m", small_, "--machine", "H100x4"})) {
     EXPECT_EQ(row["simulated"], "H100x4-nvlink4");
     EXPECT_EQ(row["backends"], "SIM");
@@ -92,7 +92,7 @@ TEST_F(Simulate, SaysInEveryRowThatItIsSimulated) {
   EXPECT_EQ(json::parse(lines.out)["simulated"], "H100");
 }
 
-TEST_F(Simulate, MoreDevicesGainLessAndLess) {
+TEST_F(Simulate, MoreDevicesHaveDiminishingReturns) {
   auto rates = generation(large_, "H200x8-nvlink", "1,2,4,8");
   ASSERT_EQ(rates.size(), 4u);
   EXPECT_GT(rates[2], 1.4 * rates[1]);
@@ -101,7 +101,7 @@ TEST_F(Simulate, MoreDevicesGainLessAndLess) {
   EXPECT_GT(rates[4] / rates[2], rates[8] / rates[4]);
 }
 
-TEST_F(Simulate, SlowLinksEatTheGain) {
+TEST_F(Simulate, SlowLinksReduceTheGain) {
   const auto nvlink = generation(small_, "H100x8-nvlink", "8"), pcie = generation(small_, "H100x8-pcie", "8");
   const auto host = generation(small_, "H100x8-pcie-host", "1,8");
   EXPECT_GT(nvlink.at(8), pcie.at(8));
@@ -109,7 +109,7 @@ TEST_F(Simulate, SlowLinksEatTheGain) {
   EXPECT_EQ(generation(small_, "H100x8-nvlink", "1").at(1), host.at(1)) << "one device needs no link";
 }
 
-TEST_F(Simulate, SaysWhatDoesNotFit) {
+TEST_F(Simulate, ReportsSetupsThatDoNotFit) {
   const std::vector<std::string> args{"-m", large_, "--machine", "RTX4090x4-pcie", "-p", "0", "-n", "16"};
   const json all = rows(args);
   ASSERT_EQ(all.size(), 3u);
@@ -118,7 +118,7 @@ TEST_F(Simulate, SaysWhatDoesNotFit) {
   EXPECT_TRUE(all[0]["speed_up"].is_null());
   EXPECT_TRUE(all[0]["part_collectives"].is_null() && all[0]["part_waiting"].is_null());
   EXPECT_TRUE(all[1]["fits"]) << "two have 48 GB";
-  EXPECT_EQ(all[1]["speed_up"], 1.0) << "over the first that fits";
+  EXPECT_EQ(all[1]["speed_up"], 1.0) << "relative to the first setup that fits";
   EXPECT_GT(all[2]["speed_up"], 1.0);
   std::vector<std::string> text = args;
   text.insert(text.begin(), "simulate");
@@ -128,10 +128,10 @@ TEST_F(Simulate, SaysWhatDoesNotFit) {
                                   HasSubstr("tg16 on RTX4090.0 does not fit: RTX4090.0 needs")));
   std::vector<std::string> long_context = args;
   long_context.insert(long_context.end(), {"-c", "131072", "--device-counts", "2"});
-  EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes what is left";
+  EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes the remaining memory";
 }
 
-/// The line below the table about what does not fit.
+/// The line below the table that reports a setup that does not fit.
 std::string remedy(std::vector<std::string> args) {
   args.insert(args.begin(), "simulate");
   const Finished finished = run(args);
@@ -140,8 +140,8 @@ std::string remedy(std::vector<std::string> args) {
   return begin == std::string::npos ? "" : finished.out.substr(begin);
 }
 
-TEST_F(Simulate, ReportsTheHostMemoryOfPlan) {
-  // The GPU computes the largest batch, and the host smaller batches of the experts that it keeps.
+TEST_F(Simulate, ReportsTheSameHostMemoryAsPlan) {
+  // The GPU computes the largest batch. The host computes smaller batches with the experts that it stores.
   const TemporaryFile file("simulate_host.gguf");
   models::HollowModel experts(4, 2048, 1024, 32, 8, 1024);
   experts.h.experts = 64, experts.h.experts_used = 8;
@@ -162,7 +162,7 @@ TEST_F(Simulate, ReportsTheHostMemoryOfPlan) {
 TEST_F(Simulate, NamesDevicesThatLackMemory) {
   const std::string weights = remedy({"-m", large_, "--machine", "RTX4090", "-p", "512", "-n", "0"});
   EXPECT_THAT(weights,
-              ContainsRegex("RTX4090.0 needs .* free; see `shoal plan --recommend --machine RTX4090` for ways"));
+              ContainsRegex("RTX4090.0 needs .* free; see `shoal plan --recommend --machine RTX4090` for placements"));
   EXPECT_EQ(remedy({"-m", large_, "--machine", "RTX4090x2", "-p", "512", "-n", "0", "--device-counts", "2"}), "");
   const std::vector<std::string> two{"-m", large_, "--machine", "RTX4090x2", "--device-counts", "2", "-p", "0"};
   const auto with = [&](std::vector<std::string> more) {
@@ -175,12 +175,13 @@ TEST_F(Simulate, NamesDevicesThatLackMemory) {
   EXPECT_EQ(remedy(with({"-n", "16", "-ts", "auto"})), "");
 }
 
-TEST_F(Simulate, WarnsOfContextsBeyondTheTraining) {
+TEST_F(Simulate, WarnsOfContextBeyondTraining) {
   const auto warning = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"simulate", "-m", small_, "--machine", "H200", "-n", "0"});
     return run(more).err;
   };
-  const std::string text = "shoal: warning: a context of 1000000 is more than the 8192 that the model was trained for";
+  const std::string text =
+      "shoal: warning: a context of 1000000 exceeds the 8192 tokens that the model was trained for";
   EXPECT_THAT(warning({"-p", "512,1000000"}), StartsWith(text));
   EXPECT_THAT(warning({"-p", "512", "-d", "0,999488"}), StartsWith(text));
   EXPECT_THAT(warning({"-p", "512", "-c", "1000000"}), StartsWith(text));
@@ -189,7 +190,7 @@ TEST_F(Simulate, WarnsOfContextsBeyondTheTraining) {
   EXPECT_EQ(warning({"-p", "8192"}), "");
 }
 
-TEST_F(Simulate, DividesExpertsAsAskedFor) {
+TEST_F(Simulate, UsesTheRequestedExpertSplit) {
   const TemporaryFile file("simulate_experts.gguf");
   models::HollowModel experts(4, 2048, 1024, 32, 8, 1024);
   experts.h.experts = 64, experts.h.experts_used = 8;
@@ -204,7 +205,7 @@ TEST_F(Simulate, DividesExpertsAsAskedFor) {
   EXPECT_GE(prompt("auto"), std::max(inside, whole));
 }
 
-TEST_F(Simulate, WarnsOfWaysThatTheModelHasNot) {
+TEST_F(Simulate, WarnsOfSplitFlagsWithoutEffect) {
   const auto warning = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"simulate", "-m", small_, "--machine", "H200", "-n", "0"});
     return run(more).err;
@@ -239,26 +240,26 @@ TEST_F(Simulate, TablesAlign) {
         EXPECT_EQ(line[i] == '|', first[i] == '|') << line;
       }
     }
-    EXPECT_THAT(finished.out, Not(ContainsRegex("[0-9][.][0-9]{4}"))) << "no more digits than are read";
+    EXPECT_THAT(finished.out, Not(ContainsRegex("[0-9][.][0-9]{4}"))) << "at most three decimals";
   }
-  // The others have all of them.
+  // The JSON formats contain all digits of the shares.
   const json found =
       rows({"-m", small_, "--machine", "RTX4090+L4-pcie", "--device-counts", "2", "-ts", "0.505986219,0.494013781"});
   EXPECT_EQ(found[0]["tensor_split"], "0.505986219,0.494013781");
 }
 
-TEST_F(Simulate, LayersCanBeSplitToo) {
+TEST_F(Simulate, SupportsLayerSplit) {
   const std::vector<std::string> args{"-m", large_, "--machine", "RTX4090x2-pcie", "--device-counts", "2", "-p", "0"};
   std::vector<std::string> by_layer = args;
   by_layer.insert(by_layer.end(), {"-sm", "layer"});
   const json tensor = rows(args), layer = rows(by_layer);
-  EXPECT_GT(tensor[0]["avg_ts"], layer[0]["avg_ts"]) << "both work at the same time";
-  EXPECT_GT(layer[0]["part_waiting"], 0.4) << "one waits for the other";
+  EXPECT_GT(tensor[0]["avg_ts"], layer[0]["avg_ts"]) << "both devices work at the same time";
+  EXPECT_GT(layer[0]["part_waiting"], 0.4) << "one device waits for the other";
   EXPECT_GT(layer[0]["copies_ns"], 0);
   EXPECT_EQ(layer[0]["split_mode"], "layer");
 }
 
-TEST_F(Simulate, SharesCanBeUnevenAndFound) {
+TEST_F(Simulate, SupportsUnevenAndAutoShares) {
   const std::vector<std::string> args{"-m", small_, "--machine", "RTX4090+L4-pcie", "--device-counts", "2", "-p", "0"};
   const auto with = [&](const std::string& shares) {
     std::vector<std::string> all = args;
@@ -281,7 +282,7 @@ TEST_F(Simulate, ReportsLayersOnDevices) {
   EXPECT_THAT(run(text).out, HasSubstr("|  ngl |"));
 }
 
-TEST_F(Simulate, MachinesComeFromFilesToo) {
+TEST_F(Simulate, ReadsMachinesFromFiles) {
   const TemporaryFile file("simulate.json",
                            R"({"version": 1, "name": "mine", "devices": [{"name": "CPU0", "memory": 64e9,
       "bandwidth": 50e9, "rates": {"default": 2e12}}, {"name": "BOX", "count": 2, "memory": 16e9, "bandwidth": 4e11,
@@ -289,20 +290,20 @@ TEST_F(Simulate, MachinesComeFromFilesToo) {
       "algorithms": [{"name": "wire", "latency": 1e-5, "bandwidth": 1e9}]})");
   const json all = rows({"-m", small_, "--machine", file.path, "-p", "0", "-dev", "CPU0;BOX.0,BOX.1"});
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[0]["devices"], "CPU0") << "that of the machine, not of this one";
+  EXPECT_EQ(all[0]["devices"], "CPU0") << "the CPU of the described machine";
   EXPECT_EQ(all[0]["simulated"], "mine");
-  // 4.6 GB of weights at 0.8 x 50 GB/s.
+  // 4.6 GB of weights are read at 0.8 x 50 GB/s.
   EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
   EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
-  // What they are is not said in the file: their names do.
+  // The file contains no descriptions, so the names of the devices are shown.
   EXPECT_EQ(all[1]["cpu_info"], "simulated CPU0, 59.6 GiB");
   EXPECT_EQ(all[1]["gpu_info"], "simulated BOX, 14.9 GiB");
   EXPECT_EQ(rows({"-m", small_, "--machine", "L4", "-p", "0"})[0]["gpu_info"], "simulated L4, 22.0 GiB");
 }
 
-TEST_F(Simulate, RefusesWhatMakesNoSense) {
+TEST_F(Simulate, RejectsInvalidRequests) {
   refuses({"-m", small_}, HasSubstr("--machine is required"));
-  refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is none of the GPUs H200"));
+  refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is not one of the GPUs H200"));
   refuses({"-m", small_, "--machine", "nothing.json"},
           HasSubstr("nothing.json: cannot open the description of a machine: No such file"));
   const TemporaryFile empty("empty.json", "");
@@ -310,10 +311,10 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", small_, "--machine", "/"},
           HasSubstr("/: is a directory, not a description of a machine; name a JSON file"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "4"},
-          HasSubstr("--device-counts 4: H200x2-nvlink4 has 2 device(s)"));
+          HasSubstr("--device-counts 4: machine H200x2-nvlink4 has only 2 device(s)"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "0"}, HasSubstr("--device-counts"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "2", "-dev", "H200.0"},
-          HasSubstr("give one of them"));
+          HasSubstr("give only one of them"));
   refuses({"-m", small_, "--machine", "H200x2", "-dev", "H100.0"},
           HasSubstr("machine H200x2-nvlink4 has no device 'H100.0'; it has H200.0, H200.1"));
   refuses({"-m", small_, "--machine", "H200x2", "-ts", "1,2,3"}, HasSubstr("--tensor-split"));
@@ -322,7 +323,7 @@ TEST_F(Simulate, RefusesWhatMakesNoSense) {
   refuses({"-m", "/nowhere.gguf", "--machine", "H200x2"}, HasSubstr("/nowhere.gguf"));
 }
 
-TEST_F(Simulate, HostsThatANetworkJoins) {
+TEST_F(Simulate, SimulatesHostsWithANetwork) {
   const auto of = [](const std::string& devices, const std::string& mode, const std::string& network) {
     return rows({"-m", large_, "--machine", "H100x4", "--hosts", "2", "--network", network, "-p", "0", "-sm", mode,
                  "--devices", devices})[0];
@@ -335,11 +336,11 @@ TEST_F(Simulate, HostsThatANetworkJoins) {
   const json one = of("H100.0,H100.1,H100.2,H100.3", "tensor", "1gbit,100us");
   EXPECT_GT(rate(fast), rate(one));
   EXPECT_LT(rate(slow), rate(one) / 4) << "160 collectives of 100 us and more";
-  // Layers go to the other host once: what each token takes is the 100 us there, and the way back.
+  // Each token is sent to the other host once and back, and each message takes 100 us.
   const json layers = of("@0,@1", "layer", "1gbit,100us"), near = of("@0,@1", "layer", "1gbit,0.001us");
   EXPECT_GT(rate(layers), 0.9 * rate(one));
   const double more = 1e6 / rate(layers) - 1e6 / rate(near);
-  EXPECT_NEAR(more, 300, 10) << "microseconds: the others are told, the layers' copy, the result";
+  EXPECT_NEAR(more, 300, 10) << "microseconds: the message to the other host, the copy between layers, the result";
   const json inside = of("H100.0,H100.1", "layer", "1gbit,100us");
   EXPECT_EQ(rate(inside), rate(of("H100.0,H100.1", "layer", "1gbit,0.001us")));
   const Finished table = run({"simulate", "-m", small_, "--machine", "H100x4", "--hosts", "2", "--network",
@@ -347,18 +348,18 @@ TEST_F(Simulate, HostsThatANetworkJoins) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("| @0,@1 "), HasSubstr("| H100.0-3,1:H100.0-3 |")));
 }
 
-TEST_F(Simulate, RefusesHostsWithoutANetwork) {
+TEST_F(Simulate, RejectsHostsWithoutANetwork) {
   const std::vector<std::string> machine{"-m", small_, "--machine", "H100x2"};
   const auto with = [&](std::vector<std::string> args) {
     args.insert(args.begin(), machine.begin(), machine.end());
     return args;
   };
-  refuses(with({"--hosts", "2"}), HasSubstr("--hosts needs the --network between them, such as 100gbit,20us"));
-  refuses(with({"--network", "1gbit,1us"}), HasSubstr("--network is between hosts; say how many there are"));
+  refuses(with({"--hosts", "2"}), HasSubstr("--hosts needs --network, such as --network 100gbit,20us"));
+  refuses(with({"--network", "1gbit,1us"}), HasSubstr("--network needs several hosts; give their number with --hosts"));
   for (const char* bad : {"1gbit", "1gb,1us", "1gbit,1", "x,1us", "1gbit,1us,1us"}) {
     refuses(with({"--hosts", "2", "--network", bad}), HasSubstr("--network"));
   }
-  refuses(with({"--devices", "@1"}), HasSubstr("--devices @1: H100x2-nvlink4 has no host 1; --hosts says how many"));
+  refuses(with({"--devices", "@1"}), HasSubstr("--devices @1: machine H100x2-nvlink4 has no host 1; set the number"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 constexpr const char* kModel = SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q8_0.gguf";
 constexpr int32_t kTokens[] = {1, 20, 30, 40, 50, 60};
 
-/// "" when two devices with so much memory each are enough, else why not.
+/// Compares on two devices with `bytes` of memory each. Returns the error, or "" if the memory suffices.
 std::string try_with(size_t bytes) {
   const test::CpuConfiguration configuration("devices=2,threads=1,memory=" + std::to_string(bytes));
   try {
@@ -26,8 +26,8 @@ std::string try_with(size_t bytes) {
   }
 }
 
-// What is said to be enough is enough, and hardly more than that.
-TEST(Comparison, MemoryIsCheckedBeforeAnythingIsLoaded) {
+// The computed memory suffices, and it is hardly larger than the memory really needed.
+TEST(Comparison, ChecksMemoryBeforeLoading) {
   size_t too_little = 1U << 20, enough = 64U << 20;
   ASSERT_EQ(try_with(enough), "");
   while (enough - too_little > 4096) {
@@ -35,8 +35,8 @@ TEST(Comparison, MemoryIsCheckedBeforeAnythingIsLoaded) {
     const std::string what = try_with(middle);
     (what.empty() ? enough : too_little) = middle;
     if (!what.empty()) {
-      EXPECT_THAT(what, HasSubstr("CPU0 needs ")) << "found out while it ran, with " << middle;
-      EXPECT_THAT(what, HasSubstr("for it has the whole model too"));
+      EXPECT_THAT(what, HasSubstr("CPU0 needs ")) << "not found before the run, with " << middle;
+      EXPECT_THAT(what, HasSubstr("because it also holds the whole model"));
     }
   }
 }

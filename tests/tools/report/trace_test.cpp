@@ -35,7 +35,7 @@ int64_t to_ns(const json& us) {
   return std::llround(us.get<double>() * 1000);
 }
 
-/// The spans of each row, in the order of the file.
+/// The spans of each row, in file order.
 std::map<std::string, std::vector<Span>> rows_of(const json& trace) {
   std::map<int, std::string> names;
   std::map<std::string, std::vector<Span>> rows;
@@ -52,7 +52,7 @@ std::map<std::string, std::vector<Span>> rows_of(const json& trace) {
   return rows;
 }
 
-/// None begins before the one before it has ended.
+/// Expects that spans do not overlap.
 void expect_in_order(const std::string& row, const std::vector<Span>& spans) {
   for (size_t i = 0; i < spans.size(); ++i) {
     EXPECT_LE(spans[i].begin_ns, spans[i].end_ns) << row << " " << spans[i].name;
@@ -66,17 +66,17 @@ int64_t count(const std::vector<Span>& spans, const std::string& begin) {
   return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.name.starts_with(begin); });
 }
 
-TEST(TraceFile, LostSpansOfEveryProcessAreTold) {
+TEST(TraceFile, ReportsLostSpansOfEveryProcess) {
   EXPECT_EQ(describe_lost("t.json", std::array<int64_t, 2>{}), "");
   EXPECT_EQ(describe_lost("t.json", std::array<int64_t, 1>{7}),
-            "t.json has the first 1048576 spans only, with no room for 7 more");
+            "t.json has only the first 1048576 spans (7 more were dropped)");
   EXPECT_EQ(
       describe_lost("t.json", std::array<int64_t, 3>{7, 0, 9}),
-      "t.json has the first 1048576 spans of process 0 only, with no room for 7 more, and the first 1048576 spans of "
-      "process 2 only, with no room for 9 more");
+      "t.json has only the first 1048576 spans of process 0 (7 more were dropped), and only the first 1048576 spans of "
+      "process 2 (9 more were dropped)");
 }
 
-TEST(WriteTrace, RowsSpansAndMetadata) {
+TEST(WriteTrace, WritesRowsSpansAndMetadata) {
   const TemporaryFile file("plain.json");
   const std::vector<TraceEvent> events{
       {"CPU0", TraceKind::kCompute, "step 0: nodes 0-18", 1500, 4001},
@@ -101,31 +101,31 @@ TEST(WriteTrace, RowsSpansAndMetadata) {
   EXPECT_EQ(second.args.at("waiting_us"), 0.017);
 }
 
-TEST(WriteTrace, NothingIsATraceToo) {
+TEST(WriteTrace, WritesAnEmptyTrace) {
   const TemporaryFile file("empty.json");
   write_trace(file.path, {}, {});
   EXPECT_THAT(rows_of(json::parse(file.text())), IsEmpty());
 }
 
-TEST(WriteTrace, ManySpansAreComplete) {
+TEST(WriteTrace, WritesManySpansCompletely) {
   const TemporaryFile file("many.json");
   const std::vector<TraceEvent> events(30'000, {"CPU0", TraceKind::kCopy, std::string(60, 'x'), 1, 2, 3});
   write_trace(file.path, events, {});
   EXPECT_EQ(rows_of(json::parse(file.text())).at("CPU0").size(), events.size());
 }
 
-TEST(WriteTrace, AFileThatCannotBeWrittenIsAnError) {
+TEST(WriteTrace, UnwritableFileIsAnError) {
   const std::vector<TraceEvent> events{{"CPU0", TraceKind::kCompute, "x", 1, 2}};
   EXPECT_THAT([&] { write_trace("/dev/full", events, {}); },
               ThrowsMessage<DeviceError>(HasSubstr("cannot write the trace /dev/full: No space left on device")));
-  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full")) << "it was replaced";
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full")) << "the device file was replaced";
   for (const std::string& path : {temporary("none/x.json"), temporary("")}) {
     EXPECT_THAT([&] { require_writable(path); },
                 ThrowsMessage<DeviceError>(HasSubstr("cannot write the trace " + path + ": ")));
   }
 }
 
-TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
+TEST(WriteTrace, CheckingTheFileNeitherCreatesNorChangesIt) {
   const TemporaryFile file("checked.json");
   require_writable(file.path);
   EXPECT_FALSE(file.exists());
@@ -135,7 +135,7 @@ TEST(WriteTrace, ChecksLeaveNothingBehindAndKeepWhatIsThere) {
   EXPECT_EQ(file.text(), old);
 }
 
-TEST(TraceFlag, FailuresAreTracedAndPassedOn) {
+TEST(TraceFlag, WritesTraceAndRethrowsFailures) {
   const TemporaryFile file("failed.json");
   const TraceFlag flag{file.path};
   EXPECT_THROW(flag.run({}, [](Tracer*) -> int { throw InvalidArgument("nothing done yet"); }), InvalidArgument);
@@ -151,26 +151,26 @@ TEST(TraceFlag, FailuresAreTracedAndPassedOn) {
   EXPECT_EQ(TraceFlag{}.run({}, [](Tracer* tracer) { return tracer == nullptr ? 7 : 0; }), 7);
 }
 
-// --- the program
+// --- traces of whole program runs
 
-/// The plan of one token: what each device's row must show.
+/// The plan of one token. The rows of all devices must show its steps.
 json plan_of(const std::string& devices) {
   const Finished plan = run({"plan", "-m", kModel, "--devices", devices, "--output", "json"});
   EXPECT_EQ(plan.code, 0) << plan.err;
   return json::parse(plan.out);
 }
 
-TEST(TraceProgram, AnEmptyNameIsRefused) {
+TEST(TraceProgram, RejectsAnEmptyName) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"run", "-p", "In"}, {"bench"}}) {
     std::vector<std::string> all = args;
     all.insert(all.end(), {"-m", "none.gguf", "--trace", ""});
     const Finished finished = run(all);
     EXPECT_EQ(finished.code, 2) << args.front();
-    EXPECT_THAT(finished.err, HasSubstr("--trace: a file has no empty name"));
+    EXPECT_THAT(finished.err, HasSubstr("--trace: the file name is empty"));
   }
 }
 
-TEST(TraceProgram, ARunShowsEveryStepOfEveryRank) {
+TEST(TraceProgram, RunTraceHasEveryStepOfEveryRank) {
   const TemporaryFile file("run.json");
   const Finished finished = run({"run", "-m", kModel, "--prompt-tokens", "1", "-n", "6", "--ignore-eos", "--temp", "0",
                                  "--devices", "CPU0,CPU1", "--trace", file.path, "--output", "json"});
@@ -213,7 +213,7 @@ TEST(TraceProgram, ARunShowsEveryStepOfEveryRank) {
   EXPECT_EQ(count(host, "load weights"), 1);
 }
 
-TEST(TraceProgram, ABenchmarkShowsItsRuns) {
+TEST(TraceProgram, BenchTraceHasEveryRun) {
   const TemporaryFile file("bench.json");
   const Finished finished = run({"bench", "-m", kModel, "-p", "8", "-n", "3", "-r", "2", "--devices", "CPU0;CPU0,CPU1",
                                  "--trace", file.path, "-o", "jsonl"});
@@ -224,13 +224,13 @@ TEST(TraceProgram, ABenchmarkShowsItsRuns) {
   for (const Span& span : rows.at("bench")) names.insert(span.name);
   EXPECT_THAT(names, ElementsAre("pp8 run 1", "pp8 run 2", "pp8 warm-up", "tg3 run 1", "tg3 run 2", "tg3 warm-up"));
   EXPECT_EQ(rows.at("bench").size(), 12U) << "for two lists of devices";
-  EXPECT_GT(count(rows.at("CPU0"), "nodes 0-"), 0) << "alone";
-  EXPECT_GT(count(rows.at("CPU0"), "step 0: nodes 0-"), 0) << "as one of two";
+  EXPECT_GT(count(rows.at("CPU0"), "nodes 0-"), 0) << "as a single device";
+  EXPECT_GT(count(rows.at("CPU0"), "step 0: nodes 0-"), 0) << "as one rank of two";
   EXPECT_GT(count(rows.at("CPU1"), "all_reduce "), 0);
-  EXPECT_EQ(rows.size(), 4U) << "sessions that follow each other share the rows";
+  EXPECT_EQ(rows.size(), 4U) << "consecutive sessions share the rows";
 }
 
-TEST(TraceProgram, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsLoaded) {
+TEST(TraceProgram, ChecksTheFileBeforeLoading) {
   const Finished finished = run({"run", "-m", "no-model.gguf", "-p", "x", "--trace", temporary("none/x.json")});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("cannot write the trace"));
@@ -238,15 +238,15 @@ TEST(TraceProgram, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsLoaded) {
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
 
-TEST(TraceProgram, ATraceThatDoesNotArriveIsAFailure) {
+TEST(TraceProgram, FailedWriteIsAnError) {
   const Finished finished = run({"run", "-m", kModel, "--prompt-tokens", "1", "-n", "1", "--trace", "/dev/full"});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("cannot write the trace /dev/full: No space left on device"));
 }
 
-TEST(TraceProgram, CtrlCLeavesATraceOfWhatWasDone) {
+TEST(TraceProgram, CtrlCStillWritesTheTrace) {
   const TemporaryFile file("interrupted.json");
-  setenv("SHOAL_CPU_SLOWDOWN", "100", 1);  // or the trace would be large
+  setenv("SHOAL_CPU_SLOWDOWN", "100", 1);  // keeps the trace small
   const auto has_runs = [&](const Finished&) {
     return file.exists() && file.text().find(" run 1") != std::string::npos;
   };

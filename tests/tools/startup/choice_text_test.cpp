@@ -29,7 +29,7 @@ TEST(RemediesText, IsOneSentence) {
   remedies.more_devices = 2;
   remedies.device = "CPU0";
   EXPECT_EQ(remedies_text(remedies),
-            "CPU0 needs 2.0 GiB and has 1.0 GiB free; what would fit: a context of 1024 (-c 1024 -ts 3,1 "
+            "CPU0 needs 2.0 GiB and has 1.0 GiB free; possible remedies: a context of 1024 (-c 1024 -ts 3,1 "
             "-sm layer); or 2 more devices like CPU0");
   remedies.more_devices = 1;
   remedies.even_shares = false;
@@ -37,7 +37,7 @@ TEST(RemediesText, IsOneSentence) {
   EXPECT_THAT(remedies_text(remedies), HasSubstr("; or 1 more device like CPU0 (-ts auto -sm layer)"));
 }
 
-TEST(RemediesText, NamesEveryFlagOfAContext) {
+TEST(RemediesText, NamesEveryFlagForAContext) {
   Remedies remedies;
   remedies.asked = {models::cpu_groups({1})};
   remedies.context = with_context(remedies.asked, 256);
@@ -56,14 +56,14 @@ TEST(RemediesText, NamesEveryFlagOfAContext) {
   EXPECT_THAT(remedies_text(remedies), HasSubstr("a context of 64 with a q8_0 cache (-c 64 -ctk q8_0 -ctv q8_0 -dev "));
 }
 
-TEST(RemediesText, EvenSharesAreSpelledOutIfOthersWereAsked) {
+TEST(RemediesText, NamesEvenSharesIfOtherSharesWereRequested) {
   const Choice asked{models::cpu_groups({2}), SplitMode::kTensor, {3, 1}}, even{models::cpu_groups({2})};
   EXPECT_EQ(change_options(asked, even), " -ts 1,1");
   EXPECT_EQ(change_options(even, asked), " -ts 3,1");
   EXPECT_EQ(change_options(asked, asked), "");
 }
 
-TEST(RemediesText, BitsHaveAsManyDigitsAsTellThemApart) {
+TEST(RemediesText, BitsHaveEnoughDigitsToDiffer) {
   const auto text = [](double fit, double bits, std::vector<double> shares = {}) {
     Remedies remedies;
     remedies.asked = remedies.bits_choice = {models::cpu_groups({2})};

@@ -1,4 +1,4 @@
-// The context where no number says how large: as large as memory allows, and no memory for what is not used.
+// The context without -c is as large as memory allows, and unused cache rows take no memory.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Trained for a context whose cache takes `bytes`: keys and values of 2 layers, 2 heads of 16 f16 numbers.
+/// A model file with a trained context whose cache has `bytes`: keys and values of 2 layers, 2 heads of 16 f16 numbers.
 std::string model_trained_for(int64_t bytes) {
   models::SyntheticModel model;
   model.h.context = bytes / (2 * 2 * 2 * 16 * 2);
@@ -38,10 +38,10 @@ Finished run_of(const std::string& model, const std::vector<std::string>& more) 
   return run(args);
 }
 
-/// More than any machine has, in tokens that models can have.
+/// Bytes of a cache for the maximum number of tokens in a model. No machine has as much memory.
 constexpr int64_t kTooMuch = int64_t{256} * ((int64_t{1} << 30) - 1);
 
-TEST(Context, ShrinksByItselfToWhatFits) {
+TEST(Context, ShrinksToFitByDefault) {
   const std::string model = model_trained_for(kTooMuch);
   const Finished fitted = run_of(model, {});
   ASSERT_EQ(fitted.code, 0) << fitted.err;
@@ -55,7 +55,7 @@ TEST(Context, ShrinksByItselfToWhatFits) {
   EXPECT_THAT(off.err, AllOf(HasSubstr("CPU0 needs 256."), Not(HasSubstr("instead of"))));
 }
 
-TEST(Context, ThatIsAskedForIsNotChanged) {
+TEST(Context, ExplicitContextIsNotChanged) {
   const std::string model = model_trained_for(kTooMuch);
   const Finished asked = run_of(model, {"-c", fmt::format("{}", kTooMuch / 256)});
   EXPECT_EQ(asked.code, 1);
@@ -66,7 +66,7 @@ TEST(Context, ThatIsAskedForIsNotChanged) {
   EXPECT_EQ(possible.err, "");
 }
 
-TEST(Context, ThatIsAskedForWithALimitIsFitted) {
+TEST(Context, ExplicitContextWithFitLimitShrinks) {
   const std::string model = model_trained_for(kTooMuch);
   const std::string most = fmt::format("{}", kTooMuch / 256);
   for (const std::vector<std::string>& limit :
@@ -82,7 +82,7 @@ TEST(Context, ThatIsAskedForWithALimitIsFitted) {
   EXPECT_THAT(refused.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
 }
 
-TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
+TEST(Context, UsesTheMinimumIfTheMarginDoesNotFit) {
   const std::string model = model_trained_for(kTooMuch);
   const std::vector<std::string> margin{"--fit-target", "1000000000", "--fit-ctx", "100"};
   const Finished by_itself = run_of(model, margin);
@@ -95,7 +95,7 @@ TEST(Context, IsTheLeastWhereTheMarginCannotBeHad) {
   EXPECT_THAT(asked_for.err, HasSubstr("must keep 953.7 TiB free (--fit-target)"));
 }
 
-TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
+TEST(Context, AlwaysHoldsThePrompt) {
   std::string prompt = "1";
   for (int i = 1; i < 80; ++i) prompt += ",5";
   const std::vector<std::string> args{
@@ -106,7 +106,7 @@ TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
   ASSERT_EQ(finished.code, 0) << finished.err;
   const json outcome = json::parse(finished.out);
   EXPECT_EQ(outcome["context"], 81);
-  EXPECT_EQ(outcome["tokens"].size(), 2u);  // and one for which there is no room in the cache
+  EXPECT_EQ(outcome["tokens"].size(), 2u);  // the last token needs no row in the cache
   EXPECT_THAT(finished.err, HasSubstr("shoal: context 81 instead of 512: "));
   std::vector<std::string> required = args;
   required.insert(required.end(), {"--fit", "on"});
@@ -115,7 +115,7 @@ TEST(Context, HoldsThePromptHoweverSmallItMayBe) {
   EXPECT_THAT(refused.err, HasSubstr("not even a context of 81 fits (the prompt has 80 tokens): CPU0 needs "));
 }
 
-TEST(Context, ThatDoesNotFitMayHaveALatentCacheByRows) {
+TEST(Context, SuggestsTheLatentSplitByRows) {
   const auto err_on = [](const std::string& devices) {
     const Finished refused =
         run({"run", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "--prompt-tokens", "1,2", "-dev", devices, "-t",
@@ -128,7 +128,7 @@ TEST(Context, ThatDoesNotFitMayHaveALatentCacheByRows) {
   EXPECT_THAT(err_on("CPU0"), HasSubstr("more devices, a quantised"));
 }
 
-TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
+TEST(Context, LatentSplitIsChosenForTheFittedContext) {
   const auto request_of = [](int64_t context) {
     Request request{models::open_model(SHOAL_REFERENCE_MODELS "/deepseek2.gguf")};
     request.asked.fixed = {models::cpu_groups({2})};
@@ -152,7 +152,8 @@ TEST(Context, WhatFitsIsWhatTheFormOfALatentCacheIsChosenFor) {
   EXPECT_EQ(deployment.ways.rows, deployment.plan->size.context / 2);
 }
 
-/// The error of a prompt on a device that has memory for a context of `room` and 1000 bytes, or the context.
+/// Runs a prompt on a device with memory for a context of `room` tokens and 1000 bytes. Returns the error, or the
+/// context if there is no error.
 std::string error_of_prompt(int64_t room, int64_t prompt, size_t margin, bool must_fit) {
   Request request{models::open_model(kModel)};
   tuning::Asked& asked = request.asked;
@@ -177,9 +178,9 @@ std::string error_of_prompt(int64_t room, int64_t prompt, size_t margin, bool mu
   }
 }
 
-TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
+TEST(Context, TooLongPromptIsAnErrorBeforeLoading) {
   const std::string message =
-      "the prompt has 300 tokens and the largest context that fits is 256{}; use a prompt of at most 255 tokens, more "
+      "the prompt has 300 tokens, but the largest context that fits is 256{}; use a prompt of at most 255 tokens, more "
       "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model";
   for (const size_t margin : {0, 1000}) EXPECT_EQ(error_of_prompt(256, 255, margin, false), "context 256");
   EXPECT_EQ(error_of_prompt(256, 300, 2000, false), fmt::format(fmt::runtime(message), ""));
@@ -187,8 +188,8 @@ TEST(Context, ThatCannotHoldThePromptIsAnErrorBeforeWeightsAreLoaded) {
             fmt::format(fmt::runtime(message), ", with 1000 B left free on each device (--fit-target)"));
 }
 
-/// Shares are searched again for the context that fits; the session runs on the devices of the placement that stays.
-TEST(Context, ShrinksWithSharesThatAreSearchedAgain) {
+/// The shares are searched again for the context that fits. The session runs on the devices of the final placement.
+TEST(Context, ShrinkingSearchesSharesAgain) {
   test::CpuConfiguration configuration{"devices=2,threads=1"};
   test::TemporaryFolder folder;
   machine::MachineModel described = machine::make_machine("H200x2-nvlink");
@@ -221,8 +222,8 @@ TEST(Context, ShrinksWithSharesThatAreSearchedAgain) {
   EXPECT_EQ(deployment.session->candidates().size(), 1u);
 }
 
-TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {
-  if (test::kSanitized) GTEST_SKIP() << "sanitizers have memory of their own";
+TEST(Context, UnusedRowsTakeNoMemory) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need additional memory";
   constexpr int64_t kCache = int64_t{1} << 30;
   const std::string model = model_trained_for(kCache);
   Child child({"run", "-m", model, "--prompt-tokens", "1,2,3", "-n", "2", "--output", "json", "--fit", "off"});
@@ -231,7 +232,7 @@ TEST(Context, TakesNoMemoryForTokensThatDoNotCome) {
   EXPECT_LT(child.most_memory(), static_cast<size_t>(kCache / 2));
 }
 
-TEST(Context, BeyondWhatFitsIsOneLine) {
+TEST(Context, TooLargeContextIsAOneLineError) {
   const Finished finished = run({"run", "-m", kModel, "-p", "x", "-c", "2147483647"});
   EXPECT_EQ(finished.code, 1);
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;

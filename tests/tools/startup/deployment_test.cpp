@@ -1,4 +1,4 @@
-// One straight start-up: the graphs that are planned to see whether a model fits are those that run.
+// Start-up plans each graph once. The graphs that decide whether a model fits are also the graphs that run.
 #include "tools/startup/deployment.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Graphs that the architecture has built.
+/// Number of graphs that the architecture has built.
 int builds = 0;
 const models::Architecture* real_architecture = nullptr;
 
@@ -26,8 +26,8 @@ void count_and_define(models::Decoder& decoder) {
   real_architecture->define(decoder);
 }
 
-/// By groups of devices.
-class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>> {
+/// The parameter is a list of device groups.
+class StartUp : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
   Request request() {
     Request request{models::open_model(kModel)};
@@ -44,7 +44,7 @@ class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>>
     return request;
   }
 
-  /// The local graphs of the first member of each device that several stand behind.
+  /// Unique ids of the local graphs of the first rank of each meta device.
   static std::vector<uint64_t> planned(const models::PlannedGraph& graph) {
     std::vector<uint64_t> uids;
     for (size_t d = 0; d < graph.plans.size(); ++d) {
@@ -67,7 +67,7 @@ class DeploymentTest : public ::testing::TestWithParam<std::vector<std::string>>
   models::Architecture counting_{};
 };
 
-TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
+TEST_P(StartUp, PlansEachGraphOnceAndRunsIt) {
   for (const bool fits_context : {false, true}) {
     Request asked = request();
     asked.asked.free.context = fits_context;
@@ -92,8 +92,8 @@ TEST_P(DeploymentTest, PlansEachGraphOnceAndRunsIt) {
   }
 }
 
-/// What a session that plans for itself gives, where the devices were not told of a plan, too.
-TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
+/// The results equal the results of a session that makes its own plan.
+TEST_P(StartUp, ResultsEqualASessionWithItsOwnPlan) {
   Deployment deployment = resolve(request());
   load(deployment);
   const models::SessionOptions options = deployment.asked.session;
@@ -115,8 +115,8 @@ TEST_P(DeploymentTest, GivesWhatASessionWithoutAPlanGives) {
   EXPECT_EQ(run(*deployment.session), expected);
 }
 
-/// Devices of a file, which does not have to be of this machine.
-TEST_P(DeploymentTest, PlansForTheMachineThatIsNamed) {
+/// The devices come from a machine file and need not exist in this machine.
+TEST_P(StartUp, PlansForTheNamedMachine) {
   test::TemporaryFolder folder;
   machine::MachineModel described = machine::make_machine("H200x3-nvlink");
   for (size_t d = 0; d < described.devices.size(); ++d) described.devices[d].name = fmt::format("CPU{}", d);
@@ -134,11 +134,11 @@ TEST_P(DeploymentTest, PlansForTheMachineThatIsNamed) {
     EXPECT_NE(machine::CostModel().collective(Collective::kAllReduce, 2, 1e6),
               described.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1}, 1e6));
   }
-  EXPECT_EQ(deployment.machine.has_value(), has_mesh) << "one device by itself has nothing to choose";
+  EXPECT_EQ(deployment.machine.has_value(), has_mesh) << "a single device needs no machine";
 }
 
 using Groups = std::vector<std::string>;
-INSTANTIATE_TEST_SUITE_P(Devices, DeploymentTest,
+INSTANTIATE_TEST_SUITE_P(Devices, StartUp,
                          ::testing::Values(Groups{"CPU0"}, Groups{"CPU0,CPU1"}, Groups{"CPU0,CPU1", "CPU2"}));
 
 }  // namespace

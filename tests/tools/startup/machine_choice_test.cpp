@@ -1,4 +1,4 @@
-// Which devices plans for a described machine are made for: those of this machine that it names, and simulated ones.
+// Devices of a plan for a described machine: devices of this machine with the same names, or else simulated devices.
 #include "tools/startup/machine_choice.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr int64_t kMemory = 7'000'000'000;
 
-/// A description of devices with these names.
+/// Description of a machine with devices of these names.
 std::string description(const std::vector<std::string>& names) {
   std::string devices;
   for (const std::string& name : names) {
@@ -31,7 +31,7 @@ std::string description(const std::vector<std::string>& names) {
   return R"({"version": 1, "devices": [)" + devices + "]}";
 }
 
-/// The rows of devices' memory of a plan, for the machine described and no devices named.
+/// The memory section of a plan for the described machine, without --devices.
 json memory_of(const std::vector<std::string>& names, const ChildOptions& around) {
   const test::TemporaryFile file("described.json", description(names));
   const Finished plan = run({"plan", "-m", kModel, "--machine", file.path, "--output", "json"}, around);
@@ -39,38 +39,38 @@ json memory_of(const std::vector<std::string>& names, const ChildOptions& around
   return plan.code == 0 ? json::parse(plan.out)["memory"] : json::array();
 }
 
-TEST(MachineChoice, DevicesOfThisMachineShareItsMemory) {
+TEST(MachineChoice, LocalDevicesShareTheMachinesMemory) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "two CPU devices need two cores";
   const json memory = memory_of({"CPU0", "CPU1"}, {.cpu_devices = std::nullopt});
   ASSERT_EQ(memory.size(), 2u);
   double free = 0;
   for (const json& row : memory) free += row["free"].get<double>();
   const double installed = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  EXPECT_LE(free, installed) << "none has the memory of the other";
+  EXPECT_LE(free, installed) << "each device counts only its own memory";
 }
 
-TEST(MachineChoice, AProbeThatLacksMemoryNamesTheFlag) {
+TEST(MachineChoice, ProbeErrorNamesTheFlagIfMemoryIsShort) {
   cpu::configure("devices=1,threads=1,memory=7M");
   const std::vector<Device*> devices{&Registry::instance().device("CPU0")};
   probe::ProbeOptions options;
   options.quick = true;
   EXPECT_THAT([&] { probe_devices(devices, options); },
-              testing::ThrowsMessage<OutOfMemory>(testing::EndsWith(
-                  "free: free memory there, or leave the device out of those that are probed (--devices)")));
+              testing::ThrowsMessage<OutOfMemory>(
+                  testing::EndsWith("free: free memory there, or do not probe the device (--devices)")));
   cpu::configure("");
 }
 
-TEST(MachineChoice, WhatIsNotHereIsSimulated) {
+TEST(MachineChoice, SimulatesMissingDevices) {
   const json memory = memory_of({"BOX.0", "BOX.1"}, {});
   ASSERT_EQ(memory.size(), 2u);
   for (const json& row : memory) EXPECT_EQ(row["free"], kMemory);
 }
 
-TEST(MachineChoice, NamesInAnotherCaseAreOtherDevices) {
+TEST(MachineChoice, DescribedNamesAreCaseSensitive) {
   const json memory = memory_of({"cpu0", "CPU1"}, {});
   ASSERT_EQ(memory.size(), 2u);
   EXPECT_EQ(memory[0]["device"], "cpu0");
-  EXPECT_EQ(memory[0]["free"], kMemory) << "that of the description";
+  EXPECT_EQ(memory[0]["free"], kMemory) << "the described memory";
   EXPECT_EQ(memory[1]["device"], "CPU1");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A folder of its own for the file, and four CPU devices.
+/// A temporary folder for the file, and four CPU devices.
 class MachineFile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -33,7 +33,7 @@ class MachineFile : public ::testing::Test {
 
   std::span<Device* const> first(size_t count) const { return std::span(devices_).first(count); }
 
-  /// As if measured with the first devices; `bandwidth` tells one from another.
+  /// A measured machine with the first `count` devices. `bandwidth` identifies it.
   MachineModel machine(size_t count, double bandwidth, std::vector<std::string> dtypes = {"q4_0"}) const {
     MachineModel machine;
     machine.name = "local";
@@ -66,7 +66,7 @@ class MachineFile : public ::testing::Test {
   std::vector<Device*> devices_;
 };
 
-TEST_F(MachineFile, GivesBackWhatWasSaved) {
+TEST_F(MachineFile, ReturnsSavedMachine) {
   EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
   const MachineModel saved = machine(2, 30e9);
   save_machine(saved);
@@ -74,7 +74,7 @@ TEST_F(MachineFile, GivesBackWhatWasSaved) {
   EXPECT_THAT(find_measured(first(2), 0)->measured, ::testing::ContainsRegex("^20.* UTC$"));
 }
 
-TEST_F(MachineFile, FindsDevicesAmongMore) {
+TEST_F(MachineFile, FindsSubsetOfMeasuredDevices) {
   save_machine(machine(3, 30e9));
   EXPECT_TRUE(find_machine(first(1), 0));
   EXPECT_TRUE(find_machine(first(3), 0));
@@ -83,22 +83,22 @@ TEST_F(MachineFile, FindsDevicesAmongMore) {
   EXPECT_TRUE(find_machine(last, 0));
 }
 
-TEST_F(MachineFile, TellsHardwareApart) {
+TEST_F(MachineFile, DistinguishesHardware) {
   save_machine(machine(2, 30e9));
-  EXPECT_TRUE(find_machine(first(2), 1)) << "one thread is the default here";
+  EXPECT_TRUE(find_machine(first(2), 1)) << "the default is one thread";
   EXPECT_FALSE(find_machine(first(2), 2));
   cpu::configure("devices=3,threads=1");
-  EXPECT_FALSE(find_machine(Registry::instance().device_list("CPU0,CPU1"), 0)) << "other cores of the processor";
+  EXPECT_FALSE(find_machine(Registry::instance().device_list("CPU0,CPU1"), 0)) << "the cores differ";
 }
 
-TEST_F(MachineFile, WantsTheTypesOfWeights) {
+TEST_F(MachineFile, RequiresRequestedWeightTypes) {
   save_machine(machine(2, 30e9, {"q4_0", "q6_K"}));
   const std::vector<DType> known{DType::kQ4_0, DType::kQ6_K}, more{DType::kQ4_0, DType::kF16};
   EXPECT_TRUE(find_machine(first(2), 0, known));
   EXPECT_FALSE(find_machine(first(2), 0, more));
 }
 
-/// A device that multiplies with one type of weights only.
+/// A device that supports only one type of weights.
 class Choosy final : public Device {
  public:
   Choosy(Device& inner, DType dtype) : inner_(inner), dtype_(dtype) {}
@@ -117,7 +117,7 @@ class Choosy final : public Device {
   DType dtype_;
 };
 
-TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
+TEST_F(MachineFile, IgnoresTypesThatDeviceDoesNotSupport) {
   Choosy choosy(*devices_[0], DType::kQ4_0);
   const std::vector<Device*> all{&choosy};
   const std::vector<DType> wanted{DType::kQ4_0, DType::kF16};
@@ -127,14 +127,14 @@ TEST_F(MachineFile, WantsOnlyWhatADeviceCanDo) {
   nlohmann::json json = nlohmann::json::parse(text());
   json["machines"][0]["places"]["CPU0"] = probe_place(choosy);
   write(json.dump());
-  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not find more";
+  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not measure more";
   known.devices[0].identity = probe_identity(*devices_[0], 0);
   save_machine(known);
   EXPECT_TRUE(find_machine(first(1), 0, std::vector<DType>{DType::kQ4_0}));
-  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device could do it";
+  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device supports f16";
 }
 
-TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
+TEST_F(MachineFile, KeepsOlderEntriesThatLatestLacks) {
   save_machine(machine(4, 10e9));
   save_machine(machine(2, 20e9));
   save_machine(machine(1, 30e9, {"q8_0"}));
@@ -145,44 +145,44 @@ TEST_F(MachineFile, KeepsWhatTheLatestLacks) {
   EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
 }
 
-TEST_F(MachineFile, IsADescriptionOfTheLatest) {
+TEST_F(MachineFile, ReadsAsDescriptionOfLatestMachine) {
   MachineModel other = machine(2, 20e9);
   other.devices.erase(other.devices.begin());
   for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
     save_machine(latest);
-    // A file that was read as a description is an input, which is not replaced.
+    // Reads a copy, because a probe must not replace a file that is an input.
     const std::filesystem::path copy = folder_.path() / "copy.json";
     std::filesystem::copy_file(machine_file(), copy, std::filesystem::copy_options::overwrite_existing);
     EXPECT_EQ(machine::find_machine(copy.string()), latest);
   }
 }
 
-TEST_F(MachineFile, TellsPlacesApart) {
+TEST_F(MachineFile, DistinguishesPlaces) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
   EXPECT_THAT(json["machines"][0]["places"]["CPU1"].get<std::string>(), ::testing::StartsWith("cores "));
   json["machines"][0]["places"]["CPU1"] = "cores 77";
   write(json.dump());
-  EXPECT_TRUE(find_machine(first(1), 0)) << "the first one is where it was";
+  EXPECT_TRUE(find_machine(first(1), 0)) << "the first device has the same place";
   EXPECT_FALSE(find_machine(first(2), 0)) << "other cores";
   save_machine(machine(2, 20e9));
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "of use when the process is on those cores again";
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "useful if the process runs on those cores again";
   json["machines"][0].erase("places");
   write(json.dump());
-  EXPECT_FALSE(find_machine(first(1), 0)) << "its place is not known";
+  EXPECT_FALSE(find_machine(first(1), 0)) << "the place is unknown";
 }
 
-TEST_F(MachineFile, TellsCollectivesApart) {
+TEST_F(MachineFile, DistinguishesCollectives) {
   save_machine(machine(2, 30e9));
   setenv("SHOAL_COMM", "host", 1);
-  EXPECT_TRUE(find_machine(first(1), 0)) << "it has none";
+  EXPECT_TRUE(find_machine(first(1), 0)) << "one device has no collectives";
   EXPECT_FALSE(find_machine(first(2), 0));
   save_machine(machine(2, 20e9));
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
   setenv("SHOAL_COMM_WIRE", "bf16", 1);
   EXPECT_FALSE(find_machine(first(2), 0));
   unsetenv("SHOAL_COMM_WIRE");
-  EXPECT_EQ(find_machine(first(2), 0, {}, "auto")->devices[0].bandwidth, 30e9) << "who names one is not asked again";
+  EXPECT_EQ(find_machine(first(2), 0, {}, "auto")->devices[0].bandwidth, 30e9) << "the argument overrides SHOAL_COMM";
   unsetenv("SHOAL_COMM");
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 30e9);
   EXPECT_EQ(find_machine(first(2), 0, {}, "host")->devices[0].bandwidth, 20e9);
@@ -191,9 +191,9 @@ TEST_F(MachineFile, TellsCollectivesApart) {
   EXPECT_EQ(find_machine(first(2), 0, {}, "staged")->devices[0].bandwidth, 10e9);
 }
 
-TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
+TEST_F(MachineFile, RequiresSetsSufficientForTheDevices) {
   MachineModel known = machine(4, 30e9);
-  known.devices[0].identity += ", other";  // not what it is now
+  known.devices[0].identity += ", other";  // differs from the present device
   const auto set = [](std::vector<std::string> members) {
     return machine::CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
   };
@@ -201,17 +201,17 @@ TEST_F(MachineFile, WantsSetsFromWhichThatOfTheDevicesFollows) {
   save_machine(known);
   const std::vector<Device*> two{devices_[1], devices_[2]}, three{devices_[3], devices_[2], devices_[1]};
   EXPECT_TRUE(find_machine(std::vector<Device*>{devices_[3]}, 0));
-  EXPECT_FALSE(find_machine(two, 0)) << "only sets with another kind of device besides";
+  EXPECT_FALSE(find_machine(two, 0)) << "measured sets also contain another kind";
   known.collectives.push_back(set({"CPU2", "CPU3"}));
   save_machine(known);
-  EXPECT_TRUE(find_machine(two, 0)) << "others like them";
-  EXPECT_FALSE(find_machine(three, 0)) << "none is as large";
+  EXPECT_TRUE(find_machine(two, 0)) << "an equal set was measured";
+  EXPECT_FALSE(find_machine(three, 0)) << "no measured set is as large";
   known.collectives.push_back(set({"CPU1", "CPU2", "CPU3"}));
   save_machine(known);
-  EXPECT_TRUE(find_machine(three, 0)) << "in another order";
+  EXPECT_TRUE(find_machine(three, 0)) << "the order is irrelevant";
 }
 
-TEST_F(MachineFile, OfAnotherVersionIsNone) {
+TEST_F(MachineFile, IgnoresOtherVersions) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
   json["machines"][0]["program"] = "0.0.7";
@@ -226,20 +226,20 @@ TEST_F(MachineFile, OfAnotherVersionIsNone) {
   EXPECT_FALSE(find_machine(first(2), 0));
 }
 
-TEST_F(MachineFile, AnEntryWithUnknownFieldsIsNone) {
+TEST_F(MachineFile, IgnoresEntriesWithUnknownFields) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
-  json["machines"][0]["machine"]["devices"][0]["products"]["q4_0"]["contention"] = 1.5;  // of older versions
+  json["machines"][0]["machine"]["devices"][0]["products"]["q4_0"]["contention"] = 1.5;  // a field of older versions
   write(json.dump());
   EXPECT_FALSE(find_machine(first(2), 0));
   save_machine(machine(2, 20e9));
   EXPECT_TRUE(find_machine(first(2), 0));
 }
 
-TEST_F(MachineFile, KeepsTheLatest) {
+TEST_F(MachineFile, KeepsLatestEntries) {
   save_machine(machine(1, 5e9));
   for (int i = 0; i < 40; ++i) save_machine(machine(2, 1e9 + i));
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "one for each set of devices";
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "one entry per set of devices";
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 1e9 + 39);
   const std::vector<std::string> dtypes{"q4_0", "q8_0", "f16", "f32", "q6_K"};
   for (size_t types = 1; types <= 20; ++types) {
@@ -252,7 +252,7 @@ TEST_F(MachineFile, KeepsTheLatest) {
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 16u);
 }
 
-TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
+TEST_F(MachineFile, ReplacesDamagedFile) {
   save_machine(machine(2, 30e9));
   const std::string good = text();
   for (const std::string& bad :
@@ -277,7 +277,7 @@ TEST_F(MachineFile, DamagedIsNoneAndIsReplaced) {
   EXPECT_FALSE(find_machine(first(2), 0));
 }
 
-TEST_F(MachineFile, AnotherFileIsNone) {
+TEST_F(MachineFile, IgnoresFilesOfOtherFormats) {
   for (const std::string& other : {std::string("[]"), std::string("{\"version\": 1}"), std::string("GGUF\x03\0", 6),
                                    std::string("\xff\xfe\x00", 3)}) {
     write(other);
@@ -285,22 +285,22 @@ TEST_F(MachineFile, AnotherFileIsNone) {
   }
 }
 
-TEST_F(MachineFile, AFolderIsNone) {
+TEST_F(MachineFile, IgnoresFolder) {
   std::filesystem::create_directories(machine_file());
   EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
   EXPECT_THROW(check_machine_file(), DeviceError);
   EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
 }
 
-TEST_F(MachineFile, ADeviceIsNone) {
+TEST_F(MachineFile, IgnoresDeviceFile) {
   setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
-  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "it has no end";
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "the device has no end";
   EXPECT_THROW(check_machine_file(), DeviceError);
   EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
 }
 
-TEST_F(MachineFile, SaysWhereItCannotBeWritten) {
+TEST_F(MachineFile, WriteErrorNamesPathAndVariable) {
   setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
   try {
     save_machine(machine(1, 30e9));
@@ -312,7 +312,7 @@ TEST_F(MachineFile, SaysWhereItCannotBeWritten) {
   EXPECT_FALSE(find_machine(first(1), 0));
 }
 
-TEST_F(MachineFile, WritersDoNotDestroyEachOther) {
+TEST_F(MachineFile, ConcurrentWritersLeaveValidFile) {
   std::vector<std::thread> writers;
   for (int t = 0; t < 4; ++t) {
     writers.emplace_back([&, t] {
@@ -332,10 +332,10 @@ TEST_F(MachineFile, WritersDoNotDestroyEachOther) {
     static_cast<void>(entry);
     ++files;
   }
-  EXPECT_EQ(files, 1u) << "drafts are left";
+  EXPECT_EQ(files, 1u) << "temporary files are left";
 }
 
-TEST(MachineFilePath, FollowsTheEnvironment) {
+TEST(MachineFilePath, FollowsEnvironmentVariables) {
   const char* home = std::getenv("XDG_CACHE_HOME");
   const std::string before = home != nullptr ? home : "";
   setenv("SHOAL_MACHINE_FILE", "/some/file.json", 1);

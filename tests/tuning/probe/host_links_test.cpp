@@ -1,4 +1,4 @@
-// What passes between processes of several hosts (threads here).
+// Tests links between processes on several hosts. The processes are threads here.
 #include "tuning/probe/probe_processes.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// The links as all processes have them.
+/// The measured links, which must be equal in all processes.
 std::vector<HostLink> links_of(const std::vector<std::string>& hosts) {
   std::vector<std::vector<HostLink>> all(hosts.size());
   const auto ends = test::in_processes(
@@ -23,7 +23,7 @@ std::vector<HostLink> links_of(const std::vector<std::string>& hosts) {
   return all[0];
 }
 
-TEST(HostLinks, EachPairOfHostsOnceAndHostsOfSeveralProcesses) {
+TEST(HostLinks, CoverPairsOfHostsAndPairsWithinHosts) {
   std::multiset<std::string> pairs;
   for (const HostLink& link : links_of({"a", "b", "a", "c", "d"})) {
     pairs.insert(link.from + link.to);
@@ -33,7 +33,7 @@ TEST(HostLinks, EachPairOfHostsOnceAndHostsOfSeveralProcesses) {
   EXPECT_THAT(pairs, ElementsAre("aa", "ab", "ac", "ad", "bc", "bd", "cd"));
 }
 
-TEST(HostLinks, OfOneHost) {
+TEST(HostLinks, SingleHostHasOneInternalLink) {
   const std::vector<HostLink> links = links_of({"a", "a", "a"});
   ASSERT_EQ(links.size(), 1u);
   EXPECT_EQ(links[0].from + links[0].to, "aa");
@@ -41,7 +41,7 @@ TEST(HostLinks, OfOneHost) {
   EXPECT_EQ(slowest(links, false), links[0].speed);
 }
 
-TEST(HostLinks, TheSlowestOfSeveral) {
+TEST(HostLinks, SlowestCombinesWorstFigures) {
   const std::vector<HostLink> links{{"a", "b", {1e-6, 1e9}}, {"a", "c", {5e-6, 2e9}}, {"a", "a", {9e-6, 1}}};
   EXPECT_EQ(slowest(links, true), (Network{5e-6, 1e9}));
 }

@@ -1,4 +1,4 @@
-// Figures of real devices: what physics says of them, not how large they are.
+// Measures figures of real devices. The tests check plausible relations instead of values.
 #include "tuning/probe/probe.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ ProbeOptions quick() {
   ProbeOptions options;
   options.quick = true;
   options.dtypes = {DType::kQ8_0};
-  options.others = [] { return 0.0; };  // whatever runs beside the tests
+  options.others = [] { return 0.0; };  // ignores programs that run concurrently with the tests
   return options;
 }
 
@@ -53,7 +53,7 @@ void expect_sane(const ProductModel& product) {
     }
   }
   ASSERT_FALSE(product.streamed.empty());
-  // 512 times the work.
+  // 512 columns are 512 times as much work.
   EXPECT_GT(product.streamed.back().seconds, 2 * product.streamed.front().seconds);
 }
 
@@ -72,7 +72,7 @@ void expect_sane(const DeviceModel& device) {
   expect_sane(device.products.at("q8_0"));
 }
 
-/// Bytes/s of weights that a product of one column reads.
+/// Bytes/s of weights read by a product of one column.
 double read_rate(const DeviceModel& device) {
   const DTypeTraits& t = traits(DType::kQ8_0);
   return static_cast<double>(t.block_bytes) / t.block_elems / device.products.at("q8_0").streamed[0].seconds;
@@ -93,7 +93,7 @@ TEST(Probe, FillsWeightsOfEveryTypeWithFiniteNumbers) {
   }
 }
 
-TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
+TEST(Probe, MeasuresDevicesDomainsAndCollectives) {
   cpu::configure("devices=2,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
   ProbeOptions options = quick();
@@ -116,7 +116,7 @@ TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
   EXPECT_EQ(machine.devices[0].identity, probe_identity(*devices[0], 0));
 
   ASSERT_GE(machine.domains.size(), 1u);
-  if (machine.domains.size() == 1) {  // products do not read more together than each alone
+  if (machine.domains.size() == 1) {  // the common read rate is at most the sum of the single read rates
     const Domain& domain = machine.domains[0];
     EXPECT_LE(domain.cores, 2);
     EXPECT_GT(domain.cores, 0);
@@ -140,7 +140,7 @@ TEST(Probe, MeasuresDevicesAndWhatTheyShare) {
   cpu::configure("");
 }
 
-TEST(Probe, ToldThreadsAreUsed) {
+TEST(Probe, UsesRequestedThreads) {
   cpu::configure("devices=1");
   Device& device = Registry::instance().device("CPU0");
   EXPECT_EQ(probe_params(device, 3), "threads=3");
@@ -150,7 +150,7 @@ TEST(Probe, ToldThreadsAreUsed) {
   cpu::configure("");
 }
 
-TEST(Probe, StopsWhereItIsTold) {
+TEST(Probe, CallbacksCanStopIt) {
   cpu::configure("devices=1,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
   ProbeOptions options = quick();
@@ -160,9 +160,9 @@ TEST(Probe, StopsWhereItIsTold) {
     if (done == 1) throw Stop{};
   };
   EXPECT_THROW(probe(devices, options), Stop);
-  EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing is left behind
+  EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing stays allocated
 
-  // Within the first part, too, which is one of many series.
+  // Polls also within the first part, which consists of many series.
   int parts = 0, polls = 0;
   options.progress = [&](int, int, const std::string&) { ++parts; };
   options.poll = [&] {
@@ -173,11 +173,11 @@ TEST(Probe, StopsWhereItIsTold) {
   EXPECT_EQ(polls, 20);
   EXPECT_EQ(devices[0]->reg().uses(), uses);
   poll();
-  EXPECT_EQ(polls, 20) << "it is not called any more";
+  EXPECT_EQ(polls, 20) << "poll is no longer called";
   cpu::configure("");
 }
 
-TEST(Probe, RefusesWhatCannotBeMeasured) {
+TEST(Probe, RejectsInvalidDevicesAndDtypes) {
   cpu::configure("devices=2,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
   const auto refused = [&](std::vector<Device*> list, const ProbeOptions& options) {
@@ -189,10 +189,10 @@ TEST(Probe, RefusesWhatCannotBeMeasured) {
   integers.dtypes = {DType::kI32};
   EXPECT_THAT(refused(devices, integers), HasSubstr("weights cannot be of type i32"));
   const auto both = meta::MetaDevice::create(devices, [](const Tensor&) { return meta::SplitState(); });
-  EXPECT_THAT(refused({both.get()}, quick()), HasSubstr("META(CPU0,CPU1) stands for several devices"));
+  EXPECT_THAT(refused({both.get()}, quick()), HasSubstr("META(CPU0,CPU1) is a meta device"));
 }
 
-TEST(Probe, NamesADeviceThatFails) {
+TEST(Probe, ErrorNamesFailedDevice) {
   cpu::configure("devices=1,threads=1,max_size=64K");
   const auto failed = [](Device& device) {
     return message_of<DeviceError>([&] {
@@ -204,22 +204,22 @@ TEST(Probe, NamesADeviceThatFails) {
   cpu::configure("");
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
-  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or leave the device out"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or do not probe"));
 }
 
-TEST(Probe, LooksForMemoryBeforeItMeasures) {
+TEST(Probe, ChecksMemoryBeforeMeasuring) {
   cpu::configure("devices=1,threads=1,memory=7M");
   Device& small = Registry::instance().device("CPU0");
   const std::vector<Device*> devices{&Registry::instance().device("NULL0"), &small};
   ProbeOptions options = quick();
   options.progress = [](int, int, const std::string& what) { FAIL() << what; };
   EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
-            "[CPU0] cannot be measured: it takes 8.2 MiB, and 7.0 MiB are free: free memory there, or leave the device "
-            "out of those that are probed");
+            "[CPU0] cannot be measured: it needs 8.2 MiB, and 7.0 MiB are free: free memory there, or do not probe the "
+            "device");
   cpu::configure("");
 }
 
-TEST(Probe, NamesDevicesThatFailTogether) {
+TEST(Probe, ErrorNamesDevicesThatFailTogether) {
   cpu::configure("devices=2,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");
   ProbeOptions options = quick();
@@ -233,7 +233,7 @@ TEST(Probe, NamesDevicesThatFailTogether) {
   cpu::configure("");
 }
 
-TEST(Probe, TellsOfOtherPrograms) {
+TEST(Probe, ReportsOtherPrograms) {
   cpu::configure("devices=1,threads=1,memory=96M");
   Device* device = &Registry::instance().device("CPU0");
   ProbeOptions options = quick();
@@ -245,11 +245,11 @@ TEST(Probe, TellsOfOtherPrograms) {
   expect_sane(machine.devices[0]);
   EXPECT_EQ(probe({&device, 1}, quick()).disturbance, "");
   const double before = other_programs();
-  EXPECT_GE(other_programs(), before - 0.1) << "up to the ticks in which the system counts";
+  EXPECT_GE(other_programs(), before - 0.1) << "monotonic up to the system's clock ticks";
   cpu::configure("");
 }
 
-TEST(Probe, DevicesWithOneIdentityHaveOneSetOfFigures) {
+TEST(Probe, EqualIdentitiesShareFigures) {
   cpu::configure("devices=3,threads=1,memory=96M,slowdown=1+1+5");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1,CPU2");
   const MachineModel machine = probe(devices, quick());
@@ -262,13 +262,13 @@ TEST(Probe, DevicesWithOneIdentityHaveOneSetOfFigures) {
   cpu::configure("");
 }
 
-TEST(ProbeDevice, ReadsNoMoreThanItTakesToReachMemory) {
+TEST(ProbeDevice, FindsSmallestWorkingSetBeyondCaches) {
   const std::vector<ReadRate> rates{{1e6, 30e9}, {2e6, 31e9}, {4e6, 22e9}, {8e6, 10.5e9}, {16e6, 10.2e9}, {32e6, 10e9}};
   EXPECT_EQ(least_beyond_caches(rates), 8'000'000u);
   const std::vector<ReadRate> falling{{1e6, 30e9}, {2e6, 20e9}, {4e6, 10e9}, {8e6, 10e9}};
   EXPECT_EQ(least_beyond_caches(falling), 4'000'000u);
   const std::vector<ReadRate> uneven{{1e6, 10e9}, {2e6, 12e9}, {4e6, 10e9}, {8e6, 10e9}};
-  EXPECT_EQ(least_beyond_caches(uneven), 4'000'000u) << "a later one comes from caches";
+  EXPECT_EQ(least_beyond_caches(uneven), 4'000'000u) << "a later set comes from caches";
   const std::vector<ReadRate> disturbed{{1e6, 30e9}, {2e6, 10e9}, {4e6, 10e9}, {8e6, 5e9}};
   EXPECT_EQ(memory_rate(disturbed), 10e9);
   EXPECT_EQ(least_beyond_caches(disturbed), 2'000'000u);
@@ -277,7 +277,7 @@ TEST(ProbeDevice, ReadsNoMoreThanItTakesToReachMemory) {
   EXPECT_EQ(least_beyond_caches(std::vector<ReadRate>{{1e6, 10e9}}), 1'000'000u);
 }
 
-TEST(ProbeDevice, ReadsMoreThanCachesHold) {
+TEST(ProbeDevice, WorkingSetExceedsKnownCaches) {
   cpu::configure("devices=1");
   Device& all = Registry::instance().device("CPU0");
   const size_t known = most_cache(all);
@@ -290,7 +290,7 @@ TEST(ProbeDevice, ReadsMoreThanCachesHold) {
   cpu::configure("");
 }
 
-TEST(ProbeTrial, MedianIsTheMiddleOne) {
+TEST(ProbeTrial, MedianIsMiddleValue) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({5}), 5);
   EXPECT_EQ(median({9, 1, 1, 1, 9}), 1);
@@ -315,7 +315,7 @@ TEST(ProbeTrial, PollsBeforeEverySample) {
   EXPECT_EQ(polls, 4);
 }
 
-TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
+TEST(ProbeTrial, RepeatsAtLeastThreeTimesWithLimit) {
   int calls = 0;
   const auto one = [&] { return static_cast<double>(++calls); };
   EXPECT_EQ(repeat_for(0, one), 2);
@@ -325,7 +325,7 @@ TEST(ProbeTrial, RepeatsAtLeastThreeTimesAndWithinReason) {
   EXPECT_LE(calls, 1000);
 }
 
-/// Devices of these identities, each with a domain of its own.
+/// A machine of devices with these identities, each in its own domain.
 MachineModel devices_of(const std::vector<std::string>& identities) {
   MachineModel machine;
   for (size_t i = 0; i < identities.size(); ++i) {
@@ -341,7 +341,7 @@ MachineModel alike(size_t count) {
   return devices_of(std::vector<std::string>(count, "alike"));
 }
 
-TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
+TEST(ProbeLinks, MeasuresAllSetsOfUpToFourDevices) {
   EXPECT_TRUE(member_sets(alike(1)).empty());
   EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
   EXPECT_THAT(member_sets(alike(3)),
@@ -351,7 +351,7 @@ TEST(ProbeLinks, SetsOfFewDevicesAreAllSetsOfManySomeOfThem) {
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
 }
 
-TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
+TEST(ProbeLinks, EachKindHasItsOwnSets) {
   std::vector<std::string> identities(9, "gpu");
   identities[0] = "host";
   EXPECT_THAT(
@@ -362,7 +362,7 @@ TEST(ProbeLinks, EveryKindHasSetsOfItsOwn) {
               ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4), ElementsAre(0, 1, 3), ElementsAre(0, 1, 2, 3, 4)));
 }
 
-TEST(ProbeLinks, CopiesAreMeasuredWhereSplitsPassValues) {
+TEST(ProbeLinks, MeasuresCopiesBetweenTypicalPairs) {
   using ::testing::Pair;
   EXPECT_TRUE(copy_pairs(alike(1)).empty());
   MachineModel machine = alike(4);
