@@ -3,8 +3,8 @@
 
     base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
-sched knows none of collectives, machine and meta. The rooms of meta, models, tuning and tools have an order as well, and
-the headers of a kind of device are for that kind alone. tests, benchmarks and examples may include everything, but nothing
+sched does not include collectives, machine and meta. The rooms of meta, models, tuning and tools also have an order, and
+the headers of a kind of device are private to it. tests, benchmarks and examples may include everything, but nothing
 includes benchmarks or examples, and only tests include tests.
 
 The chooser (tuning/choose) decides how a model runs, so few other places may construct a Placement or a ModelPlan.
@@ -17,29 +17,29 @@ import sys
 
 LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
 STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
-# Rooms of a folder, in the order in which they may know each other. "": files of the folder itself.
+# Rooms of a folder, in order: a room may include earlier rooms. "" stands for files of the folder itself.
 ROOMS = {
     "meta": ["layout", "rules", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
     "tuning": ["", "choose", "probe"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
-# Rooms whose headers are for them alone, those that may include them besides, and headers that are for all.
+# Rooms whose headers are private, with the other folders that may include them. PUBLIC lists exceptions.
 PRIVATE = {
-    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # how to wait, and sums by the kernels
+    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # how threads wait, and sums by CPU kernels
     "devices/cuda": {"collectives/cuda", "collectives/nccl", "collectives/p2p"},
-    "collectives/host": {"collectives/mpi"},  # where ranks meet, and sums
+    "collectives/host": {"collectives/mpi"},  # points at which ranks meet, and sums
     "collectives/mpi": set(),
     "collectives/nccl": {"collectives/cuda"},
     "collectives/p2p": {"collectives/cuda"},
 }
 PUBLIC = {"devices/cpu/cpu_device.h", "devices/cpu/topology.h"}
 USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
-# Constructions of a Placement or a ModelPlan: calls of a constructor, and members.
+# Patterns that find constructor calls of Placement and ModelPlan, and members of these types.
 CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]")
 MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
 MOST_CONSTRUCTIONS = 4
-CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders that do not count
+CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders without a limit
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -97,13 +97,13 @@ def violations(root: pathlib.Path):
                     if (root / name).is_file():
                         yield f'{relative}:{number}: <{name}> is a file of this project; include it as "{name}"'
                 elif not (root / name).is_file():
-                    yield f'{relative}:{number}: "{name}" is no file; includes are paths from the root of the project'
+                    yield f'{relative}:{number}: "{name}" is not a file; includes are paths from the root of the project'
                 elif not may_include(relative, name):
                     yield f"{relative}:{number}: {pathlib.PurePosixPath(relative).parent} must not include {name}"
     found = list(constructions(root))
     if len(found) > MOST_CONSTRUCTIONS:
-        yield (f"{len(found)} constructions of Placement or ModelPlan, the limit is {MOST_CONSTRUCTIONS}; take those of "
-               f"the chooser (tuning/choose): {', '.join(found)}")
+        yield (f"{len(found)} constructions of Placement or ModelPlan, the limit is {MOST_CONSTRUCTIONS}; use the "
+               f"objects of the chooser (tuning/choose): {', '.join(found)}")
 
 
 def main() -> int:

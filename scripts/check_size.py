@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Keeps files readable, the repository small and tests apart from each other.
+"""Checks that files are short, the repository is small, and tests are independent of each other.
 
-Source files have at most 500 lines, tests at most 800; all files together are smaller than 28 MB, of which 9
-are the small model in f16; every test file
-lies where tests/CMakeLists.txt finds it; tests write no files into folders that other tests share. Looks at the files
-git knows, or at all files outside build/ where there is no git. Prints each breach and exits with 1.
+Source files have at most 500 lines and tests at most 800. All files together have less than 28 MB, of which the small model
+in f16 has 9 MB. tests/CMakeLists.txt builds every test file. Tests write no files into folders that other tests share. Checks
+the files that git knows or, without git, all files outside of build/. Prints each violation and exits with 1.
 """
 import pathlib
 import re
@@ -15,7 +14,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
 REPOSITORY_BYTES = 28_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
-TEMPORARY = pathlib.Path("tests/support/temporary")  # where such folders are divided
+TEMPORARY = pathlib.Path("tests/support/temporary")  # defines a folder per process
 
 
 def files_of(root: pathlib.Path) -> list[pathlib.Path]:
@@ -60,7 +59,7 @@ def shared_folders(root: pathlib.Path, paths: list[pathlib.Path]):
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if SHARED_FOLDER.search(line):
-                yield f"{name}:{number}: tests that run at once share this folder; use {TEMPORARY}.h"
+                yield f"{name}:{number}: tests that run concurrently share this folder; use {TEMPORARY}.h"
 
 
 def main() -> int:

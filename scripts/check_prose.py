@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Rejects phrases in comments, pages, messages and help that have to be read twice (CONTRIBUTING.md, "Prose").
+
+PHRASES has one phrase per line with its replacement. prose_exceptions.txt has one exception per line: file, words around the phrase,
+reason, separated by tabs. Prints each breach and exits with 1 if there is one.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+PHRASES = {
+    r"(?:^\W*|[.:;!?]\s+)Of (?!course)": "start with the subject, or with 'With ...'",
+    r"\b(?:lies|lie|lay|lain|lying)\b": "is stored, is placed",
+    r"\b(?:is|are|was|were|be|been) (?:told|had|brought|mended|dear)\b": "is notified, has, is streamed, is fixed, is expensive",
+    r"\b(?:bring|brings|bringing)\b": "stream, copy, add",
+    r"\bmakes? nothing of\b|\b(?:is|are|was|were|has|have|had) gone\b": "ignores; was removed, was destroyed, is closed",
+    r"\b(?:go|goes|going|went) back\b": "rewind, return",
+    r"\b(?:those|that|the ones?) of\b": "repeat the noun",
+    r"\bthe others\b": "'the other' with its noun",
+    r"\bso many\b|\bpeople\b|\bnobody\b": "the number, users, no user",
+    r", too\b": "also, before the verb",
+    r"\bno multiple of\b|\bbeside\b": "not a multiple of; next to, compared with",
+    r"\bforgets?\b|\bmade of two\b": "evict, discard; recurrent or sliding-window layers; a meta device of two",
+}
+ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1]).resolve()
+PAGES, CODE = (".md", ".py", ".cmake"), (".h", ".cpp", ".cu", ".cuh", ".def", ".inc")
+SKIPPED = ("build/", "scripts/check_prose.py", "tests/project/checks_test.py")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"(?:^|(?<=\s))//[^\n]*(?:\n\s*//[^\n]*)*", re.MULTILINE)
+STRINGS = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
+
+
+def blank(found: re.Match) -> str:
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def texts_of(name: str, source: str) -> list[re.Match]:
+    """Paragraphs of pages, comments of code, and messages outside tests."""
+    if name.endswith(PAGES):
+        return list(re.finditer(r"[^|\n]+(?:\n[^|\n]+)*", FENCED.sub(blank, source)))
+    strings = [] if name.startswith("tests/") else STRINGS.finditer(COMMENT.sub(blank, source))
+    return [*COMMENT.finditer(source), *(text for text in strings if " " in text[0])]
+
+
+exceptions = [line.split("\t") for line in pathlib.Path(__file__).with_name("prose_exceptions.txt").read_text().splitlines()]
+git = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=False)
+names = git.stdout.splitlines() or [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")]
+breaches = False
+for name in sorted(name for name in names if name.endswith(PAGES + CODE) and not name.startswith(SKIPPED) and (ROOT / name).exists()):
+    source = (ROOT / name).read_text()
+    for match, phrase in ((match, phrase) for match in texts_of(name, source) for phrase in PHRASES):
+        text = re.sub(r'//[/<]*|"', blank, match[0])
+        for found in re.finditer(phrase, text):
+            around = " ".join(text[max(0, found.start() - 60):found.end() + 60].split())
+            if not any(name == file and words in around for file, words, _ in exceptions):
+                print(f"{name}:{source.count(chr(10), 0, match.start() + found.start()) + 1}: {PHRASES[phrase]}: {around}")
+                breaches = True
+sys.exit(breaches)
