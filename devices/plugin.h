@@ -59,7 +59,7 @@ constexpr uint64_t class_sizes() {
                       sizeof(std::function<bool()>)});
 }
 
-/// Error text for a plug-in with different sizes.
+/// Error text for a plug-in whose classes have other sizes.
 inline constexpr std::string_view kOtherSizes =
     "its class layouts differ from this program's: build both with the same version of shoal, the same standard "
     "library and the same library settings (debug containers, old strings)";

@@ -31,8 +31,8 @@ struct ProductTable {
 
 /// Whether a device executes work for the node. False for collectives.
 bool is_executed(const Tensor& node);
-/// The same with a ProductTable of the device, which callers with many nodes make only once. `experts`: the number of
-/// experts among which tokens choose, if a mul_mat_id has only some of them; 0: it has all experts.
+/// The same with a ProductTable of the device, which callers with many nodes make only once. `experts`: total number of
+/// experts, if a mul_mat_id has only some of the experts. 0: the mul_mat_id has all experts.
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
                    bool in_cache, int64_t experts = 0);
 /// Seconds that a mul_mat_id with some of `experts` experts takes for one more (slot, token) pair. With one token,

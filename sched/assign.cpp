@@ -27,7 +27,8 @@ class Assigner {
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
-    // First all backends except the last one spread, because they are faster. Then the last backend also spreads.
+    // First the backends except the last one take unassigned neighbours of their nodes, because they are faster. Then
+    // the last backend also takes neighbours.
     spread(nodes_.begin(), nodes_.end(), last);
     spread(nodes_.rbegin(), nodes_.rend(), last);
     spread(nodes_.begin(), nodes_.end(), -1);

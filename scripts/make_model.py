@@ -373,7 +373,7 @@ def parse_arguments():
                         help="data type TYPE of matrices whose names match the regular expression PATTERN; may be repeated; "
                         "the first match applies")  # fmt: skip
     parser.add_argument("--sparse", action="store_true",
-                        help="write a hole of the same size instead of the weights; they read as zeros")
+                        help="write a hole in the file instead of the weights; the hole reads as zeros")
     parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes without writing a file")
     parser.add_argument("--force", action="store_true", help="replace the file even if this script did not write it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")

@@ -70,7 +70,7 @@ struct Cost {
   double bytes = 0;  ///< number of bytes read and written, each byte counted once
   double ops = 0;    ///< number of multiplications and additions
   Arithmetic arithmetic = Arithmetic::kF32;
-  double tolerance = 1e-10;  ///< sum of the samples' squared errors / sum of their squares
+  double tolerance = 1e-10;  ///< limit of: sum of squared errors / sum of squared samples
   std::vector<Sample> samples = {};
 };
 

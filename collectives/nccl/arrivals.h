@@ -49,7 +49,7 @@ class Arrivals {
     }
     return found;
   }
-  /// Whether `rank` is the first rank of this node that has `own` calls.
+  /// Whether `rank` is the first rank of this node that has begun at least `own` calls.
   bool is_first(int rank, uint64_t own) const {
     for (const int other : ranks(true)) {
       if (other < rank && of(other) >= own) return false;

@@ -53,7 +53,7 @@ void wait_while(Clock::duration most, const Condition& condition) {
 
 class NcclCommunicator;
 
-/// Description of a call for messages. The messages may be written after the call was destroyed.
+/// Description of a call, for error texts. An error text may be written after the call was destroyed.
 struct Name {
   Collective kind = Collective::kAllReduce;
   std::string what;

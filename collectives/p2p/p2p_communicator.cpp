@@ -185,7 +185,8 @@ size_t P2pCommunicator::buffer_bytes(int rank) const {
 bool P2pCommunicator::can(const Call& call) const {
   if (call.kind >= Collective::kCount) return false;
   const CollectiveInfo& about = info(call.kind);
-  const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;  // supported by launch()
+  // launch() supports sums into these extents only.
+  const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;
   return !about.sums || (sums_for_all && is_summable(call.dtype));
 }
 

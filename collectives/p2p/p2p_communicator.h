@@ -64,7 +64,7 @@ class P2pCommunicator {
   P2pCommunicator& operator=(const P2pCommunicator&) = delete;
 
   int size() const { return static_cast<int>(places_.size()); }
-  /// The traits of a communicator. `gpus`: CUDA's number of the GPU of each rank. Throws DeviceError if this
+  /// The traits of a communicator. `gpus`: CUDA device index of each rank's GPU. Throws DeviceError if this
   /// communicator cannot be made.
   static CommunicatorTraits describe(std::span<const int> gpus, const P2pOptions& p2p = {});
   /// Whether launch() supports the call, which must be valid (Communicator::validate).

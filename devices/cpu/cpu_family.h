@@ -72,7 +72,7 @@ class CpuDevice final : public Device {
   PackedBufferType packed_{*this};
 };
 
-/// Counts as a use of the device while this object exists. Every backend and buffer holds a DeviceUse.
+/// The device counts as in use while this object exists. Every backend and buffer holds a DeviceUse.
 class DeviceUse {
  public:
   explicit DeviceUse(CpuDevice& device) : device_(device) { ++device_.uses_; }

@@ -11,7 +11,7 @@ namespace shoal::cuda {
 struct SwitchedOff {
   bool early = false;   ///< launch_early() works like launch()
   bool wgmma = false;   ///< tiles use mma.sync even on compute capability 9.0
-  bool stream = false;  ///< products with one column do not stream (mul_mat_stream.h)
+  bool stream = false;  ///< products with one column do not use the kernels of mul_mat_stream.h
   bool fuse = false;    ///< every node is a separate step (fusion.h), and no all_reduce includes the norm that follows
                         ///< it
   bool p2p_product = false;  ///< no all_reduce includes the product that precedes it

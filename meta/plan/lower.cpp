@@ -95,7 +95,7 @@ class Lowering {
   /// that a view of this view may cover the same elements as in the whole graph.
   Tensor* placeholder(const Tensor& made, int rank) {
     if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
-    Tensor*& leaf = stand_ins_[&made];
+    Tensor*& leaf = placeholders_[&made];
     if (leaf != nullptr) return leaf;
     leaf = builder_.graph(rank).placeholder(made, made.shape);
     leaf->strides = made.strides;
@@ -184,8 +184,8 @@ class Lowering {
     if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
   }
 
-  /// Returns the tensor that replaces a node with zero operands: a zero addend, or the other operand of a sum. nullptr
-  /// if the node is needed.
+  /// Returns the tensor that replaces a node if an operand is all zeros: that operand, or the other operand of a sum.
+  /// nullptr if the node is needed.
   Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
     if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
       return add_zero(node, rank);
@@ -311,7 +311,7 @@ class Lowering {
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
   std::unordered_map<const Tensor*, Selection> selections_;  ///< selections of nodes by candidates
-  std::unordered_map<const Tensor*, Tensor*> stand_ins_;     ///< placeholder() of a tensor of an earlier range
+  std::unordered_map<const Tensor*, Tensor*> placeholders_;     ///< placeholder() of a tensor of an earlier range
   std::unordered_set<const Tensor*> used_later_;             ///< tensors that nodes after the range read
   std::unordered_set<const Tensor*> shown_;
   std::vector<std::unique_ptr<Graph>> zeros_;  ///< RankPlan::zeros of each rank

@@ -1,7 +1,7 @@
 // Routed sums: partial sums in which each row is on one rank and 0 on the other ranks. A device with some of the
-// experts computes zeros for tokens of other experts (SelectParams). A function with f(0) = 0 that works row by row
-// keeps the sum routed, and the next experts find the rows that they need. So with whole experts on each rank, nothing
-// is reduced between the first products and the sum over the experts of a token.
+// experts computes zeros for tokens of other experts (SelectParams). If f(0) = 0 and f works row by row, f of a routed
+// sum is also routed. Each rank then has the rows that its next experts need. So with whole experts on each rank,
+// nothing is reduced between the first products and the sum over the experts of a token.
 //
 //   g = mul_mat_id(gate, x, ids)    gate split 2 [4:{0} 4:{1}]: partial, rows by ids and [4:{0} 4:{1}]
 //   u = mul_mat_id(up, x, ids)      the same

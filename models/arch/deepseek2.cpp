@@ -13,8 +13,9 @@ void deepseek2(Decoder& d) {
 
 namespace {
 
-/// Reads LatentHparams. Returns whether the file has separate matrices for keys (attn_k_b) and values (attn_v_b). Such
-/// files store head lengths in the *_mla keys; their other length keys describe the cached rows.
+/// Reads LatentHparams. Returns whether the file has separate matrices for keys (attn_k_b) and values (attn_v_b). Files
+/// with separate matrices store the head lengths in the *_mla keys. The keys without _mla then give the lengths of the
+/// cached rows.
 bool read_latent(const HparamsReader& in, Hparams& h) {
   const LayerHparams& first = h.per_layer.front();
   const int64_t turned = first.rope.dims, rank = in.count("attention.kv_lora_rank");

@@ -26,8 +26,8 @@ struct PretokenizerKind;
 /// byte of U+FFFD has no token.
 std::unique_ptr<Encoder> make_byte_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary,
                                                const PretokenizerKind& pre);
-/// Like make_byte_bpe_encoder(), but for characters instead of bytes. Pieces are lines. Characters without a token
-/// become byte tokens.
+/// Like make_byte_bpe_encoder(), but for characters instead of bytes. Each line of the text is a piece. Characters
+/// without a token become byte tokens.
 std::unique_ptr<Encoder> make_text_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary);
 
 }  // namespace shoal::models

@@ -163,8 +163,8 @@ const std::vector<PretokenizerKind>& kinds() {
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
-/// Memory for matching a text of `bytes` bytes, with room for one backtracking point per character. Replaces PCRE2's
-/// own limits.
+/// Memory for matching a text of `bytes` bytes, with room for one backtracking point per character. The size of this
+/// memory is the only limit of a match.
 class MatchSpace {
  public:
   explicit MatchSpace(size_t bytes)

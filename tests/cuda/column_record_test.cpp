@@ -105,7 +105,7 @@ TEST(ColumnRecord, NormRecordsMatchSeparateQuantisation) {
     }
   }
 }
-TEST(ColumnRecord, NormsOfSeveralOrLongRowsWriteNoRecord) {
+TEST(ColumnRecord, NormsOfSeveralRowsOrOfLongRowsWriteNoRecord) {
   Graph g;
   EXPECT_TRUE(rms_norm_records(*g.input("a", DType::kF32, {16384, 1, 1, 1}), kGpu));
   EXPECT_FALSE(rms_norm_records(*g.input("b", DType::kF32, {16448, 1, 1, 1}), kGpu));

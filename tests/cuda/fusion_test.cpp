@@ -81,7 +81,7 @@ std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
 }
 
 // q6_K uses groups of four, q5_0 groups of two.
-TEST(CudaFusionOnce, ColumnRecordsPassOnlyAtTheEndsOfAPlan) {
+TEST(CudaFusionOnce, OnlyFirstAndLastNodeOfAPlanPassColumnRecords) {
   const uint32_t two = 1, four = 2;
   EXPECT_EQ(passed_with({}), std::pair(four, two));
   EXPECT_EQ(passed_with({2}), std::pair(0u, two));
@@ -303,7 +303,7 @@ TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductsOfOneColumn) {
                  {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfBiasedPromptProducts) {
+TEST(CudaFusionPlaces, BiasedPromptProductsFuseUnlessMemoryOverlaps) {
   expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
                                      {5, "u=t.work"},  // only the sum of %t is not fused
                                      {4, "s=t.work bias=t.work wf=t.work u=bias"},

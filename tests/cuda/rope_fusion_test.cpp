@@ -97,7 +97,7 @@ TEST(CudaRopeFusion, FusesRopeOfPrompts) {
   check({.tokens = 11, .ids = ids}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, WritesLastOfEqualRowsAndSkipsForeignRows) {
+TEST(CudaRopeFusion, LastOfEqualIdsWinsAndForeignIdsAreSkipped) {
   check({.tokens = 5, .ids = {3, 7, 3, -1, 7}}, kAll, 3);
   check({.tokens = 6, .select = "{ranges=[10:4,40:12]}", .ids = {11, 40, 0, 51, 52, 40}}, kAll, 3);
 }

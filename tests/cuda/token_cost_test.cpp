@@ -18,7 +18,7 @@ using testing::Pair;
 
 const std::string kModel = test::model_file("tiny-kjv-5m-q8_0.gguf");
 
-/// Returns the number of calls that one token makes after the tokens `before`, by the name of the call.
+/// Returns the number of calls of each CUDA function for one token after the tokens `before`.
 std::map<std::string, int> calls_of_a_token(const test::LoadedModel& model, std::initializer_list<int32_t> before,
                                             int64_t candidates = 0) {
   models::Session session = model.session(candidates);

@@ -53,7 +53,7 @@ std::vector<float> run_twice(Fault fault) {
   return d.get();
 }
 
-TEST(WgmmaEmulator, ProductsAddToTheSameSums) {
+TEST(WgmmaEmulator, SuccessiveProductsAccumulateInTheSameRegisters) {
   EXPECT_EQ(run_twice(Fault::kNone), std::vector<float>(128, 64.0f));
 }
 TEST(WgmmaEmulator, SumsAreNaNWhileProductsAreInFlight) {

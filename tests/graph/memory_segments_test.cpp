@@ -161,8 +161,8 @@ TEST(MemorySegments, NothingIsOverwrittenBeforeItIsRead) {
 }
 
 /// The nodes x -> a -> b -> c -> d; d also reads an input that may be late.
-struct Line : testing::Test {
-  Line() {
+struct SegmentedChain : testing::Test {
+  SegmentedChain() {
     x = graph.input("x", DType::kF32, {16, 1, 1, 1});
     late = graph.input("late", DType::kF32, {16, 1, 1, 1});
     a = concat(graph, {x, x}, 0, "a");
@@ -177,7 +177,7 @@ struct Line : testing::Test {
   MemoryPlanOptions options;
 };
 
-TEST_F(Line, LateInputIsLiveFromItsWriteOn) {
+TEST_F(SegmentedChain, LateInputIsLiveFromItsWriteOn) {
   // x has 64 bytes, a and b share 128, c has 64, d has 64. An input that is written before the run is live during the
   // whole run.
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
@@ -192,7 +192,7 @@ TEST_F(Line, LateInputIsLiveFromItsWriteOn) {
   Play(graph, options).run();
 }
 
-TEST_F(Line, RefusesLateInputReadBeforeItsWrite) {
+TEST_F(SegmentedChain, RefusesLateInputReadBeforeItsWrite) {
   options.cuts = {1, 4};
   options.late = {{x, 1}};
   try {
@@ -203,7 +203,7 @@ TEST_F(Line, RefusesLateInputReadBeforeItsWrite) {
   }
 }
 
-TEST_F(Line, ShownNodeIsNotOverwrittenInItsSegment) {
+TEST_F(SegmentedChain, ShownNodeIsNotOverwrittenInItsSegment) {
   options.cuts = {4};
   options.late = {{late, 1}};
   options.shown = {a};
@@ -215,7 +215,7 @@ TEST_F(Line, ShownNodeIsNotOverwrittenInItsSegment) {
   Play(graph, options).run();
 }
 
-TEST_F(Line, UnusedLateInputHasMemory) {
+TEST_F(SegmentedChain, UnusedLateInputHasMemory) {
   Tensor* unused = graph.input("unused", DType::kF32, {16, 1, 1, 1});
   options.cuts = {4};
   options.late = {{unused, 1}};
@@ -223,7 +223,7 @@ TEST_F(Line, UnusedLateInputHasMemory) {
   Play(graph, options).run();
 }
 
-TEST_F(Line, InputIsPlacedByTheRangeThatUsesIt) {
+TEST_F(SegmentedChain, InputIsPlacedByTheRangeThatUsesIt) {
   const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
   EXPECT_FALSE(first.tensors.contains(late)) << "the range that uses it places it";
   const MemoryPlan last = plan_memory({&graph, 4, 5}, options);

@@ -137,7 +137,7 @@ TEST_P(Vector, NonFinitePartsHaveZeroValues) {
       const auto floats = numbers_at<float>(column, 128, 14), clean_floats = numbers_at<float>(clean, 128, 14);
       for (const size_t i : {0, 2, 4, 6, 7, 10, 11}) ASSERT_EQ(floats[i], clean_floats[i]) << i;
       for (const size_t i : {1, 3, 5, 8, 9, 12, 13}) ASSERT_TRUE(std::isnan(floats[i])) << i;
-      // Starts and totals: one number per 32 elements. Half starts and half totals: two.
+      // There is one start and one total per 32 elements, and there are two half starts and two half totals.
       const auto integers = numbers_at<int32_t>(column, 184, 12), clean_integers = numbers_at<int32_t>(clean, 184, 12);
       for (const size_t i : {0, 2, 4, 5, 8, 9}) ASSERT_EQ(integers[i], clean_integers[i]) << i;
       for (const size_t i : {1, 3, 6, 7, 10, 11}) ASSERT_EQ(integers[i], 0) << i;

@@ -22,8 +22,8 @@ struct OpCase {
 /// All cases, in no particular order.
 const std::vector<OpCase>& op_cases();
 
-/// The op on x with default parameters, for tests that need no cases for ops with one source. nullptr if the op does
-/// not have exactly one source.
+/// The op on x with default parameters: the case of an op with one source that has no case of its own. nullptr if the
+/// op does not have exactly one source.
 inline Tensor* with_defaults(Graph& g, Op op, Tensor* x) {
   return info(op).min_src == 1 ? g.add_node(op, info(op).default_params, {x}) : nullptr;
 }

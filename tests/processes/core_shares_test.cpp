@@ -38,7 +38,7 @@ TEST(CoreShares, HardwareThreadsOfACoreStayTogether) {
   EXPECT_EQ(divide_threads(machine({4}, 2), 4), (Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
-TEST(CoreShares, BeginAtTheStartOfANearbyNode) {
+TEST(CoreShares, BeginAtANodeBoundaryIfOneIsClose) {
   EXPECT_EQ(divide_threads(machine({4, 6}, 1), 2), (Shares{{0, 1, 2, 3}, {4, 5, 6, 7, 8, 9}}));
   EXPECT_EQ(divide_threads(machine({2, 8}, 1), 2), (Shares{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}})) << "too far";
   EXPECT_EQ(divide_threads(machine({4, 4}, 1), 3), (Shares{{0, 1}, {2, 3, 4}, {5, 6, 7}}));

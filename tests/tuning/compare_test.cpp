@@ -139,7 +139,7 @@ TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
   EXPECT_THAT(found.reason, HasSubstr(fmt::format("{:.2f}x faster than {}", factor, rival->choice.name())));
 }
 
-TEST_F(Compare, ObjectiveRequiresItsPhase) {
+TEST_F(Compare, ObjectivesRequireTokensOfTheirPhase) {
   const machine::MachineModel machine = described_machine({1e-12});
   const auto refused = [&](const Workload& workload, Objective objective) {
     try {

@@ -25,7 +25,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;  ///< strings that end the generation and are removed from the text
   std::vector<int32_t> spelled;    ///< control tokens that are printed as text
   size_t evaluated = 0;            ///< number of prompt tokens that are already in the session's caches
-  size_t apart = 0;                ///< number of tokens at the end of the prompt to evaluate after a checkpoint
+  size_t apart = 0;                ///< number of last prompt tokens, which are evaluated after a checkpoint
 };
 
 /// Flags that `run` and `chat` share: sampling flags, -n --stop --ignore-eos

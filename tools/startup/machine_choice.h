@@ -43,7 +43,7 @@ KnownMachine require_machine(const MachineQuery& question);
 /// Calls probe::probe(), or probe_everywhere() with several processes. If a device has too little memory for the probe,
 /// the error names the flag that excludes the device.
 machine::MachineModel probe_devices(std::span<Device* const> devices, const probe::ProbeOptions& options);
-/// Text for a named machine that lacks the host required by the placement flags. Empty if the machine has all devices.
+/// Text for a named machine that lacks the host required by the placement flags. Empty if the machine has this host.
 std::string lack_of(const KnownMachine& machine, const MachineQuery& question);
 /// take_devices_of() replaces missing or "all" --devices by all devices of the named machine. find_groups_on() finds
 /// the named devices. If this machine lacks a device of the named machine, the device is simulated (devices/sim).

@@ -90,8 +90,8 @@ struct Chosen {
   Ways ways;      ///< decided splits and the compared seconds
   std::unique_ptr<models::Placement> placement;
   std::unique_ptr<models::ModelPlan> plan;
-  std::optional<Verdict> shares, even;  ///< verdicts with the best and with even shares, if the shares were free
-  bool keeps_shares = false;            ///< other shares fit the chosen context, but do not leave the margin
+  std::optional<Verdict> shares, even;  ///< verdicts of the best and of even shares; nullopt if the user set shares
+  bool keeps_shares = false;            ///< other shares would fit the context, but not the margin of free memory
   std::vector<Verdict> hosts;           ///< choices with weights on the host, the fastest first; empty if all weights
                                         ///< fit on the devices
   std::vector<std::string> notes;       ///< sentences about the other free dimensions

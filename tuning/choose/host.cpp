@@ -12,7 +12,7 @@ using Uses = std::vector<models::DeviceUse>;
 
 /// Number of times that the computed memory is corrected with a plan that does not fit.
 constexpr int kCorrections = 4;
-/// Stands for a host that holds only the embedding. With 0 layers on the host, it also holds the head.
+/// Number of host layers that means: only the embedding. With 0 host layers, the host holds the embedding and the head.
 constexpr int64_t kEmbedding = -1;
 
 bool leaves(const Uses& uses, const Margin& margin) {

@@ -38,7 +38,7 @@ struct Message {
   Tensor* tensor = nullptr;
 };
 
-/// Work of one rank that stands for the ops of a token between two collectives.
+/// Work of one rank between two collectives, in place of the ops of a token.
 struct Step {
   explicit Step(Backend& backend) : leaves(backend.device()), trial(backend) {
     constexpr int64_t kElements = 32 * 1024;

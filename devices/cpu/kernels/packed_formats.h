@@ -3,9 +3,8 @@
 // the part's groups.
 //
 //   element = (byte - kPackedOffset) * scale + add
-//
-// This is as in formats.h, except that signed bytes are stored in the form that quad_dot expects. packed_layout.h and
-// graph/quants/blocks.h describe the layouts.
+//  formats.h has the same formula. Packed rows differ only in signed bytes, which are stored in the form that quad_dot
+// expects. packed_layout.h and graph/quants/blocks.h describe the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/narrow.h"

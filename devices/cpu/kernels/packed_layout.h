@@ -1,9 +1,8 @@
 // Packed weights: the rows of a matrix in groups of kLanes interleaved rows, so that one vector contains the same four
 // bytes (or the same number) of all rows. Nothing is decoded or rounded. A group contains the bytes of its rows in
 // another order, so unpacking restores the rows exactly.
-//
-// A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
-// a word. All numbers of a block have the size of its scale.
+//  A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
+// a word. Each number of a block has as many bytes as its scale.
 //
 // A group of quantised rows is a sequence of units. With blocks of 256 elements, a unit contains one block of every
 // row. With blocks of 32 elements, it contains as many blocks of every row as have four bytes of scales together: two,

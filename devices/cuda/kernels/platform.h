@@ -114,8 +114,8 @@ __device__ inline void copy_async_wait() {
 }
 
 /// For kernels launched by launch_early(): returns when all earlier work of the stream has finished and its stores are
-/// visible. Before this call, a thread reads only weights, which no kernel writes, and writes only shared memory. At
-/// least one thread of the grid must call it, even if there is no work.
+/// visible. Before this call, a thread may read only weights, because no kernel writes weights. It may write only
+/// shared memory. At least one thread of the grid must call it, even if there is no work.
 ///
 /// Only these waits order kernels. let_next_start() does not order kernels, so kernels call it first. Kernel n + 1
 /// waits for the end of kernel n, and kernel n + 2 waits for the end of kernel n + 1. So kernel n + 2 passes its wait

@@ -262,7 +262,7 @@ class StreamCopies {
   const SharedPlace to_;
   const int end_, row_left_, row_jump_;
   const StreamItem* const items_ = nullptr;
-  const std::byte* from_;  ///< address of the lane's first vector in the next step, with the alignment of the row
+  const std::byte* from_;  ///< address of the lane's first vector in the next step; aligned like its row
   int item_;
   int left_;  ///< number of bytes from from_ to the end of the row
 };

@@ -61,7 +61,7 @@ TEST(MetaOverProcesses, ReadsTensorsDividedBetweenProcesses) {
   });
 }
 
-TEST(MetaOverProcesses, RefusesReaderOfUnknownProcess) {
+TEST(MetaOverProcesses, RefusesToSendToASimpleDevice) {
   in_three_processes([](ProcessGroup& group) {
     World world(group);
     const auto simple = Registry::instance().device("CPU2").init();

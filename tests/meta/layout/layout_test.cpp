@@ -95,7 +95,7 @@ std::vector<Partition> partitions_of(int64_t length, std::mt19937& random) {
   return partitions;
 }
 
-TEST(Layout, ReshapeIsExactAndComplete) {
+TEST(Layout, ReshapeFindsALayoutIfAndOnlyIfOneExists) {
   std::mt19937 random(11);
   int expressible = 0, refused = 0;
   for (int64_t elements : {1, 2, 6, 8, 12, 24}) {

@@ -37,7 +37,7 @@ TEST(SplitState, ConvertsMirroredAndPartial) {
               testing::HasSubstr("partial needs"));
 }
 
-TEST(SplitState, ErrorsDescribeBadAnswers) {
+TEST(SplitState, ErrorsDescribeInvalidCallbackResults) {
   const Tensor q = weight(DType::kF32, {256, 256, 1, 1});
   EXPECT_EQ(refusal(SplitState::split(1, {{192, 58}}), q, 2),
             "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 + 58)");

@@ -244,7 +244,7 @@ output %y
 }
 
 /// %b adds a mirrored value to the partial sum %a. On all ranks except rank 0, %b is the addend of %a itself.
-TEST(Segments, ShownSumOutlivesItsAddend) {
+TEST(Segments, ShownSumIsKeptAfterItsAddendIsFreed) {
   const test::CpuMesh mesh(2, {{"w", Layout::split(0, parse_partition(2, "3:{0} 5:{1}"))}});
   // The values of the second segment need more memory than the first segment leaves free next to the addend.
   std::string text = R"(

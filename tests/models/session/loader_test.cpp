@@ -52,7 +52,7 @@ TEST(Loader, EveryByteReachesDevices) {
   }
 }
 
-TEST(Loader, EveryByteReachesDevicesWithOwnLayout) {
+TEST(Loader, EveryByteReachesDevicesThatRepack) {
   for (const char* type : {"q8_0", "q4_k_m"}) {
     for (const char* ratio : {"1", "1,1", "1,3", "3,0,2"}) {  // both columns and rows of matrices are divided
       auto model = open_model(tiny_model_path(type));

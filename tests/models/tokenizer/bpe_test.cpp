@@ -82,7 +82,7 @@ TEST(ByteBpe, GlmUsesTokensUnreachableByMerges) {
 }
 
 // docs/models.md lists the sources of whole_pieces.
-TEST(ByteBpe, ListedPretokenizersUseTokensOfWholePieces) {
+TEST(ByteBpe, ListsPretokenizersThatTakeWholePiecesAsTokens) {
   std::vector<std::string> found;
   for (const std::string_view name : pretokenizer_names()) {
     if (find_pretokenizer(name)->whole_pieces) found.emplace_back(name);

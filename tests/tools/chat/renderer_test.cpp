@@ -122,7 +122,7 @@ TEST(Renderer, SizeErrorNamesTheChatTemplate) {
   EXPECT_THAT(endless.err, HasSubstr("/dev/zero: is larger than 64.0 MiB, the limit for a chat template\n"));
 }
 
-TEST(Renderer, RejectsVariablesOfTheConversation) {
+TEST(Renderer, UserCannotSetVariablesThatTheConversationSets) {
   for (const char* variable : {"messages=1", "add_generation_prompt=false"}) {
     const Finished finished = run({"run", "-m", kModel, "--chat", "-p", "x", "--template-var", variable});
     EXPECT_EQ(finished.code, 2);

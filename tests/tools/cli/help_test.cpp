@@ -36,7 +36,7 @@ TEST(Help, ListsTheFlagsOfEveryCommandInGroups) {
   }
 }
 
-TEST(Help, GroupsAreInOrderOfUse) {
+TEST(Help, ListsGroupsOfFlagsInAFixedOrder) {
   const std::string help = help_of("run");
   size_t last = 0;
   for (const char* title : {"\nModel and prompt:\n", "\nGeneration:\n", "\nSampling:\n", "\nContext and batches:\n",
