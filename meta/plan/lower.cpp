@@ -311,7 +311,7 @@ class Lowering {
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
   std::unordered_map<const Tensor*, Selection> selections_;  ///< selections of nodes by candidates
-  std::unordered_map<const Tensor*, Tensor*> placeholders_;     ///< placeholder() of a tensor of an earlier range
+  std::unordered_map<const Tensor*, Tensor*> placeholders_;  ///< placeholder() of a tensor of an earlier range
   std::unordered_set<const Tensor*> used_later_;             ///< tensors that nodes after the range read
   std::unordered_set<const Tensor*> shown_;
   std::vector<std::unique_ptr<Graph>> zeros_;  ///< RankPlan::zeros of each rank
